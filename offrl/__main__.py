@@ -1,0 +1,71 @@
+"""The ``offrl`` program: ``offrl train``, ``offrl rollout``, ... (``python -m offrl`` is the same)."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import traceback
+from collections.abc import Sequence
+
+from offrl import __version__, tools
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status. Errors that are the user's to mend are one line."""
+    _import_lazily("torch")
+    commands = {
+        module.name: importlib.import_module(f"offrl.tools.{module.name}")
+        for module in pkgutil.iter_modules(tools.__path__)
+    }
+    parser = argparse.ArgumentParser(
+        prog="offrl",
+        description="Train robot policies from demonstrations, evaluate and record them.",
+        epilog="example: offrl train --config bc.json",
+    )
+    parser.add_argument("--version", action="version", version=f"offrl {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in commands.items():
+        subparser = subparsers.add_parser(
+            name, help=command.HELP, description=command.HELP.capitalize(), epilog=command.EPILOG
+        )
+        command.add_arguments(subparser)
+    args = parser.parse_args(argv)
+    try:
+        return commands[args.command].run(args)
+    except KeyboardInterrupt:
+        print("offrl: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError) as error:
+        if not _raised_by_offrl(error):
+            traceback.print_exc()
+        print(f"offrl: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _raised_by_offrl(error: BaseException) -> bool:
+    """Whether the error was raised on purpose (with a message for people) or passed through."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("offrl")
+
+
+def _import_lazily(name: str) -> None:
+    """Load a module when it is first used: config files name algorithms, whose files import torch,
+    and ``--help`` and ``--print-config`` should not wait for it."""
+    if name in sys.modules:
+        return
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        return
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Algorithms: networks, optimizers and one update rule each."""
+
+from offrl.algos.base import (
+    Algo,
+    HierarchicalAlgo,
+    PlannerAlgo,
+    PolicyAlgo,
+    ValueAlgo,
+    algo_factory,
+    register_algo_factory_func,
+)
+
+__all__ = [
+    "Algo",
+    "HierarchicalAlgo",
+    "PlannerAlgo",
+    "PolicyAlgo",
+    "ValueAlgo",
+    "algo_factory",
+    "register_algo_factory_func",
+]

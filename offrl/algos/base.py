@@ -1,0 +1,269 @@
+"""What every algorithm is made of, and how one is made from a config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from offrl.config import Config
+from offrl.registry import ALGOS
+from offrl.specs import ObsSpec
+from offrl.tree import map_leaves
+
+if TYPE_CHECKING:
+    from offrl.normalize import Normalizer, Stats
+
+
+def register_algo_factory_func(name: str) -> Callable:
+    """Decorator on a function ``algo_config -> (Algo subclass, keyword arguments)``."""
+    return ALGOS.register(name)
+
+
+def algo_factory(
+    algo_name: str,
+    config: Config,
+    obs_key_shapes: Mapping[str, Sequence[int]],
+    ac_dim: int,
+    device: torch.device | str,
+) -> Algo:
+    """Build an algorithm for observations of the given shapes and ``ac_dim`` action dimensions."""
+    if config.algo_name != algo_name:
+        raise ValueError(
+            f"algo_name: the config is for {config.algo_name!r}, but {algo_name!r} was asked for"
+        )
+    algo_class, kwargs = ALGOS[algo_name](config.algo)
+    spec = ObsSpec.from_config(config.observation, obs_key_shapes)
+    return algo_class(config=config, obs_spec=spec, ac_dim=ac_dim, device=device, **kwargs)
+
+
+class Algo:
+    """Networks, their optimizers and one update rule, and the statistics of the data.
+
+    A subclass fills ``self.nets`` in ``_create_networks`` and defines
+    ``process_batch_for_training`` and ``train_on_batch``. A network that
+    ``algo.optim_params`` names gets an optimizer of that name.
+    """
+
+    def __init__(
+        self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str
+    ):
+        from offrl.algos.optim import make_optimizer, make_schedule
+        from offrl.normalize import Normalizer
+
+        self.global_config = config
+        self.algo_config: Any = config.algo
+        self.obs_spec = obs_spec
+        self.ac_dim = ac_dim
+        self.device = torch.device(device)
+        self.nets = torch.nn.ModuleDict()
+        self._create_networks()
+        self.nets.to(self.device)
+
+        self.obs_normalizer: Normalizer = Normalizer()
+        self.action_normalizer: Normalizer = Normalizer()
+        self.optimizers = {
+            name: make_optimizer(self.nets[name].parameters(), optim)
+            for name, optim in self.algo_config.optim_params.items()
+        }
+        self.schedules = {
+            name: make_schedule(self.optimizers[name], optim, config)
+            for name, optim in self.algo_config.optim_params.items()
+        }
+
+    def _create_networks(self) -> None:
+        raise NotImplementedError(type(self).__name__)
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """What the algorithm needs of a batch, on its device, observations normalised."""
+        raise NotImplementedError(type(self).__name__)
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """One update (none if ``validate``). Returns detached 0-dim tensors, ``"loss"`` among
+        them: nothing in here waits for the device."""
+        raise NotImplementedError(type(self).__name__)
+
+    def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """What ``train_on_batch`` returned (or an average of it) as numbers with robomimic's
+        names. The only place where tensors become floats."""
+        logs = {
+            f"Optimizer/{name}{i}_lr": float(group["lr"])
+            for name, optimizer in self.optimizers.items()
+            for i, group in enumerate(optimizer.param_groups)
+        }
+        return logs | {"Loss": float(info["loss"])}
+
+    def on_epoch_end(self, epoch: int) -> None:
+        for name, schedule in self.schedules.items():
+            if schedule and not self._schedules_by_step(name):
+                schedule.step()
+
+    def set_train(self) -> None:
+        self.nets.train()
+
+    def set_eval(self) -> None:
+        self.nets.eval()
+
+    def reset(self) -> None:
+        """Forget what a policy remembers of an episode."""
+
+    def to_device(self, batch: Any) -> Any:
+        return map_leaves(lambda x: x.to(self.device, torch.float32), batch)
+
+    def normalize_obs(self, obs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Observations ``{key: [B, T, D]}`` as the networks see them, in training and acting."""
+        return None if obs is None else self.obs_normalizer.normalize(obs)
+
+    def optimize(self, name: str, loss: torch.Tensor) -> torch.Tensor:
+        """One optimizer step of ``nets[name]``; the squared norm of its (clipped) gradient."""
+        optimizer, limit = self.optimizers[name], self.global_config.train.max_grad_norm
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        parameters = [p for p in self.nets[name].parameters() if p.grad is not None]
+        if limit is None:
+            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
+        optimizer.step()
+        schedule = self.schedules[name]
+        if schedule and self._schedules_by_step(name):
+            schedule.step()
+        return norm.detach().square()
+
+    def _schedules_by_step(self, name: str) -> bool:
+        return self.algo_config.optim_params[name].learning_rate.step_every_batch
+
+    # -- statistics and state ---------------------------------------------------------------------
+
+    def set_statistics(self, obs: Stats, actions: Stats) -> None:
+        """Take over a dataset's ``get_obs_normalization_stats()`` and its like for actions."""
+        from offrl.normalize import Normalizer
+
+        self.obs_normalizer = Normalizer(obs, self.device)
+        self.action_normalizer = Normalizer(actions, self.device)
+
+    def serialize(self) -> dict[str, Any]:
+        """All state, as tensors, numbers, strings, lists and dicts."""
+        return {
+            "nets": dict(self.nets.state_dict()),
+            "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
+            "lr_schedulers": {n: s.state_dict() for n, s in self.schedules.items() if s},
+            "normalization": {
+                "obs": self.obs_normalizer.stats,
+                "actions": self.action_normalizer.stats,
+            },
+        }
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do."""
+        nets = state.get("nets", state)
+        self._check_weights(nets)
+        self.nets.load_state_dict(nets)
+        for name, optimizer in state.get("optimizers", {}).items():
+            self.optimizers[name].load_state_dict(optimizer)
+        for name, schedule in state.get("lr_schedulers", {}).items():
+            if self.schedules[name]:
+                self.schedules[name].load_state_dict(schedule)
+        if "normalization" in state:
+            self.set_statistics(**state["normalization"])
+
+    def _check_weights(self, weights: Mapping[str, Any]) -> None:
+        own = self.nets.state_dict()
+        problems = {
+            "missing": [k for k in own if k not in weights],
+            "unexpected": [k for k in weights if k not in own],
+            "of another shape": [
+                f"{k} {list(weights[k].shape)} instead of {list(own[k].shape)}"
+                for k in own
+                if k in weights and weights[k].shape != own[k].shape
+            ],
+        }
+        found = [f"{what}: {', '.join(keys[:3])}" for what, keys in problems.items() if keys]
+        if found:
+            raise ValueError(
+                f"the weights do not fit this {self.algo_config.ALGO_NAME} network "
+                f"({'; '.join(found)}); use the config that they were trained with"
+            )
+
+
+class PolicyAlgo(Algo):
+    """An algorithm with a policy.
+
+    ``act`` is a pure function of observation, goal and state; ``get_action`` and ``reset`` are
+    its stateful face for one environment.
+    """
+
+    _state: Any = None
+
+    def act(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        state: Any = None,
+        generators: Sequence[torch.Generator | None] | None = None,
+    ) -> tuple[torch.Tensor, Any]:
+        """Action ``[B, A]`` (normalised, as the dataset's) and next state.
+
+        ``obs`` is raw, ``{key: [B, T, ...]}`` with ``T = frame_stack``; ``generators`` holds a
+        source of randomness per row.
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    def get_action(
+        self,
+        obs_dict: Mapping[str, torch.Tensor],
+        goal_dict: Mapping[str, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """``{key: [B, ...]}`` (``[B, T, ...]`` if frames are stacked) to actions ``[B, A]``."""
+        obs = self.to_device(obs_dict)
+        if self.global_config.train.frame_stack == 1:
+            obs = map_leaves(lambda x: x[:, None], obs)
+        with torch.no_grad():
+            action, self._state = self.act(obs, self.to_device(goal_dict), self._state)
+        return action
+
+    def reset(self) -> None:
+        self._state = None
+
+
+class ValueAlgo(Algo):
+    """An algorithm that estimates values, ``[B, 1]``."""
+
+    def get_state_value(
+        self, obs_dict: Mapping[str, torch.Tensor], goal_dict: Any = None
+    ) -> torch.Tensor:
+        raise NotImplementedError(type(self).__name__)
+
+    def get_state_action_value(
+        self, obs_dict: Mapping[str, torch.Tensor], actions: torch.Tensor, goal_dict: Any = None
+    ) -> torch.Tensor:
+        raise NotImplementedError(type(self).__name__)
+
+
+class PlannerAlgo(Algo):
+    """An algorithm that proposes subgoals, ``{key: [B, ...]}``."""
+
+    def get_subgoal_predictions(
+        self, obs_dict: Mapping[str, torch.Tensor], goal_dict: Any = None
+    ) -> dict[str, torch.Tensor]:
+        raise NotImplementedError(type(self).__name__)
+
+    def sample_subgoals(
+        self, obs_dict: Mapping[str, torch.Tensor], goal_dict: Any = None, num_samples: int = 1
+    ) -> dict[str, torch.Tensor]:
+        raise NotImplementedError(type(self).__name__)
+
+
+class HierarchicalAlgo(PolicyAlgo):
+    """A planner and an actor that follows its subgoals."""
+
+    @property
+    def current_subgoal(self) -> dict[str, torch.Tensor] | None:
+        raise NotImplementedError(type(self).__name__)
+
+

@@ -1,0 +1,75 @@
+"""Optimizers and learning-rate schedules from ``algo.optim_params``."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from offrl.config import Config, LearningRateConfig, OptimConfig
+
+OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def make_optimizer(
+    parameters: Iterable[torch.nn.Parameter], config: OptimConfig
+) -> torch.optim.Optimizer:
+    """One fused kernel per step; ``regularization.L2`` is the weight decay."""
+    return OPTIMIZERS[config.optimizer_type](
+        parameters,
+        lr=config.learning_rate.initial,
+        weight_decay=config.regularization.L2,
+        fused=True,
+    )
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, config: OptimConfig, global_config: Config
+) -> LambdaLR | None:
+    """The schedule of ``optim_params.*.learning_rate``, or ``None`` if the rate is constant.
+
+    It counts epochs, or optimizer steps with ``step_every_batch``.
+    """
+    factor = _factor(config.learning_rate, global_config)
+    return LambdaLR(optimizer, factor) if factor else None
+
+
+def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] | None:
+    """The factor on the initial rate after ``t`` epochs or steps."""
+    if rate.scheduler_type == "cosine":
+        total, warmup = _horizon(rate, config), rate.warmup_steps
+
+        def cosine(t: int) -> float:
+            if t < warmup:
+                return t / warmup
+            progress = (t - warmup) / max(1, total - warmup)
+            return max(0.0, 0.5 * (1 + math.cos(2 * math.pi * rate.num_cycles * progress)))
+
+        return cosine
+    if rate.scheduler_type == "constant" or not rate.epoch_schedule:
+        return None
+    if rate.scheduler_type == "linear":
+        if len(rate.epoch_schedule) != 1:
+            raise ValueError(
+                "learning_rate.epoch_schedule: the linear schedule takes one number, when it "
+                f"ends; got {rate.epoch_schedule}"
+            )
+        end = rate.epoch_schedule[0]
+        return lambda t: 1 + (rate.decay_factor - 1) * min(1.0, t / end)
+    milestones = sorted(rate.epoch_schedule)
+    return lambda t: rate.decay_factor ** bisect_right(milestones, t)
+
+
+def _horizon(rate: LearningRateConfig, config: Config) -> int:
+    """Length of the training in the unit that the schedule counts."""
+    if not rate.step_every_batch:
+        return config.train.num_epochs
+    if config.experiment.epoch_every_n_steps is None:
+        raise ValueError(
+            "experiment.epoch_every_n_steps: a schedule per step needs the steps per epoch; "
+            "the Trainer fills them in, without one set the key"
+        )
+    return config.train.num_epochs * config.experiment.epoch_every_n_steps

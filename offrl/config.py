@@ -1,0 +1,376 @@
+"""Typed configs with robomimic's sections, key names and defaults.
+
+``config_factory("bc", {"train": {"batch_size": 256}})`` gives the defaults of an algorithm with
+overrides laid over them. Every key is checked: a wrong type, an unknown key or contradictory
+switches raise ``ValueError`` naming the dotted path, what is allowed and the nearest known key.
+A config knows no behaviour.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+)
+
+from offrl.registry import ALGO_CONFIGS
+from offrl.tree import merge
+
+
+class Section(BaseModel):
+    """A part of a config: attribute access, ``in``, iteration over key names."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
+
+    def __contains__(self, key: str) -> bool:
+        return key in type(self).model_fields
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def keys(self) -> Iterator[str]:
+        return iter(type(self).model_fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump()
+
+    def dump(self) -> str:
+        """The section as JSON text."""
+        return json.dumps(self.to_dict(), indent=4)
+
+
+class Map(dict):
+    """A free-form part of a config (``core_kwargs``, say): any keys, readable as attributes."""
+
+    def __getattr__(self, key: str) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            raise AttributeError(f"no key {key!r}; keys: {sorted(self)}") from None
+
+
+def _as_map(value: Any) -> Any:
+    return Map({k: _as_map(v) for k, v in value.items()}) if isinstance(value, dict) else value
+
+
+FreeMap = Annotated[dict[str, Any], AfterValidator(_as_map)]
+KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
+Count = Annotated[int, Field(ge=1)]
+
+
+# -- experiment -----------------------------------------------------------------------------------
+
+
+class LoggingConfig(Section):
+    terminal_output_to_txt: bool = True
+    log_tb: bool = True
+    log_wandb: bool = False
+    wandb_proj_name: str = "debug"
+
+
+class SaveConfig(Section):
+    """Which epochs keep a checkpoint in ``models/``; ``last.pth`` is written whenever enabled."""
+
+    enabled: bool = True
+    every_n_seconds: float | None = None
+    every_n_epochs: Count | None = 50
+    epochs: list[int] = []
+    on_best_validation: bool = False
+    on_best_rollout_return: bool = False
+    on_best_rollout_success_rate: bool = True
+
+
+class RolloutConfig(Section):
+    """Evaluation in the simulator every ``rate`` epochs, after ``warmstart`` of them."""
+
+    enabled: bool = True
+    n: Count = 50
+    horizon: Count = 400
+    rate: Count = 50
+    warmstart: int = 0
+    terminate_on_success: bool = True
+    # The rest is offrl's own.
+    num_workers: Count | None = None  # simulator processes; None: one per core
+    timeout: float = Field(300.0, gt=0)  # seconds of silence before a simulator counts as hung
+    video_episodes: int = Field(3, ge=0)  # how many episodes the video shows
+
+
+with warnings.catch_warnings():
+    # robomimic's key `validate` shadows a long-deprecated method of pydantic's.
+    warnings.filterwarnings("ignore", message='Field name "validate"')
+
+    class ExperimentConfig(Section):
+        name: str = "test"
+        validate: bool = False  # type: ignore[assignment]
+        logging: LoggingConfig = LoggingConfig()
+        save: SaveConfig = SaveConfig()
+        epoch_every_n_steps: Count | None = 100  # None: one pass over the data
+        validation_epoch_every_n_steps: Count | None = 10
+        env: str | None = None  # evaluate in this environment instead of the dataset's
+        additional_envs: list[str] | None = None
+        render: bool = False
+        render_video: bool = True
+        keep_all_videos: bool = False
+        video_skip: Count = 5
+        rollout: RolloutConfig = RolloutConfig()
+        env_meta_update_dict: FreeMap = {}
+        ckpt_path: str | None = None  # start from these weights
+
+
+# -- train ----------------------------------------------------------------------------------------
+
+
+class DatasetConfig(Section):
+    path: str
+    filter_key: str | None = None
+    demo_limit: Count | None = None
+    weight: float = 1.0
+
+
+class ActionConfig(Section):
+    normalization: Literal["min_max", "gaussian"] | None = None
+
+
+class TrainConfig(Section):
+    data: list[DatasetConfig] | None = None  # a path, or a list of {path, ...}
+    output_dir: str = "runs"
+    normalize_weights_by_ds_size: bool = False
+    num_data_workers: int = Field(0, ge=0)
+    hdf5_cache_mode: Literal["all", "low_dim"] | None = "all"
+    hdf5_use_swmr: bool = True
+    hdf5_load_next_obs: bool = False
+    hdf5_normalize_obs: bool = False
+    hdf5_filter_key: str | None = None
+    hdf5_validation_filter_key: str | None = None
+    seq_length: Count = 1
+    pad_seq_length: bool = True
+    frame_stack: Count = 1
+    pad_frame_stack: bool = True
+    dataset_keys: list[str] = ["actions", "rewards", "dones"]
+    action_keys: list[str] = ["actions"]
+    action_config: dict[str, ActionConfig] = {"actions": ActionConfig()}
+    goal_mode: Literal["last"] | None = None
+    cuda: bool = True
+    batch_size: Count = 100
+    num_epochs: Count = 2000
+    seed: int = Field(1, ge=0)
+    max_grad_norm: float | None = Field(None, gt=0)
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _path_to_list(cls, data: Any) -> Any:
+        entries = [data] if isinstance(data, (str, Path, dict)) else data
+        if not isinstance(entries, (list, tuple)):
+            return entries
+        return [{"path": str(e)} if isinstance(e, (str, Path)) else e for e in entries]
+
+
+# -- algo -----------------------------------------------------------------------------------------
+
+
+class LearningRateConfig(Section):
+    """``multistep``: times ``decay_factor`` at each epoch of ``epoch_schedule``; ``linear``: down
+    to ``decay_factor`` at the one epoch named there; ``cosine``: ``warmup_steps`` up, then
+    ``num_cycles`` cosine waves over the whole training."""
+
+    initial: float = Field(1e-4, ge=0)
+    decay_factor: float = 0.1
+    epoch_schedule: list[int] = []
+    scheduler_type: Literal["multistep", "linear", "cosine", "constant"] = "multistep"
+    step_every_batch: bool = False  # count steps instead of epochs
+    warmup_steps: int = Field(0, ge=0)
+    num_cycles: float = 0.5
+
+
+class RegularizationConfig(Section):
+    L2: float = Field(0.0, ge=0)
+
+
+class OptimConfig(Section):
+    optimizer_type: Literal["adam", "adamw"] = "adam"
+    learning_rate: LearningRateConfig = LearningRateConfig()
+    regularization: RegularizationConfig = RegularizationConfig()
+    # robomimic writes these two into the configs of its runs; offrl counts by itself.
+    num_train_batches: int | None = None
+    num_epochs: int | None = None
+
+
+class AlgoConfig(Section):
+    """Base of every algorithm's ``algo`` section; a subclass registers under its ``ALGO_NAME``.
+
+    ``DEFAULTS`` holds what the algorithm wants different in the other sections, e.g.
+    ``{"train": {"batch_size": 1024}}``.
+    """
+
+    ALGO_NAME: ClassVar[str] = ""
+    DEFAULTS: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        if "ALGO_NAME" in cls.__dict__:
+            ALGO_CONFIGS.register(cls.ALGO_NAME)(cls)
+
+
+# -- observation ----------------------------------------------------------------------------------
+
+
+def _modalities(low_dim: list[str]) -> dict[str, list[str]]:
+    return Map(low_dim=low_dim, rgb=[], depth=[], scan=[])
+
+
+class ModalitiesConfig(Section):
+    """Which observation keys a policy sees, by group and modality."""
+
+    obs: KeyLists = _modalities(
+        ["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"]
+    )
+    goal: KeyLists = _modalities([])
+
+
+class EncoderConfig(Section):
+    core_class: str | None = None
+    core_kwargs: FreeMap = Map()
+    obs_randomizer_class: str | list[str] | None = None
+    obs_randomizer_kwargs: FreeMap | list[FreeMap] = Map()
+
+
+class ObservationConfig(Section):
+    modalities: ModalitiesConfig = ModalitiesConfig()
+    encoder: dict[str, EncoderConfig] = {
+        "low_dim": EncoderConfig(),
+        "rgb": EncoderConfig(core_class="VisualCore"),
+        "depth": EncoderConfig(core_class="VisualCore"),
+        "scan": EncoderConfig(core_class="ScanCore"),
+    }
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+class MetaConfig(Section):
+    hp_base_config_file: str | None = None
+    hp_keys: list[str] = []
+    hp_values: list[Any] = []
+
+
+class Config(Section):
+    algo_name: str
+    experiment: ExperimentConfig = ExperimentConfig()
+    train: TrainConfig = TrainConfig()
+    algo: AlgoConfig = AlgoConfig()
+    observation: ObservationConfig = ObservationConfig()
+    meta: MetaConfig = MetaConfig()
+
+
+def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The defaults of an algorithm with nested ``overrides`` laid over them.
+
+    Raises ``ValueError`` that names every wrong key or value by its dotted path.
+    """
+    overrides = overrides or {}
+    stated = overrides.get("algo_name", algo_name)
+    if stated != algo_name:
+        raise ValueError(f"algo_name: the config is for {stated!r}, but {algo_name!r} was asked for")
+    algo_section = ALGO_CONFIGS[algo_name]
+    model = create_model("Config", __base__=Config, algo=(algo_section, algo_section()))
+    defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
+    try:
+        return model.model_validate(merge(defaults, overrides))
+    except ValidationError as error:
+        raise ValueError(_explain(error, defaults)) from None
+
+
+def _explain(error: ValidationError, defaults: Mapping[str, Any]) -> str:
+    return "; ".join(_explain_one(e, defaults) for e in error.errors())
+
+
+def _explain_one(error: Any, defaults: Mapping[str, Any]) -> str:
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{path}: unknown config key.{_nearest(error['loc'], defaults)}"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if error["type"] in ("value_error", "missing"):
+        return f"{path}: {message}"
+    return f"{path}: {message}, got {error['input']!r}"
+
+
+def _nearest(location: tuple, defaults: Mapping[str, Any]) -> str:
+    """A hint for an unknown key: a sibling that looks alike, or the same name elsewhere."""
+    parent: Any = defaults
+    for part in location[:-1]:
+        parent = parent.get(part, {}) if isinstance(parent, Mapping) else {}
+    siblings = list(parent) if isinstance(parent, Mapping) else []
+    name = str(location[-1])
+    elsewhere = [p for p in _dotted(defaults) if p.rpartition(".")[2] == name]
+    close = elsewhere or [
+        ".".join([*map(str, location[:-1]), match])
+        for match in difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
+    ]
+    if close:
+        return f" Did you mean {close[0]}?"
+    return f" Known here: {', '.join(siblings)}." if siblings else ""
+
+
+def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        yield prefix + key
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+# -- files and the command line -------------------------------------------------------------------
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """YAML 1.1 reads ``1e-4`` as text; everybody who writes a learning rate means a number."""
+
+
+_YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def read_config_file(path: str | Path) -> dict[str, Any]:
+    """The nested dict in a JSON or YAML file."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        if Path(path).suffix in (".yaml", ".yml"):
+            content = yaml.load(text, Loader=_YamlLoader)  # noqa: S506 (derives from SafeLoader)
+        else:
+            content = json.loads(text)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: not valid JSON or YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or "algo_name" not in content:
+        raise ValueError(f'{path}: a config is a map with the key "algo_name", e.g. "bc"')
+    return content
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """``train.batch_size=256`` as a nested dict; the value is JSON, or text where it is not."""
+    path, equals, value = text.partition("=")
+    if not equals or not all(path.split(".")):
+        raise ValueError(f"--set {text}: expected KEY=VALUE, e.g. train.batch_size=256")
+    try:
+        nested: Any = json.loads(value)
+    except json.JSONDecodeError:
+        nested = value
+    for part in reversed(path.split(".")):
+        nested = {part: nested}
+    return nested

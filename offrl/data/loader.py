@@ -1,0 +1,76 @@
+"""Shuffled batches without end, from a position that one number describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from offrl.data.sequence import SequenceDataset
+
+
+class BatchLoader:
+    """Endless batches of windows: pass after pass over the data, each in an order of its own.
+
+    The order of pass ``p`` is drawn from ``(seed, p)`` alone, so ``position``, the number of
+    batches given out, is all the state there is: set it to go on from there. As in robomimic the
+    last, incomplete batch of a pass is left out.
+
+    num_workers: processes that read streamed data ahead; data in memory is gathered at once.
+    """
+
+    def __init__(
+        self, dataset: SequenceDataset, batch_size: int, seed: int, num_workers: int = 0
+    ):
+        if batch_size > len(dataset):
+            raise ValueError(
+                f"train.batch_size: {batch_size} is more than the {len(dataset)} windows of "
+                f"{dataset.hdf5_path}; lower it"
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.seed = seed
+        self.num_workers = num_workers if dataset.is_streamed else 0
+        self.batches_per_pass = len(dataset) // batch_size
+        self.position = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self._batches():
+            self.position += 1
+            yield batch
+
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        if self.num_workers == 0:
+            return map(self.dataset.get_batch, self._indices())
+        return iter(
+            DataLoader(
+                _WholeBatches(self.dataset),
+                sampler=self._indices(),  # type: ignore[arg-type]
+                batch_size=None,
+                num_workers=self.num_workers,
+            )
+        )
+
+    def _indices(self) -> Iterator[Tensor]:
+        first_pass, skip = divmod(self.position, self.batches_per_pass)
+        device = self.dataset.device
+        for number in count(first_pass):
+            # Seeds of passes must not collide with those of a run whose seed is one higher.
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+            order = torch.randperm(len(self.dataset), generator=generator).to(device)
+            yield from order[: self.batches_per_pass * self.batch_size].split(self.batch_size)[skip:]
+            skip = 0
+
+
+class _WholeBatches(Dataset):
+    """Makes a list of indices one item, for DataLoader's workers."""
+
+    def __init__(self, dataset: SequenceDataset):
+        self.dataset = dataset
+
+    def __getitem__(self, indices: Tensor) -> dict[str, Any]:
+        return self.dataset.get_batch(indices)

@@ -1,0 +1,252 @@
+"""Windows over demonstrations, by index arithmetic on one contiguous array per key."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from offrl.data.hdf5 import DemoFile
+from offrl.data.statistics import Statistics, action_statistics, obs_statistics
+from offrl.tree import map_leaves
+
+log = logging.getLogger(__name__)
+
+
+class SequenceDataset(Dataset):
+    """Windows of ``T = frame_stack - 1 + seq_length`` steps from a robomimic HDF5 file.
+
+    Item ``i`` is a nested dict of numpy arrays: ``obs/KEY`` and ``next_obs/KEY`` ``[T, ...]``,
+    ``goal_obs/KEY`` ``[...]``, ``actions`` ``[T, A]`` (all ``action_keys``, normalised and
+    joined), every other dataset key ``[T, ...]`` (zeros ``[T, 1]`` where the file has none) and
+    ``pad_mask`` ``[T, 1]``, true for steps inside the demonstration. ``frame_stack`` repeats the
+    first step of a demonstration and ``seq_length`` its last, as far as padding is on; without
+    padding such windows are left out. ``get_batch`` gives many windows at once.
+
+    The arrays are never copied per window: memory is that of the data. Observations are float32
+    (images uint8) and are *not* normalised here; actions are.
+
+    hdf5_cache_mode: ``"all"``, all in memory; ``"low_dim"``, only vectors, images are read from
+        the file; ``None``, no observation in memory.
+    goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
+        sequences are not padded).
+    """
+
+    def __init__(
+        self,
+        hdf5_path: str,
+        obs_keys: Sequence[str],
+        action_keys: Sequence[str] = ("actions",),
+        dataset_keys: Sequence[str] = ("actions", "rewards", "dones"),
+        action_config: Mapping[str, Any] | None = None,
+        frame_stack: int = 1,
+        seq_length: int = 1,
+        pad_frame_stack: bool = True,
+        pad_seq_length: bool = True,
+        get_pad_mask: bool = False,
+        goal_mode: Literal["last"] | None = None,
+        hdf5_cache_mode: Literal["all", "low_dim"] | None = "all",
+        hdf5_use_swmr: bool = True,
+        hdf5_normalize_obs: bool = False,
+        filter_by_attribute: str | None = None,
+        load_next_obs: bool = True,
+        demo_limit: int | None = None,
+    ):
+        if goal_mode not in (None, "last"):
+            raise ValueError(f"goal_mode: {goal_mode!r}; allowed: null, 'last'")
+        if hdf5_cache_mode not in (None, "low_dim", "all"):
+            raise ValueError(f"hdf5_cache_mode: {hdf5_cache_mode!r}; allowed: null, low_dim, all")
+        self.hdf5_path = str(hdf5_path)
+        self.obs_keys = tuple(sorted(obs_keys))
+        self.action_keys = tuple(action_keys)
+        self.dataset_keys = tuple(dict.fromkeys((*dataset_keys, *action_keys)))
+        self.action_config = dict(action_config or {})
+        self.n_frame_stack, self.seq_length = frame_stack, seq_length
+        self.pad_frame_stack, self.pad_seq_length = pad_frame_stack, pad_seq_length
+        self.get_pad_mask = get_pad_mask
+        self.goal_mode = goal_mode
+        self.hdf5_cache_mode = hdf5_cache_mode
+        self.hdf5_use_swmr = hdf5_use_swmr
+        self.hdf5_normalize_obs = hdf5_normalize_obs
+        self.load_next_obs = load_next_obs
+        self._open_file: DemoFile | None = None  # for streamed keys; opened where it is used
+
+        with DemoFile(self.hdf5_path, swmr=hdf5_use_swmr) as file:
+            self.env_args = file.env_args
+            self.demos = file.demos(filter_by_attribute, demo_limit)
+            self.lengths = file.lengths(self.demos, self.action_keys[0])
+            self._index_windows()
+            self._load(file)
+
+    # -- construction -----------------------------------------------------------------------------
+
+    def _index_windows(self) -> None:
+        """For each window: the row of its current step, and the first and last of its demo."""
+        skipped_start = 0 if self.pad_frame_stack else self.n_frame_stack - 1
+        skipped_end = 0 if self.pad_seq_length else self.seq_length - 1
+        counts = self.lengths - skipped_start - skipped_end
+        if self.pad_seq_length:
+            counts = np.maximum(counts, 1)
+        if (counts < 1).any() or (self.lengths < 1).any():
+            short = int(np.argmin(self.lengths))
+            raise ValueError(
+                f"{self.hdf5_path}: {self.demos[short]} has {self.lengths[short]} steps, too few "
+                f"for windows of frame_stack {self.n_frame_stack} and seq_length {self.seq_length} "
+                "without padding; set train.pad_seq_length and train.pad_frame_stack to true"
+            )
+        ends = np.cumsum(self.lengths)
+        begins = ends - self.lengths
+        first_window = np.cumsum(counts) - counts
+        self._demo_begins = begins
+        within_demo = np.arange(counts.sum()) - np.repeat(first_window, counts)
+        self._start = torch.from_numpy(np.repeat(begins, counts) + skipped_start + within_demo)
+        self._begin = torch.from_numpy(np.repeat(begins, counts))
+        self._last = torch.from_numpy(np.repeat(ends - 1, counts))
+        self._goal_shift = skipped_end
+        self._offsets = torch.arange(1 - self.n_frame_stack, self.seq_length)
+
+    def _load(self, file: DemoFile) -> None:
+        first = self.demos[0]
+        self._arrays: dict[str, Tensor] = {}
+        self._streamed: set[str] = set()
+        self.obs_shapes = {k: file.shape(first, f"obs/{k}") for k in self.obs_keys}
+        self._obs_stats: dict[str, Statistics] = {}
+
+        wants_next = self.load_next_obs or self.goal_mode is not None
+        self._derives_next_obs = wants_next and not file.has(first, "next_obs")
+        if self._derives_next_obs:
+            log.info("%s has no next_obs: taken from the obs one step later", self.hdf5_path)
+        groups = ["obs", "next_obs"] if wants_next and not self._derives_next_obs else ["obs"]
+        for key in self.obs_keys:
+            is_vector = len(self.obs_shapes[key]) <= 1
+            cached = self.hdf5_cache_mode == "all" or (self.hdf5_cache_mode and is_vector)
+            for group in groups:
+                path = f"{group}/{key}"
+                if cached:
+                    self._arrays[path] = torch.from_numpy(
+                        file.read(self.demos, path, self.lengths)
+                    )
+                else:
+                    self._streamed.add(path)
+            if self.hdf5_normalize_obs and is_vector:
+                rows = file.read(self.demos, f"obs/{key}", self.lengths)
+                self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
+
+        for key in self.dataset_keys:
+            if key in self.action_keys or file.has(first, key):
+                rows = file.read(self.demos, key, self.lengths)
+                self._arrays[key] = torch.from_numpy(rows)
+            else:
+                self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
+        self._join_actions()
+
+    def _join_actions(self) -> None:
+        self._action_stats: dict[str, Statistics] = {}
+        parts = []
+        for key in self.action_keys:
+            rows = self._arrays[key].numpy().astype(np.float32).reshape(len(self._arrays[key]), -1)
+            config = self.action_config.get(key)
+            stats = action_statistics(rows, config["normalization"] if config else None)
+            self._action_stats[key] = stats
+            parts.append((rows - stats["offset"]) / stats["scale"])
+        self._arrays["actions"] = torch.from_numpy(np.concatenate(parts, axis=-1))
+        self.ac_dim = self._arrays["actions"].shape[-1]
+
+    # -- what it holds ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    @property
+    def n_demos(self) -> int:
+        return len(self.demos)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the cached arrays."""
+        return sum(a.numel() * a.element_size() for a in self._arrays.values())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the cached arrays, and so the batches, are."""
+        return self._start.device
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether some observations are read from the file window by window."""
+        return bool(self._streamed)
+
+    def get_obs_normalization_stats(self) -> dict[str, Statistics]:
+        """``{key: {"scale": [1, D], "offset": [1, D]}}``; empty unless ``hdf5_normalize_obs``."""
+        return self._obs_stats
+
+    def get_action_normalization_stats(self) -> dict[str, Statistics]:
+        """``{action key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not normalised."""
+        return self._action_stats
+
+    def to(self, device: torch.device | str) -> SequenceDataset:
+        """Move the cached arrays, so that batches are gathered where they are used."""
+        self._arrays = {k: a.to(device) for k, a in self._arrays.items()}
+        for name in ("_start", "_begin", "_last", "_offsets"):
+            setattr(self, name, getattr(self, name).to(device))
+        return self
+
+    # -- windows ----------------------------------------------------------------------------------
+
+    def get_batch(self, indices: Tensor) -> dict[str, Any]:
+        """Windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
+        start = self._start[indices]
+        begin, last = self._begin[indices], self._last[indices]
+        steps = start[:, None] + self._offsets
+        rows = steps
+        if len(self._offsets) > 1:
+            rows = torch.minimum(torch.maximum(steps, begin[:, None]), last[:, None])
+
+        batch: dict[str, Any] = {key: self._gather(key, rows) for key in self.dataset_keys}
+        batch["actions"] = self._gather("actions", rows)
+        batch["obs"] = self._gather_obs("obs", rows, last)
+        if self.load_next_obs:
+            batch["next_obs"] = self._gather_obs("next_obs", rows, last)
+        if self.goal_mode == "last":
+            goal_rows = (last - self._goal_shift)[:, None]
+            goal = self._gather_obs("next_obs", goal_rows, last)
+            batch["goal_obs"] = {k: v[:, 0] for k, v in goal.items()}
+        if self.get_pad_mask:
+            mask = ((steps >= begin[:, None]) & (steps <= last[:, None]))[..., None]
+            batch["pad_mask"] = mask
+            for group in {"obs", "next_obs"} & batch.keys():
+                batch[group]["pad_mask"] = mask
+        return batch
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"window {index} of {len(self)}")
+        batch = self.get_batch(torch.tensor([index % len(self)], device=self.device))
+        return map_leaves(lambda x: x[0].cpu().numpy(), batch)
+
+    def _gather_obs(self, group: str, rows: Tensor, last: Tensor) -> dict[str, Tensor]:
+        if group == "next_obs" and self._derives_next_obs:
+            group, rows = "obs", torch.minimum(rows + 1, last[:, None])
+        return {key: self._gather(f"{group}/{key}", rows) for key in self.obs_keys}
+
+    def _gather(self, path: str, rows: Tensor) -> Tensor:
+        """Rows ``[B, T]`` of one key, ``[B, T, ...]``."""
+        if path in self._streamed:
+            return torch.stack([self._read_window(path, window) for window in rows.cpu().numpy()])
+        array = self._arrays[path]
+        return array.index_select(0, rows.flatten()).view(*rows.shape, *array.shape[1:])
+
+    def _read_window(self, path: str, rows: np.ndarray) -> Tensor:
+        if self._open_file is None:
+            self._open_file = DemoFile(self.hdf5_path, swmr=self.hdf5_use_swmr)
+        demo = int(np.searchsorted(self._demo_begins, rows[0], side="right")) - 1
+        steps = rows - self._demo_begins[demo]
+        read = self._open_file.read_rows(
+            self.demos[demo], path, int(steps.min()), int(steps.max()) + 1
+        )
+        return torch.from_numpy(read[steps - steps.min()])

@@ -1,0 +1,29 @@
+"""Environments: ``gymnasium.Env`` with robomimic's extras. Nothing in here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from offrl.registry import ENVS
+
+# What robomimic's `env_args["type"]` numbers mean. A name, also one of a user's own module that
+# registers in ENVS, serves as well.
+ROBOMIMIC_TYPES = {1: "robosuite", 2: "gymnasium"}
+
+
+def make_env(env_args: Mapping[str, Any]) -> gymnasium.Env:
+    """The environment that ``env_args`` (``env_name``, ``type``, ``env_kwargs``) describe.
+
+    Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.
+    Beside gymnasium's there are ``is_success() -> {"task": bool}``, ``serialize()`` (the
+    ``env_args`` again) and, where the simulator can, ``get_state()``, ``reset_to(state)`` and
+    ``render()``.
+    """
+    kind = env_args.get("type", "gymnasium")
+    name = ROBOMIMIC_TYPES.get(kind, kind) if isinstance(kind, (int, str)) else kind
+    if not isinstance(name, str):
+        raise ValueError(f"env_args type {kind!r}: known are {ROBOMIMIC_TYPES}")
+    return ENVS[name](env_args["env_name"], dict(env_args.get("env_kwargs", {})))

@@ -1,0 +1,53 @@
+"""Any registered gymnasium environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from offrl.registry import ENVS
+
+
+@ENVS.register("gymnasium")
+class GymnasiumEnv(gymnasium.Wrapper):
+    """``gymnasium.make(env_name, **env_kwargs)`` with dict observations.
+
+    A plain vector becomes the observation ``flat``, as in robomimic. Success is what ``info``
+    says under ``is_success`` or ``success``; without either no episode succeeds. An environment
+    of a user's own is named ``"module:Id"``: gymnasium imports the module, which registers it.
+    """
+
+    def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
+        super().__init__(gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs)))
+        self._args = {
+            "env_name": env_name,
+            "env_version": gymnasium.__version__,
+            "type": 2,
+            "env_kwargs": env_kwargs,
+        }
+        self._success = False
+        if not isinstance(self.env.observation_space, gymnasium.spaces.Dict):
+            self.observation_space = gymnasium.spaces.Dict({"flat": self.env.observation_space})
+
+    def reset(self, **kwargs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        obs, info = self.env.reset(**kwargs)
+        self._success = False
+        return self._as_dict(obs), info
+
+    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._success = bool(info.get("is_success", info.get("success", False)))
+        return self._as_dict(obs), float(reward), terminated, truncated, info
+
+    def is_success(self) -> dict[str, bool]:
+        return {"task": self._success}
+
+    def serialize(self) -> dict[str, Any]:
+        return self._args
+
+    @staticmethod
+    def _as_dict(obs: Any) -> dict[str, np.ndarray]:
+        obs = obs if isinstance(obs, dict) else {"flat": obs}
+        return {key: np.asarray(value) for key, value in obs.items()}

@@ -1,0 +1,48 @@
+"""Which OpenGL back end MuJoCo can render with on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+BACKENDS = ("egl", "osmesa")
+INSTALL_HINT = "apt-get install libegl1 libgl1 libosmesa6 (or the like), then offrl doctor"
+
+_PROBE = """
+import mujoco
+xml = "<mujoco><worldbody><geom size='1' rgba='1 0 0 1'/></worldbody></mujoco>"
+model = mujoco.MjModel.from_xml_string(xml)
+renderer = mujoco.Renderer(model, 16, 16)
+data = mujoco.MjData(model)
+mujoco.mj_forward(model, data)
+renderer.update_scene(data)
+assert renderer.render().any()
+"""
+
+
+def probe(backend: str) -> str | None:
+    """``None`` if ``backend`` renders, else why it does not. In a process of its own: a back end
+    is chosen once per process, and a broken one may take it down."""
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", _PROBE],
+            env=os.environ | {"MUJOCO_GL": backend},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    if result.returncode == 0:
+        return None
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit status {result.returncode}"
+
+
+def working_backend() -> str | None:
+    """The back end that ``MUJOCO_GL`` names, or else the first that works; ``None`` if none does."""
+    chosen = os.environ.get("MUJOCO_GL")
+    candidates = (chosen,) if chosen in BACKENDS else () if chosen else BACKENDS
+    return next((b for b in candidates if probe(b) is None), None)

@@ -1,0 +1,181 @@
+"""robosuite tasks (Zhu et al., 2020, arXiv:2009.12293) as gymnasium environments."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from offrl.registry import ENVS
+
+CAMERA = "agentview"
+FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
+
+
+@ENVS.register("robosuite")
+class RobosuiteEnv(gymnasium.Env):
+    """A robosuite task with robomimic's observation names.
+
+    The same seed gives the same initial state to the last bit. Without a rendering library all
+    but images works.
+    """
+
+    metadata = {"render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+
+    def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
+        robosuite = _import_robosuite(needs_images=bool(env_kwargs.get("use_camera_obs")))
+        self._assets_root = f"{Path(robosuite.__file__).parent.parent}/"
+        self._args = {
+            "env_name": env_name,
+            "env_version": robosuite.__version__,
+            "type": 1,
+            "env_kwargs": env_kwargs,
+        }
+        # Windows never open here; offscreen contexts only where images are observations.
+        headless = {"has_renderer": False, "has_offscreen_renderer": bool(
+            env_kwargs.get("use_camera_obs"))}
+        self._env = robosuite.make(env_name, **(env_kwargs | headless))
+        self._model_text: str | None = None  # of this episode's model; slow to make
+        self._renderer: Any = None
+        self._rendered_model: Any = None
+        low, high = self._env.action_spec
+        self.action_space = gymnasium.spaces.Box(
+            low.astype(np.float32), high.astype(np.float32), dtype=np.float32
+        )
+        self.observation_space = gymnasium.spaces.Dict(
+            {key: _box(value) for key, value in self._observe().items()}
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            # robosuite draws from several generators; one new one in all their places makes the
+            # initial state a function of the seed. `hard_reset` rebuilds the model from it too.
+            self._env.rng = np.random.default_rng(seed)
+            for sampler in _samplers(getattr(self._env, "placement_initializer", None)):
+                sampler.rng = self._env.rng
+        self._model_text = None
+        return self._observe(self._env.reset()), {}
+
+    def step(
+        self, action: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        raw, reward, done, info = self._env.step(action)
+        info = {**info, "success": self.is_success()["task"]}
+        return self._observe(raw), float(reward), False, bool(done), info
+
+    def is_success(self) -> dict[str, bool]:
+        success = self._env._check_success()
+        return success if isinstance(success, dict) else {"task": bool(success)}
+
+    def get_state(self) -> dict[str, Any]:
+        """``model``, the MJCF text with asset paths from ``robosuite/`` on, and ``states``, the
+        flat MuJoCo state ``[S]``."""
+        if self._model_text is None:
+            self._model_text = self._env.sim.model.get_xml().replace(self._assets_root, "")
+        return {
+            "model": self._model_text,
+            "states": np.array(self._env.sim.get_state().flatten()),
+        }
+
+    def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Go to a state of ``get_state``; without ``model`` within the present scene."""
+        if "model" in state:
+            self._model_text = None
+            self._env.reset()
+            self._env.reset_from_xml_string(self._env.edit_model_xml(state["model"]))
+            self._env.sim.reset()
+        self._env.sim.set_state_from_flattened(np.asarray(state["states"], dtype=np.float64))
+        self._env.sim.forward()
+        return self._observe()
+
+    def serialize(self) -> dict[str, Any]:
+        return self._args
+
+    def render(self) -> np.ndarray:
+        """An image ``[H, W, 3]`` (uint8). Needs a rendering library, see ``offrl doctor``."""
+        import mujoco
+
+        model, data = self._env.sim.model._model, self._env.sim.data._data
+        if self._rendered_model is not model:  # each hard reset compiles a new one
+            self._close_renderer()
+            model.vis.global_.offwidth = max(model.vis.global_.offwidth, FRAME_SIZE)
+            model.vis.global_.offheight = max(model.vis.global_.offheight, FRAME_SIZE)
+            self._renderer = mujoco.Renderer(model, FRAME_SIZE, FRAME_SIZE)
+            self._rendered_model = model
+        visible = mujoco.MjvOption()
+        visible.geomgroup[0] = 0  # collision geometry
+        self._renderer.update_scene(data, camera=CAMERA, scene_option=visible)
+        return self._renderer.render().copy()
+
+    def close(self) -> None:
+        self._close_renderer()
+        self._env.close()
+
+    def _close_renderer(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+    def _observe(self, raw: dict[str, Any] | None = None) -> dict[str, np.ndarray]:
+        """robomimic's names: ``object`` for all that concerns objects, each robot's sensors."""
+        if raw is None:
+            raw = self._env._get_observations(force_update=True)
+        robots = tuple(robot.robot_model.naming_prefix for robot in self._env.robots)
+        obs = {k: np.array(v) for k, v in raw.items() if k.startswith(robots)
+               and not k.endswith("proprio-state")}
+        # OpenGL's images are upside down.
+        obs |= {k: np.array(v[::-1]) for k, v in raw.items() if k.endswith(("_image", "_depth"))}
+        if "object-state" in raw:
+            obs["object"] = np.array(raw["object-state"])
+        return obs
+
+
+def _samplers(sampler: Any) -> Iterator[Any]:
+    """A placement sampler and those nested in it."""
+    if sampler is not None:
+        yield sampler
+        for child in getattr(sampler, "samplers", {}).values():
+            yield from _samplers(child)
+
+
+def _box(value: np.ndarray) -> gymnasium.spaces.Box:
+    if value.dtype == np.uint8:
+        return gymnasium.spaces.Box(0, 255, value.shape, np.uint8)
+    return gymnasium.spaces.Box(-np.inf, np.inf, value.shape, value.dtype)
+
+
+def _import_robosuite(needs_images: bool) -> Any:
+    """Import robosuite quietly, also where no rendering library is installed."""
+    if not needs_images:
+        os.environ.setdefault("MUJOCO_GL", "disabled")
+    gl = os.environ.get("MUJOCO_GL")
+    import mujoco  # noqa: F401 (reads MUJOCO_GL; robosuite overwrites the variable)
+
+    try:
+        import cv2  # noqa: F401
+    except ImportError:
+        # OpenCV needs libGL to be imported; robosuite needs it only for windows on a screen.
+        sys.modules["cv2"] = types.ModuleType("cv2")
+    logging.disable(logging.WARNING)
+    try:
+        import robosuite
+    except ImportError as error:
+        raise ImportError(f"robosuite is not usable here ({error}): pip install robosuite==1.5.2 "
+                          "'mujoco<3.10'") from error
+    finally:
+        logging.disable(logging.NOTSET)
+        if gl is not None:
+            os.environ["MUJOCO_GL"] = gl
+    logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
+    return robosuite

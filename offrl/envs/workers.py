@@ -1,0 +1,307 @@
+"""Episodes in worker processes that step and reset environments on their own.
+
+A worker never imports torch. The parent answers whichever workers wait, with one call of the
+policy; an episode depends on its seed alone, so results do not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+import numpy as np
+
+from offrl.envs import make_env
+
+ATTEMPTS = 2  # an episode whose worker was lost is rerun once
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    seed: int
+    horizon: int
+    terminate_on_success: bool = True
+    frame_every: int | None = None  # steps between the frames of a video; None: no video
+    record: bool = False  # bring the trajectory back
+
+
+@dataclass
+class EpisodeResult:
+    """What came of a request. ``error`` says why an episode could not be run to its end: such an
+    episode says nothing about the policy."""
+
+    request: EpisodeRequest
+    success: bool = False
+    total_reward: float = 0.0
+    length: int = 0
+    frames: list[np.ndarray] = field(default_factory=list)
+    trajectory: dict[str, Any] | None = None
+    error: str | None = None
+
+
+class Policy(Protocol):
+    """What answers observations: a ``RolloutPolicy`` or an ``ExpertPolicy``."""
+
+    def start_episode(self, env: int = 0, seed: int | None = None) -> None: ...
+
+    def act(self, obs_by_env: Mapping[int, Any]) -> dict[int, np.ndarray]: ...
+
+
+# -- the worker's side ----------------------------------------------------------------------------
+
+
+def serve(file_descriptor: int) -> None:
+    """A worker's life: build the environment, run episodes on request, end with the parent."""
+    connection = Connection(file_descriptor)
+    try:
+        env = make_env(connection.recv())
+        while True:
+            request = connection.recv()
+            try:
+                connection.send(("done", run_episode(env, request, connection)))
+            except (EOFError, BrokenPipeError):
+                return
+            except Exception as error:
+                connection.send(("error", _describe(error)))
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except Exception as error:
+        connection.send(("no env", _describe(error)))
+
+
+def run_episode(env: Any, request: EpisodeRequest, connection: Connection) -> EpisodeResult:
+    """One episode; each observation goes to the parent, which sends the action."""
+    result = EpisodeResult(request)
+    trajectory = _Recorder(env) if request.record else None
+    obs, _ = env.reset(seed=request.seed)
+    for step in range(request.horizon):
+        if request.frame_every and step % request.frame_every == 0:
+            result.frames.append(env.render())
+        connection.send(("obs", obs))
+        action = connection.recv()
+        if trajectory:
+            trajectory.before_step(obs, action)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        result.success = result.success or env.is_success()["task"]
+        result.total_reward += reward
+        result.length += 1
+        if trajectory:
+            trajectory.after_step(reward, terminated or env.is_success()["task"])
+        if terminated or truncated or (result.success and request.terminate_on_success):
+            break
+    if request.frame_every:
+        result.frames.append(env.render())
+    if trajectory:
+        result.trajectory = trajectory.arrays()
+    return result
+
+
+class _Recorder:
+    """Collects a trajectory in the layout of a robomimic demonstration."""
+
+    def __init__(self, env: Any):
+        self._get_state = getattr(env, "get_state", None)
+        self._rows: dict[str, list[Any]] = {}
+        self._model: str | None = None
+
+    def before_step(self, obs: dict[str, np.ndarray], action: np.ndarray) -> None:
+        self._add(actions=action, **{f"obs/{key}": value for key, value in obs.items()})
+        if self._get_state:
+            state = self._get_state()
+            self._model = self._model or state.get("model")
+            self._add(states=state["states"])
+
+    def after_step(self, reward: float, done: bool) -> None:
+        self._add(rewards=reward, dones=done)
+
+    def _add(self, **values: Any) -> None:
+        for key, value in values.items():
+            self._rows.setdefault(key, []).append(value)
+
+    def arrays(self) -> dict[str, Any]:
+        arrays: dict[str, Any] = {key: np.stack(rows) for key, rows in self._rows.items()}
+        return arrays | ({"model_file": self._model} if self._model else {})
+
+
+def _describe(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+
+
+# -- the parent's side ----------------------------------------------------------------------------
+
+
+class _Worker:
+    """A process and the connection to it."""
+
+    def __init__(self, env_args: Mapping[str, Any], environ: Mapping[str, str]):
+        self.connection, child_end = Pipe()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        descriptor = child_end.fileno()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c",
+             f"from offrl.envs.workers import serve; serve({descriptor})"],
+            pass_fds=[descriptor],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+        )
+        child_end.close()
+        self.connection.send(dict(env_args))
+        self.job: int | None = None  # the number of the request it works on
+        self.last_heard = time.monotonic()
+
+    def send(self, message: Any) -> None:
+        self.last_heard = time.monotonic()
+        try:
+            self.connection.send(message)
+        except OSError:
+            pass  # it died; reading from it will say so
+
+    def last_words(self) -> str:
+        self._log.seek(0)
+        lines = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
+        return f": {lines[-1]}" if lines else ""
+
+    def exit_status(self) -> str:
+        code = self._process.wait(timeout=10)
+        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.connection.close()
+        self._log.close()
+
+
+class EnvPool:
+    """Simulators in worker processes, kept between evaluations. A context manager.
+
+    timeout: seconds without a word before a worker counts as hung.
+    gl_backend: what MuJoCo renders with in the workers (see ``rendering``); ``None`` for none.
+    """
+
+    def __init__(
+        self,
+        env_args: Mapping[str, Any],
+        num_workers: int | None = None,
+        timeout: float = 300.0,
+        gl_backend: str | None = None,
+    ):
+        self.env_args = dict(env_args)
+        self.timeout = timeout
+        self.gl_backend = gl_backend
+        self.num_workers = num_workers or os.cpu_count() or 1
+        self._workers: dict[int, _Worker] = {}
+        self._environ = os.environ | {
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            "MUJOCO_GL": gl_backend or "disabled",
+            # Many processes of one thread each.
+            **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")},
+        }
+
+    def __enter__(self) -> EnvPool:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for slot in list(self._workers):
+            self._kill(slot)
+
+    def check(self) -> None:
+        """Make one environment; ``ValueError`` if it cannot be made."""
+        for result in self.run([EpisodeRequest(seed=0, horizon=0)], policy=None):
+            if result.error:
+                raise ValueError(
+                    f"the environment {self.env_args.get('env_name')!r} cannot be made: "
+                    f"{result.error}; mend it, or train without evaluation "
+                    "(experiment.rollout.enabled=false)"
+                )
+
+    def run(
+        self, requests: Sequence[EpisodeRequest], policy: Policy | None
+    ) -> Iterator[EpisodeResult]:
+        """Results in the order in which episodes end."""
+        todo = deque(range(len(requests)))
+        attempts = [0] * len(requests)
+        try:
+            while todo or self._busy():
+                for slot in range(min(self.num_workers, len(requests))):
+                    if todo and (slot not in self._workers or self._workers[slot].job is None):
+                        self._assign(slot, todo.popleft(), requests, attempts, policy)
+                waiting: dict[int, Any] = {}
+                for slot, (kind, content) in self._messages():
+                    worker = self._workers[slot]
+                    if kind == "obs":
+                        waiting[slot] = content
+                        continue
+                    job, worker.job = worker.job, None
+                    assert job is not None
+                    if kind == "done":
+                        yield content
+                        continue
+                    if kind != "error":  # nothing is left to work with
+                        self._kill(slot)
+                    if attempts[job] < ATTEMPTS:
+                        todo.append(job)
+                    else:
+                        yield EpisodeResult(requests[job], error=content)
+                if waiting and policy is not None:
+                    for slot, action in policy.act(waiting).items():
+                        self._workers[slot].send(action)
+        finally:
+            for slot in self._busy():  # the caller stopped early: these wait in mid-episode
+                self._kill(slot)
+
+    def _assign(
+        self,
+        slot: int,
+        job: int,
+        requests: Sequence[EpisodeRequest],
+        attempts: list[int],
+        policy: Policy | None,
+    ) -> None:
+        if slot not in self._workers:
+            self._workers[slot] = _Worker(self.env_args, self._environ)
+        attempts[job] += 1
+        self._workers[slot].job = job
+        self._workers[slot].send(requests[job])
+        if policy is not None:
+            policy.start_episode(env=slot, seed=requests[job].seed)
+
+    def _busy(self) -> list[int]:
+        return [slot for slot, worker in self._workers.items() if worker.job is not None]
+
+    def _messages(self) -> Iterator[tuple[int, tuple[str, Any]]]:
+        """What the busy workers say, waiting for the first; a lost worker's is ``"lost"``."""
+        slots = {self._workers[slot].connection: slot for slot in self._busy()}
+        oldest = min(self._workers[slot].last_heard for slot in slots.values())
+        ready = wait(list(slots), timeout=max(0.0, oldest + self.timeout - time.monotonic()))
+        for connection in ready:
+            slot = slots[connection]  # type: ignore[index]
+            worker = self._workers[slot]
+            worker.last_heard = time.monotonic()
+            try:
+                yield slot, worker.connection.recv()
+            except (EOFError, OSError):
+                yield slot, ("lost", f"worker ended ({worker.exit_status()}){worker.last_words()}")
+        if not ready:
+            for slot in slots.values():
+                if time.monotonic() - self._workers[slot].last_heard >= self.timeout:
+                    yield slot, ("lost", f"worker silent for {self.timeout:g} s")
+
+    def _kill(self, slot: int) -> None:
+        self._workers.pop(slot).kill()

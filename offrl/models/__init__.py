@@ -1,0 +1,21 @@
+"""Networks: encoder -> trunk -> head. Names are imported when first used (torch is slow to load)."""
+
+from importlib import import_module
+from typing import Any
+
+_EXPORTS = {
+    "Actor": "offrl.models.nets",
+    "actor_from_config": "offrl.models.nets",
+    "Encoder": "offrl.models.encoder",
+    "MLP": "offrl.models.trunks",
+    "DeterministicHead": "offrl.models.heads",
+    "GaussianHead": "offrl.models.heads",
+    "GMMHead": "offrl.models.heads",
+}
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'offrl.models' has no attribute {name!r}")
+    return getattr(import_module(_EXPORTS[name]), name)

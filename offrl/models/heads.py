@@ -1,0 +1,223 @@
+"""Policy heads: features ``[B, T, F]`` to a distribution over actions ``[B, T, A]``.
+
+A head returns the true distribution always; ``low_noise()`` is the one that robomimic acts from
+at evaluation. Bounds and parametrisations are robomimic's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from offrl.registry import HEADS
+
+EVAL_STD = 1e-4  # the standard deviation that robomimic acts with at evaluation
+Generators = Sequence[torch.Generator | None]
+Self = TypeVar("Self", bound="ActionDistribution")
+
+
+def random_rows(
+    sample: Literal["randn", "rand"], like: Tensor, generators: Generators | None
+) -> Tensor:
+    """Random numbers ``[B, ...]`` shaped as ``like``; row ``i`` from ``generators[i]`` alone.
+
+    So an episode's actions depend on its own seed and not on who shares its batch. Without
+    generators the global random state is used; a row whose generator is ``None`` is zero.
+    """
+    draw = getattr(torch, sample)
+    if generators is None:
+        return draw(like.shape, device=like.device)
+    rows = [
+        torch.zeros(like.shape[1:]) if g is None else draw(like.shape[1:], generator=g)
+        for g in generators
+    ]
+    return torch.stack(rows).to(like.device)
+
+
+class ActionDistribution:
+    """Interface of a head's output; subclasses are dataclasses of tensors ``[B, T, ...]``."""
+
+    def at(self: Self, step: int) -> Self:
+        """The distribution at one time step, over actions ``[B, A]``."""
+        return type(self)(*(getattr(self, f.name)[:, step] for f in fields(self)))  # type: ignore[arg-type]
+
+    def losses(self, actions: Tensor) -> dict[str, Tensor]:
+        """Loss terms per time step, ``[B, T]`` each."""
+        return {"nll": -self.log_prob(actions)}
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """``[B, T, A] -> [B, T]``"""
+        raise NotImplementedError(type(self).__name__)
+
+    def sample(self, generators: Generators | None = None) -> Tensor:
+        raise NotImplementedError(type(self).__name__)
+
+    def mode(self) -> Tensor:
+        """The most likely action (of a mixture: the mean of its heaviest component)."""
+        raise NotImplementedError(type(self).__name__)
+
+    def low_noise(self: Self) -> Self:
+        return self
+
+
+@dataclass
+class Deterministic(ActionDistribution):
+    """One action, no density."""
+
+    action: Tensor
+
+    def losses(self, actions: Tensor) -> dict[str, Tensor]:
+        """Squared error, Huber error ("l1" in robomimic) and the angle between the first three
+        components, which are the translation of the end effector by convention."""
+        cosine = F.cosine_similarity(self.action[..., :3], actions[..., :3], dim=-1)
+        return {
+            "l2": F.mse_loss(self.action, actions, reduction="none").mean(-1),
+            "l1": F.smooth_l1_loss(self.action, actions, reduction="none").mean(-1),
+            "cos": 1.0 - cosine,
+        }
+
+    def sample(self, generators: Generators | None = None) -> Tensor:
+        return self.action
+
+    def mode(self) -> Tensor:
+        return self.action
+
+
+@dataclass
+class Gaussian(ActionDistribution):
+    """Independent normals, ``mean`` and ``std`` ``[B, T, A]``."""
+
+    mean: Tensor
+    std: Tensor
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        return _normal_log_prob(actions, self.mean, self.std)
+
+    def sample(self, generators: Generators | None = None) -> Tensor:
+        return self.mean + self.std * random_rows("randn", self.mean, generators)
+
+    def mode(self) -> Tensor:
+        return self.mean
+
+    def low_noise(self) -> Gaussian:
+        return replace(self, std=torch.full_like(self.std, EVAL_STD))
+
+
+@dataclass
+class GaussianMixture(ActionDistribution):
+    """``mean`` and ``std`` ``[B, T, M, A]``, ``logits`` ``[B, T, M]`` (normalised log-weights)."""
+
+    mean: Tensor
+    std: Tensor
+    logits: Tensor
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        components = _normal_log_prob(actions[..., None, :], self.mean, self.std)
+        return torch.logsumexp(self.logits + components, dim=-1)
+
+    def sample(self, generators: Generators | None = None) -> Tensor:
+        # The component by inverting the cumulative weights at a uniform number.
+        uniform = random_rows("rand", self.logits[..., 0], generators)
+        cumulative = self.logits.exp().cumsum(-1)
+        index = (uniform[..., None] > cumulative).sum(-1).clamp(max=self.logits.shape[-1] - 1)
+        mean, std = _component(self.mean, index), _component(self.std, index)
+        return mean + std * random_rows("randn", mean, generators)
+
+    def mode(self) -> Tensor:
+        return _component(self.mean, self.logits.argmax(-1))
+
+    def low_noise(self) -> GaussianMixture:
+        return replace(self, std=torch.full_like(self.std, EVAL_STD))
+
+
+def _normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    z = (x - mean) / std
+    return (-0.5 * z * z - std.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * x.shape[-1]
+
+
+def _component(values: Tensor, index: Tensor) -> Tensor:
+    """``[..., M, A]`` at ``index`` ``[...]``."""
+    chosen = index[..., None, None].expand(*index.shape, 1, values.shape[-1])
+    return values.gather(-2, chosen).squeeze(-2)
+
+
+@HEADS.register("deterministic")
+class DeterministicHead(nn.Module):
+    """``tanh(linear)``"""
+
+    def __init__(self, input_dim: int, ac_dim: int):
+        super().__init__()
+        self.action = nn.Linear(input_dim, ac_dim)
+
+    def forward(self, features: Tensor) -> Deterministic:
+        return Deterministic(torch.tanh(self.action(features)))
+
+
+@HEADS.register("gaussian")
+class GaussianHead(nn.Module):
+    """Mean ``tanh(clamp(linear))``; a std that starts at ``init_std``, learned unless fixed."""
+
+    MEAN_LIMIT = 9.0
+    MAX_STD = 7.5
+
+    def __init__(
+        self,
+        input_dim: int,
+        ac_dim: int,
+        init_std: float = 0.1,
+        min_std: float = 0.01,
+        std_activation: str = "softplus",
+        fixed_std: bool = False,
+    ):
+        super().__init__()
+        self.mean = nn.Linear(input_dim, ac_dim)
+        self.scale = None if fixed_std else nn.Linear(input_dim, ac_dim)
+        self.init_std, self.min_std = init_std, min_std
+        self.std_activation = std_activation
+
+    def forward(self, features: Tensor) -> Gaussian:
+        limit = self.MEAN_LIMIT
+        mean = torch.tanh(self.mean(features).clamp(-limit, limit))
+        if self.scale is None:
+            return Gaussian(mean, torch.full_like(mean, self.init_std))
+        # Scaled so that the network's zero means init_std.
+        at_zero = {"softplus": math.log(2.0), "exp": 1.0}[self.std_activation]
+        std = _activate(self.scale(features), self.std_activation) * (self.init_std / at_zero)
+        return Gaussian(mean, std.clamp(self.min_std, self.MAX_STD))
+
+
+@HEADS.register("gmm")
+class GMMHead(nn.Module):
+    """A mixture of ``num_modes`` Gaussians with means in [-1, 1]."""
+
+    def __init__(
+        self,
+        input_dim: int,
+        ac_dim: int,
+        num_modes: int = 5,
+        min_std: float = 1e-4,
+        std_activation: str = "softplus",
+    ):
+        super().__init__()
+        self.mean = nn.Linear(input_dim, num_modes * ac_dim)
+        self.scale = nn.Linear(input_dim, num_modes * ac_dim)
+        self.logits = nn.Linear(input_dim, num_modes)
+        self.num_modes, self.min_std = num_modes, min_std
+        self.std_activation = std_activation
+
+    def forward(self, features: Tensor) -> GaussianMixture:
+        per_mode = (self.num_modes, -1)
+        mean = torch.tanh(self.mean(features)).unflatten(-1, per_mode)
+        scale = self.scale(features).unflatten(-1, per_mode)
+        std = _activate(scale, self.std_activation) + self.min_std
+        return GaussianMixture(mean, std, F.log_softmax(self.logits(features), dim=-1))
+
+
+def _activate(x: Tensor, std_activation: str) -> Tensor:
+    return F.softplus(x) if std_activation == "softplus" else x.exp()

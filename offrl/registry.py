@@ -1,0 +1,70 @@
+"""The one kind of global state: tables from a name in a config to the class that it stands for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Registry:
+    """Names and what they stand for.
+
+    A registry with a ``package`` finds names that nobody registered yet by importing
+    ``<package>.<name>`` or, for a dotted name, the user's own module of that name; importing it
+    is expected to register the last part of the name.
+    """
+
+    def __init__(self, kind: str, package: str | None = None):
+        self.kind = kind
+        self.package = package
+        self._entries: dict[str, Any] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator: enter the decorated object under ``name``."""
+
+        def enter(entry: T) -> T:
+            self._entries[name] = entry
+            return entry
+
+        return enter
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._entries and self.package:
+            self._import(name)
+        key = name if name in self._entries else name.rpartition(".")[2]
+        if key not in self._entries:
+            known = self.names()
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}.")
+        return self._entries[key]
+
+    def names(self) -> list[str]:
+        """Every known name; modules of the package are imported to learn theirs."""
+        if self.package:
+            for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+                importlib.import_module(f"{self.package}.{module.name}")
+        return sorted(self._entries)
+
+    def _import(self, name: str) -> None:
+        module = name if "." in name else f"{self.package}.{name}"
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            # Only "there is no such module" means an unknown name; a module that exists and
+            # misses one of its own imports is the user's to see.
+            if not (module == error.name or module.startswith(f"{error.name}.")):
+                raise
+
+
+ALGOS = Registry("algorithm", package="offrl.algos")
+ALGO_CONFIGS = Registry("algorithm", package="offrl.algos")
+HEADS = Registry("policy head")
+TRUNKS = Registry("trunk")
+ENVS = Registry("environment type", package="offrl.envs")
+EXPERTS = Registry("scripted expert")

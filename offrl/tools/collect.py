@@ -1,0 +1,79 @@
+"""``offrl collect``: demonstrations by a scripted expert."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+HELP = "record demonstrations by a scripted expert"
+EPILOG = "example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5"
+
+# What a task is made with unless --env-kwargs says otherwise: robomimic's settings.
+ROBOSUITE_KWARGS = {
+    "robots": "Panda",
+    "control_freq": 20,
+    "ignore_done": True,
+    "has_renderer": False,
+    "has_offscreen_renderer": False,
+    "use_object_obs": True,
+    "use_camera_obs": False,
+    "camera_depths": False,
+    "reward_shaping": False,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--env", default="Lift", help="robosuite task (default: Lift)")
+    parser.add_argument("--env-kwargs", type=json.loads, default={}, metavar="JSON",
+                        help='arguments of the task, e.g. \'{"reward_shaping": true}\'')
+    parser.add_argument("--n", type=int, default=200, help="demonstrations to keep (default: 200)")
+    parser.add_argument("--output", required=True, help="the HDF5 file to write")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first episode")
+    parser.add_argument("--noise", type=float, default=0.0,
+                        help="standard deviation of the noise on the arm's actions (default: 0)")
+    parser.add_argument("--horizon", type=int, default=150, help="longest episode (default: 150)")
+    parser.add_argument("--keep-failures", action="store_true", help="keep episodes that fail too")
+    parser.add_argument("--workers", type=int, help="simulator processes (default: one per core)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from offrl.data.writer import DemoWriter
+    from offrl.envs.experts import ExpertPolicy
+    from offrl.envs.workers import EnvPool, EpisodeRequest
+    from offrl.registry import EXPERTS
+    from offrl.rollout import COLLECTION_SEEDS
+
+    env_args = {"env_name": args.env, "type": 1, "env_kwargs": ROBOSUITE_KWARGS | args.env_kwargs}
+    policy = ExpertPolicy(EXPERTS[args.env], args.noise)
+    episode, tried = args.seed, 0
+    with EnvPool(env_args, args.workers) as pool:
+        pool.check()
+        with DemoWriter(args.output, env_args) as writer, tqdm(total=args.n, unit="demo") as bar:
+            while writer.num_demos < args.n:
+                # The same episodes in the same order, however many workers there are.
+                batch = range(episode, episode + args.n - writer.num_demos)
+                episode = batch.stop
+                requests = [
+                    EpisodeRequest(COLLECTION_SEEDS + i, args.horizon, record=True) for i in batch
+                ]
+                kept = []
+                for result in pool.run(requests, policy):
+                    if result.error:
+                        raise ValueError(f"episode {result.request.seed} failed: {result.error}")
+                    tried += 1
+                    if result.success or args.keep_failures:
+                        kept.append(result)
+                        bar.update()
+                if not kept:
+                    raise ValueError(
+                        f"none of {len(requests)} episodes succeeded; lower --noise, raise "
+                        "--horizon or use --keep-failures"
+                    )
+                for result in sorted(kept, key=lambda r: r.request.seed):
+                    writer.write(result.trajectory, seed=result.request.seed)
+            writer.write_split()
+            total = writer.num_demos
+    print(f"{args.output}: {total} demonstrations of {args.env}, {tried} episodes tried")
+    return 0

@@ -1,0 +1,33 @@
+"""Nested dicts of arrays or tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply ``function`` to every leaf (and to the leaves at the same place in ``others``).
+
+    ``None`` stays ``None``: an absent part of a batch, such as the goal.
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return {k: map_leaves(function, v, *(o[k] for o in others)) for k, v in tree.items()}
+    return function(tree, *others)
+
+
+def gather(function: Callable[[list[Any]], Any], trees: Sequence[Any]) -> Any:
+    """Join trees of one shape leaf by leaf, e.g. ``gather(torch.stack, observations)``."""
+    return map_leaves(lambda *leaves: function(list(leaves)), *trees)
+
+
+def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of ``base`` with the nested ``overrides`` laid over it."""
+    merged = dict(base)
+    for key, value in overrides.items():
+        below = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged

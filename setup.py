@@ -1,0 +1,39 @@
+from setuptools import find_packages, setup
+
+setup(
+    name="offrl",
+    version="0.1.0",
+    description="Train robot policies from demonstrations: imitation learning and offline RL.",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["offrl", "offrl.*"]),
+    python_requires=">=3.10,<3.13",
+    install_requires=[
+        "torch>=2.2",
+        "h5py>=3.8",
+        "numpy>=1.24,<2",  # robosuite 1.5 needs numpy 1 through mink
+        "tensorboard>=2.12",
+        "robosuite==1.5.2",
+        "mujoco>=3.3,<3.10",  # robosuite 1.5.2 fails with 3.10: it compares enums as integers
+        "tqdm>=4.60",
+        "pydantic>=2.5",
+        "gymnasium>=1.0",
+        "pyyaml>=6.0",
+        "imageio[ffmpeg]>=2.30",
+    ],
+    extras_require={
+        "wandb": ["wandb>=0.16"],
+        "plot": ["matplotlib>=3.7"],
+        "test": [
+            "pytest>=7.4",
+            "pytest-xdist>=3.5",
+            "pytest-timeout>=2.2",
+            "hypothesis>=6.90",
+            "ruff>=0.5",
+            "mypy>=1.8",
+            "types-PyYAML",
+        ],
+    },
+    entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},
+)
