@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import pkgutil
 import sys
 import traceback
@@ -15,7 +14,6 @@ from offrl import __version__, tools
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status. Errors that are the user's to mend are one line."""
-    _import_lazily("torch")
     commands = {
         module.name: importlib.import_module(f"offrl.tools.{module.name}")
         for module in pkgutil.iter_modules(tools.__path__)
@@ -51,20 +49,6 @@ def _raised_by_offrl(error: BaseException) -> bool:
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     return frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("offrl")
-
-
-def _import_lazily(name: str) -> None:
-    """Load a module when it is first used: config files name algorithms, whose files import torch,
-    and ``--help`` and ``--print-config`` should not wait for it."""
-    if name in sys.modules:
-        return
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.loader is None:
-        return
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
 
 
 if __name__ == "__main__":

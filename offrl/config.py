@@ -265,6 +265,7 @@ class MetaConfig(Section):
     hp_base_config_file: str | None = None
     hp_keys: list[str] = []
     hp_values: list[Any] = []
+    provenance: FreeMap = Map()  # written by the Trainer: commit, versions, dataset fingerprint
 
 
 class Config(Section):
@@ -334,6 +335,24 @@ def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 # -- files and the command line -------------------------------------------------------------------
+
+PROJECT_ROOT = Path(__file__).parent.parent
+
+
+def find_file(path: str | Path, *folders: str) -> Path:
+    """``path`` as it is, or below the project, or in one of its ``folders``; absolute.
+
+    So the shipped configs and data are found from any working directory.
+    """
+    candidates = [Path(path).expanduser()]
+    if not candidates[0].is_absolute():
+        candidates += [PROJECT_ROOT / folder / path for folder in ("", *folders)]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    raise FileNotFoundError(
+        f"{path}: no such file (looked for {', '.join(str(c) for c in candidates)})"
+    )
 
 
 class _YamlLoader(yaml.SafeLoader):

@@ -1,0 +1,138 @@
+"""Checkpoints: one dict of tensors, numbers, strings, lists and dicts, read without unpickling code.
+
+Keys: ``model`` (``Algo.serialize()``), ``config`` (JSON), ``algo_name``, ``env_metadata``,
+``shape_metadata`` (``all_shapes``, ``ac_dim``), ``variable_state`` (epoch, step, best so far),
+the normalisation statistics, ``rng``, ``loader`` and ``provenance``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offrl.algos import algo_factory
+from offrl.config import Config, config_factory
+from offrl.envs import make_env
+from offrl.rollout import RolloutPolicy
+from offrl.tree import map_leaves
+
+log = logging.getLogger(__name__)
+
+REQUIRED = ("model", "config", "algo_name", "shape_metadata")
+
+
+def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write beside, sync, rename: at any moment the old file or the new one is there, whole."""
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with open(partial, "wb") as file:
+        torch.save(map_leaves(lambda leaf: leaf, content), file)  # plain dicts only
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The dict in a checkpoint file, its tensors on the CPU.
+
+    Raises ``FileNotFoundError``, or ``ValueError`` for a file that is cut off, is no checkpoint
+    or holds pickled objects of other classes, which could run any code.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such checkpoint")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = " ".join(str(error).split())
+        _, _, rest = found.partition("Unsupported ")
+        what = rest.split(" was not")[0] if rest else found[:120]
+        raise ValueError(
+            f"{path}: holds pickled Python objects ({what}), which could run any code and are not "
+            "loaded; where you trust the file, load it where it was made and save again "
+            "only tensors, numbers, strings, lists and dicts"
+        ) from None
+    except (RuntimeError, EOFError, OSError) as error:
+        raise ValueError(
+            f"{path}: not a readable checkpoint ({str(error).splitlines()[0]}); it may be cut off"
+        ) from None
+    missing = [k for k in REQUIRED if not isinstance(content, dict) or k not in content]
+    if missing:
+        raise ValueError(f"{path}: not a checkpoint of a policy: it lacks {', '.join(missing)}")
+    return content
+
+
+def maybe_dict_from_checkpoint(
+    ckpt_path: str | Path | None = None, ckpt_dict: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The checkpoint, read if only its path is given."""
+    if (ckpt_path is None) == (ckpt_dict is None):
+        raise ValueError("give either ckpt_path or ckpt_dict")
+    return read_checkpoint(ckpt_path) if ckpt_dict is None else ckpt_dict  # type: ignore[arg-type]
+
+
+def config_from_checkpoint(
+    algo_name: str | None = None,
+    ckpt_path: str | Path | None = None,
+    ckpt_dict: dict[str, Any] | None = None,
+) -> tuple[Config, dict[str, Any]]:
+    """The config of a checkpoint; ``ValueError`` if it is of another algorithm than asked for."""
+    content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
+    stored = content["algo_name"]
+    if algo_name not in (None, stored):
+        raise ValueError(
+            f"{ckpt_path or 'ckpt_dict'}: a checkpoint of {stored!r}, but {algo_name!r} was asked for"
+        )
+    return config_factory(stored, json.loads(content["config"])), content
+
+
+def policy_from_checkpoint(
+    ckpt_path: str | Path | None = None,
+    ckpt_dict: dict[str, Any] | None = None,
+    device: torch.device | str | None = None,
+    verbose: bool = False,
+) -> tuple[RolloutPolicy, dict[str, Any]]:
+    """A policy ready to act, and the checkpoint that it came from."""
+    config, content = config_from_checkpoint(ckpt_path=ckpt_path, ckpt_dict=ckpt_dict)
+    shapes = content["shape_metadata"]
+    algo = algo_factory(
+        config.algo_name,
+        config,
+        obs_key_shapes=shapes["all_shapes"],
+        ac_dim=shapes["ac_dim"],
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+    algo.deserialize(content["model"])
+    algo.set_eval()
+    if verbose:
+        log.info("%s\n%s", config.dump(), algo.nets)
+    return RolloutPolicy(algo), content
+
+
+def env_from_checkpoint(
+    ckpt_path: str | Path | None = None,
+    ckpt_dict: dict[str, Any] | None = None,
+    env_name: str | None = None,
+    verbose: bool = False,
+) -> tuple[Any, dict[str, Any]]:
+    """The environment that the policy was trained for (or ``env_name`` with its arguments)."""
+    content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
+    env_args = content.get("env_metadata")
+    if not env_args:
+        raise ValueError(f"{ckpt_path or 'ckpt_dict'}: names no environment (env_metadata)")
+    if env_name is not None:
+        env_args = {**env_args, "env_name": env_name}
+    if verbose:
+        log.info("environment: %s", env_args)
+    return make_env(env_args), content

@@ -1,0 +1,90 @@
+"""``offrl rollout``: evaluate a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+HELP = "evaluate a checkpoint, film it, record what it does as a dataset"
+EPILOG = (
+    "example: offrl rollout --checkpoint runs/bc/.../last.pth --n 50 --seed 0 "
+    "--video out.mp4 --record out.hdf5"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
+    parser.add_argument("--n", type=int, default=50, help="episodes (default: 50)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first episode; the others "
+                        "count on from it (default: 0)")
+    parser.add_argument("--horizon", type=int, help="longest episode (default: the config's)")
+    parser.add_argument("--env", help="another environment than that of the dataset")
+    parser.add_argument("--video", metavar="MP4", help="film the first episodes")
+    parser.add_argument("--video-episodes", type=int, default=3, help="how many (default: 3)")
+    parser.add_argument("--record", metavar="HDF5", help="write the episodes as a dataset")
+    parser.add_argument("--workers", type=int, help="simulator processes (default: one per core)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from contextlib import nullcontext
+    from pathlib import Path
+
+    from tqdm import tqdm
+
+    from offrl.checkpoint import policy_from_checkpoint
+    from offrl.data.writer import DemoWriter
+    from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.envs.workers import EnvPool, EpisodeRequest
+    from offrl.rollout import TEST_SEEDS, evaluate, summarize
+    from offrl.training.evaluator import video_frames, write_video
+    from offrl.training.progress import success_line
+
+    for path in (args.video, args.record, args.json):
+        if path and Path(path).exists():
+            raise FileExistsError(f"{path} exists; choose another name or move it away")
+    policy, content = policy_from_checkpoint(args.checkpoint)
+    env_args = content.get("env_metadata")
+    if not env_args:
+        raise ValueError(f"{args.checkpoint}: names no environment (env_metadata)")
+    if args.env:
+        env_args = {**env_args, "env_name": args.env}
+    backend = working_backend() if args.video else None
+    if args.video and backend is None:
+        raise ValueError(f"--video: no rendering back end works here; {INSTALL_HINT}")
+
+    rollout = policy.policy.global_config.experiment.rollout
+    requests = [
+        EpisodeRequest(
+            seed=TEST_SEEDS + args.seed + i,
+            horizon=args.horizon or rollout.horizon,
+            terminate_on_success=rollout.terminate_on_success,
+            frame_every=1 if args.video and i < args.video_episodes else None,
+            record=args.record is not None,
+        )
+        for i in range(args.n)
+    ]
+    with EnvPool(env_args, args.workers, rollout.timeout, backend) as pool:
+        pool.check()
+        episodes = evaluate(policy, pool, requests)
+        results = list(tqdm(episodes, total=args.n, unit="episode"))
+    results.sort(key=lambda r: r.request.seed)
+
+    logs = summarize(results)
+    print(success_line(logs))
+    with DemoWriter(args.record, env_args) if args.record else nullcontext() as writer:
+        for result in results:
+            if writer and result.trajectory:
+                writer.write(result.trajectory, seed=result.request.seed, success=result.success)
+    if args.video:
+        write_video(args.video, video_frames(results), fps=20)
+    if args.json:
+        Path(args.json).write_text(json.dumps(logs, indent=4) + "\n", encoding="utf-8")
+    for path in filter(None, (args.video, args.record, args.json)):
+        print(path)
+    for result in results:
+        if result.error:
+            print(f"seed {result.request.seed} was not run: {result.error}")
+    if not logs["n"]:
+        raise ValueError("no episode could be run")
+    return 0

@@ -1,0 +1,154 @@
+"""``offrl train``: the main job."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+import types
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+HELP = "train a policy from a config file, and measure its success rate"
+EPILOG = (
+    "example: offrl train --config bc.json --set train.batch_size=256 --set train.num_epochs=100"
+)
+
+# A complete run in seconds.
+DEBUG = {
+    "experiment": {
+        "epoch_every_n_steps": 3,
+        "validation_epoch_every_n_steps": 3,
+        "save": {"every_n_epochs": 1},
+        "rollout": {"n": 2, "horizon": 10, "rate": 1, "warmstart": 0, "num_workers": 2,
+                    "video_episodes": 1},
+    },
+    "train": {"num_epochs": 2},
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", help="JSON or YAML file; also looked up in configs/")
+    parser.add_argument("--dataset", help="HDF5 file, instead of the config's train.data")
+    parser.add_argument("--name", help="name of the run (experiment.name)")
+    parser.add_argument("--seed", type=int, help="seed of everything random (train.seed)")
+    parser.add_argument("--output", help="folder for runs (train.output_dir; default: runs)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+                        help="any config key, dotted; the value is read as JSON; repeatable")
+    parser.add_argument("--resume", metavar="RUN_FOLDER",
+                        help="go on with an interrupted run; takes no other option")
+    parser.add_argument("--debug", action="store_true", help="a complete tiny run, in seconds")
+    parser.add_argument("--print-config", action="store_true",
+                        help="print the config with all its defaults, and stop")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.resume:
+        others = [name for name, value in vars(args).items()
+                  if value and name not in ("resume", "command")]
+        if others:
+            raise ValueError(
+                f"--resume goes on with a run as it was, without --{others[0]}; for a changed "
+                "config start a new run from its weights (experiment.ckpt_path)"
+            )
+        return _train(None, args.resume)
+    if not args.config:
+        raise ValueError("--config: name a config file, e.g. --config bc.json")
+    if args.print_config:
+        sys.modules.setdefault("torch", _Deferred("torch"))
+        print(_config(args).dump())
+        return 0
+    return _train(_config(args), None)
+
+
+def _config(args: argparse.Namespace) -> Any:
+    from offrl.config import config_factory, find_file, parse_override, read_config_file
+    from offrl.tree import merge
+
+    content = read_config_file(find_file(args.config, "configs"))
+    flags = {
+        "train.data": args.dataset,
+        "experiment.name": args.name,
+        "train.seed": args.seed,
+        "train.output_dir": args.output,
+    }
+    for key, value in flags.items():
+        if value is not None:
+            section, _, name = key.partition(".")
+            content = merge(content, {section: {name: value}})
+    if args.debug:
+        content = merge(content, DEBUG)
+    for override in args.overrides:
+        content = merge(content, parse_override(override))
+    return config_factory(content["algo_name"], content)
+
+
+def _train(config: Any, resume: str | None) -> int:
+    from offrl.checkpoint import policy_from_checkpoint, read_checkpoint
+    from offrl.training import Checkpointer, Evaluator, Logger, Progress, RunFolder, Trainer
+    from offrl.training.plot import write_learning_curve
+
+    _log_above_the_bar()
+    run = None
+    if resume is not None:
+        run, config = RunFolder.open(resume)
+    trainer = Trainer(config, run)
+    checkpointer = Checkpointer(trainer)
+    if run is not None and run.last_checkpoint.exists():
+        state = read_checkpoint(run.last_checkpoint)
+        trainer.restore(state)
+        checkpointer.restore(state)
+    evaluator = Evaluator(trainer)
+    logger = Logger(trainer)
+    progress = Progress(trainer)
+    log.info("run folder: %s", trainer.run.path)
+    try:
+        for _ in progress(checkpointer(logger(evaluator(trainer())))):
+            pass
+        best = checkpointer.best_checkpoint
+        if best is not None:
+            policy, _ = policy_from_checkpoint(best, device=trainer.device)
+            for _ in progress(logger(evaluator.test(policy))):
+                pass
+    except KeyboardInterrupt:
+        log.info("go on with: offrl train --resume %s", trainer.run.path)
+        raise
+    finally:
+        evaluator.close()
+        logger.close()
+    curve = write_learning_curve(trainer.run)
+    places = {
+        "run folder": trainer.run.path,
+        "checkpoint": best or "none (experiment.save.enabled is false)",
+        "learning curve": curve or "none: pip install 'offrl[plot]'",
+        "TensorBoard": f"tensorboard --logdir {trainer.run.logs}",
+        "video": evaluator.video or f"none: {evaluator.no_video}",
+    }
+    for name, place in places.items():
+        print(f"{name + ':':16}{place}")
+    return 0
+
+
+class _Deferred(types.ModuleType):
+    """Stands in for a module until it is used. A config's class lives in its algorithm's file,
+    which imports torch; printing a config should not wait for that."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules[self.__name__] is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def _log_above_the_bar() -> None:
+    """Messages of the package go to the terminal without breaking the progress bar."""
+    from tqdm import tqdm
+
+    class AboveTheBar(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            tqdm.write(self.format(record), file=sys.stderr)
+
+    package = logging.getLogger("offrl")
+    package.setLevel(logging.INFO)
+    package.addHandler(AboveTheBar())

@@ -1,0 +1,10 @@
+"""Training: a generator of log records, and wrappers around it that each do one thing."""
+
+from offrl.training.checkpointer import Checkpointer
+from offrl.training.evaluator import Evaluator
+from offrl.training.logger import Logger
+from offrl.training.progress import Progress
+from offrl.training.run import RunFolder
+from offrl.training.trainer import Trainer
+
+__all__ = ["Checkpointer", "Evaluator", "Logger", "Progress", "RunFolder", "Trainer"]

@@ -1,0 +1,98 @@
+"""Which states of a training are kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from offrl.checkpoint import write_checkpoint
+from offrl.training.trainer import Record, Trainer
+
+
+class Checkpointer:
+    """Writes ``last.pth`` and, when ``experiment.save`` says so, ``models/model_epoch_N-SHA8.pth``.
+
+    Stands outside the evaluator and the logger: what a checkpoint knows of has been logged.
+    """
+
+    # last.pth is for resuming and is written as often as costs a twentieth of the time.
+    LAST_EVERY = 20
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.config = trainer.config.experiment.save
+        self.best: dict[str, Any] = {
+            "best_valid_loss": math.inf,
+            "best_return": -math.inf,
+            "best_success_rate": -math.inf,
+            "best_checkpoint": None,  # file name, by the criterion asked for
+        }
+        self._improved: set[str] = set()
+        self._last_saved = time.monotonic()  # in models/
+        self._last_written = -math.inf  # last.pth
+        self._cost = 0.0
+
+    def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
+        for record in records:
+            if self.config.enabled:
+                self._note(record)
+                if record["type"] == "epoch":
+                    self._save(record["epoch"])
+            yield record
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.best |= {k: v for k, v in state["variable_state"].items() if k in self.best}
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint to use: the best that was kept as such, else the last."""
+        if self.best["best_checkpoint"] is not None:
+            return self.trainer.run.models / self.best["best_checkpoint"]
+        last = self.trainer.run.last_checkpoint
+        return last if last.exists() else None
+
+    def _note(self, record: Record) -> None:
+        logs = record["logs"]
+        if record["type"] == "valid" and logs["Loss"] < self.best["best_valid_loss"]:
+            self.best["best_valid_loss"] = logs["Loss"]
+            self._improved.add("validation")
+        if record["type"] == "rollout" and "Success_Rate" in logs:
+            if logs["Return"] > self.best["best_return"]:
+                self.best["best_return"] = logs["Return"]
+                self._improved.add("rollout_return")
+            if logs["Success_Rate"] > self.best["best_success_rate"]:
+                self.best["best_success_rate"] = logs["Success_Rate"]
+                self._improved.add("rollout_success_rate")
+
+    def _save(self, epoch: int) -> None:
+        is_best = any(self.config[f"on_best_{criterion}"] for criterion in self._improved)
+        self._improved.clear()
+        path = self.trainer.run.checkpoint(epoch)
+        if is_best:
+            self.best["best_checkpoint"] = path.name
+        if is_best or self._is_due(epoch):
+            self._write(path)
+            self._last_saved = time.monotonic()
+        is_end = epoch == self.trainer.config.train.num_epochs
+        waited = time.monotonic() - self._last_written
+        if is_best or is_end or waited > self.LAST_EVERY * self._cost:
+            self._write(self.trainer.run.last_checkpoint)
+            self._last_written = time.monotonic()
+
+    def _is_due(self, epoch: int) -> bool:
+        every, seconds = self.config.every_n_epochs, self.config.every_n_seconds
+        return (
+            epoch in self.config.epochs
+            or (every is not None and epoch % every == 0)
+            or (seconds is not None and time.monotonic() - self._last_saved > seconds)
+        )
+
+    def _write(self, path: Path) -> None:
+        started = time.monotonic()
+        state = self.trainer.state()
+        state["variable_state"] |= self.best
+        write_checkpoint(path, state)
+        self._cost = time.monotonic() - started

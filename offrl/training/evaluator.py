@@ -1,0 +1,139 @@
+"""Success rates during training, measured in the dataset's environment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrl.envs.rendering import INSTALL_HINT, working_backend
+from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
+from offrl.rollout import SELECTION_SEEDS, TEST_SEEDS, RolloutPolicy, evaluate, summarize
+from offrl.training.trainer import Record, Trainer
+
+log = logging.getLogger(__name__)
+
+
+class Evaluator:
+    """Inserts, every ``experiment.rollout.rate`` epochs and in the last one, an ``episode`` record
+    per episode and one ``rollout`` record before the ``epoch`` record.
+
+    The episodes have the same seeds every time. Training goes on as if nothing had been evaluated.
+    """
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.config = trainer.config.experiment.rollout
+        self.video: Path | None = None  # the last one written
+        self.no_video = "no evaluation (experiment.rollout.enabled is false)"
+        self._pool = self._make_pool() if self.config.enabled else None
+
+    def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
+        for record in records:
+            if record["type"] == "epoch" and self._is_due(record["epoch"]):
+                yield from self.evaluate(RolloutPolicy(self.trainer.algo))
+            yield record
+
+    def evaluate(
+        self, policy: RolloutPolicy, kind: str = "rollout", first_seed: int = SELECTION_SEEDS
+    ) -> Iterator[Record]:
+        """Run the episodes: ``episode`` records, then one of type ``kind``."""
+        assert self._pool is not None
+        results: list[EpisodeResult] = []
+        for result in evaluate(policy, self._pool, self._requests(first_seed)):
+            results.append(result)
+            yield self.trainer.record("episode", _describe(result))
+        self._report_crashes(results)
+        self._write_video(kind, results)
+        yield self.trainer.record(kind, summarize(results))
+
+    def test(self, policy: RolloutPolicy) -> Iterator[Record]:
+        """A final success rate, on initial states that were not used to choose a checkpoint."""
+        if self._pool is not None:
+            yield from self.evaluate(policy, kind="test", first_seed=TEST_SEEDS)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def _is_due(self, epoch: int) -> bool:
+        if self._pool is None or epoch <= self.config.warmstart:
+            return False
+        return epoch % self.config.rate == 0 or epoch == self.trainer.config.train.num_epochs
+
+    def _make_pool(self) -> EnvPool:
+        if self.trainer.env_args is None:
+            raise ValueError(
+                f"{self.trainer.dataset.hdf5_path}: names no environment (env_args) to evaluate "
+                "in; set experiment.rollout.enabled=false"
+            )
+        backend = None
+        self.no_video = "experiment.render_video is false"
+        if self.trainer.config.experiment.render_video and self.config.video_episodes:
+            backend = working_backend()
+            self.no_video = f"no rendering back end works here; {INSTALL_HINT}"
+            if backend is None:
+                log.warning("no video: %s", self.no_video)
+        pool = EnvPool(
+            self.trainer.env_args, self.config.num_workers, self.config.timeout, backend
+        )
+        pool.check()
+        return pool
+
+    def _requests(self, first_seed: int) -> list[EpisodeRequest]:
+        assert self._pool is not None
+        with_video = self.config.video_episodes if self._pool.gl_backend else 0
+        return [
+            EpisodeRequest(
+                seed=first_seed + i,
+                horizon=self.config.horizon,
+                terminate_on_success=self.config.terminate_on_success,
+                frame_every=self.trainer.config.experiment.video_skip if i < with_video else None,
+            )
+            for i in range(self.config.n)
+        ]
+
+    def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
+        if kind == "rollout" and self.trainer.config.experiment.keep_all_videos:
+            kind = f"epoch_{self.trainer.epoch}"
+        frames = video_frames(results)
+        if frames:
+            self.video = self.trainer.run.video(kind)
+            write_video(self.video, frames)
+
+    def _report_crashes(self, results: Sequence[EpisodeResult]) -> None:
+        crashed = [r for r in results if r.error]
+        if crashed:
+            log.warning(
+                "%d of %d episodes could not be run and are not counted: seed %d: %s",
+                len(crashed), len(results), crashed[0].request.seed, crashed[0].error,
+            )
+
+
+def _describe(result: EpisodeResult) -> dict[str, float]:
+    return {
+        "Seed": result.request.seed,
+        "Success": float(result.success),
+        "Return": result.total_reward,
+        "Horizon": result.length,
+        "Crashed": float(result.error is not None),
+    }
+
+
+def video_frames(results: Iterable[EpisodeResult]) -> list[np.ndarray]:
+    """The frames of all episodes, one episode after the other."""
+    ordered = sorted(results, key=lambda r: r.request.seed)
+    return [frame for result in ordered for frame in result.frames]
+
+
+def write_video(path: str | Path, frames: Sequence[np.ndarray], fps: int = 10) -> None:
+    """Frames ``[H, W, 3]`` (uint8) as an MP4 file."""
+    import imageio
+
+    path = Path(path)
+    partial = path.with_name(f".{path.stem}.partial.mp4")
+    imageio.mimwrite(partial, list(frames), fps=fps, macro_block_size=16)
+    partial.replace(path)

@@ -1,0 +1,52 @@
+"""What a person at a terminal sees of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tqdm import tqdm
+
+from offrl.training.trainer import Record, Trainer
+
+
+class Progress:
+    """A bar over steps, and a line for each evaluation."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+
+    def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
+        config = self.trainer.config
+        steps = config.experiment.epoch_every_n_steps or 0
+        episodes = 0
+        with tqdm(
+            total=config.train.num_epochs * steps,
+            initial=self.trainer.step,
+            unit="step",
+            dynamic_ncols=True,
+        ) as bar:
+            for record in records:
+                bar.update(record["step"] - bar.n)
+                kind, logs = record["type"], record["logs"]
+                if kind in ("progress", "train"):
+                    bar.set_description(f"epoch {record['epoch']}", refresh=False)
+                    bar.set_postfix(loss=f"{logs['Loss']:.4g}", refresh=False)
+                elif kind == "episode":
+                    episodes += 1
+                    bar.set_description(f"episode {episodes} of {config.experiment.rollout.n}")
+                elif kind in ("rollout", "test"):
+                    episodes = 0
+                    bar.write(f"epoch {record['epoch']}: {success_line(logs)}")
+                yield record
+
+
+def success_line(logs: dict[str, float]) -> str:
+    """A success rate in words, with its 95 % interval."""
+    crashed = f", {logs['Crashed']:.0f} not run" if logs["Crashed"] else ""
+    if "Success_Rate" not in logs:
+        return f"no episode could be run{crashed}"
+    return (
+        f"success rate {logs['Success_Rate']:.2f} (95 % interval {logs['Success_Rate_Low']:.2f} to "
+        f"{logs['Success_Rate_High']:.2f}, n = {logs['n']:.0f}{crashed}), "
+        f"return {logs['Return']:.2f}, length {logs['Horizon']:.0f}"
+    )

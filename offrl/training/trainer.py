@@ -1,0 +1,292 @@
+"""The training loop, as a generator of log records."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from offrl.algos import Algo, algo_factory
+from offrl.checkpoint import config_from_checkpoint
+from offrl.config import Config, find_file
+from offrl.data.hdf5 import fingerprint
+from offrl.data.loader import BatchLoader
+from offrl.data.sequence import SequenceDataset
+from offrl.training.run import RunFolder, provenance
+from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
+
+log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+
+
+class Trainer:
+    """``for record in Trainer(config)(): ...`` trains, and that is all it does.
+
+    A record is ``{"type", "epoch", "step", "time", "logs"}``: ``progress`` every 100 steps,
+    ``train`` and ``valid`` with an epoch's averages, ``epoch`` at its end. Checkpoints, evaluation,
+    logs and the progress bar are wrappers around the generator.
+    """
+
+    PROGRESS_EVERY = 100  # steps between two looks at the loss, each of which waits for the device
+
+    def __init__(self, config: Config, run: RunFolder | None = None):
+        config = config.model_copy(deep=True)
+        _check_supported(config)
+        for entry in config.train.data:
+            entry.path = str(find_file(entry.path))
+        seed_everything(config.train.seed)
+        self.config = config
+        use_cuda = config.train.cuda and torch.cuda.is_available()
+        self.device = torch.device("cuda" if use_cuda else "cpu")
+        filter_key = config.train.data[0].filter_key or config.train.hdf5_filter_key
+        self.dataset = self._make_dataset(filter_key)
+        self.loader = self._make_loader(self.dataset)
+        self.valid_loader: BatchLoader | None = None
+        if config.experiment.validate:
+            self.valid_loader = self._make_valid_loader()
+        if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
+            config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
+        self.env_args = self._evaluation_env_args()
+        config.meta.provenance = provenance() | {
+            "dataset_fingerprint": fingerprint([self.dataset.hdf5_path]),
+            "seed": config.train.seed,
+            "num_threads": torch.get_num_threads(),
+        }
+        self.algo = self._make_algo()
+        self.epoch = 0
+        self.step = 0
+        self._run = run
+
+    @property
+    def run(self) -> RunFolder:
+        """The run folder; made when something is first written."""
+        if self._run is None:
+            self._run = RunFolder.create(self.config)
+        return self._run
+
+    def __call__(self) -> Iterator[Record]:
+        batches = iter(self.loader)
+        while self.epoch < self.config.train.num_epochs:
+            self.epoch += 1
+            started = time.perf_counter()
+            yield from self._train_epoch(batches)
+            trained = time.perf_counter()
+            if self.valid_loader is not None:
+                yield self.record("valid", self._validate(self.valid_loader))
+            self.algo.on_epoch_end(self.epoch)
+            yield self.record(
+                "epoch",
+                {"Train_Time": trained - started, "Valid_Time": time.perf_counter() - trained},
+            )
+
+    def record(self, kind: str, logs: Mapping[str, float]) -> Record:
+        return {
+            "type": kind,
+            "epoch": self.epoch,
+            "step": self.step,
+            "time": time.time(),
+            "logs": dict(logs),
+        }
+
+    def _train_epoch(self, batches: Iterator[dict[str, Any]]) -> Iterator[Record]:
+        self.algo.set_train()
+        averages = _Averages()
+        steps = self.config.experiment.epoch_every_n_steps or 0
+        for remaining in reversed(range(steps)):
+            batch = self.algo.process_batch_for_training(next(batches))
+            averages.add(self.algo.train_on_batch(batch, self.epoch))
+            self.step += 1
+            if remaining == 0 or self.step % self.PROGRESS_EVERY == 0:
+                self._check_finite(averages.fold()["loss"])
+            if remaining and self.step % self.PROGRESS_EVERY == 0:
+                yield self.record("progress", self.algo.log_info(averages.mean()))
+        self._check_weights()
+        yield self.record("train", self.algo.log_info(averages.mean()))
+
+    def _validate(self, loader: BatchLoader) -> dict[str, float]:
+        """The same batches every epoch, so that losses compare."""
+        steps = self.config.experiment.validation_epoch_every_n_steps
+        loader.position = 0
+        averages = _Averages()
+        self.algo.set_eval()
+        with preserved_rng():
+            for _, batch in zip(range(steps or loader.batches_per_pass), loader, strict=False):
+                batch = self.algo.process_batch_for_training(batch)
+                averages.add(self.algo.train_on_batch(batch, self.epoch, validate=True))
+            averages.fold()
+        return self.algo.log_info(averages.mean())
+
+    def _check_finite(self, losses: torch.Tensor) -> None:
+        bad = (~torch.isfinite(losses)).nonzero()
+        if len(bad):
+            self._diverged(self.step - len(losses) + int(bad[0]) + 1)
+
+    def _check_weights(self) -> None:
+        # A finite loss can leave weights that are not; no checkpoint may hold those.
+        norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
+        if not torch.isfinite(norm):
+            self._diverged(self.step)
+
+    def _diverged(self, step: int) -> None:
+        raise ValueError(
+            f"the loss became NaN or infinite at step {step} (epoch {self.epoch}); lower the "
+            "learning rate (algo.optim_params) or set train.max_grad_norm. The last checkpoint "
+            "was written before that"
+        )
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _make_dataset(self, filter_key: str | None) -> SequenceDataset:
+        train, modalities = self.config.train, self.config.observation.modalities
+        entry = train.data[0]  # type: ignore[index] (checked)
+        groups = modalities.to_dict().values()
+        windows_have_padding = train.seq_length > 1 or train.frame_stack > 1
+        return SequenceDataset(
+            hdf5_path=entry.path,
+            obs_keys=sorted({key for group in groups for keys in group.values() for key in keys}),
+            action_keys=train.action_keys,
+            dataset_keys=train.dataset_keys,
+            action_config=train.action_config,
+            frame_stack=train.frame_stack,
+            seq_length=train.seq_length,
+            pad_frame_stack=train.pad_frame_stack,
+            pad_seq_length=train.pad_seq_length,
+            get_pad_mask=windows_have_padding,
+            goal_mode=train.goal_mode,
+            hdf5_cache_mode=train.hdf5_cache_mode,
+            hdf5_use_swmr=train.hdf5_use_swmr,
+            hdf5_normalize_obs=train.hdf5_normalize_obs,
+            filter_by_attribute=filter_key,
+            load_next_obs=train.hdf5_load_next_obs,
+            demo_limit=entry.demo_limit,
+        )
+
+    def _make_loader(self, dataset: SequenceDataset) -> BatchLoader:
+        train = self.config.train
+        if not dataset.is_streamed and self._fits_on_device(dataset):
+            dataset.to(self.device)
+        return BatchLoader(dataset, train.batch_size, train.seed, train.num_data_workers)
+
+    def _make_valid_loader(self) -> BatchLoader:
+        key = self.config.train.hdf5_validation_filter_key
+        if key is None:
+            raise ValueError(
+                "train.hdf5_validation_filter_key: experiment.validate needs the filter key of "
+                'the held-out demonstrations, e.g. "valid"'
+            )
+        return self._make_loader(self._make_dataset(key))
+
+    def _fits_on_device(self, dataset: SequenceDataset) -> bool:
+        if self.device.type == "cpu":
+            return True
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return dataset.nbytes < free // 2
+
+    def _evaluation_env_args(self) -> dict[str, Any] | None:
+        """The dataset's environment, as ``experiment.env`` and ``env_meta_update_dict`` change it."""
+        experiment = self.config.experiment
+        if self.dataset.env_args is None:
+            return None
+        env_args = {**self.dataset.env_args, **experiment.env_meta_update_dict}
+        return env_args | ({"env_name": experiment.env} if experiment.env else {})
+
+    def _make_algo(self) -> Algo:
+        algo = algo_factory(
+            self.config.algo_name,
+            self.config,
+            obs_key_shapes=self.dataset.obs_shapes,
+            ac_dim=self.dataset.ac_dim,
+            device=self.device,
+        )
+        algo.set_statistics(
+            obs=self.dataset.get_obs_normalization_stats(),
+            actions=self.dataset.get_action_normalization_stats(),
+        )
+        path = self.config.experiment.ckpt_path
+        if path is not None:
+            _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=find_file(path))
+            algo.deserialize({"nets": content["model"]["nets"]})
+        return algo
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds; the checkpointer adds the best scores."""
+        model = self.algo.serialize()
+        return {
+            "model": model,
+            "config": self.config.dump(),
+            "algo_name": self.config.algo_name,
+            "env_metadata": self.env_args,
+            "shape_metadata": {
+                "all_shapes": {k: list(s) for k, s in self.dataset.obs_shapes.items()},
+                "all_obs_keys": list(self.dataset.obs_keys),
+                "ac_dim": self.dataset.ac_dim,
+            },
+            "obs_normalization_stats": model["normalization"]["obs"],
+            "action_normalization_stats": model["normalization"]["actions"],
+            "variable_state": {"epoch": self.epoch, "step": self.step},
+            "rng": rng_state(),
+            "loader": {"position": self.loader.position},
+            "provenance": dict(self.config.meta.provenance),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state`` as if never interrupted; warns of what would make a difference."""
+        if state["algo_name"] != self.config.algo_name:
+            raise ValueError(
+                f"{self.run.last_checkpoint}: a checkpoint of {state['algo_name']!r}; this run "
+                f"trains {self.config.algo_name!r}"
+            )
+        self.algo.deserialize(state["model"])
+        self.epoch = state["variable_state"]["epoch"]
+        self.step = state["variable_state"]["step"]
+        self.loader.position = state["loader"]["position"]
+        set_rng_state(state["rng"])
+        now = self.config.meta.provenance
+        for key in ("num_threads", "dataset_fingerprint", "packages"):
+            if state["provenance"][key] != now[key]:
+                log.warning(
+                    "resumed with another %s (%s, was %s): the weights may differ from those of "
+                    "an uninterrupted run", key, now[key], state["provenance"][key],
+                )
+
+
+class _Averages:
+    """Averages of the tensors that an epoch's steps return, taken on the device."""
+
+    def __init__(self) -> None:
+        self._recent: list[dict[str, torch.Tensor]] = []
+        self._sums: dict[str, torch.Tensor] = {}
+        self._count = 0
+
+    def add(self, info: dict[str, torch.Tensor]) -> None:
+        self._recent.append(info)
+
+    def fold(self) -> dict[str, torch.Tensor]:
+        """Take in what was added since the last time; returns it, ``{name: [num_steps]}``."""
+        recent = {k: torch.stack([info[k] for info in self._recent]) for k in self._recent[0]}
+        for key, values in recent.items():
+            self._sums[key] = self._sums.get(key, 0) + values.sum()
+        self._count += len(self._recent)
+        self._recent = []
+        return recent
+
+    def mean(self) -> dict[str, torch.Tensor]:
+        return {key: total / self._count for key, total in self._sums.items()}
+
+
+def _check_supported(config: Config) -> None:
+    """What must be said, and keys of robomimic's that must not be ignored silently."""
+    if not config.train.data:
+        raise ValueError("train.data: name a dataset, or give --dataset FILE.hdf5")
+    if config.experiment.additional_envs:
+        raise ValueError("experiment.additional_envs: this version evaluates in one environment")
+    if config.experiment.render:
+        raise ValueError("experiment.render: no windows; use experiment.render_video")
+    if len(config.train.data) > 1:
+        raise ValueError("train.data: this version trains on one dataset at a time")
