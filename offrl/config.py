@@ -13,6 +13,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -287,12 +288,17 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     if stated != algo_name:
         raise ValueError(f"algo_name: the config is for {stated!r}, but {algo_name!r} was asked for")
     algo_section = ALGO_CONFIGS[algo_name]
-    model = create_model("Config", __base__=Config, algo=(algo_section, algo_section()))
+    model = _config_class(algo_section)
     defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
     try:
         return model.model_validate(merge(defaults, overrides))
     except ValidationError as error:
         raise ValueError(_explain(error, defaults)) from None
+
+
+@cache
+def _config_class(algo_section: type[AlgoConfig]) -> type[Config]:
+    return create_model("Config", __base__=Config, algo=(algo_section, algo_section()))
 
 
 def _explain(error: ValidationError, defaults: Mapping[str, Any]) -> str:

@@ -25,12 +25,7 @@ class DemoFile:
         self.path = Path(path)
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such dataset (train.data, or --dataset)")
-        try:
-            self._file = h5py.File(self.path, "r", swmr=swmr)
-        except OSError as error:
-            raise ValueError(
-                f"{path}: not a readable HDF5 file ({error}); it may be cut off: copy it again"
-            ) from None
+        self._file = _open(self.path, swmr)
         if "data" not in self._file or not len(self._file["data"]):
             raise ValueError(f"{path}: no demonstrations: the group data/ is missing or empty")
         self._groups: dict[str, h5py.h5g.GroupID] = {}
@@ -149,6 +144,19 @@ class DemoFile:
             f"{self.path}: data/{demos[demo]}/{key} holds NaN or infinity at step "
             f"{row - int(ends[demo] - lengths[demo])}; remove the demo or leave it out by a filter key"
         )
+
+
+def _open(path: Path, swmr: bool) -> h5py.File:
+    # A file that this process has open already can only be opened in the same mode.
+    modes = (True, False) if swmr else (False, True)
+    for mode in modes:
+        try:
+            return h5py.File(path, "r", swmr=mode)
+        except OSError as failed:
+            error = failed
+    raise ValueError(
+        f"{path}: not a readable HDF5 file ({error}); it may be cut off: copy it again"
+    )
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from offrl.data.sequence import SequenceDataset
 
-DATASETS = Path(__file__).parent / "golden" / "datasets"
+DATASETS = Path(__file__).parents[1] / "golden" / "datasets"
 SETTINGS = sorted(DATASETS.glob("*/settings.json"))
 
 

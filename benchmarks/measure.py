@@ -1,0 +1,63 @@
+"""What the benchmarks share: contestants that take turns, medians of ratios, Markdown tables."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+from tqdm import tqdm
+
+
+def timed(work: Callable[[], object]) -> Callable[[], float]:
+    """``work``, giving its seconds."""
+
+    def run() -> float:
+        started = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    return run
+
+
+def alternate(
+    contestants: Mapping[str, Callable[[], float]], repeats: int, warm_up: bool = True
+) -> dict[str, list[float]]:
+    """What each contestant's function returns, ``repeats`` times.
+
+    They take turns, so that whatever else the machine does meets all of them alike. The warm-up is
+    a first round that does not count.
+    """
+    results: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in tqdm(range(repeats + warm_up), desc=" / ".join(contestants), leave=False):
+        for name, run in contestants.items():
+            results[name].append(run())
+    return {name: values[int(warm_up) :] for name, values in results.items()}
+
+
+def ratio(values: Sequence[float], others: Sequence[float]) -> float:
+    """The median of the ratios within each round."""
+    return median(a / b for a, b in zip(values, others, strict=True))
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def machine() -> str:
+    """Processor, cores, device and torch, in a line."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return (
+        f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores, "
+        f"{torch.get_num_threads()} torch threads, device {device}, torch {torch.__version__}"
+    )

@@ -1,0 +1,250 @@
+"""Training speed: offrl, robomimic 0.3.0 and a bare loop train the same network on the same data.
+
+    python benchmarks/throughput.py [--repeats 7] [--steps 200] [--json out.json]
+
+The bare loop is what the arithmetic costs: the network, the data as one tensor on the device,
+random indices, a fused optimizer and nothing else. All take turns in one run, and a figure is the
+median over the turns of the ratio within a turn: the machine's noise meets all of them. Fetching
+data and averaging logs count. robomimic is installed into a folder of its own, without
+dependencies, and runs in a process of its own. The second table is the time to read the data set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from unittest.mock import MagicMock
+
+import h5py
+import numpy as np
+import torch
+from measure import alternate, machine, markdown, ratio, timed
+from torch import nn
+from torch.nn import functional as F
+
+from offrl import config_factory
+from offrl.config import Config, find_file, read_config_file
+from offrl.data.sequence import SequenceDataset
+from offrl.training import Trainer
+
+PEER = "robomimic==0.3.0"
+PEER_FOLDER = Path(__file__).parent / ".peers" / PEER.replace("==", "-")
+# What robomimic imports but does not use when it trains an MLP on a file.
+PEER_UNUSED = (
+    "torchvision", "torchvision.transforms", "torchvision.transforms.functional", "imageio",
+    "termcolor", "psutil", "egl_probe", "tensorboardX",
+)
+
+
+def bc_config(steps: int) -> Config:
+    content = read_config_file(find_file("bc.json", "configs"))
+    config = config_factory("bc", content)
+    config.experiment.validate = False
+    config.experiment.rollout.enabled = False
+    config.experiment.epoch_every_n_steps = steps
+    config.train.num_epochs = 1_000_000  # the contest ends it
+    return config
+
+
+# -- the contestants: functions that train some steps and return the seconds ----------------------
+
+
+def offrl_loop(trainer: Trainer) -> Callable[[], float]:
+    """An epoch, from record to record, as any user of the ``Trainer`` runs it."""
+    records = trainer()
+    return timed(lambda: next(r for r in records if r["type"] == "epoch"))
+
+
+def bare_loop(trainer: Trainer) -> Callable[[], float]:
+    """The trainer's network and data, by hand."""
+    config, dataset, device = trainer.config, trainer.dataset, trainer.device
+    everything = dataset.get_batch(torch.arange(len(dataset), device=dataset.device))
+    obs = torch.cat([everything["obs"][key][:, 0] for key in dataset.obs_keys], dim=-1).to(device)
+    actions = everything["actions"][:, 0].to(device)
+    dims = [obs.shape[1], *config.algo.actor_layer_dims]  # type: ignore[attr-defined]
+    layers: list[nn.Module] = []
+    for size_in, size_out in zip(dims, dims[1:], strict=False):
+        layers += [nn.Linear(size_in, size_out), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Linear(dims[-1], actions.shape[1]), nn.Tanh()).to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True)
+
+    def train() -> None:
+        for _ in range(config.experiment.epoch_every_n_steps or 0):
+            indices = torch.randint(len(obs), (config.train.batch_size,), device=device)
+            loss = F.mse_loss(net(obs[indices]), actions[indices])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return timed(train)
+
+
+def robomimic_loop(steps: int) -> Callable[[], float]:
+    """robomimic in a process of its own; ``RuntimeError`` says why there is none."""
+    install_peer()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=serve_robomimic, args=(theirs, steps, torch.get_num_threads()), daemon=True
+    )
+    process.start()
+    theirs.close()
+
+    def train() -> float:
+        ours.send("train")
+        return ours.recv()
+
+    try:
+        ours.recv()  # it is ready
+    except EOFError:
+        raise RuntimeError("it does not start here, see above") from None
+    return train
+
+
+def install_peer() -> None:
+    if (PEER_FOLDER / "robomimic").is_dir():
+        return
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+         "--no-deps", "--target", str(PEER_FOLDER), PEER],
+        capture_output=True, text=True, check=False,
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+        raise RuntimeError(f"it cannot be installed ({reason})")
+
+
+def serve_robomimic(connection: Connection, steps: int, num_threads: int) -> None:
+    """The other process: ``robomimic/scripts/train.py`` up to its ``run_epoch``, on request."""
+    sys.path.insert(0, str(PEER_FOLDER))
+    for name in PEER_UNUSED:
+        try:
+            import_module(name)
+        except ImportError:
+            sys.modules[name] = MagicMock()
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        run_epoch = robomimic_epoch(bc_config(steps))
+        torch.set_num_threads(num_threads)
+        connection.send("ready")
+        try:
+            while connection.recv():
+                connection.send(timed(run_epoch)())
+        except (EOFError, KeyboardInterrupt):
+            return
+
+
+def robomimic_epoch(config: Config) -> Callable[[], object]:
+    from robomimic.algo import algo_factory
+    from robomimic.config import config_factory
+    from robomimic.utils import file_utils, obs_utils, torch_utils, train_utils
+
+    theirs = config_factory("bc")
+    with theirs.values_unlocked():
+        theirs.train.data = str(find_file(config.train.data[0].path))  # type: ignore[index]
+        theirs.train.hdf5_filter_key = config.train.hdf5_filter_key
+        theirs.train.hdf5_cache_mode = "all"
+        theirs.train.batch_size = config.train.batch_size
+        theirs.algo.actor_layer_dims = config.algo.actor_layer_dims  # type: ignore[attr-defined]
+    obs_utils.initialize_obs_utils_with_config(theirs)
+    shapes = file_utils.get_shape_metadata_from_dataset(
+        dataset_path=theirs.train.data, all_obs_keys=theirs.all_obs_keys
+    )
+    model = algo_factory(
+        algo_name="bc",
+        config=theirs,
+        obs_key_shapes=shapes["all_shapes"],
+        ac_dim=shapes["ac_dim"],
+        device=torch_utils.get_torch_device(try_to_use_cuda=theirs.train.cuda),
+    )
+    dataset, _ = train_utils.load_data_for_training(theirs, obs_keys=shapes["all_obs_keys"])
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=theirs.train.batch_size, shuffle=True, num_workers=0, drop_last=True
+    )
+    steps = config.experiment.epoch_every_n_steps
+    return lambda: train_utils.run_epoch(model, loader, epoch=1, num_steps=steps)
+
+
+# -- reading the data set -------------------------------------------------------------------------
+
+
+def load_times(trainer: Trainer, repeats: int) -> dict[str, list[float]]:
+    dataset, key = trainer.dataset, trainer.config.train.hdf5_filter_key
+
+    def with_offrl() -> None:
+        SequenceDataset(
+            dataset.hdf5_path, dataset.obs_keys, filter_by_attribute=key, load_next_obs=False
+        )
+
+    def with_h5py() -> None:
+        keys = [*(f"obs/{key}" for key in dataset.obs_keys), *dataset.dataset_keys]
+        with h5py.File(dataset.hdf5_path) as file:
+            demos = file[f"mask/{key}"].asstr()[()]
+            for name in keys:
+                np.concatenate([file[f"data/{demo}/{name}"][()] for demo in demos])
+
+    return alternate({"offrl": timed(with_offrl), "h5py": timed(with_h5py)}, repeats)
+
+
+# -- the report -----------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=7, help="turns of each contestant")
+    parser.add_argument("--steps", type=int, default=200, help="training steps per turn")
+    parser.add_argument("--json", type=Path, help="also write every measured second there")
+    args = parser.parse_args()
+
+    trainer = Trainer(bc_config(args.steps))
+    contestants = {"offrl": offrl_loop(trainer), "bare loop": bare_loop(trainer)}
+    try:
+        contestants[PEER] = robomimic_loop(args.steps)
+    except RuntimeError as error:
+        print(f"without {PEER}: {error}", file=sys.stderr)
+    train = alternate(contestants, args.repeats)
+    load = load_times(trainer, args.repeats)
+
+    print(f"{machine()}; {args.repeats} turns of {args.steps} steps\n")
+    print(report(train, load, args.steps, trainer))
+    if args.json:
+        content = {"machine": machine(), "steps": args.steps, "train": train, "load": load}
+        args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def report(
+    train: dict[str, list[float]], load: dict[str, list[float]], steps: int, trainer: Trainer
+) -> str:
+    compared = {
+        "offrl": f"{ratio(train['offrl'], train['bare loop']):.2f} times the bare loop",
+        "bare loop": "",
+    }
+    if PEER in train:
+        compared[PEER] = f"{ratio(train[PEER], train['offrl']):.2f} times offrl"
+    dims = ", ".join(map(str, trainer.config.algo.actor_layer_dims))  # type: ignore[attr-defined]
+    training = markdown(
+        [f"BC, MLP ({dims}), batch {trainer.config.train.batch_size}", "ms per step", "ratio"],
+        [[name, f"{1000 * median(train[name]) / steps:.2f}", compared[name]] for name in train],
+    )
+    loading = markdown(
+        [f"reading {trainer.dataset.n_demos} demonstrations", "s", "ratio"],
+        [
+            ["offrl", f"{median(load['offrl']):.3f}", ""],
+            ["h5py, high-level", f"{median(load['h5py']):.3f}",
+             f"{ratio(load['h5py'], load['offrl']):.2f} times offrl"],
+        ],
+    )
+    return f"{training}\n{loading}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from offrl import Trainer, algo_factory, config_factory
+
+
+def test_bc_finds_the_demonstrators_rule(tmp_path, small_config):
+    """Actions are a known function of the observations; held-out error must be small."""
+    rng = np.random.default_rng(0)
+    rule = rng.standard_normal((5, 2)) / 2
+    path = tmp_path / "linear.hdf5"
+    with h5py.File(path, "w") as file:
+        for i in range(40):
+            obs = rng.standard_normal((25, 5))
+            demo = file.create_group(f"data/demo_{i}")
+            demo["obs/position"], demo["obs/speed"] = obs[:, :3], obs[:, 3:]
+            demo["actions"] = np.tanh(obs @ rule)
+        file["mask/train"] = np.array([f"demo_{i}" for i in range(30)], dtype="S")
+        file["mask/valid"] = np.array([f"demo_{i}" for i in range(30, 40)], dtype="S")
+    config = small_config(
+        {
+            "experiment": {"validate": True, "epoch_every_n_steps": 300},
+            "train": {
+                "data": str(path), "num_epochs": 2, "batch_size": 64,
+                "hdf5_filter_key": "train", "hdf5_validation_filter_key": "valid",
+            },
+            "algo": {
+                "actor_layer_dims": [64, 64],
+                "optim_params": {"policy": {"learning_rate": {"initial": 3e-3}}},
+            },
+        }
+    )  # fmt: skip
+    valid = [r["logs"]["Loss"] for r in Trainer(config)() if r["type"] == "valid"]
+    assert valid[-1] < 0.01 < 0.2 < np.var(np.tanh(rng.standard_normal((9999, 5)) @ rule))
+
+
+def test_loss_weights_are_the_configs(small_config):
+    losses = {"l2_weight": 0.5, "l1_weight": 2.0, "cos_weight": 0.25}
+    config = small_config({"algo": {"loss": losses}})
+    trainer = Trainer(config)
+    batch = trainer.algo.process_batch_for_training(next(iter(trainer.loader)))
+    info = trainer.algo.train_on_batch(batch, epoch=1, validate=True)
+    expected = 0.5 * info["l2"] + 2.0 * info["l1"] + 0.25 * info["cos"]
+    assert float(info["loss"]) == pytest.approx(float(expected))
+
+
+def test_gradients_are_clipped(small_config):
+    config = small_config({"train": {"max_grad_norm": 1e-3}})
+    for record in Trainer(config)():
+        if record["type"] == "train":
+            assert record["logs"]["Policy_Grad_Norms"] <= 1.0001e-6
+
+
+@pytest.mark.parametrize("switch", ["rnn", "transformer", "vae"])
+def test_what_is_not_there_yet_is_said(small_config, switch):
+    with pytest.raises(ValueError, match=f"algo.{switch}.enabled"):
+        Trainer(small_config({"algo": {switch: {"enabled": True}}}))
+
+
+def test_a_goal_is_asked_for_where_the_policy_needs_one():
+    config = config_factory(
+        "bc", {"observation": {"modalities": {"obs": {"low_dim": ["x"]}, "goal": {"low_dim": ["x"]}}}}
+    )
+    algo = algo_factory("bc", config, {"x": [3]}, ac_dim=2, device="cpu")
+    assert algo.get_action({"x": torch.zeros(4, 3)}, {"x": torch.ones(4, 3)}).shape == (4, 2)
+    with pytest.raises(ValueError, match="conditioned on a goal"):
+        algo.get_action({"x": torch.zeros(4, 3)})
+
+
+def test_an_observation_without_a_shape_is_named():
+    with pytest.raises(ValueError, match="no shape is known for 'robot0_eef_pos'; known: x"):
+        algo_factory("bc", config_factory("bc"), {"x": [3]}, ac_dim=2, device="cpu")
+
+
+def test_an_algorithm_is_one_file_anywhere(tmp_path, monkeypatch, small_config):
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package/__init__.py").write_text("")
+    (tmp_path / "my_package/halved_bc.py").write_text(
+        "from typing import ClassVar\n"
+        "from offrl.algos.base import register_algo_factory_func\n"
+        "from offrl.algos.bc import BC, BCConfig\n"
+        "class HalvedConfig(BCConfig):\n"
+        "    ALGO_NAME: ClassVar[str] = 'halved_bc'\n"
+        "@register_algo_factory_func('halved_bc')\n"
+        "def algo_config_to_class(algo_config):\n"
+        "    return HalvedBC, {}\n"
+        "class HalvedBC(BC):\n"
+        "    def _weight(self, term):\n"
+        "        return 0.5 * super()._weight(term)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = small_config({"algo": {"actor_layer_dims": [8]}}, "my_package.halved_bc")
+    logs = next(r["logs"] for r in Trainer(config)() if r["type"] == "train")
+    assert logs["Loss"] == pytest.approx(0.5 * logs["L2_Loss"])

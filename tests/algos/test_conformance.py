@@ -1,0 +1,177 @@
+"""What every registered algorithm must do. A new algorithm is tested by being registered."""
+
+import copy
+
+import pytest
+import torch
+
+from offrl import RolloutPolicy, Trainer, algo_factory
+from offrl.data.loader import BatchLoader
+from offrl.data.sequence import SequenceDataset
+from offrl.registry import ALGOS
+from offrl.training.seeding import seed_everything
+from offrl.tree import gather, map_leaves
+
+VARIANTS = {
+    "bc": {
+        "deterministic": {},
+        "gaussian": {"gaussian": {"enabled": True}},
+        "gaussian_true_noise": {"gaussian": {"enabled": True, "low_noise_eval": False}},
+        "gmm": {"gmm": {"enabled": True}},
+        "gmm_true_noise": {"gmm": {"enabled": True, "low_noise_eval": False}},
+    }
+}
+CASES = [
+    pytest.param(algo, overrides, id=f"{algo}-{name}")
+    for algo in ALGOS.names()
+    for name, overrides in VARIANTS.get(algo, {"default": {}}).items()
+]
+pytestmark = pytest.mark.parametrize(("name", "overrides"), CASES)
+
+
+@pytest.fixture
+def make(small_config, demos):
+    """A function: algorithm and overrides -> (algo, batches)."""
+
+    def build(name, overrides, train=None):
+        seed_everything(0)
+        rate = {"optim_params": {"policy": {"learning_rate": {"initial": 1e-3}}}}
+        config = small_config({"algo": overrides | rate, "train": train or {}}, name)
+        dataset = SequenceDataset(
+            demos, ["position", "speed"], seq_length=config.train.seq_length, get_pad_mask=True,
+            frame_stack=config.train.frame_stack, hdf5_normalize_obs=True,
+        )  # fmt: skip
+        algo = algo_factory(name, config, dataset.obs_shapes, dataset.ac_dim, device="cpu")
+        algo.set_statistics(
+            dataset.get_obs_normalization_stats(), dataset.get_action_normalization_stats()
+        )
+        return algo, iter(BatchLoader(dataset, batch_size=8, seed=0))
+
+    return build
+
+
+def weights(algo):
+    return copy.deepcopy(algo.nets.state_dict())
+
+
+def same(first, second):
+    return all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_the_loss_falls_on_one_batch(make, name, overrides):
+    algo, batches = make(name, overrides)
+    batch = algo.process_batch_for_training(next(batches))
+    algo.set_train()
+    losses = [float(algo.train_on_batch(batch, epoch=1)["loss"]) for _ in range(100)]
+    assert losses[-1] < losses[0] - 0.1 * abs(losses[0])
+
+
+def test_validation_changes_no_weight(make, name, overrides):
+    algo, batches = make(name, overrides)
+    before = weights(algo)
+    info = algo.train_on_batch(
+        algo.process_batch_for_training(next(batches)), epoch=1, validate=True
+    )
+    assert same(before, weights(algo))
+    assert "Loss" in algo.log_info(info)
+    algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
+    assert not same(before, weights(algo))
+
+
+def test_info_is_detached_scalars(make, name, overrides):
+    algo, batches = make(name, overrides)
+    info = algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
+    for value in info.values():
+        assert value.dim() == 0 and not value.requires_grad
+
+
+def test_serialize_and_deserialize_are_the_identity(make, name, overrides):
+    algo, batches = make(name, overrides)
+    batch = algo.process_batch_for_training(next(batches))
+    algo.train_on_batch(batch, epoch=1)
+    state = copy.deepcopy(algo.serialize())
+    other, _ = make(name, overrides)
+    other.deserialize(state)
+    for a in (algo, other):
+        seed_everything(1)
+        a.train_on_batch(batch, epoch=1)
+    assert same(weights(algo), weights(other))
+    bare, _ = make(name, overrides)
+    bare.deserialize(state["nets"])
+    assert same(bare.nets.state_dict(), state["nets"])
+
+
+def test_weights_of_another_shape_are_refused_by_name(make, name, overrides):
+    algo, _ = make(name, overrides)
+    state = dict(algo.nets.state_dict())
+    first = next(iter(state))
+    broken = {**state, first: state[first][:1, ..., :1]}
+    with pytest.raises(ValueError, match=f"of another shape: {first}"):
+        algo.deserialize(broken)
+    del broken[first]
+    with pytest.raises(ValueError, match=f"missing: {first}"):
+        algo.deserialize(broken | {"stranger": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_acting_in_a_batch_equals_one_by_one(make, name, overrides, frame_stack):
+    algo, _ = make(name, overrides, {"frame_stack": frame_stack})
+    generator = torch.Generator().manual_seed(0)
+    episodes = [
+        [{k: torch.randn(d, generator=generator).numpy() for k, d in (("position", 3), ("speed", 2))}
+         for _ in range(4)]
+        for _ in range(5)
+    ]  # fmt: skip
+    alone = []
+    for seed, episode in enumerate(episodes):
+        policy = RolloutPolicy(algo)
+        policy.start_episode(seed=seed)
+        alone.append([policy(obs) for obs in episode])
+    together = RolloutPolicy(algo, batch_size=3)
+    for seed in range(5):
+        together.start_episode(env=seed, seed=seed)
+    for step in range(4):
+        actions = together.act({env: episode[step] for env, episode in enumerate(episodes)})
+        for env, action in actions.items():
+            assert action.shape == (2,)
+            torch.testing.assert_close(
+                torch.tensor(action), torch.tensor(alone[env][step]), atol=1e-6, rtol=0
+            )
+
+
+def test_a_resumed_training_equals_an_uninterrupted_one(small_config, name, overrides):
+    config = small_config({"algo": overrides, "train": {"seq_length": 2}}, name)
+    whole = Trainer(config)
+    for record in whole():
+        if record["type"] == "epoch" and record["epoch"] == 1:
+            state = copy.deepcopy(whole.state())
+    later = Trainer(config)
+    later.restore(state)
+    list(later())
+    assert later.step == whole.step == 15
+    assert same(whole.algo.nets.state_dict(), later.algo.nets.state_dict())
+    assert same(*(map_leaves(torch.as_tensor, flat(t.algo.serialize())) for t in (whole, later)))
+
+
+def flat(tree, prefix=""):
+    leaves = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            leaves |= flat(value, f"{prefix}{key}/")
+        elif isinstance(value, torch.Tensor):
+            leaves[f"{prefix}{key}"] = value
+    return leaves
+
+
+def test_a_padded_step_never_enters_the_loss(make, name, overrides):
+    algo, batches = make(name, overrides, {"seq_length": 4})
+    batch = next(batches)
+    assert not batch["pad_mask"].all()
+    spoilt = copy.deepcopy(batch)
+    spoilt["actions"][~batch["pad_mask"].squeeze(-1)] = 0.9
+    losses = [
+        algo.train_on_batch(algo.process_batch_for_training(b), epoch=1, validate=True)["loss"]
+        for b in (batch, spoilt)
+    ]
+    assert torch.equal(*losses)
+    assert gather(torch.stack, [batch, spoilt])["actions"].diff(dim=0).any()

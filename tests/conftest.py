@@ -1,0 +1,69 @@
+"""Small data that tests make, and small configs that train on it."""
+
+import copy
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from offrl import config_factory
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def write_demos(path, lengths=(5, 7, 6), obs=None, seed=0, next_obs=False, env_args=None):
+    """A file in robomimic's layout with random content, ``mask/train`` and ``mask/valid``."""
+    rng = np.random.default_rng(seed)
+    obs = obs or {"position": (3,), "speed": (2,)}
+    with h5py.File(path, "w") as file:
+        for i, length in enumerate(lengths):
+            demo = file.create_group(f"data/demo_{i}")
+            demo.attrs["num_samples"] = length
+            groups = ("obs", "next_obs") if next_obs else ("obs",)
+            for group in groups:
+                for key, shape in obs.items():
+                    demo[f"{group}/{key}"] = rng.standard_normal((length, *shape))
+            demo["actions"] = np.tanh(rng.standard_normal((length, 2)))
+            demo["rewards"] = rng.random(length)
+            demo["dones"] = np.eye(length)[-1]
+        file["data"].attrs["total"] = sum(lengths)
+        if env_args:
+            file["data"].attrs["env_args"] = env_args
+        file["mask/train"] = np.array([f"demo_{i}" for i in range(len(lengths) - 1)], dtype="S")
+        file["mask/valid"] = np.array([f"demo_{len(lengths) - 1}"], dtype="S")
+    return path
+
+
+SMALL = {
+    "experiment": {
+        "name": "test",
+        "epoch_every_n_steps": 5,
+        "rollout": {"enabled": False},
+        "save": {"every_n_epochs": 1},
+    },
+    "train": {"num_epochs": 3, "batch_size": 4, "cuda": False},
+    "observation": {"modalities": {"obs": {"low_dim": ["position", "speed"]}}},
+}
+
+
+@pytest.fixture
+def demos(tmp_path):
+    return write_demos(tmp_path / "demos.hdf5")
+
+
+@pytest.fixture
+def small_config(demos, tmp_path):
+    """A function: overrides -> a config that trains in a moment on ``demos``."""
+
+    def make(overrides=None, algo_name="bc"):
+        from offrl.tree import merge
+
+        paths = {"train": {"data": str(demos), "output_dir": str(tmp_path / "runs")}}
+        small = copy.deepcopy(SMALL)
+        if algo_name == "bc":
+            small["algo"] = {"actor_layer_dims": [16, 16]}
+        return config_factory(algo_name, merge(merge(small, paths), overrides or {}))
+
+    return make

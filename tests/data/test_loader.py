@@ -1,0 +1,61 @@
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from offrl.data.loader import BatchLoader
+from offrl.data.sequence import SequenceDataset
+
+
+@pytest.fixture
+def dataset(demos):
+    return SequenceDataset(demos, ["position"])
+
+
+def take(loader, number):
+    return [batch["obs"]["position"] for _, batch in zip(range(number), loader, strict=False)]
+
+
+def test_a_pass_meets_every_window_once(dataset):
+    loader = BatchLoader(dataset, batch_size=6, seed=1)
+    assert loader.batches_per_pass == 3
+    rows = torch.cat(take(loader, 3)).flatten(1)
+    assert len(torch.unique(rows, dim=0)) == len(dataset) == 18
+
+
+def test_passes_and_seeds_differ(dataset):
+    first = take(BatchLoader(dataset, 18, seed=1), 2)
+    other = take(BatchLoader(dataset, 18, seed=2), 1)
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("position", [0, 2, 3, 7])
+def test_a_position_is_all_its_state(dataset, position):
+    batches = take(BatchLoader(dataset, 5, seed=1), 10)
+    later = BatchLoader(dataset, 5, seed=1)
+    later.position = position
+    for expected, actual in zip(batches[position:], later, strict=False):
+        assert torch.equal(expected, actual["obs"]["position"])
+    assert later.position == 10
+
+
+def test_workers_that_read_ahead_change_nothing(tmp_path):
+    path = tmp_path / "images.hdf5"
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/obs/image"] = np.random.default_rng(0).integers(
+            0, 256, (20, 4, 4, 3), dtype=np.uint8
+        )
+        file["data/demo_0/actions"] = np.zeros((20, 2))
+    dataset = SequenceDataset(path, ["image"], hdf5_cache_mode=None, load_next_obs=False)
+    batches = []
+    for num_workers in (0, 2):
+        loader = BatchLoader(dataset, 4, seed=3, num_workers=num_workers)
+        batches.append([b["obs"]["image"] for _, b in zip(range(7), loader, strict=False)])
+        assert loader.position == 7
+    assert all(torch.equal(a, b) for a, b in zip(*batches, strict=True))
+
+
+def test_too_large_a_batch_is_refused(dataset):
+    with pytest.raises(ValueError, match="train.batch_size: 19 is more than the 18 windows"):
+        BatchLoader(dataset, 19, seed=1)

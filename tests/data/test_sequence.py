@@ -1,0 +1,171 @@
+import logging
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from conftest import write_demos
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from offrl.data.sequence import SequenceDataset
+
+KEYS = ("position", "speed")
+
+
+def expected_window(rows, start, frame_stack, seq_length):
+    """A window around step ``start`` of one demo, written the slow way."""
+    steps = range(start - frame_stack + 1, start + seq_length)
+    inside = [0 <= step < len(rows) for step in steps]
+    return np.stack([rows[min(max(step, 0), len(rows) - 1)] for step in steps]), inside
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(4, 9), min_size=1, max_size=4),
+    frame_stack=st.integers(1, 4),
+    seq_length=st.integers(1, 4),
+    pad_frame_stack=st.booleans(),
+    pad_seq_length=st.booleans(),
+    goal_mode=st.sampled_from([None, "last"]),
+    next_obs=st.booleans(),
+    cache_mode=st.sampled_from(["all", "low_dim", None]),
+)
+def test_windows_are_what_they_should_be(
+    tmp_path_factory, lengths, frame_stack, seq_length, pad_frame_stack, pad_seq_length, goal_mode,
+    next_obs, cache_mode,
+):  # fmt: skip
+    path = write_demos(tmp_path_factory.mktemp("data") / "demos.hdf5", lengths, next_obs=next_obs)
+    skip_start = 0 if pad_frame_stack else frame_stack - 1
+    skip_end = 0 if pad_seq_length else seq_length - 1
+    arguments = dict(
+        hdf5_path=path, obs_keys=KEYS, frame_stack=frame_stack, seq_length=seq_length,
+        pad_frame_stack=pad_frame_stack, pad_seq_length=pad_seq_length, goal_mode=goal_mode,
+        get_pad_mask=True, hdf5_cache_mode=cache_mode,
+    )  # fmt: skip
+    if min(lengths) - skip_start - skip_end < 1 and not pad_seq_length:
+        with pytest.raises(ValueError, match="too few for windows"):
+            SequenceDataset(**arguments)
+        return
+    dataset = SequenceDataset(**arguments)
+
+    item = 0
+    with h5py.File(path) as file:
+        for d, length in enumerate(lengths):
+            demo = file[f"data/demo_{d}"]
+            obs = demo["obs/position"][()].astype(np.float32)
+            following = (
+                demo["next_obs/position"][()].astype(np.float32)
+                if next_obs
+                else np.concatenate([obs[1:], obs[-1:]])
+            )
+            for start in range(skip_start, max(length - skip_end, skip_start + 1)):
+                actual = dataset[item]
+                window, inside = expected_window(obs, start, frame_stack, seq_length)
+                np.testing.assert_array_equal(actual["obs"]["position"], window)
+                np.testing.assert_array_equal(actual["pad_mask"][:, 0], inside)
+                window, _ = expected_window(following, start, frame_stack, seq_length)
+                np.testing.assert_array_equal(actual["next_obs"]["position"], window)
+                window, _ = expected_window(demo["rewards"][()], start, frame_stack, seq_length)
+                np.testing.assert_allclose(actual["rewards"], window, rtol=1e-6)
+                if goal_mode:
+                    goal = following[length - skip_end - 1]
+                    np.testing.assert_array_equal(actual["goal_obs"]["position"], goal)
+                item += 1
+    assert item == len(dataset)
+
+
+def test_a_batch_is_its_items(demos):
+    dataset = SequenceDataset(demos, KEYS, frame_stack=2, seq_length=3, goal_mode="last")
+    indices = torch.tensor([0, 17, 4, 4])
+    batch = dataset.get_batch(indices)
+    for row, index in enumerate(indices.tolist()):
+        item = dataset[index]
+        for group in ("obs", "next_obs", "goal_obs"):
+            for key in KEYS:
+                np.testing.assert_array_equal(batch[group][key][row], item[group][key])
+        np.testing.assert_array_equal(batch["actions"][row], item["actions"])
+    assert batch["obs"]["position"].shape == (4, 4, 3)
+
+
+def test_a_plain_dataloader_works(demos):
+    dataset = SequenceDataset(demos, KEYS, seq_length=3)
+    batch = next(iter(DataLoader(dataset, batch_size=4, num_workers=1)))
+    assert batch["obs"]["position"].shape == (4, 3, 3)
+    assert batch["actions"].dtype == torch.float32
+    with pytest.raises(IndexError):
+        dataset[len(dataset)]
+
+
+def test_images_stay_in_the_file_if_asked(tmp_path):
+    path = tmp_path / "images.hdf5"
+    images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 3), dtype=np.uint8)
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/obs/image"] = images
+        file["data/demo_0/obs/position"] = np.zeros((6, 3))
+        file["data/demo_0/actions"] = np.zeros((6, 2))
+    for cache_mode, streams in (("all", False), ("low_dim", True), (None, True)):
+        dataset = SequenceDataset(
+            path, ["image", "position"], seq_length=2, hdf5_cache_mode=cache_mode,
+            load_next_obs=False,
+        )  # fmt: skip
+        assert dataset.is_streamed == streams
+        window = dataset[3]["obs"]["image"]
+        assert window.dtype == np.uint8
+        np.testing.assert_array_equal(window, images[3:5])
+
+
+def test_memory_is_that_of_the_data(demos):
+    sizes = {SequenceDataset(demos, KEYS, seq_length=t).nbytes for t in (1, 100)}
+    assert len(sizes) == 1
+    assert sizes.pop() == 18 * 4 * (3 + 2 + 2 + 1 + 1)
+
+
+def test_missing_next_obs_is_said_once(demos, caplog):
+    with caplog.at_level(logging.INFO):
+        dataset = SequenceDataset(demos, KEYS)
+        dataset[0], dataset[1]
+    assert sum("next_obs" in message for message in caplog.messages) == 1
+
+
+def test_several_action_keys_are_joined_in_order(tmp_path):
+    path = tmp_path / "demos.hdf5"
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/obs/position"] = np.zeros((4, 3))
+        file["data/demo_0/action_dict/move"] = np.array([[0.0], [1.0], [2.0], [4.0]])
+        file["data/demo_0/action_dict/grip"] = np.array([0.0, 0.0, 1.0, 1.0])
+    dataset = SequenceDataset(
+        path, ["position"], ["action_dict/move", "action_dict/grip"], dataset_keys=("rewards",),
+        action_config={"action_dict/move": {"normalization": "min_max"}},
+    )  # fmt: skip
+    item = dataset[3]
+    np.testing.assert_allclose(item["actions"], [[0.999999, 1.0]], rtol=1e-6)
+    np.testing.assert_array_equal(item["action_dict/move"], [[4.0]])
+    np.testing.assert_array_equal(item["rewards"], [[0.0]])
+    assert dataset.ac_dim == 2
+
+
+@pytest.mark.parametrize("normalization", ["min_max", "gaussian", None])
+def test_action_normalization_can_be_undone(demos, normalization):
+    config = {"actions": {"normalization": normalization}}
+    dataset = SequenceDataset(demos, KEYS, action_config=config)
+    stats = dataset.get_action_normalization_stats()["actions"]
+    with h5py.File(demos) as file:
+        raw = np.concatenate([file[f"data/demo_{i}/actions"][()] for i in range(3)])
+    normalized = dataset.get_batch(torch.arange(len(dataset)))["actions"][:, 0].numpy()
+    np.testing.assert_allclose(normalized * stats["scale"] + stats["offset"], raw, atol=1e-6)
+    if normalization == "min_max":
+        np.testing.assert_allclose(np.abs(normalized).max(0), 0.999999, rtol=1e-5)
+    if normalization == "gaussian":
+        np.testing.assert_allclose(normalized.std(0), 1.0, rtol=1e-5)
+
+
+def test_filter_keys_and_limits_choose_demos(demos):
+    assert SequenceDataset(demos, KEYS, filter_by_attribute="train").demos == ["demo_0", "demo_1"]
+    assert SequenceDataset(demos, KEYS, demo_limit=1).demos == ["demo_0"]
+
+
+def test_demos_are_ordered_by_number(tmp_path):
+    path = write_demos(tmp_path / "many.hdf5", lengths=[3] * 12)
+    assert SequenceDataset(path, KEYS).demos == [f"demo_{i}" for i in range(12)]

@@ -1,0 +1,86 @@
+"""Densities and samples against torch.distributions."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import distributions as D
+
+from offrl.models.heads import (
+    EVAL_STD, Deterministic, Gaussian, GaussianHead, GaussianMixture, GMMHead,
+)  # fmt: skip
+
+
+def mixture(batch=3, time=2, modes=4, dim=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(shape, generator=generator)  # noqa: E731
+    logits = draw(batch, time, modes).log_softmax(-1)
+    return GaussianMixture(draw(batch, time, modes, dim), draw(batch, time, modes, dim).exp(), logits)
+
+
+def as_torch(pi):
+    components = D.Independent(D.Normal(pi.mean, pi.std), 1)
+    return D.MixtureSameFamily(D.Categorical(logits=pi.logits), components)
+
+
+@given(seed=st.integers(0, 1000))
+def test_log_prob_is_the_density(seed):
+    pi = mixture(seed=seed)
+    actions = torch.randn(3, 2, 5)
+    torch.testing.assert_close(pi.log_prob(actions), as_torch(pi).log_prob(actions))
+    gaussian = Gaussian(pi.mean[..., 0, :], pi.std[..., 0, :])
+    expected = D.Independent(D.Normal(gaussian.mean, gaussian.std), 1).log_prob(actions)
+    torch.testing.assert_close(gaussian.log_prob(actions), expected)
+
+
+def test_samples_have_the_distributions_moments():
+    torch.manual_seed(0)
+    pi = mixture(batch=1, time=1, modes=3, dim=2)
+    many = GaussianMixture(*(x.expand(40000, *x.shape[1:]) for x in (pi.mean, pi.std, pi.logits)))
+    samples, expected = many.sample()[:, 0], as_torch(pi)
+    torch.testing.assert_close(samples.mean(0), expected.mean[0, 0], atol=0.05, rtol=0)
+    torch.testing.assert_close(samples.var(0), expected.variance[0, 0], atol=0.1, rtol=0.05)
+
+
+def test_a_rows_noise_is_its_own_generators():
+    pi = mixture(batch=2).at(-1)
+    seeds = lambda *s: [torch.Generator().manual_seed(i) for i in s]  # noqa: E731
+    both = pi.sample(seeds(1, 2))
+    swapped = GaussianMixture(*(x.flip(0) for x in (pi.mean, pi.std, pi.logits)))
+    torch.testing.assert_close(swapped.sample(seeds(2, 1)).flip(0), both)
+    state = torch.get_rng_state()
+    pi.sample([None, *seeds(1)])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_low_noise_is_close_to_a_mode():
+    pi = mixture()
+    sample = pi.low_noise().sample()
+    distance = (sample[..., None, :] - pi.mean).abs().amax(-1).amin(-1)
+    assert distance.max() < 6 * EVAL_STD
+    assert torch.equal(Deterministic(pi.mode()).low_noise().sample(), pi.mode())
+
+
+@pytest.mark.parametrize("activation", ["softplus", "exp"])
+def test_a_gaussians_std_starts_at_init_std_and_stays_in_bounds(activation):
+    head = GaussianHead(4, 2, init_std=0.3, min_std=0.05, std_activation=activation)
+    with torch.no_grad():
+        head.scale.weight.zero_()
+        head.scale.bias.zero_()
+        torch.testing.assert_close(head(torch.randn(3, 1, 4)).std, torch.full((3, 1, 2), 0.3))
+        head.scale.bias.fill_(-50.0)
+        assert (head(torch.randn(3, 1, 4)).std == 0.05).all()
+        head.scale.bias.fill_(50.0)
+        assert (head(torch.randn(3, 1, 4)).std == 7.5).all()
+
+
+def test_a_fixed_std_is_not_learned():
+    head = GaussianHead(4, 2, init_std=0.3, fixed_std=True)
+    assert (head(torch.randn(3, 1, 4)).std == 0.3).all()
+    assert {name.split(".")[0] for name, _ in head.named_parameters()} == {"mean"}
+
+
+def test_mixture_weights_are_normalised():
+    pi = GMMHead(4, 2, num_modes=6)(torch.randn(3, 2, 4))
+    torch.testing.assert_close(pi.logits.exp().sum(-1), torch.ones(3, 2))
+    assert pi.mean.shape == pi.std.shape == (3, 2, 6, 2)

@@ -1,0 +1,161 @@
+import json
+
+import pytest
+from conftest import GOLDEN
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offrl import config_factory
+from offrl.config import AlgoConfig, parse_override, read_config_file
+from offrl.registry import ALGO_CONFIGS
+
+
+def leaves(tree, path=()):
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def test_defaults_are_robomimics():
+    recorded = json.loads((GOLDEN / "configs/bc.json").read_text())
+    recorded["train"]["output_dir"] = "runs"
+    ours = dict(leaves(config_factory("bc").to_dict()))
+    for path, value in leaves(recorded):
+        assert ours[path] == value, ".".join(path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"train": {"batchsize": 3}}, ["train.batchsize", "unknown", "train.batch_size"]),
+        ({"batch_size": 3}, ["batch_size", "unknown", "train.batch_size"]),
+        ({"train": {"batch_size": "big"}}, ["train.batch_size", "integer", "'big'"]),
+        ({"train": {"batch_size": 2.5}}, ["train.batch_size", "integer"]),
+        ({"train": {"cuda": 1}}, ["train.cuda", "boolean"]),
+        ({"train": {"goal_mode": "first"}}, ["train.goal_mode", "'last'", "'first'"]),
+        ({"train": 3}, ["train", "dictionary"]),
+        ({"train": {"data": [{"pth": "x"}]}}, ["train.data.0.path", "train.data.0.pth"]),
+        ({"train": {"action_config": {"actions": {"normalization": "max"}}}},
+         ["train.action_config.actions.normalization", "'min_max'", "'gaussian'"]),
+        ({"algo": {"gaussian": {"enabled": True}, "gmm": {"enabled": True}}},
+         ["algo.gaussian.enabled", "algo.gmm.enabled", "enable one"]),
+        ({"observation": {"encoder": {"rgb": {"core_clas": "x"}}}},
+         ["observation.encoder.rgb.core_clas", "core_class"]),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(overrides, words):
+    with pytest.raises(ValueError) as error:
+        config_factory("bc", overrides)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_an_unknown_algorithm_names_the_known_ones():
+    with pytest.raises(ValueError, match="unknown algorithm 'bcc'.*'bc'.*Known: bc"):
+        config_factory("bcc")
+
+
+def test_assignment_is_checked_too():
+    config = config_factory("bc")
+    config.train.batch_size = 7
+    assert config.train.batch_size == 7
+    with pytest.raises(ValueError):
+        config.train.batch_size = "7"
+
+
+def test_a_path_is_short_for_a_list_of_datasets():
+    config = config_factory("bc", {"train": {"data": "a.hdf5"}})
+    assert [entry.path for entry in config.train.data] == ["a.hdf5"]
+
+
+def test_free_maps_have_attributes():
+    kwargs = {"feature_dimension": 64, "pool": {"kind": "mean"}}
+    config = config_factory("bc", {"observation": {"encoder": {"rgb": {"core_kwargs": kwargs}}}})
+    core = config.observation.encoder["rgb"].core_kwargs
+    assert core.feature_dimension == 64 and core.pool.kind == "mean"
+    assert "pool" in core and "nonsense" not in core
+
+
+def test_validate_is_an_ordinary_key():
+    assert config_factory("bc", {"experiment": {"validate": True}}).experiment.validate is True
+
+
+def test_a_dump_reads_back(tmp_path):
+    config = config_factory("bc", {"train": {"data": "a.hdf5", "seed": 5}})
+    assert config_factory("bc", json.loads(config.dump())) == config
+
+
+def test_algorithms_set_defaults_of_other_sections():
+    class WithDefaults(AlgoConfig):
+        ALGO_NAME = "with_defaults"
+        DEFAULTS = {"train": {"batch_size": 1024}}
+
+    try:
+        assert config_factory("with_defaults").train.batch_size == 1024
+        assert config_factory("with_defaults", {"train": {"batch_size": 1}}).train.batch_size == 1
+    finally:
+        del ALGO_CONFIGS._entries["with_defaults"]
+
+
+def test_yaml_numbers_are_numbers(tmp_path):
+    path = tmp_path / "bc.yaml"
+    path.write_text(
+        "algo_name: bc\n"
+        "algo: {optim_params: {policy: {learning_rate: {initial: 1e-3, decay_factor: 1.5E+2}}}}\n"
+        "experiment: {name: 1e5_model}\n"
+    )
+    config = config_factory("bc", read_config_file(path))
+    assert config.algo.optim_params["policy"].learning_rate.initial == 1e-3
+    assert config.algo.optim_params["policy"].learning_rate.decay_factor == 150.0
+    assert config.experiment.name == "1e5_model"
+
+
+def test_a_broken_file_is_named(tmp_path):
+    path = tmp_path / "bc.json"
+    path.write_text('{"algo_name": "bc",}')
+    with pytest.raises(ValueError, match="bc.json: not valid JSON"):
+        read_config_file(path)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    st.lists(st.text("abcdefgh_", min_size=1, max_size=8), min_size=1, max_size=4), JSON_VALUES
+)
+def test_overrides_are_read_as_json(path, value):
+    nested = parse_override(f"{'.'.join(path)}={json.dumps(value)}")
+    for part in path:
+        nested = nested[part]
+    assert nested == value
+
+
+def test_override_values_that_are_no_json_are_text():
+    assert parse_override("experiment.name=my run") == {"experiment": {"name": "my run"}}
+    with pytest.raises(ValueError, match="KEY=VALUE"):
+        parse_override("train.batch_size")
+
+
+@given(
+    batch_size=st.integers(1, 10**6),
+    learning_rate=st.floats(0, 1),
+    dims=st.lists(st.integers(1, 4096), max_size=4),
+)
+def test_any_allowed_value_survives_a_dump(batch_size, learning_rate, dims):
+    overrides = {
+        "train": {"batch_size": batch_size},
+        "algo": {
+            "actor_layer_dims": dims,
+            "optim_params": {"policy": {"learning_rate": {"initial": learning_rate}}},
+        },
+    }
+    again = config_factory("bc", json.loads(config_factory("bc", overrides).dump()))
+    assert again.train.batch_size == batch_size
+    assert again.algo.actor_layer_dims == dims
+    assert again.algo.optim_params["policy"].learning_rate.initial == learning_rate
