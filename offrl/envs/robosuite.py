@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from offrl.envs.rendering import working_backend
 from offrl.registry import ENVS
 
 CAMERA = "agentview"
@@ -31,7 +32,7 @@ class RobosuiteEnv(gymnasium.Env):
     render_mode = "rgb_array"
 
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
-        robosuite = _import_robosuite(needs_images=bool(env_kwargs.get("use_camera_obs")))
+        robosuite = _import_robosuite()
         self._assets_root = f"{Path(robosuite.__file__).parent.parent}/"
         self._args = {
             "env_name": env_name,
@@ -97,6 +98,13 @@ class RobosuiteEnv(gymnasium.Env):
             self._env.sim.reset()
         self._env.sim.set_state_from_flattened(np.asarray(state["states"], dtype=np.float64))
         self._env.sim.forward()
+        # Controllers pull towards where they were started: start them here.
+        for robot in self._env.robots:
+            for controller in robot.part_controllers.values():
+                controller.update_initial_joints(self._env.sim.data.qpos[controller.qpos_index])
+        # Sensors sample once per control step; looking again without this shifts their phase.
+        for sensor in self._env._observables.values():
+            sensor.reset()
         return self._observe()
 
     def serialize(self) -> dict[str, Any]:
@@ -155,27 +163,29 @@ def _box(value: np.ndarray) -> gymnasium.spaces.Box:
     return gymnasium.spaces.Box(-np.inf, np.inf, value.shape, value.dtype)
 
 
-def _import_robosuite(needs_images: bool) -> Any:
+def _import_robosuite() -> Any:
     """Import robosuite quietly, also where no rendering library is installed."""
-    if not needs_images:
-        os.environ.setdefault("MUJOCO_GL", "disabled")
-    gl = os.environ.get("MUJOCO_GL")
-    import mujoco  # noqa: F401 (reads MUJOCO_GL; robosuite overwrites the variable)
-
+    if "robosuite" in sys.modules:
+        return sys.modules["robosuite"]
     try:
         import cv2  # noqa: F401
     except ImportError:
         # OpenCV needs libGL to be imported; robosuite needs it only for windows on a screen.
         sys.modules["cv2"] = types.ModuleType("cv2")
+    environ = os.environ.copy()
+    # mujoco chooses a back end when imported, and cannot be imported with one that is not there.
+    os.environ.setdefault("MUJOCO_GL", working_backend() or "disabled")
     logging.disable(logging.WARNING)
     try:
+        import mujoco  # noqa: F401 (before robosuite, which overwrites MUJOCO_GL)
         import robosuite
     except ImportError as error:
-        raise ImportError(f"robosuite is not usable here ({error}): pip install robosuite==1.5.2 "
-                          "'mujoco<3.10'") from error
+        raise ImportError(
+            f"robosuite is not usable here ({error}): pip install robosuite==1.5.2 'mujoco<3.10'"
+        ) from error
     finally:
         logging.disable(logging.NOTSET)
-        if gl is not None:
-            os.environ["MUJOCO_GL"] = gl
+        os.environ.clear()
+        os.environ.update(environ)
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
     return robosuite

@@ -1,0 +1,94 @@
+"""Episodes in real processes, some of which are killed, hang or raise."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_env import WalkHome, toy_args
+
+from offrl.envs.workers import EnvPool, EpisodeRequest
+from offrl.rollout import summarize
+
+
+def run(pool, seeds, horizon=40, **options):
+    requests = [EpisodeRequest(seed, horizon, **options) for seed in seeds]
+    return sorted(pool.run(requests, WalkHome()), key=lambda r: r.request.seed)
+
+
+def test_results_do_not_depend_on_the_number_of_workers():
+    found = []
+    for num_workers in (1, 2, 3):
+        with EnvPool(toy_args(), num_workers) as pool:
+            found.append([(r.success, r.total_reward, r.length) for r in run(pool, range(12))])
+    assert found[0] == found[1] == found[2]
+    assert len({reward for _, reward, _ in found[0]}) == 12
+
+
+def test_workers_are_reused_and_import_no_torch():
+    with EnvPool(toy_args(), 2) as pool:
+        run(pool, range(4))
+        pids = {worker._process.pid for worker in pool._workers.values()}
+        run(pool, range(4))
+        assert pids == {worker._process.pid for worker in pool._workers.values()}
+        for pid in pids:
+            loaded = Path(f"/proc/{pid}/maps").read_text()
+            assert "numpy" in loaded and "torch" not in loaded
+
+
+@pytest.mark.parametrize("kind", ["kill", "hang", "raise"])
+def test_an_episode_that_fails_once_is_run_again(kind, tmp_path):
+    with EnvPool(toy_args(), 2) as pool:
+        undisturbed = run(pool, range(5))
+    args = toy_args(trouble={"3": kind}, scratch=str(tmp_path))
+    with EnvPool(args, 2, timeout=8) as pool:
+        results = run(pool, range(5))
+    assert (tmp_path / "3").exists()
+    assert all(r.error is None for r in results)
+    assert [r.total_reward for r in results] == [r.total_reward for r in undisturbed]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("kill", "killed by signal 9"), ("hang", "silent for 8 s"), ("raise", "physics exploded")],
+)
+def test_an_episode_that_fails_twice_is_counted_apart(kind, words):
+    with EnvPool(toy_args(trouble={"1": kind}), 2, timeout=8) as pool:
+        results = run(pool, range(4))
+        again = run(pool, [5])
+    assert [r.error is None for r in results] == [True, False, True, True]
+    assert words in results[1].error
+    logs = summarize(results)
+    assert logs["n"] == 3 and logs["Crashed"] == 1
+    assert logs["Success_Rate"] == sum(r.success for r in results) / 3
+    assert again[0].error is None
+
+
+def test_an_environment_that_cannot_be_made_says_why():
+    with EnvPool(toy_args(broken=True), 2) as pool:
+        with pytest.raises(ValueError, match="cannot be made.*simulator is not installed"):
+            pool.check()
+        assert all("not installed" in r.error for r in run(pool, range(2)))
+
+
+def test_stopping_early_leaves_a_usable_pool():
+    with EnvPool(toy_args(), 2) as pool:
+        for _ in pool.run([EpisodeRequest(s, 40) for s in range(6)], WalkHome()):
+            break
+        assert len(run(pool, range(3))) == 3
+
+
+def test_a_trajectory_holds_what_happened():
+    with EnvPool(toy_args(), 1) as pool:
+        result = run(pool, [0], horizon=5, terminate_on_success=False, record=True)[0]
+    trajectory = result.trajectory
+    assert trajectory["actions"].shape == (5, 2)
+    assert trajectory["obs/position"].shape == (5, 3)
+    moves = 0.1 * trajectory["actions"][:-1]
+    np.testing.assert_allclose(np.diff(trajectory["obs/position"][:, :2], axis=0), moves)
+    assert result.total_reward == pytest.approx(trajectory["rewards"].sum())
+
+
+def test_frames_come_every_so_many_steps_and_at_the_end():
+    with EnvPool(toy_args(), 1) as pool:
+        result = run(pool, [0], horizon=6, terminate_on_success=False, frame_every=4)[0]
+    assert [int(frame[0, 0, 0]) for frame in result.frames] == [0, 4, 6]

@@ -1,0 +1,93 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from toy_env import ToyEnv, toy_args
+
+from offrl import RolloutPolicy, Trainer
+from offrl.envs import make_env
+from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
+from offrl.rollout import evaluate, rollout, summarize, wilson_interval
+
+
+@pytest.fixture
+def policy(small_config):
+    """A GMM policy, so that actions are sampled."""
+    overrides = {"algo": {"gmm": {"enabled": True, "low_noise_eval": False}},
+                 "train": {"action_config": {"actions": {"normalization": "min_max"}}}}
+    return RolloutPolicy(Trainer(small_config(overrides)).algo)
+
+
+def run(policy, num_workers, n=10):
+    with EnvPool(toy_args(), num_workers) as pool:
+        requests = [EpisodeRequest(seed, 20, terminate_on_success=False) for seed in range(n)]
+        results = list(evaluate(policy, pool, requests))
+    return sorted((r.request.seed, r.total_reward, r.length) for r in results)
+
+
+def test_an_evaluation_is_bit_equal_for_any_number_of_workers(policy):
+    torch.manual_seed(0)
+    first = run(policy, 1)
+    state = torch.get_rng_state()
+    assert first == run(policy, 2) == run(policy, 5)
+    assert torch.equal(state, torch.get_rng_state())
+    assert len({reward for _, reward, _ in first}) == 10
+
+
+def test_an_evaluation_uses_one_thread_and_gives_the_others_back(policy):
+    before = torch.get_num_threads()
+    with EnvPool(toy_args(), 1) as pool:
+        for _ in evaluate(policy, pool, [EpisodeRequest(0, 3)]):
+            assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_actions_are_in_the_units_of_the_data(policy):
+    obs, _ = ToyEnv().reset(seed=0)
+    policy.start_episode(seed=1)
+    action = policy(obs)
+    stats = policy.policy.action_normalizer.stats["actions"]
+    batch = policy.policy.to_device({k: torch.tensor(v)[None, None] for k, v in obs.items()})
+    with torch.no_grad():
+        raw, _ = policy.policy.act(batch, None, None, [torch.Generator().manual_seed(1)])
+    expected = raw * stats["scale"] + stats["offset"]
+    np.testing.assert_allclose(action, expected[0].numpy(), rtol=1e-5)
+
+
+def test_a_missing_observation_is_named(policy):
+    policy.start_episode()
+    with pytest.raises(ValueError, match="needs the observation speed; the environment gave posit"):
+        policy({"position": np.zeros(3)})
+    with pytest.raises(ValueError, match="start_episode"):
+        RolloutPolicy(policy.policy)({"position": np.zeros(3), "speed": np.zeros(2)})
+
+
+def test_a_rollout_in_this_process_counts_return_and_length(policy):
+    env = make_env(toy_args())
+    stats = rollout(policy, env, horizon=7, seed=3, terminate_on_success=False)
+    assert stats["Horizon"] == 7 and stats["Return"] < 0
+    assert stats == rollout(policy, env, horizon=7, seed=3, terminate_on_success=False)
+
+
+def test_the_interval_is_wilsons():
+    low, high = wilson_interval(45, 50)
+    assert (low, high) == (pytest.approx(0.7864, abs=1e-4), pytest.approx(0.9565, abs=1e-4))
+    assert wilson_interval(50, 50) == (pytest.approx(0.9287, abs=1e-4), pytest.approx(1.0))
+    assert wilson_interval(0, 7)[0] == 0.0
+    # The bounds solve |p - rate| = z sqrt(p (1 - p) / n).
+    for p in (low, high):
+        assert abs(p - 0.9) == pytest.approx(1.959964 * math.sqrt(p * (1 - p) / 50))
+
+
+def test_a_summary_leaves_out_what_could_not_be_run():
+    request = EpisodeRequest(0, 10)
+    results = [
+        EpisodeResult(request, success=True, total_reward=1.0, length=4),
+        EpisodeResult(request, success=False, total_reward=0.0, length=10),
+        EpisodeResult(request, error="lost"),
+    ]
+    logs = summarize(results)
+    assert (logs["n"], logs["Crashed"], logs["Success_Rate"]) == (2, 1, 0.5)
+    assert (logs["Return"], logs["Horizon"]) == (0.5, 7.0)
+    assert summarize(results[2:]) == {"n": 0, "Crashed": 1}

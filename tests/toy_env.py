@@ -1,0 +1,82 @@
+"""A small gymnasium environment whose episodes can be told to fail, by name ``toy_env:Toy-v0``."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+
+class ToyEnv(gymnasium.Env):
+    """Walk to the origin. ``trouble`` maps a seed to what happens at step 2 of its episode:
+    ``kill``, ``hang`` or ``raise``, always or (with ``scratch``, a folder) the first time only."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"position": gymnasium.spaces.Box(-9, 9, (3,)), "speed": gymnasium.spaces.Box(-9, 9, (2,))}
+    )
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+    render_mode = "rgb_array"
+
+    def __init__(self, trouble=None, scratch=None, broken=False, render_mode=None):
+        if broken:
+            raise RuntimeError("the simulator is not installed")
+        self.trouble = {int(seed): kind for seed, kind in (trouble or {}).items()}
+        self.scratch = scratch
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed, self.steps = seed, 0
+        self.position = self.np_random.uniform(-1, 1, 2)
+        return self._observe(), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 2:
+            self._have_trouble()
+        self.position = self.position + 0.1 * np.asarray(action, dtype=np.float64)
+        near = bool(np.abs(self.position).max() < 0.3)
+        return self._observe(), float(-np.abs(self.position).sum()), False, False, {"success": near}
+
+    def render(self):
+        return np.full((32, 32, 3), self.steps, dtype=np.uint8)
+
+    def _observe(self):
+        return {"position": np.array([*self.position, 1.0]), "speed": np.zeros(2)}
+
+    def _have_trouble(self):
+        kind = self.trouble.get(self.seed)
+        if self.scratch and kind:
+            mark = Path(self.scratch) / f"{self.seed}"
+            kind = None if mark.exists() else kind
+            mark.touch()
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "hang":
+            time.sleep(1000)
+        if kind == "raise":
+            raise FloatingPointError("physics exploded")
+
+
+gymnasium.register("Toy-v0", entry_point=ToyEnv)
+
+
+def toy_args(**kwargs):
+    return {"env_name": "toy_env:Toy-v0", "type": 2, "env_kwargs": kwargs}
+
+
+class WalkHome:
+    """Policy: towards the origin, with each episode's own noise."""
+
+    def __init__(self):
+        self.generators = {}
+
+    def start_episode(self, env=0, seed=None):
+        self.generators[env] = np.random.default_rng(seed)
+
+    def act(self, obs_by_env):
+        return {
+            env: np.clip(-obs["position"][:2] + 0.3 * self.generators[env].standard_normal(2), -1, 1)
+            for env, obs in obs_by_env.items()
+        }
