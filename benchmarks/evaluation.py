@@ -33,7 +33,7 @@ def trained() -> Trainer:
     config.experiment.epoch_every_n_steps = Trainer.PROGRESS_EVERY
     config.train.num_epochs = TRAINING_STEPS // Trainer.PROGRESS_EVERY
     trainer = Trainer(config)
-    for _ in tqdm(trainer(), desc="training", unit=" records", leave=False):
+    for _ in tqdm(trainer(), desc="training", unit=" records", leave=False, disable=None):
         pass
     return trainer
 

@@ -35,7 +35,8 @@ def alternate(
     a first round that does not count.
     """
     results: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in tqdm(range(repeats + warm_up), desc=" / ".join(contestants), leave=False):
+    rounds = range(repeats + warm_up)
+    for _ in tqdm(rounds, desc=" / ".join(contestants), leave=False, disable=None):
         for name, run in contestants.items():
             results[name].append(run())
     return {name: values[int(warm_up) :] for name, values in results.items()}

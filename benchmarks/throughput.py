@@ -41,8 +41,13 @@ PEER = "robomimic==0.3.0"
 PEER_FOLDER = Path(__file__).parent / ".peers" / PEER.replace("==", "-")
 # What robomimic imports but does not use when it trains an MLP on a file.
 PEER_UNUSED = (
-    "torchvision", "torchvision.transforms", "torchvision.transforms.functional", "imageio",
-    "termcolor", "psutil", "egl_probe", "tensorboardX",
+    "torchvision",
+    "torchvision.transforms",
+    "torchvision.transforms.functional",
+    "imageio",
+    "matplotlib",
+    "matplotlib.pyplot",
+    "termcolor",
 )
 
 
@@ -71,7 +76,7 @@ def bare_loop(trainer: Trainer) -> Callable[[], float]:
     everything = dataset.get_batch(torch.arange(len(dataset), device=dataset.device))
     obs = torch.cat([everything["obs"][key][:, 0] for key in dataset.obs_keys], dim=-1).to(device)
     actions = everything["actions"][:, 0].to(device)
-    dims = [obs.shape[1], *config.algo.actor_layer_dims]  # type: ignore[attr-defined]
+    dims = [obs.shape[1], *config.algo["actor_layer_dims"]]
     layers: list[nn.Module] = []
     for size_in, size_out in zip(dims, dims[1:], strict=False):
         layers += [nn.Linear(size_in, size_out), nn.ReLU()]
@@ -115,9 +120,21 @@ def install_peer() -> None:
     if (PEER_FOLDER / "robomimic").is_dir():
         return
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-         "--no-deps", "--target", str(PEER_FOLDER), PEER],
-        capture_output=True, text=True, check=False,
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--target",
+            str(PEER_FOLDER),
+            PEER,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
@@ -150,11 +167,11 @@ def robomimic_epoch(config: Config) -> Callable[[], object]:
 
     theirs = config_factory("bc")
     with theirs.values_unlocked():
-        theirs.train.data = str(find_file(config.train.data[0].path))  # type: ignore[index]
+        theirs.train.data = str(find_file(config.train.data[0].path))
         theirs.train.hdf5_filter_key = config.train.hdf5_filter_key
         theirs.train.hdf5_cache_mode = "all"
         theirs.train.batch_size = config.train.batch_size
-        theirs.algo.actor_layer_dims = config.algo.actor_layer_dims  # type: ignore[attr-defined]
+        theirs.algo.actor_layer_dims = config.algo["actor_layer_dims"]
     obs_utils.initialize_obs_utils_with_config(theirs)
     shapes = file_utils.get_shape_metadata_from_dataset(
         dataset_path=theirs.train.data, all_obs_keys=theirs.all_obs_keys
@@ -230,7 +247,7 @@ def report(
     }
     if PEER in train:
         compared[PEER] = f"{ratio(train[PEER], train['offrl']):.2f} times offrl"
-    dims = ", ".join(map(str, trainer.config.algo.actor_layer_dims))  # type: ignore[attr-defined]
+    dims = ", ".join(map(str, trainer.config.algo["actor_layer_dims"]))
     training = markdown(
         [f"BC, MLP ({dims}), batch {trainer.config.train.batch_size}", "ms per step", "ratio"],
         [[name, f"{1000 * median(train[name]) / steps:.2f}", compared[name]] for name in train],
@@ -239,8 +256,11 @@ def report(
         [f"reading {trainer.dataset.n_demos} demonstrations", "s", "ratio"],
         [
             ["offrl", f"{median(load['offrl']):.3f}", ""],
-            ["h5py, high-level", f"{median(load['h5py']):.3f}",
-             f"{ratio(load['h5py'], load['offrl']):.2f} times offrl"],
+            [
+                "h5py, high-level",
+                f"{median(load['h5py']):.3f}",
+                f"{ratio(load['h5py'], load['offrl']):.2f} times offrl",
+            ],
         ],
     )
     return f"{training}\n{loading}"

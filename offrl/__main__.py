@@ -1,4 +1,4 @@
-"""The ``offrl`` program: ``offrl train``, ``offrl rollout``, ... (``python -m offrl`` is the same)."""
+"""The ``offrl`` program: ``offrl train``, ``offrl rollout``, ...; also ``python -m offrl``."""
 
 from __future__ import annotations
 

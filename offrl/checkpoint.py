@@ -1,4 +1,4 @@
-"""Checkpoints: one dict of tensors, numbers, strings, lists and dicts, read without unpickling code.
+"""Checkpoints: dicts of tensors, numbers, strings, lists and dicts, read without running code.
 
 Keys: ``model`` (``Algo.serialize()``), ``config`` (JSON), ``algo_name``, ``env_metadata``,
 ``shape_metadata`` (``all_shapes``, ``ac_dim``), ``variable_state`` (epoch, step, best so far),
@@ -92,7 +92,8 @@ def config_from_checkpoint(
     stored = content["algo_name"]
     if algo_name not in (None, stored):
         raise ValueError(
-            f"{ckpt_path or 'ckpt_dict'}: a checkpoint of {stored!r}, but {algo_name!r} was asked for"
+            f"{ckpt_path or 'ckpt_dict'}: a checkpoint of {stored!r}, but {algo_name!r} was asked "
+            "for"
         )
     return config_factory(stored, json.loads(content["config"])), content
 

@@ -220,6 +220,8 @@ class AlgoConfig(Section):
     ALGO_NAME: ClassVar[str] = ""
     DEFAULTS: ClassVar[dict[str, Any]] = {}
 
+    optim_params: dict[str, OptimConfig] = {}  # by the name of the network
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         if "ALGO_NAME" in cls.__dict__:
@@ -286,7 +288,9 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     overrides = overrides or {}
     stated = overrides.get("algo_name", algo_name)
     if stated != algo_name:
-        raise ValueError(f"algo_name: the config is for {stated!r}, but {algo_name!r} was asked for")
+        raise ValueError(
+            f"algo_name: the config is for {stated!r}, but {algo_name!r} was asked for"
+        )
     algo_section = ALGO_CONFIGS[algo_name]
     model = _config_class(algo_section)
     defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
@@ -381,7 +385,9 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
         else:
             content = json.loads(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: not valid JSON or YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(
+            f"{path}: not valid JSON or YAML: {' '.join(str(error).split())}"
+        ) from None
     if not isinstance(content, dict) or "algo_name" not in content:
         raise ValueError(f'{path}: a config is a map with the key "algo_name", e.g. "bc"')
     return content

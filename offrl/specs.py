@@ -26,9 +26,7 @@ class ObsSpec:
     groups: Mapping[str, Mapping[str, ObsKey]]
 
     @classmethod
-    def from_config(
-        cls, config: ObservationConfig, shapes: Mapping[str, Sequence[int]]
-    ) -> ObsSpec:
+    def from_config(cls, config: ObservationConfig, shapes: Mapping[str, Sequence[int]]) -> ObsSpec:
         groups = {}
         for group, modalities in config.modalities.to_dict().items():
             keys = {key: modality for modality, keys in modalities.items() for key in keys}

@@ -1,13 +1,18 @@
 """Small data that tests make, and small configs that train on it."""
 
 import copy
+import os
 from pathlib import Path
 
-import h5py
-import numpy as np
-import pytest
+# Tests run side by side: several threads in each would wait for each other, spinning. Processes
+# that tests start inherit this.
+os.environ["OMP_NUM_THREADS"] = "1"
 
-from offrl import config_factory
+import h5py  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+from offrl import config_factory  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"

@@ -37,14 +37,20 @@ def test_defaults_are_robomimics():
         ({"train": {"goal_mode": "first"}}, ["train.goal_mode", "'last'", "'first'"]),
         ({"train": 3}, ["train", "dictionary"]),
         ({"train": {"data": [{"pth": "x"}]}}, ["train.data.0.path", "train.data.0.pth"]),
-        ({"train": {"action_config": {"actions": {"normalization": "max"}}}},
-         ["train.action_config.actions.normalization", "'min_max'", "'gaussian'"]),
-        ({"algo": {"gaussian": {"enabled": True}, "gmm": {"enabled": True}}},
-         ["algo.gaussian.enabled", "algo.gmm.enabled", "enable one"]),
-        ({"observation": {"encoder": {"rgb": {"core_clas": "x"}}}},
-         ["observation.encoder.rgb.core_clas", "core_class"]),
+        (
+            {"train": {"action_config": {"actions": {"normalization": "max"}}}},
+            ["train.action_config.actions.normalization", "'min_max'", "'gaussian'"],
+        ),
+        (
+            {"algo": {"gaussian": {"enabled": True}, "gmm": {"enabled": True}}},
+            ["algo.gaussian.enabled", "algo.gmm.enabled", "enable one"],
+        ),
+        (
+            {"observation": {"encoder": {"rgb": {"core_clas": "x"}}}},
+            ["observation.encoder.rgb.core_clas", "core_class"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named(overrides, words):
     with pytest.raises(ValueError) as error:
         config_factory("bc", overrides)
@@ -126,9 +132,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@given(
-    st.lists(st.text("abcdefgh_", min_size=1, max_size=8), min_size=1, max_size=4), JSON_VALUES
-)
+@given(st.lists(st.text("abcdefgh_", min_size=1, max_size=8), min_size=1, max_size=4), JSON_VALUES)
 def test_overrides_are_read_as_json(path, value):
     nested = parse_override(f"{'.'.join(path)}={json.dumps(value)}")
     for part in path:

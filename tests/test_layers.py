@@ -7,13 +7,21 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "offrl"
 LAYERS = {
-    "config": 0, "registry": 0, "specs": 0, "tree": 0, "normalize": 0,
-    "data": 1, "models": 1, "envs": 1,
-    "algos": 2, "rollout": 2,
-    "checkpoint": 3, "training": 3,
+    "config": 0,
+    "registry": 0,
+    "specs": 0,
+    "tree": 0,
+    "normalize": 0,
+    "data": 1,
+    "models": 1,
+    "envs": 1,
+    "algos": 2,
+    "rollout": 2,
+    "checkpoint": 3,
+    "training": 3,
     "tools": 4,
     "__main__": 5,
-}  # fmt: skip
+}
 BESIDES = {("algos", "models"), ("training", "checkpoint")}  # allowed within or across a layer
 NOT_BELOW = {"rollout": {"data", "models", "envs", "algos"}}  # algo and env are duck-typed
 

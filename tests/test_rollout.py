@@ -14,8 +14,10 @@ from offrl.rollout import evaluate, rollout, summarize, wilson_interval
 @pytest.fixture
 def policy(small_config):
     """A GMM policy, so that actions are sampled."""
-    overrides = {"algo": {"gmm": {"enabled": True, "low_noise_eval": False}},
-                 "train": {"action_config": {"actions": {"normalization": "min_max"}}}}
+    overrides = {
+        "algo": {"gmm": {"enabled": True, "low_noise_eval": False}},
+        "train": {"action_config": {"actions": {"normalization": "min_max"}}},
+    }
     return RolloutPolicy(Trainer(small_config(overrides)).algo)
 
 
@@ -73,7 +75,7 @@ def test_a_rollout_in_this_process_counts_return_and_length(policy):
 def test_the_interval_is_wilsons():
     low, high = wilson_interval(45, 50)
     assert (low, high) == (pytest.approx(0.7864, abs=1e-4), pytest.approx(0.9565, abs=1e-4))
-    assert wilson_interval(50, 50) == (pytest.approx(0.9287, abs=1e-4), pytest.approx(1.0))
+    assert wilson_interval(50, 50) == (pytest.approx(0.9287, abs=1e-4), 1.0)
     assert wilson_interval(0, 7)[0] == 0.0
     # The bounds solve |p - rate| = z sqrt(p (1 - p) / n).
     for p in (low, high):

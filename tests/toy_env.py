@@ -77,6 +77,8 @@ class WalkHome:
 
     def act(self, obs_by_env):
         return {
-            env: np.clip(-obs["position"][:2] + 0.3 * self.generators[env].standard_normal(2), -1, 1)
+            env: np.clip(
+                -obs["position"][:2] + 0.3 * self.generators[env].standard_normal(2), -1, 1
+            )
             for env, obs in obs_by_env.items()
         }

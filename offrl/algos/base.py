@@ -46,14 +46,12 @@ class Algo:
     ``algo.optim_params`` names gets an optimizer of that name.
     """
 
-    def __init__(
-        self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str
-    ):
+    def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
         from offrl.algos.optim import make_optimizer, make_schedule
         from offrl.normalize import Normalizer
 
         self.global_config = config
-        self.algo_config: Any = config.algo
+        self.algo_config = config.algo
         self.obs_spec = obs_spec
         self.ac_dim = ac_dim
         self.device = torch.device(device)
@@ -124,9 +122,10 @@ class Algo:
         optimizer, limit = self.optimizers[name], self.global_config.train.max_grad_norm
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        parameters = [p for p in self.nets[name].parameters() if p.grad is not None]
+        parameters = list(self.nets[name].parameters())
         if limit is None:
-            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients)
         else:
             norm = torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
         optimizer.step()
@@ -166,9 +165,10 @@ class Algo:
         self.nets.load_state_dict(nets)
         for name, optimizer in state.get("optimizers", {}).items():
             self.optimizers[name].load_state_dict(optimizer)
-        for name, schedule in state.get("lr_schedulers", {}).items():
-            if self.schedules[name]:
-                self.schedules[name].load_state_dict(schedule)
+        for name, stored in state.get("lr_schedulers", {}).items():
+            schedule = self.schedules[name]
+            if schedule:
+                schedule.load_state_dict(stored)
         if "normalization" in state:
             self.set_statistics(**state["normalization"])
 
@@ -265,5 +265,3 @@ class HierarchicalAlgo(PolicyAlgo):
     @property
     def current_subgoal(self) -> dict[str, torch.Tensor] | None:
         raise NotImplementedError(type(self).__name__)
-
-

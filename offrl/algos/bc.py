@@ -127,12 +127,12 @@ def algo_config_to_class(algo_config: BCConfig) -> tuple[type[BC], dict[str, Any
 
 class BC(PolicyAlgo):
     def _create_networks(self) -> None:
-        self.nets["policy"] = models.actor_from_config(
-            self.algo_config, self.obs_spec, self.ac_dim
-        )
+        self.nets["policy"] = models.actor_from_config(self.algo_config, self.obs_spec, self.ac_dim)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        batch = self.to_device({k: batch.get(k) for k in ("obs", "goal_obs", "actions", "pad_mask")})
+        batch = self.to_device(
+            {k: batch.get(k) for k in ("obs", "goal_obs", "actions", "pad_mask")}
+        )
         return {
             "obs": self.normalize_obs(batch["obs"]),
             "goal_obs": self.normalize_obs(batch["goal_obs"]),

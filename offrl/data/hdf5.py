@@ -66,8 +66,10 @@ class DemoFile:
         try:
             names.sort(key=lambda name: int(name.rpartition("_")[2]))
         except ValueError:
-            raise ValueError(f"{self.path}: demonstrations must be named demo_0, demo_1, ...; "
-                             f"found {', '.join(names[:3])}") from None
+            raise ValueError(
+                f"{self.path}: demonstrations must be named demo_0, demo_1, ...; "
+                f"found {', '.join(names[:3])}"
+            ) from None
         return names[:limit]
 
     def demo_attribute(self, demo: str, name: str) -> Any:
@@ -91,7 +93,7 @@ class DemoFile:
         return self._dataset(demo, key).dtype == np.uint8
 
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        """Array ``[sum(lengths), ...]`` of ``key`` over ``demos``: uint8 as it is, all else float32.
+        """``[sum(lengths), ...]`` of ``key`` over ``demos``: uint8 as it is, all else float32.
 
         Raises ``ValueError`` for a missing key, a length that differs from that of the actions,
         a shape that differs between demonstrations, and values that are not finite.
@@ -142,7 +144,7 @@ class DemoFile:
         demo = int(np.searchsorted(ends, row, side="right"))
         raise ValueError(
             f"{self.path}: data/{demos[demo]}/{key} holds NaN or infinity at step "
-            f"{row - int(ends[demo] - lengths[demo])}; remove the demo or leave it out by a filter key"
+            f"{row - int(ends[demo] - lengths[demo])}; remove the demo or use a filter key"
         )
 
 

@@ -23,9 +23,7 @@ class BatchLoader:
     num_workers: processes that read streamed data ahead; data in memory is gathered at once.
     """
 
-    def __init__(
-        self, dataset: SequenceDataset, batch_size: int, seed: int, num_workers: int = 0
-    ):
+    def __init__(self, dataset: SequenceDataset, batch_size: int, seed: int, num_workers: int = 0):
         if batch_size > len(dataset):
             raise ValueError(
                 f"train.batch_size: {batch_size} is more than the {len(dataset)} windows of "
@@ -62,7 +60,9 @@ class BatchLoader:
             # Seeds of passes must not collide with those of a run whose seed is one higher.
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
             order = torch.randperm(len(self.dataset), generator=generator).to(device)
-            yield from order[: self.batches_per_pass * self.batch_size].split(self.batch_size)[skip:]
+            yield from order[: self.batches_per_pass * self.batch_size].split(self.batch_size)[
+                skip:
+            ]
             skip = 0
 
 

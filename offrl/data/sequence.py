@@ -128,9 +128,7 @@ class SequenceDataset(Dataset):
             for group in groups:
                 path = f"{group}/{key}"
                 if cached:
-                    self._arrays[path] = torch.from_numpy(
-                        file.read(self.demos, path, self.lengths)
-                    )
+                    self._arrays[path] = torch.from_numpy(file.read(self.demos, path, self.lengths))
                 else:
                     self._streamed.add(path)
             if self.hdf5_normalize_obs and is_vector:
@@ -186,7 +184,7 @@ class SequenceDataset(Dataset):
         return self._obs_stats
 
     def get_action_normalization_stats(self) -> dict[str, Statistics]:
-        """``{action key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not normalised."""
+        """``{key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not normalised."""
         return self._action_stats
 
     def to(self, device: torch.device | str) -> SequenceDataset:

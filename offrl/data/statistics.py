@@ -1,4 +1,4 @@
-"""Statistics for normalisation, in robomimic's conventions: ``x_normalised = (x - offset) / scale``."""
+"""Statistics for normalisation, by robomimic's conventions: ``(x - offset) / scale``."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def probe(backend: str) -> str | None:
 
 
 def working_backend() -> str | None:
-    """The back end that ``MUJOCO_GL`` names, or else the first that works; ``None`` if none does."""
+    """The back end that ``MUJOCO_GL`` names, else the first that works; ``None`` if none does."""
     chosen = os.environ.get("MUJOCO_GL")
     candidates = (chosen,) if chosen in BACKENDS else () if chosen else BACKENDS
     return next((b for b in candidates if probe(b) is None), None)

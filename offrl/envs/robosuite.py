@@ -41,8 +41,10 @@ class RobosuiteEnv(gymnasium.Env):
             "env_kwargs": env_kwargs,
         }
         # Windows never open here; offscreen contexts only where images are observations.
-        headless = {"has_renderer": False, "has_offscreen_renderer": bool(
-            env_kwargs.get("use_camera_obs"))}
+        headless = {
+            "has_renderer": False,
+            "has_offscreen_renderer": bool(env_kwargs.get("use_camera_obs")),
+        }
         self._env = robosuite.make(env_name, **(env_kwargs | headless))
         self._model_text: str | None = None  # of this episode's model; slow to make
         self._renderer: Any = None
@@ -140,8 +142,11 @@ class RobosuiteEnv(gymnasium.Env):
         if raw is None:
             raw = self._env._get_observations(force_update=True)
         robots = tuple(robot.robot_model.naming_prefix for robot in self._env.robots)
-        obs = {k: np.array(v) for k, v in raw.items() if k.startswith(robots)
-               and not k.endswith("proprio-state")}
+        obs = {
+            k: np.array(v)
+            for k, v in raw.items()
+            if k.startswith(robots) and not k.endswith("proprio-state")
+        }
         # OpenGL's images are upside down.
         obs |= {k: np.array(v[::-1]) for k, v in raw.items() if k.endswith(("_image", "_depth"))}
         if "object-state" in raw:

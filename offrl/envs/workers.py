@@ -149,8 +149,7 @@ class _Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         descriptor = child_end.fileno()
         self._process = subprocess.Popen(
-            [sys.executable, "-c",
-             f"from offrl.envs.workers import serve; serve({descriptor})"],
+            [sys.executable, "-c", f"from offrl.envs.workers import serve; serve({descriptor})"],
             pass_fds=[descriptor],
             env=environ,
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Networks: encoder -> trunk -> head. Names are imported when first used (torch is slow to load)."""
+"""Networks: encoder -> trunk -> head. Names are imported when first used: torch is slow."""
 
 from importlib import import_module
 from typing import Any

@@ -31,7 +31,9 @@ class Encoder(nn.Module):
             raise ValueError("observation.modalities.obs: name at least one observation key")
         self.output_dim = sum(prod(obs.shape) for obs in specs)
 
-    def forward(self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None = None) -> Tensor:
+    def forward(
+        self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         features = [obs[key].flatten(2) for key in self.keys["obs"]]
         if "goal" in self.keys:
             if goal is None:

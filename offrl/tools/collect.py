@@ -24,13 +24,22 @@ ROBOSUITE_KWARGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", default="Lift", help="robosuite task (default: Lift)")
-    parser.add_argument("--env-kwargs", type=json.loads, default={}, metavar="JSON",
-                        help='arguments of the task, e.g. \'{"reward_shaping": true}\'')
+    parser.add_argument(
+        "--env-kwargs",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="arguments of the task, e.g. '{\"reward_shaping\": true}'",
+    )
     parser.add_argument("--n", type=int, default=200, help="demonstrations to keep (default: 200)")
     parser.add_argument("--output", required=True, help="the HDF5 file to write")
     parser.add_argument("--seed", type=int, default=0, help="number of the first episode")
-    parser.add_argument("--noise", type=float, default=0.0,
-                        help="standard deviation of the noise on the arm's actions (default: 0)")
+    parser.add_argument(
+        "--noise",
+        type=float,
+        default=0.0,
+        help="standard deviation of the noise on the arm's actions (default: 0)",
+    )
     parser.add_argument("--horizon", type=int, default=150, help="longest episode (default: 150)")
     parser.add_argument("--keep-failures", action="store_true", help="keep episodes that fail too")
     parser.add_argument("--workers", type=int, help="simulator processes (default: one per core)")

@@ -15,8 +15,12 @@ EPILOG = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
     parser.add_argument("--n", type=int, default=50, help="episodes (default: 50)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first episode; the others "
-                        "count on from it (default: 0)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the first episode; the others count on from it (default: 0)",
+    )
     parser.add_argument("--horizon", type=int, help="longest episode (default: the config's)")
     parser.add_argument("--env", help="another environment than that of the dataset")
     parser.add_argument("--video", metavar="MP4", help="film the first episodes")

@@ -22,8 +22,14 @@ DEBUG = {
         "epoch_every_n_steps": 3,
         "validation_epoch_every_n_steps": 3,
         "save": {"every_n_epochs": 1},
-        "rollout": {"n": 2, "horizon": 10, "rate": 1, "warmstart": 0, "num_workers": 2,
-                    "video_episodes": 1},
+        "rollout": {
+            "n": 2,
+            "horizon": 10,
+            "rate": 1,
+            "warmstart": 0,
+            "num_workers": 2,
+            "video_episodes": 1,
+        },
     },
     "train": {"num_epochs": 2},
 }
@@ -35,19 +41,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the run (experiment.name)")
     parser.add_argument("--seed", type=int, help="seed of everything random (train.seed)")
     parser.add_argument("--output", help="folder for runs (train.output_dir; default: runs)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
-                        help="any config key, dotted; the value is read as JSON; repeatable")
-    parser.add_argument("--resume", metavar="RUN_FOLDER",
-                        help="go on with an interrupted run; takes no other option")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="any config key, dotted; the value is read as JSON; repeatable",
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="RUN_FOLDER",
+        help="go on with an interrupted run; takes no other option",
+    )
     parser.add_argument("--debug", action="store_true", help="a complete tiny run, in seconds")
-    parser.add_argument("--print-config", action="store_true",
-                        help="print the config with all its defaults, and stop")
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the config with all its defaults, and stop",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if args.resume:
-        others = [name for name, value in vars(args).items()
-                  if value and name not in ("resume", "command")]
+        others = [
+            name
+            for name, value in vars(args).items()
+            if value and name not in ("resume", "command")
+        ]
         if others:
             raise ValueError(
                 f"--resume goes on with a run as it was, without --{others[0]}; for a changed "
@@ -151,4 +172,5 @@ def _log_above_the_bar() -> None:
 
     package = logging.getLogger("offrl")
     package.setLevel(logging.INFO)
-    package.addHandler(AboveTheBar())
+    if not package.handlers:
+        package.addHandler(AboveTheBar())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -77,9 +76,7 @@ class Evaluator:
             self.no_video = f"no rendering back end works here; {INSTALL_HINT}"
             if backend is None:
                 log.warning("no video: %s", self.no_video)
-        pool = EnvPool(
-            self.trainer.env_args, self.config.num_workers, self.config.timeout, backend
-        )
+        pool = EnvPool(self.trainer.env_args, self.config.num_workers, self.config.timeout, backend)
         pool.check()
         return pool
 
@@ -109,7 +106,10 @@ class Evaluator:
         if crashed:
             log.warning(
                 "%d of %d episodes could not be run and are not counted: seed %d: %s",
-                len(crashed), len(results), crashed[0].request.seed, crashed[0].error,
+                len(crashed),
+                len(results),
+                crashed[0].request.seed,
+                crashed[0].error,
             )
 
 

@@ -12,8 +12,13 @@ from typing import Any
 
 from offrl.training.trainer import Record, Trainer
 
-TENSORBOARD_TAGS = {"train": "Train", "valid": "Valid", "rollout": "Rollout", "test": "Test",
-                    "epoch": "Timing_Stats"}
+TENSORBOARD_TAGS = {
+    "train": "Train",
+    "valid": "Valid",
+    "rollout": "Rollout",
+    "test": "Test",
+    "epoch": "Timing_Stats",
+}
 
 
 class Logger:
@@ -61,7 +66,9 @@ class Logger:
         self._jsonl.flush()
         head = [record["type"], record["epoch"], record["step"], record["time"]]
         lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows([*head, *i] for i in record["logs"].items())
+        csv.writer(lines, lineterminator="\n").writerows(
+            [*head, *i] for i in record["logs"].items()
+        )
         self._csv.write(lines.getvalue())
         self._csv.flush()
         if self._text and record["type"] != "episode":
@@ -97,8 +104,9 @@ class Logger:
         fields = line.rstrip("\n").split(",")
         if fields[0] == "type":
             return True
-        return line.endswith("\n") and len(fields) == 6 and self._is_known(
-            fields[0], int(fields[1]))
+        return (
+            line.endswith("\n") and len(fields) == 6 and self._is_known(fields[0], int(fields[1]))
+        )
 
     def _is_known(self, kind: str, epoch: int) -> bool:
         # A test follows the last checkpoint and is run again.

@@ -46,11 +46,16 @@ def write_learning_curve(run: RunFolder) -> Path | None:
         below = [r["logs"]["Success_Rate"] - r["logs"]["Success_Rate_Low"] for r in rated]
         above = [r["logs"]["Success_Rate_High"] - r["logs"]["Success_Rate"] for r in rated]
         label = "during training" if kind == "rollout" else "final test"
-        success.errorbar([r["step"] for r in rated], rates, [below, above], fmt=style,
-                         capsize=3, label=label)
+        success.errorbar(
+            [r["step"] for r in rated], rates, [below, above], fmt=style, capsize=3, label=label
+        )
         success.legend()
-    success.set(xlabel="gradient steps", ylabel="success rate", ylim=(-0.02, 1.04),
-                title="Success rate, 95 % interval")
+    success.set(
+        xlabel="gradient steps",
+        ylabel="success rate",
+        ylim=(-0.02, 1.04),
+        title="Success rate, 95 % interval",
+    )
     figure.suptitle(f"{run.path.parent.name}/{run.path.name}")
 
     path = run.path / f"learning_curve-{run.sha}.png"

@@ -57,6 +57,8 @@ class RunFolder:
             raise FileNotFoundError(
                 f"{path}: not a run folder (no config-*.json); give OUTPUT/NAME/TIMESTAMP"
             )
+        for unfinished in Path(path).rglob(".*.partial*"):  # a killed process was writing these
+            unfinished.unlink()
         content = read_config_file(configs[0])
         return cls(path), config_factory(content["algo_name"], content)
 

@@ -187,7 +187,7 @@ class Trainer:
         return dataset.nbytes < free // 2
 
     def _evaluation_env_args(self) -> dict[str, Any] | None:
-        """The dataset's environment, as ``experiment.env`` and ``env_meta_update_dict`` change it."""
+        """The dataset's environment, changed by ``env`` and ``env_meta_update_dict``."""
         experiment = self.config.experiment
         if self.dataset.env_args is None:
             return None
@@ -252,7 +252,10 @@ class Trainer:
             if state["provenance"][key] != now[key]:
                 log.warning(
                     "resumed with another %s (%s, was %s): the weights may differ from those of "
-                    "an uninterrupted run", key, now[key], state["provenance"][key],
+                    "an uninterrupted run",
+                    key,
+                    now[key],
+                    state["provenance"][key],
                 )
 
 

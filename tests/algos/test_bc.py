@@ -23,15 +23,18 @@ def test_bc_finds_the_demonstrators_rule(tmp_path, small_config):
         {
             "experiment": {"validate": True, "epoch_every_n_steps": 300},
             "train": {
-                "data": str(path), "num_epochs": 2, "batch_size": 64,
-                "hdf5_filter_key": "train", "hdf5_validation_filter_key": "valid",
+                "data": str(path),
+                "num_epochs": 2,
+                "batch_size": 64,
+                "hdf5_filter_key": "train",
+                "hdf5_validation_filter_key": "valid",
             },
             "algo": {
                 "actor_layer_dims": [64, 64],
                 "optim_params": {"policy": {"learning_rate": {"initial": 3e-3}}},
             },
         }
-    )  # fmt: skip
+    )
     valid = [r["logs"]["Loss"] for r in Trainer(config)() if r["type"] == "valid"]
     assert valid[-1] < 0.01 < 0.2 < np.var(np.tanh(rng.standard_normal((9999, 5)) @ rule))
 
@@ -61,7 +64,8 @@ def test_what_is_not_there_yet_is_said(small_config, switch):
 
 def test_a_goal_is_asked_for_where_the_policy_needs_one():
     config = config_factory(
-        "bc", {"observation": {"modalities": {"obs": {"low_dim": ["x"]}, "goal": {"low_dim": ["x"]}}}}
+        "bc",
+        {"observation": {"modalities": {"obs": {"low_dim": ["x"]}, "goal": {"low_dim": ["x"]}}}},
     )
     algo = algo_factory("bc", config, {"x": [3]}, ac_dim=2, device="cpu")
     assert algo.get_action({"x": torch.zeros(4, 3)}, {"x": torch.ones(4, 3)}).shape == (4, 2)

@@ -38,9 +38,13 @@ def make(small_config, demos):
         rate = {"optim_params": {"policy": {"learning_rate": {"initial": 1e-3}}}}
         config = small_config({"algo": overrides | rate, "train": train or {}}, name)
         dataset = SequenceDataset(
-            demos, ["position", "speed"], seq_length=config.train.seq_length, get_pad_mask=True,
-            frame_stack=config.train.frame_stack, hdf5_normalize_obs=True,
-        )  # fmt: skip
+            demos,
+            ["position", "speed"],
+            seq_length=config.train.seq_length,
+            get_pad_mask=True,
+            frame_stack=config.train.frame_stack,
+            hdf5_normalize_obs=True,
+        )
         algo = algo_factory(name, config, dataset.obs_shapes, dataset.ac_dim, device="cpu")
         algo.set_statistics(
             dataset.get_obs_normalization_stats(), dataset.get_action_normalization_stats()
@@ -118,10 +122,15 @@ def test_acting_in_a_batch_equals_one_by_one(make, name, overrides, frame_stack)
     algo, _ = make(name, overrides, {"frame_stack": frame_stack})
     generator = torch.Generator().manual_seed(0)
     episodes = [
-        [{k: torch.randn(d, generator=generator).numpy() for k, d in (("position", 3), ("speed", 2))}
-         for _ in range(4)]
+        [
+            {
+                k: torch.randn(d, generator=generator).numpy()
+                for k, d in (("position", 3), ("speed", 2))
+            }
+            for _ in range(4)
+        ]
         for _ in range(5)
-    ]  # fmt: skip
+    ]
     alone = []
     for seed, episode in enumerate(episodes):
         policy = RolloutPolicy(algo)

@@ -36,9 +36,12 @@ def load(case):
     checkpoint = torch.load(case / "model.pth", weights_only=True)
     shapes = checkpoint["shape_metadata"]
     algo = algo_factory(
-        config["algo_name"], config_factory(config["algo_name"], config),
-        shapes["all_shapes"], shapes["ac_dim"], device="cpu",
-    )  # fmt: skip
+        config["algo_name"],
+        config_factory(config["algo_name"], config),
+        shapes["all_shapes"],
+        shapes["ac_dim"],
+        device="cpu",
+    )
     algo.deserialize({rename(k): v for k, v in checkpoint["model"]["nets"].items()})
     return algo, np.load(case / "io.npz"), json.loads((case / "expected.json").read_text())
 

@@ -11,10 +11,13 @@ from offrl.config import OptimConfig, config_factory
 
 def rates(learning_rate, steps, num_epochs=10, epoch_every_n_steps=100):
     optim = OptimConfig.model_validate({"learning_rate": {"initial": 1.0, **learning_rate}})
-    config = config_factory("bc", {
-        "train": {"num_epochs": num_epochs},
-        "experiment": {"epoch_every_n_steps": epoch_every_n_steps},
-    })  # fmt: skip
+    config = config_factory(
+        "bc",
+        {
+            "train": {"num_epochs": num_epochs},
+            "experiment": {"epoch_every_n_steps": epoch_every_n_steps},
+        },
+    )
     optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], optim)
     schedule = make_schedule(optimizer, optim, config)
     seen = []
@@ -46,8 +49,10 @@ def test_cosine_warms_up_and_ends_at_zero(warmup, by_step):
     total = 100 if by_step else 30
     actual = rates(
         {"scheduler_type": "cosine", "warmup_steps": warmup, "step_every_batch": by_step},
-        total + 1, num_epochs=10 if by_step else 30, epoch_every_n_steps=10,
-    )  # fmt: skip
+        total + 1,
+        num_epochs=10 if by_step else 30,
+        epoch_every_n_steps=10,
+    )
     assert actual[0] == (0.0 if warmup else 1.0)
     assert max(actual) == actual[warmup] == 1.0
     assert actual[-1] == pytest.approx(0.0, abs=1e-9)
@@ -57,9 +62,7 @@ def test_cosine_warms_up_and_ends_at_zero(warmup, by_step):
 
 
 def test_weight_decay_and_kind_are_the_configs():
-    config = OptimConfig.model_validate(
-        {"optimizer_type": "adamw", "regularization": {"L2": 0.1}}
-    )
+    config = OptimConfig.model_validate({"optimizer_type": "adamw", "regularization": {"L2": 0.1}})
     optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], config)
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.param_groups[0]["weight_decay"] == 0.1

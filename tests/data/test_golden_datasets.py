@@ -31,8 +31,9 @@ def test_items_equal_robomimics(path, cache_mode):
     assert len(dataset) == recorded["length"]
     assert dataset.demos == recorded["demo_order"]
     for index in recorded["indices"]:
-        expected = {k.partition("/")[2]: v for k, v in items.items()
-                    if k.startswith(f"item{index}/")}
+        expected = {
+            k.partition("/")[2]: v for k, v in items.items() if k.startswith(f"item{index}/")
+        }
         actual = dict(flatten(dataset[index]))
         assert actual.keys() == expected.keys()
         for key, value in expected.items():
@@ -40,8 +41,10 @@ def test_items_equal_robomimics(path, cache_mode):
             assert actual[key].dtype == value.dtype
             np.testing.assert_allclose(actual[key], value, rtol=1e-6, atol=1e-6, err_msg=key)
 
-    stats = {"action_normalization_stats": dataset.get_action_normalization_stats(),
-             "obs_normalization_stats": dataset.get_obs_normalization_stats()}
+    stats = {
+        "action_normalization_stats": dataset.get_action_normalization_stats(),
+        "obs_normalization_stats": dataset.get_obs_normalization_stats(),
+    }
     for key, value in items.items():
         kind, _, rest = key.partition("/")
         if kind in stats:

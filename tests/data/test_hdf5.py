@@ -28,18 +28,26 @@ def replace(file, key, value):
     [
         (lambda f: f.pop("data/demo_1/actions"), ["data/demo_1", "no 'actions'", "obs, rewards"]),
         (lambda f: f.pop("data/demo_1/obs/speed"), ["data/demo_1", "'obs/speed'", "obs/position"]),
-        (lambda f: replace(f, "data/demo_2/rewards", np.zeros(3)),
-         ["data/demo_2/rewards", "[3]", "[6]"]),
-        (lambda f: replace(f, "data/demo_2/obs/speed", np.zeros((6, 5))),
-         ["data/demo_2/obs/speed", "[6, 5]", "[6, 2]"]),
-        (lambda f: f["data/demo_1/obs/speed"].__setitem__((4, 1), np.nan),
-         ["data/demo_1/obs/speed", "NaN", "step 4"]),
-        (lambda f: f["data/demo_2/actions"].__setitem__((0, 0), np.inf),
-         ["data/demo_2/actions", "infinity", "step 0"]),
+        (
+            lambda f: replace(f, "data/demo_2/rewards", np.zeros(3)),
+            ["data/demo_2/rewards", "[3]", "[6]"],
+        ),
+        (
+            lambda f: replace(f, "data/demo_2/obs/speed", np.zeros((6, 5))),
+            ["data/demo_2/obs/speed", "[6, 5]", "[6, 2]"],
+        ),
+        (
+            lambda f: f["data/demo_1/obs/speed"].__setitem__((4, 1), np.nan),
+            ["data/demo_1/obs/speed", "NaN", "step 4"],
+        ),
+        (
+            lambda f: f["data/demo_2/actions"].__setitem__((0, 0), np.inf),
+            ["data/demo_2/actions", "infinity", "step 0"],
+        ),
         (lambda f: f.pop("data"), ["no demonstrations"]),
         (lambda f: f.move("data/demo_1", "data/second"), ["demo_0, demo_1", "second"]),
     ],
-)  # fmt: skip
+)
 def test_broken_content_is_located(demos, change, words):
     edit(demos, change)
     with pytest.raises(ValueError) as error:

@@ -33,17 +33,30 @@ def expected_window(rows, start, frame_stack, seq_length):
     cache_mode=st.sampled_from(["all", "low_dim", None]),
 )
 def test_windows_are_what_they_should_be(
-    tmp_path_factory, lengths, frame_stack, seq_length, pad_frame_stack, pad_seq_length, goal_mode,
-    next_obs, cache_mode,
-):  # fmt: skip
+    tmp_path_factory,
+    lengths,
+    frame_stack,
+    seq_length,
+    pad_frame_stack,
+    pad_seq_length,
+    goal_mode,
+    next_obs,
+    cache_mode,
+):
     path = write_demos(tmp_path_factory.mktemp("data") / "demos.hdf5", lengths, next_obs=next_obs)
     skip_start = 0 if pad_frame_stack else frame_stack - 1
     skip_end = 0 if pad_seq_length else seq_length - 1
     arguments = dict(
-        hdf5_path=path, obs_keys=KEYS, frame_stack=frame_stack, seq_length=seq_length,
-        pad_frame_stack=pad_frame_stack, pad_seq_length=pad_seq_length, goal_mode=goal_mode,
-        get_pad_mask=True, hdf5_cache_mode=cache_mode,
-    )  # fmt: skip
+        hdf5_path=path,
+        obs_keys=KEYS,
+        frame_stack=frame_stack,
+        seq_length=seq_length,
+        pad_frame_stack=pad_frame_stack,
+        pad_seq_length=pad_seq_length,
+        goal_mode=goal_mode,
+        get_pad_mask=True,
+        hdf5_cache_mode=cache_mode,
+    )
     if min(lengths) - skip_start - skip_end < 1 and not pad_seq_length:
         with pytest.raises(ValueError, match="too few for windows"):
             SequenceDataset(**arguments)
@@ -107,9 +120,12 @@ def test_images_stay_in_the_file_if_asked(tmp_path):
         file["data/demo_0/actions"] = np.zeros((6, 2))
     for cache_mode, streams in (("all", False), ("low_dim", True), (None, True)):
         dataset = SequenceDataset(
-            path, ["image", "position"], seq_length=2, hdf5_cache_mode=cache_mode,
+            path,
+            ["image", "position"],
+            seq_length=2,
+            hdf5_cache_mode=cache_mode,
             load_next_obs=False,
-        )  # fmt: skip
+        )
         assert dataset.is_streamed == streams
         window = dataset[3]["obs"]["image"]
         assert window.dtype == np.uint8
@@ -136,9 +152,12 @@ def test_several_action_keys_are_joined_in_order(tmp_path):
         file["data/demo_0/action_dict/move"] = np.array([[0.0], [1.0], [2.0], [4.0]])
         file["data/demo_0/action_dict/grip"] = np.array([0.0, 0.0, 1.0, 1.0])
     dataset = SequenceDataset(
-        path, ["position"], ["action_dict/move", "action_dict/grip"], dataset_keys=("rewards",),
+        path,
+        ["position"],
+        ["action_dict/move", "action_dict/grip"],
+        dataset_keys=("rewards",),
         action_config={"action_dict/move": {"normalization": "min_max"}},
-    )  # fmt: skip
+    )
     item = dataset[3]
     np.testing.assert_allclose(item["actions"], [[0.999999, 1.0]], rtol=1e-6)
     np.testing.assert_array_equal(item["action_dict/move"], [[4.0]])

@@ -126,6 +126,7 @@ def test_it_renders():
         "assert (frames[0] != frames[1]).any()\n"
     )
     subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"MUJOCO_GL": working_backend()},
+        [sys.executable, "-c", script],
+        env=os.environ | {"MUJOCO_GL": working_backend()},
         check=True,
-    )  # fmt: skip
+    )

@@ -7,15 +7,22 @@ from hypothesis import strategies as st
 from torch import distributions as D
 
 from offrl.models.heads import (
-    EVAL_STD, Deterministic, Gaussian, GaussianHead, GaussianMixture, GMMHead,
-)  # fmt: skip
+    EVAL_STD,
+    Deterministic,
+    Gaussian,
+    GaussianHead,
+    GaussianMixture,
+    GMMHead,
+)
 
 
 def mixture(batch=3, time=2, modes=4, dim=5, seed=0):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.randn(shape, generator=generator)  # noqa: E731
     logits = draw(batch, time, modes).log_softmax(-1)
-    return GaussianMixture(draw(batch, time, modes, dim), draw(batch, time, modes, dim).exp(), logits)
+    return GaussianMixture(
+        draw(batch, time, modes, dim), draw(batch, time, modes, dim).exp(), logits
+    )
 
 
 def as_torch(pi):

@@ -1,0 +1,31 @@
+# make demo, make test: all set-up included; needs only Python 3.10 to 3.12.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
+	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+
+demo: .venv/installed
+	$(BIN)/python train.py --config configs/bc.json --name demo
+
+test: .venv/installed-test lint
+	$(BIN)/pytest -n 2 --dist worksteal
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "offrl needs Python 3.10, 3.11 or 3.12 (make PYTHON=...)"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python setup.py
+	$(BIN)/python -m pip install --quiet -e ".[plot]"
+	@touch $@
+
+.venv/installed-test: .venv/installed
+	$(BIN)/python -m pip install --quiet -e ".[test,plot]"
+	@touch $@
+
+clean:
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,114 @@
+import pytest
+import torch
+from toy_env import toy_args
+
+from offrl import (
+    Trainer,
+    config_from_checkpoint,
+    env_from_checkpoint,
+    maybe_dict_from_checkpoint,
+    policy_from_checkpoint,
+)
+from offrl.checkpoint import read_checkpoint, write_checkpoint
+
+
+@pytest.fixture
+def checkpoint(small_config, tmp_path):
+    """A checkpoint of a training that normalises observations and actions."""
+    train = {
+        "hdf5_normalize_obs": True,
+        "action_config": {"actions": {"normalization": "gaussian"}},
+    }
+    trainer = Trainer(small_config({"train": train}))
+    list(trainer())
+    path = tmp_path / "model.pth"
+    write_checkpoint(path, trainer.state() | {"env_metadata": toy_args()})
+    return path, trainer
+
+
+def test_three_lines_give_a_policy_and_its_environment(checkpoint):
+    path, trainer = checkpoint
+    policy, ckpt = policy_from_checkpoint(path, device="cpu")
+    env, _ = env_from_checkpoint(ckpt_dict=ckpt)
+    obs, _ = env.reset(seed=0)
+    policy.start_episode()
+    action = policy(obs)
+    assert action.shape == (2,)
+    assert ckpt["shape_metadata"]["all_shapes"] == {"position": [3], "speed": [2]}
+    assert ckpt["shape_metadata"]["ac_dim"] == 2
+    # The statistics come along: the same action as from the algorithm that was trained.
+    algo = trainer.algo
+    algo.set_eval()
+    raw = algo.get_action({k: torch.tensor(v)[None].float() for k, v in obs.items()})
+    assert torch.equal(torch.tensor(action), algo.action_normalizer.unnormalize_vector(raw)[0])
+
+
+def test_the_parts_of_a_checkpoint(checkpoint):
+    path, trainer = checkpoint
+    content = read_checkpoint(path)
+    assert content.keys() >= {
+        "model",
+        "config",
+        "algo_name",
+        "env_metadata",
+        "shape_metadata",
+        "variable_state",
+        "obs_normalization_stats",
+        "action_normalization_stats",
+        "rng",
+        "loader",
+        "provenance",
+    }
+    assert content["variable_state"]["step"] == 15
+    assert content["provenance"]["seed"] == 1
+    assert len(content["provenance"]["dataset_fingerprint"]) == 16
+    config, same = config_from_checkpoint(ckpt_dict=content)
+    assert config.train.hdf5_normalize_obs and same is content
+    assert maybe_dict_from_checkpoint(ckpt_dict=content) is content
+
+
+class Stranger:
+    pass
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(checkpoint, tmp_path):
+    path, _ = checkpoint
+    content = read_checkpoint(path)
+    torch.save(content | {"extra": Stranger()}, tmp_path / "foreign.pth")
+    with pytest.raises(ValueError, match="foreign.pth: holds pickled.*Stranger.*not loaded"):
+        policy_from_checkpoint(tmp_path / "foreign.pth")
+
+
+def test_unreadable_checkpoints_say_why(checkpoint, tmp_path):
+    path, _ = checkpoint
+    cut = tmp_path / "cut.pth"
+    cut.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ValueError, match="cut.pth: not a readable checkpoint.*cut off"):
+        read_checkpoint(cut)
+    torch.save({"weights": 1}, tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="other.pth: not a checkpoint.*lacks model"):
+        read_checkpoint(tmp_path / "other.pth")
+    with pytest.raises(FileNotFoundError, match="nowhere.pth: no such checkpoint"):
+        read_checkpoint(tmp_path / "nowhere.pth")
+
+
+def test_another_algorithm_is_refused(checkpoint):
+    path, trainer = checkpoint
+    with pytest.raises(ValueError, match="a checkpoint of 'bc', but 'iql' was asked for"):
+        config_from_checkpoint("iql", ckpt_path=path)
+    state = trainer.state() | {"algo_name": "iql"}
+    with pytest.raises(ValueError, match="a checkpoint of 'iql'; this run trains 'bc'"):
+        trainer.restore(state)
+
+
+def test_a_write_that_fails_leaves_the_old_file(checkpoint, monkeypatch):
+    path, _ = checkpoint
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError):
+        write_checkpoint(path, {"model": 1})
+    assert path.read_bytes() == before

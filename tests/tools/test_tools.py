@@ -1,0 +1,170 @@
+"""``offrl rollout``, ``collect`` and ``doctor``, and the examples."""
+
+import json
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from conftest import ROOT
+from toy_env import toy_args
+
+from offrl import Trainer
+from offrl.__main__ import main
+from offrl.checkpoint import write_checkpoint
+from offrl.data.sequence import SequenceDataset
+from offrl.data.writer import DemoWriter
+
+
+@pytest.fixture
+def checkpoint(small_config, tmp_path):
+    trainer = Trainer(small_config())
+    list(trainer())
+    path = tmp_path / "model.pth"
+    write_checkpoint(path, trainer.state() | {"env_metadata": toy_args()})
+    return path
+
+
+def evaluate(checkpoint, *arguments):
+    return main(
+        [
+            "rollout",
+            "--checkpoint",
+            str(checkpoint),
+            "--n",
+            "4",
+            "--horizon",
+            "6",
+            "--workers",
+            "2",
+            *arguments,
+        ]
+    )
+
+
+def test_an_evaluation_is_repeatable_and_seeds_count_on(checkpoint, tmp_path, capsys):
+    for name, seed in (("a", "0"), ("b", "0"), ("c", "2")):
+        assert evaluate(checkpoint, "--seed", seed, "--json", str(tmp_path / f"{name}.json")) == 0
+    a, b, c = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "abc")
+    assert a == b != c and a["n"] == 4
+    assert "95 % interval" in capsys.readouterr().out
+
+
+def test_what_a_policy_did_is_a_dataset_to_train_on(checkpoint, tmp_path, small_config):
+    path = tmp_path / "recorded.hdf5"
+    assert evaluate(checkpoint, "--record", str(path)) == 0
+    with h5py.File(path) as file:
+        assert list(file["data"]) == [f"demo_{i}" for i in range(4)]
+        assert [file[f"data/demo_{i}"].attrs["seed"] for i in range(4)] == [0, 1, 2, 3]
+        assert file["data"].attrs["total"] == sum(
+            d.attrs["num_samples"] for d in file["data"].values()
+        )
+    trainer = Trainer(small_config({"train": {"data": str(path)}}))
+    list(trainer())
+    assert trainer.env_args == toy_args()
+
+
+def test_nothing_is_overwritten(checkpoint, tmp_path, capsys):
+    path = tmp_path / "precious.hdf5"
+    path.write_text("work of years")
+    for option in ("--record", "--video", "--json"):
+        assert evaluate(checkpoint, option, str(path)) == 1
+    assert main(["collect", "--n", "1", "--output", str(path)]) == 1
+    assert path.read_text() == "work of years"
+    assert capsys.readouterr().err.count("exists; choose another name") == 4
+
+
+def test_a_recording_that_fails_leaves_no_file(tmp_path):
+    with pytest.raises(RuntimeError):
+        with DemoWriter(tmp_path / "demos.hdf5", {}) as writer:
+            writer.write({"actions": np.zeros((2, 1))})
+            raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_is_not_there_fails(checkpoint, capsys):
+    assert evaluate(checkpoint, "--env", "toy_env:Missing-v0") == 1
+    assert "cannot be made" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_demonstrations_are_collected_the_same_by_any_number_of_workers(tmp_path):
+    for workers in ("1", "2"):
+        assert (
+            main(
+                [
+                    "collect",
+                    "--n",
+                    "4",
+                    "--noise",
+                    "0.2",
+                    "--workers",
+                    workers,
+                    "--output",
+                    str(tmp_path / f"{workers}.hdf5"),
+                ]
+            )
+            == 0
+        )
+    with h5py.File(tmp_path / "1.hdf5") as one, h5py.File(tmp_path / "2.hdf5") as two:
+        assert json.loads(one["data"].attrs["env_args"])["env_name"] == "Lift"
+        assert set(one["mask"]) == {"train"}  # a tenth of four is none
+        for name in ("demo_0", "demo_3"):
+            for key in ("actions", "states", "obs/object", "rewards", "dones"):
+                np.testing.assert_array_equal(one[f"data/{name}/{key}"], two[f"data/{name}/{key}"])
+            demo = one[f"data/{name}"]
+            assert demo["actions"].dtype == np.float32 and "next_obs" not in demo
+            assert demo["rewards"][-1] == demo["dones"][-1] == 1.0
+            assert "<mujoco" in demo.attrs["model_file"]
+
+
+@pytest.mark.slow
+def test_failures_are_dropped_unless_asked_for(tmp_path, capsys):
+    # With five steps nobody lifts anything.
+    hopeless = ["collect", "--n", "2", "--horizon", "5", "--workers", "1", "--output"]
+    assert main([*hopeless, str(tmp_path / "none.hdf5")]) == 1
+    assert "none of 2 episodes succeeded" in capsys.readouterr().err
+    assert not (tmp_path / "none.hdf5").exists()
+    assert main([*hopeless, str(tmp_path / "failures.hdf5"), "--keep-failures"]) == 0
+    dataset = SequenceDataset(tmp_path / "failures.hdf5", ["object"])
+    assert dataset.lengths.tolist() == [5, 5]
+
+
+def test_the_shipped_dataset_is_as_described():
+    path = ROOT / "datasets/lift/low_dim.hdf5"
+    assert path.stat().st_size < 12e6
+    with h5py.File(path) as file:
+        assert len(file["data"]) == 200
+        assert set(file["mask"]) == {"train", "valid"}
+        assert len(file["mask/train"]) + len(file["mask/valid"]) == 200
+        demo = file["data/demo_0"]
+        assert demo["actions"].dtype == np.float32 and "next_obs" not in demo
+        assert demo["actions"].compression is None
+    assert b"/site-packages/" not in path.read_bytes()
+
+
+def test_the_doctor_shows_versions_devices_and_rendering(capsys):
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("torch:", "robosuite:", "cores:", "GPUs:", "egl:", "osmesa:"):
+        assert word in shown
+
+
+def test_an_unknown_expert_names_those_there_are(tmp_path, capsys):
+    assert main(["collect", "--env", "Lyft", "--output", str(tmp_path / "x.hdf5")]) == 1
+    assert "Did you mean 'Lift'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_examples_run(checkpoint, tmp_path):
+    def run(*args):
+        environ = {"PYTHONPATH": str(ROOT / "tests"), "PATH": os.environ["PATH"]}
+        command = [sys.executable, *args]
+        return subprocess.check_output(command, cwd=ROOT, env=environ, text=True)
+
+    shown = run("examples/simple_train_loop.py", "--epochs", "2")
+    assert "epoch 2" in shown and "policy" in shown
+    shown = run("examples/rollout.py", "--checkpoint", str(checkpoint), "--n", "2")
+    assert shown.count("success") == 2

@@ -1,0 +1,334 @@
+"""``offrl train`` as users run it, some of them in real processes that get killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import pytest
+import torch
+from conftest import ROOT, SMALL, write_demos
+from toy_env import toy_args
+
+from offrl.__main__ import main
+from offrl.checkpoint import read_checkpoint
+from offrl.tree import merge
+
+TRAIN = [sys.executable, str(ROOT / "train.py")]
+
+
+@pytest.fixture
+def config_file(tmp_path, demos):
+    """A function: overrides -> a config file for ``demos``, runs below ``tmp_path``."""
+
+    def write(overrides=None, name="small.json"):
+        content = merge(
+            SMALL,
+            {
+                "algo_name": "bc",
+                "algo": {"actor_layer_dims": [16, 16]},
+                "train": {"data": str(demos), "output_dir": str(tmp_path / "runs")},
+            },
+        )
+        path = tmp_path / name
+        path.write_text(json.dumps(merge(content, overrides or {})))
+        return str(path)
+
+    return write
+
+
+def the_run(tmp_path, name="test"):
+    (run,) = (tmp_path / "runs" / name).iterdir()
+    return run
+
+
+def test_a_training_ends_with_the_places_of_its_results(config_file, tmp_path, capsys):
+    assert main(["train", "--config", config_file(), "--name", "mine", "--seed", "4"]) == 0
+    run = the_run(tmp_path, "mine")
+    shown = capsys.readouterr().out
+    for place in (run, run / "last.pth", run / "logs"):
+        assert str(place) in shown
+    config = json.loads(next(run.glob("config-*.json")).read_text())
+    assert config["train"]["seed"] == 4
+    assert config["meta"]["provenance"]["seed"] == 4
+
+
+def test_a_run_with_a_simulator_ends_with_a_test(config_file, demos, tmp_path, capsys):
+    with h5py.File(demos, "r+") as file:
+        file["data"].attrs["env_args"] = json.dumps(toy_args())
+    rollout = {"enabled": True, "n": 3, "horizon": 5, "rate": 3, "num_workers": 1}
+    path = config_file({"experiment": {"rollout": rollout, "video_skip": 2}})
+    assert main(["train", "--config", path, "--set", "experiment.render_video=false"]) == 0
+    lines = (the_run(tmp_path) / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    seeds = {
+        kind: [r["logs"]["Seed"] for r in records if r["type"] == "episode"][s]
+        for kind, s in (("select", slice(0, 3)), ("test", slice(3, 6)))
+    }
+    assert sorted(seeds["test"]) == [0, 1, 2]
+    assert not set(seeds["test"]) & set(seeds["select"])
+    assert records[-1]["type"] == "test" and records[-1]["logs"]["n"] == 3
+    assert "video:" in capsys.readouterr().out
+
+
+def test_overrides_and_bare_names(config_file, capsys):
+    assert (
+        main(
+            [
+                "train",
+                "--config",
+                "bc.json",
+                "--print-config",
+                "--dataset",
+                "x.hdf5",
+                "--set",
+                "train.batch_size=7",
+                "--set",
+                "experiment.name=other",
+                "--set",
+                "algo.optim_params.policy.learning_rate.initial=1e-3",
+            ]
+        )
+        == 0
+    )
+    config = json.loads(capsys.readouterr().out)
+    assert config["train"]["batch_size"] == 7 and config["experiment"]["name"] == "other"
+    assert config["train"]["data"][0]["path"] == "x.hdf5"
+    assert config["algo"]["optim_params"]["policy"]["learning_rate"]["initial"] == 1e-3
+
+
+def test_help_and_print_config_do_not_wait_for_torch():
+    check = (
+        "import sys\n"
+        "from offrl.__main__ import main\n"
+        "try:\n"
+        "    main(sys.argv[1:])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "assert 'torch.nn' not in sys.modules and 'h5py' not in sys.modules\n"
+    )
+    for arguments in (
+        ["--help"],
+        ["train", "--help"],
+        ["train", "--config", "bc.json", "--print-config"],
+    ):
+        result = subprocess.run(
+            [sys.executable, "-c", check, *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        assert len(result.stdout) > 200
+    assert (
+        "example:"
+        in subprocess.run(
+            [sys.executable, "-m", "offrl", "train", "--help"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def drop_actions(path):
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_1/actions"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--config: name a config file"),
+        (["--config", "nowhere.json"], "nowhere.json: no such file"),
+        (["--set", "train.batchsize=3"], "train.batchsize.*Did you mean train.batch_size"),
+        (["--set", "train.batch_size=many"], "train.batch_size.*integer.*'many'"),
+        (["--set", "algo_name=nonsense"], "unknown algorithm 'nonsense'"),
+        (["--set", "algo.gmm.enabled=true", "--set", "algo.gaussian.enabled=true"], "enable one"),
+        (["--dataset", "nowhere.hdf5"], "nowhere.hdf5: no such"),
+        (["--output", "/proc/nowhere"], "/proc/nowhere/test: cannot write"),
+        (["--set", "train.batch_size=1000"], "1000 is more than the 18 windows"),
+        (["--set", "train.hdf5_filter_key=none"], "no filter key 'none'"),
+        (["--set", 'observation.modalities.obs.low_dim=["touch"]'], "obs/position, obs/speed"),
+        (["--set", "algo.optim_params.policy.learning_rate.initial=1e30"], "NaN or infinite at st"),
+        (["--resume", "runs"], "without --config"),
+    ],
+)
+def test_a_mistake_is_one_line_and_a_failure(config_file, capsys, arguments, words):
+    given = ["--config", config_file()] if arguments and "nowhere.json" not in arguments else []
+    assert main(["train", *given, *arguments]) == 1
+    import re
+
+    errors = [x for x in capsys.readouterr().err.splitlines() if x.startswith("offrl: error:")]
+    assert len(errors) == 1 and re.search(words, errors[0]), errors
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"), [(cut, "not a readable HDF5 file"), (drop_actions, "no 'actions'")]
+)
+def test_a_broken_dataset_stops_a_real_process(config_file, demos, tmp_path, spoil, words):
+    spoil(demos)
+    result = subprocess.run(
+        [*TRAIN, "--config", config_file()], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("offrl: error:") and str(demos) in line and words in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_errors_that_are_not_the_users_keep_their_traceback(config_file, capsys, monkeypatch):
+    from offrl.algos.bc import BC
+
+    monkeypatch.setattr(BC, "train_on_batch", lambda *_, **__: int("a bug"))
+    assert main(["train", "--config", config_file()]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+# -- kill and resume ------------------------------------------------------------------------------
+
+LONG = {
+    "algo": {"actor_layer_dims": [256, 256], "gmm": {"enabled": True}},
+    "experiment": {"epoch_every_n_steps": 40, "validate": True, "logging": {"log_tb": False}},
+    "train": {"num_epochs": 60, "hdf5_validation_filter_key": "valid", "seq_length": 3},
+}
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [*TRAIN, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
+    )
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, "the training ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def num_epochs(run):
+    metrics = run / "metrics.jsonl"
+    return metrics.read_text().count('"epoch",') if metrics.exists() else 0
+
+
+def final_weights(run):
+    content = read_checkpoint(run / "last.pth")
+    assert content["variable_state"]["epoch"] == 60
+    return content["model"]["nets"], content["model"]["optimizers"]["policy"]["state"]
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_time_resumes_to_the_same_weights(config_file, tmp_path):
+    config = config_file(LONG)
+    whole = start("--config", config, "--name", "whole")
+    killed = start("--config", config, "--name", "killed")
+    folder = tmp_path / "runs" / "killed"
+    wait_for(lambda: folder.exists() and list(folder.glob("*/config-*.json")), killed)
+    killed.send_signal(signal.SIGKILL)  # before the first checkpoint
+    killed.wait()
+    run = the_run(tmp_path, "killed")
+    assert not (run / "last.pth").exists()
+    for epoch in (4, 21, 43):
+        resumed = start("--resume", str(run))
+        wait_for(lambda epoch=epoch: num_epochs(run) >= epoch, resumed)
+        resumed.send_signal(signal.SIGKILL)
+        resumed.wait()
+    assert start("--resume", str(run)).wait() == 0
+    assert whole.wait() == 0
+
+    first, second = final_weights(the_run(tmp_path, "whole")), final_weights(run)
+    assert all(torch.equal(first[0][name], second[0][name]) for name in first[0])
+    for index, moments in first[1].items():
+        assert all(torch.equal(moments[k], second[1][index][k]) for k in moments)
+    epochs = [json.loads(x)["epoch"] for x in (run / "metrics.jsonl").read_text().splitlines()]
+    assert epochs == sorted(epochs) and epochs.count(30) == 3  # train, valid, epoch: once each
+    assert not list(run.rglob("*.partial"))
+
+
+def test_resuming_what_is_no_run_says_so(tmp_path, capsys):
+    assert main(["train", "--resume", str(tmp_path)]) == 1
+    assert "not a run folder" in capsys.readouterr().err
+
+
+def test_an_interrupt_says_how_to_go_on(config_file, tmp_path):
+    process = subprocess.Popen(
+        [*TRAIN, "--config", config_file(LONG)], stderr=subprocess.PIPE, text=True
+    )
+    folder = tmp_path / "runs" / "test"
+    wait_for(lambda: folder.exists() and num_epochs(the_run(tmp_path)) >= 1, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"offrl train --resume {the_run(tmp_path)}" in errors and "Traceback" not in errors
+
+
+# -- the main job ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_debug_run_does_everything_in_little(tmp_path):
+    result = subprocess.run(
+        [*TRAIN, "--config", "bc.json", "--debug", "--output", str(tmp_path / "runs")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    run = the_run(tmp_path, "bc")
+    kinds = [json.loads(x)["type"] for x in (run / "metrics.jsonl").read_text().splitlines()]
+    assert kinds == [
+        *["train", "valid", "episode", "episode", "rollout", "epoch"] * 2,
+        "episode",
+        "episode",
+        "test",
+    ]
+    assert "robosuite WARNING" not in result.stderr
+
+
+@pytest.mark.slow
+def test_bc_learns_to_lift_the_cube(tmp_path):
+    """Half of the shipped config's training already lifts nearly always."""
+    subprocess.run(
+        [
+            *TRAIN,
+            "--config",
+            "bc.json",
+            "--output",
+            str(tmp_path / "runs"),
+            "--set",
+            "train.num_epochs=20",
+            "--set",
+            "experiment.rollout.n=20",
+            "--set",
+            "experiment.render_video=false",
+        ],
+        env=os.environ,
+        check=True,
+        capture_output=True,
+    )
+    metrics = (the_run(tmp_path, "bc") / "metrics.jsonl").read_text().splitlines()
+    test = json.loads(metrics[-1])
+    assert test["type"] == "test" and test["logs"]["n"] == 20
+    assert test["logs"]["Success_Rate"] >= 0.8
+
+
+def test_a_dataset_file_is_found_from_any_folder(tmp_path, monkeypatch):
+    from offrl.config import find_file
+
+    monkeypatch.chdir(tmp_path)
+    assert find_file("bc.json", "configs") == ROOT / "configs/bc.json"
+    assert find_file("datasets/lift/low_dim.hdf5") == ROOT / "datasets/lift/low_dim.hdf5"
+    write_demos(tmp_path / "own.hdf5")
+    assert find_file("own.hdf5") == tmp_path / "own.hdf5"

@@ -1,0 +1,173 @@
+import math
+
+import h5py
+import pytest
+import torch
+
+from offrl import Trainer
+from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
+
+
+def weights(trainer):
+    return trainer.algo.nets.state_dict()
+
+
+def same(first, second):
+    return all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_a_training_is_a_sequence_of_records(small_config):
+    trainer = Trainer(
+        small_config(
+            {
+                "experiment": {"validate": True},
+                "train": {"hdf5_validation_filter_key": "valid"},
+            }
+        )
+    )
+    records = list(trainer())
+    assert [r["type"] for r in records] == ["train", "valid", "epoch"] * 3
+    assert [(r["epoch"], r["step"]) for r in records[::3]] == [(1, 5), (2, 10), (3, 15)]
+    assert all(set(r) == {"type", "epoch", "step", "time", "logs"} for r in records)
+    assert all(isinstance(v, float) for r in records for v in r["logs"].values())
+
+
+def test_nothing_is_written_by_the_loop_itself(small_config, tmp_path):
+    before = set(tmp_path.iterdir())
+    list(Trainer(small_config())())
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_an_epoch_can_be_a_pass(small_config):
+    trainer = Trainer(small_config({"experiment": {"epoch_every_n_steps": None}}))
+    assert [r["step"] for r in trainer() if r["type"] == "train"] == [4, 8, 12]  # 18 windows by 4
+
+
+def test_the_seed_decides_the_weights(small_config):
+    runs = [Trainer(small_config({"train": {"seed": seed}})) for seed in (5, 5, 6)]
+    for run in runs:
+        list(run())
+    assert same(weights(runs[0]), weights(runs[1]))
+    assert not same(weights(runs[0]), weights(runs[2]))
+
+
+def test_validation_leaves_no_trace(small_config):
+    plain = Trainer(small_config())
+    list(plain())
+    validated = Trainer(
+        small_config(
+            {
+                "experiment": {"validate": True},
+                "train": {"hdf5_validation_filter_key": "valid"},
+            }
+        )
+    )
+    list(validated())
+    assert same(weights(plain), weights(validated))
+
+
+def test_schedules_run_by_epoch_and_by_step(small_config):
+    def rates(learning_rate):
+        optim = {"optim_params": {"policy": {"learning_rate": {"initial": 1.0, **learning_rate}}}}
+        records = Trainer(small_config({"algo": optim}))()
+        return [r["logs"]["Optimizer/policy0_lr"] for r in records if r["type"] == "train"]
+
+    assert rates({"epoch_schedule": [1, 2]}) == pytest.approx([1.0, 0.1, 0.01])
+    # After 5, 10 and 15 of 15 steps.
+    cosine = {"scheduler_type": "cosine", "step_every_batch": True}
+    assert rates(cosine) == pytest.approx(
+        [0.5 * (1 + math.cos(math.pi * t / 15)) for t in (5, 10, 15)], abs=1e-9
+    )
+
+
+def test_a_loss_that_becomes_nan_stops_the_training_and_says_when(small_config):
+    trainer = Trainer(small_config())
+    spoil_at, train_on_batch = 8, trainer.algo.train_on_batch
+
+    def train(batch, epoch, validate=False):
+        if trainer.step + 1 == spoil_at:
+            batch["actions"][0, 0, 0] = float("nan")
+        return train_on_batch(batch, epoch, validate)
+
+    trainer.algo.train_on_batch = train
+    records = []
+    with pytest.raises(ValueError, match="NaN or infinite at step 8 .epoch 2.*learning rate"):
+        for record in trainer():
+            records.append((record["type"], record["epoch"]))
+    assert records == [("train", 1), ("epoch", 1)]
+
+
+def test_weights_that_become_nan_in_the_last_step_are_noticed(small_config):
+    trainer = Trainer(small_config())
+    optimize = trainer.algo.optimize
+
+    def spoil(name, loss):
+        norm = optimize(name, loss)
+        if trainer.step + 1 == 5:
+            with torch.no_grad():
+                trainer.algo.nets["policy"].head.action.bias[0] = float("inf")
+        return norm
+
+    trainer.algo.optimize = spoil
+    with pytest.raises(ValueError, match="step 5 .epoch 1."):
+        list(trainer())
+
+
+def test_training_starts_from_given_weights(small_config, tmp_path):
+    from offrl.checkpoint import write_checkpoint
+
+    first = Trainer(small_config())
+    list(first())
+    write_checkpoint(tmp_path / "first.pth", first.state())
+    second = Trainer(small_config({"experiment": {"ckpt_path": str(tmp_path / "first.pth")}}))
+    assert same(weights(first), weights(second)) and second.epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"train": {"data": None}}, "train.data: name a dataset"),
+        ({"train": {"data": "nowhere.hdf5"}}, "nowhere.hdf5: no such file"),
+        ({"train": {"batch_size": 1000}}, "train.batch_size: 1000 is more than the 18 windows"),
+        ({"train": {"hdf5_filter_key": "best"}}, "no filter key 'best'.*train, valid"),
+        ({"experiment": {"validate": True}}, "train.hdf5_validation_filter_key"),
+        (
+            {"observation": {"modalities": {"obs": {"low_dim": ["position", "touch"]}}}},
+            "no 'obs/touch'; it has obs/position, obs/speed",
+        ),
+        (
+            {"observation": {"modalities": {"obs": {"rgb": ["position"], "low_dim": ["speed"]}}}},
+            "rgb observations have no encoder",
+        ),
+        ({"experiment": {"additional_envs": ["Stack"]}}, "experiment.additional_envs"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_at_once(small_config, overrides, words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        Trainer(small_config(overrides))
+
+
+def test_nan_in_the_data_is_refused(small_config, demos):
+    with h5py.File(demos, "r+") as file:
+        file["data/demo_1/actions"][3, 0] = float("nan")
+    with pytest.raises(ValueError, match="data/demo_1/actions holds NaN or infinity at step 3"):
+        Trainer(small_config())
+
+
+def test_random_state_can_be_put_back():
+    import random
+
+    import numpy as np
+
+    def draw():
+        return random.random(), np.random.rand(), np.random.randn(), torch.rand(1).item()
+
+    seed_everything(3)
+    first = draw()
+    seed_everything(3)
+    with preserved_rng():
+        draw()
+    state = rng_state()
+    assert draw() == first
+    set_rng_state(state)
+    assert draw() == first
