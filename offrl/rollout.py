@@ -19,7 +19,7 @@ TEST_SEEDS = 0
 SELECTION_SEEDS = 1_000_000
 COLLECTION_SEEDS = 2_000_000
 
-EVALUATION_BATCH = 8
+EVALUATION_BATCH = 4  # small: every call pays for all rows
 
 
 class RolloutPolicy:

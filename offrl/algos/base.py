@@ -124,8 +124,8 @@ class Algo:
         loss.backward()
         parameters = list(self.nets[name].parameters())
         if limit is None:
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(gradients)
+            norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+            norm = torch.linalg.vector_norm(torch.stack(norms))
         else:
             norm = torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
         optimizer.step()

@@ -149,7 +149,9 @@ class BC(PolicyAlgo):
                 name: masked_mean(term, batch["pad_mask"])
                 for name, term in pi.losses(batch["actions"]).items()
             }
-            loss = sum(self._weight(name) * term for name, term in terms.items())
+            weights = {name: self._weight(name) for name in terms}
+            # A term without weight is for the log: it must not cost a backward pass.
+            loss = sum(w * terms[name] for name, w in weights.items() if w)
 
         info = {"loss": loss.detach()} | {name: term.detach() for name, term in terms.items()}
         if not validate:

@@ -198,12 +198,12 @@ class SequenceDataset(Dataset):
 
     def get_batch(self, indices: Tensor) -> dict[str, Any]:
         """Windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
-        start = self._start[indices]
-        begin, last = self._begin[indices], self._last[indices]
-        steps = start[:, None] + self._offsets
-        rows = steps
-        if len(self._offsets) > 1:
-            rows = torch.minimum(torch.maximum(steps, begin[:, None]), last[:, None])
+        steps = self._start[indices][:, None]
+        begin = last = None
+        if self._reaches_ends:
+            steps = steps + self._offsets
+            begin, last = self._begin[indices][:, None], self._last[indices][:, None]
+        rows = steps if begin is None else torch.minimum(torch.maximum(steps, begin), last)
 
         batch: dict[str, Any] = {key: self._gather(key, rows) for key in self.dataset_keys}
         batch["actions"] = self._gather("actions", rows)
@@ -211,11 +211,10 @@ class SequenceDataset(Dataset):
         if self.load_next_obs:
             batch["next_obs"] = self._gather_obs("next_obs", rows, last)
         if self.goal_mode == "last":
-            goal_rows = (last - self._goal_shift)[:, None]
-            goal = self._gather_obs("next_obs", goal_rows, last)
+            goal = self._gather_obs("next_obs", last - self._goal_shift, last)
             batch["goal_obs"] = {k: v[:, 0] for k, v in goal.items()}
         if self.get_pad_mask:
-            mask = ((steps >= begin[:, None]) & (steps <= last[:, None]))[..., None]
+            mask = ((steps >= begin) & (steps <= last))[..., None]
             batch["pad_mask"] = mask
             for group in {"obs", "next_obs"} & batch.keys():
                 batch[group]["pad_mask"] = mask
@@ -227,9 +226,17 @@ class SequenceDataset(Dataset):
         batch = self.get_batch(torch.tensor([index % len(self)], device=self.device))
         return map_leaves(lambda x: x[0].cpu().numpy(), batch)
 
-    def _gather_obs(self, group: str, rows: Tensor, last: Tensor) -> dict[str, Tensor]:
+    @property
+    def _reaches_ends(self) -> bool:
+        """Whether a batch depends on where demonstrations begin and end: single steps do not."""
+        return bool(
+            len(self._offsets) > 1 or self.goal_mode or self.get_pad_mask or self._derives_next_obs
+        )
+
+    def _gather_obs(self, group: str, rows: Tensor, last: Tensor | None) -> dict[str, Tensor]:
         if group == "next_obs" and self._derives_next_obs:
-            group, rows = "obs", torch.minimum(rows + 1, last[:, None])
+            assert last is not None
+            group, rows = "obs", torch.minimum(rows + 1, last)
         return {key: self._gather(f"{group}/{key}", rows) for key in self.obs_keys}
 
     def _gather(self, path: str, rows: Tensor) -> Tensor:

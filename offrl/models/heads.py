@@ -75,11 +75,10 @@ class Deterministic(ActionDistribution):
     def losses(self, actions: Tensor) -> dict[str, Tensor]:
         """Squared error, Huber error ("l1" in robomimic) and the angle between the first three
         components, which are the translation of the end effector by convention."""
-        cosine = F.cosine_similarity(self.action[..., :3], actions[..., :3], dim=-1)
         return {
             "l2": F.mse_loss(self.action, actions, reduction="none").mean(-1),
             "l1": F.smooth_l1_loss(self.action, actions, reduction="none").mean(-1),
-            "cos": 1.0 - cosine,
+            "cos": 1.0 - F.cosine_similarity(self.action[..., :3], actions[..., :3], dim=-1),
         }
 
     def sample(self, generators: Generators | None = None) -> Tensor:

@@ -94,14 +94,14 @@ class Trainer:
 
     def _train_epoch(self, batches: Iterator[dict[str, Any]]) -> Iterator[Record]:
         self.algo.set_train()
-        averages = _Averages()
+        averages = _Averages(self.PROGRESS_EVERY)
         steps = self.config.experiment.epoch_every_n_steps or 0
         for remaining in reversed(range(steps)):
             batch = self.algo.process_batch_for_training(next(batches))
             averages.add(self.algo.train_on_batch(batch, self.epoch))
             self.step += 1
             if remaining == 0 or self.step % self.PROGRESS_EVERY == 0:
-                self._check_finite(averages.fold()["loss"])
+                self._check_finite(averages.fold())
             if remaining and self.step % self.PROGRESS_EVERY == 0:
                 yield self.record("progress", self.algo.log_info(averages.mean()))
         self._check_weights()
@@ -109,12 +109,12 @@ class Trainer:
 
     def _validate(self, loader: BatchLoader) -> dict[str, float]:
         """The same batches every epoch, so that losses compare."""
-        steps = self.config.experiment.validation_epoch_every_n_steps
+        steps = self.config.experiment.validation_epoch_every_n_steps or loader.batches_per_pass
         loader.position = 0
-        averages = _Averages()
+        averages = _Averages(steps)
         self.algo.set_eval()
         with preserved_rng():
-            for _, batch in zip(range(steps or loader.batches_per_pass), loader, strict=False):
+            for _, batch in zip(range(steps), loader, strict=False):
                 batch = self.algo.process_batch_for_training(batch)
                 averages.add(self.algo.train_on_batch(batch, self.epoch, validate=True))
             averages.fold()
@@ -260,27 +260,37 @@ class Trainer:
 
 
 class _Averages:
-    """Averages of the tensors that an epoch's steps return, taken on the device."""
+    """Averages of the numbers that an epoch's steps return, taken on the device.
 
-    def __init__(self) -> None:
-        self._recent: list[dict[str, torch.Tensor]] = []
-        self._sums: dict[str, torch.Tensor] = {}
-        self._count = 0
+    A step's numbers are copied into one row: to hold on to hundreds of small tensors scatters the
+    large ones over the heap, which costs more than the copy.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity  # steps between two folds
+        self._names: list[str] = []
+        self._rows = self._total = torch.empty(0)
+        self._recent = self._count = 0
 
     def add(self, info: dict[str, torch.Tensor]) -> None:
-        self._recent.append(info)
+        values = list(info.values())
+        if not self._names:
+            self._names = list(info)
+            self._rows = values[0].new_empty(self._capacity, len(values))
+            self._total = values[0].new_zeros(len(values))
+        torch.stack(values, out=self._rows[self._recent])
+        self._recent += 1
 
-    def fold(self) -> dict[str, torch.Tensor]:
-        """Take in what was added since the last time; returns it, ``{name: [num_steps]}``."""
-        recent = {k: torch.stack([info[k] for info in self._recent]) for k in self._recent[0]}
-        for key, values in recent.items():
-            self._sums[key] = self._sums.get(key, 0) + values.sum()
-        self._count += len(self._recent)
-        self._recent = []
-        return recent
+    def fold(self) -> torch.Tensor:
+        """Take in what was added since the last time; returns its losses, ``[num_steps]``."""
+        rows = self._rows[: self._recent]
+        self._total += rows.sum(0)
+        self._count += self._recent
+        self._recent = 0
+        return rows[:, self._names.index("loss")]
 
     def mean(self) -> dict[str, torch.Tensor]:
-        return {key: total / self._count for key, total in self._sums.items()}
+        return dict(zip(self._names, self._total / self._count, strict=True))
 
 
 def _check_supported(config: Config) -> None:
