@@ -110,6 +110,7 @@ def _train(config: Any, resume: str | None) -> int:
     from offrl.checkpoint import policy_from_checkpoint, read_checkpoint
     from offrl.training import Checkpointer, Evaluator, Logger, Progress, RunFolder, Trainer
     from offrl.training.plot import write_learning_curve
+    from offrl.training.progress import success_line
 
     _log_above_the_bar()
     run = None
@@ -128,11 +129,12 @@ def _train(config: Any, resume: str | None) -> int:
     try:
         for _ in progress(checkpointer(logger(evaluator(trainer())))):
             pass
-        best = checkpointer.best_checkpoint
+        best, rate = checkpointer.best_checkpoint, "not measured"
         if best is not None:
             policy, _ = policy_from_checkpoint(best, device=trainer.device)
-            for _ in progress(logger(evaluator.test(policy))):
-                pass
+            for record in progress(logger(evaluator.test(policy))):
+                if record["type"] == "test":
+                    rate = success_line(record["logs"])
     except KeyboardInterrupt:
         log.info("go on with: offrl train --resume %s", trainer.run.path)
         raise
@@ -140,15 +142,16 @@ def _train(config: Any, resume: str | None) -> int:
         evaluator.close()
         logger.close()
     curve = write_learning_curve(trainer.run)
-    places = {
+    results = {
+        "result": rate,
         "run folder": trainer.run.path,
         "checkpoint": best or "none (experiment.save.enabled is false)",
         "learning curve": curve or "none: pip install 'offrl[plot]'",
         "TensorBoard": f"tensorboard --logdir {trainer.run.logs}",
         "video": evaluator.video or f"none: {evaluator.no_video}",
     }
-    for name, place in places.items():
-        print(f"{name + ':':16}{place}")
+    for name, value in results.items():
+        print(f"{name + ':':16}{value}")
     return 0
 
 

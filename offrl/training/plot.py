@@ -56,6 +56,7 @@ def write_learning_curve(run: RunFolder) -> Path | None:
         ylim=(-0.02, 1.04),
         title="Success rate, 95 % interval",
     )
+    success.set_xlim(left=0)
     figure.suptitle(f"{run.path.parent.name}/{run.path.name}")
 
     path = run.path / f"learning_curve-{run.sha}.png"

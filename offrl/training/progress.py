@@ -34,7 +34,7 @@ class Progress:
                 elif kind == "episode":
                     episodes += 1
                     bar.set_description(f"episode {episodes} of {config.experiment.rollout.n}")
-                elif kind in ("rollout", "test"):
+                elif kind == "rollout":
                     episodes = 0
                     bar.write(f"epoch {record['epoch']}: {success_line(logs)}")
                 yield record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import platform
 import subprocess
 import time
@@ -29,25 +31,27 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: Config) -> RunFolder:
-        """A new folder with the config in it. Nothing that exists is touched."""
+        """A new folder with the config in it: it appears complete, and nothing else is touched."""
         parent = Path(config.train.output_dir).expanduser() / config.experiment.name
+        unfinished = cls(parent / f".{os.getpid()}.partial")
+        try:
+            for folder in (unfinished.models, unfinished.logs, unfinished.videos):
+                folder.mkdir(parents=True, exist_ok=True)
+            unfinished.config_file.write_text(config.dump() + "\n", encoding="utf-8")
+        except OSError as error:
+            raise OSError(
+                f"{parent}: cannot write the run folder there ({error.strerror}); choose another "
+                "with --output"
+            ) from None
         stamp = time.strftime("%Y%m%d%H%M%S")
-        suffix = 0
-        while True:
-            run = cls(parent / (f"{stamp}-{suffix}" if suffix else stamp))
+        for suffix in itertools.count():
+            path = parent / (f"{stamp}-{suffix}" if suffix else stamp)
             try:
-                run.path.mkdir(parents=True)
-                break
-            except FileExistsError:
-                if not run.path.is_dir():
-                    raise FileExistsError(_cannot_write(parent, "a file is in the way")) from None
-                suffix += 1
-            except OSError as error:
-                raise OSError(_cannot_write(parent, error.strerror)) from None
-        for folder in (run.models, run.logs, run.videos):
-            folder.mkdir()
-        run.config_file.write_text(config.dump() + "\n", encoding="utf-8")
-        return run
+                return cls(unfinished.path.rename(path))  # fails where a run is already
+            except OSError:
+                if not path.exists():
+                    raise
+        raise AssertionError("unreachable")
 
     @classmethod
     def open(cls, path: str | Path) -> tuple[RunFolder, Config]:
@@ -71,10 +75,6 @@ class RunFolder:
 
     def video(self, name: str) -> Path:
         return self.videos / f"{name}-{self.sha}.mp4"
-
-
-def _cannot_write(path: Path, why: str | None) -> str:
-    return f"{path}: cannot write the run folder there ({why}); choose another with --output"
 
 
 def git_commit() -> str:
