@@ -148,8 +148,8 @@ class SequenceDataset(Dataset):
         parts = []
         for key in self.action_keys:
             rows = self._arrays[key].numpy().astype(np.float32).reshape(len(self._arrays[key]), -1)
-            config = self.action_config.get(key)
-            stats = action_statistics(rows, config["normalization"] if config else None)
+            config = dict(self.action_config.get(key) or {})
+            stats = action_statistics(rows, config.get("normalization"))
             self._action_stats[key] = stats
             parts.append((rows - stats["offset"]) / stats["scale"])
         self._arrays["actions"] = torch.from_numpy(np.concatenate(parts, axis=-1))
