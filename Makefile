@@ -18,6 +18,7 @@ lint: .venv/installed-test
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "offrl needs Python 3.10, 3.11 or 3.12 (make PYTHON=...)"; exit 1; }
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
 
 .venv/installed: .venv/bin/python setup.py
 	$(BIN)/python -m pip install --quiet -e ".[plot]"

@@ -10,11 +10,12 @@ setup(
     packages=find_packages(include=["offrl", "offrl.*"]),
     python_requires=">=3.10,<3.13",
     install_requires=[
-        "torch>=2.2",
+        "torch>=2.6",
         "h5py>=3.8",
         "numpy>=1.24,<2",  # robosuite 1.5 needs numpy 1 through mink
         "tensorboard>=2.12",
         "robosuite==1.5.2",
+        "opencv-python<4.12",  # newer ones need numpy 2; without this old pips search for ever
         "mujoco>=3.3,<3.10",  # robosuite 1.5.2 fails with 3.10: it compares enums as integers
         "tqdm>=4.60",
         "pydantic>=2.5",

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path}: not a checkpoint, or one that is cut off")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         found = " ".join(str(error).split())
         _, _, rest = found.partition("Unsupported ")
-        what = rest.split(" was not")[0] if rest else found[:120]
+        what = rest.split(" was not")[0] or found[:120]
         raise ValueError(
             f"{path}: holds pickled Python objects ({what}), which could run any code and are not "
             "loaded; where you trust the file, load it where it was made and save again "
@@ -65,7 +68,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         ) from None
     except (RuntimeError, EOFError, OSError) as error:
         raise ValueError(
-            f"{path}: not a readable checkpoint ({str(error).splitlines()[0]}); it may be cut off"
+            f"{path}: not a readable checkpoint ({' '.join(str(error).split())[:120]})"
         ) from None
     missing = [k for k in REQUIRED if not isinstance(content, dict) or k not in content]
     if missing:

@@ -190,7 +190,7 @@ class LearningRateConfig(Section):
 
     initial: float = Field(1e-4, ge=0)
     decay_factor: float = 0.1
-    epoch_schedule: list[int] = []
+    epoch_schedule: list[Count] = []
     scheduler_type: Literal["multistep", "linear", "cosine", "constant"] = "multistep"
     step_every_batch: bool = False  # count steps instead of epochs
     warmup_steps: int = Field(0, ge=0)
@@ -378,13 +378,13 @@ _YamlLoader.add_implicit_resolver(
 
 def read_config_file(path: str | Path) -> dict[str, Any]:
     """The nested dict in a JSON or YAML file."""
-    text = Path(path).read_text(encoding="utf-8")
     try:
+        text = Path(path).read_text(encoding="utf-8")
         if Path(path).suffix in (".yaml", ".yml"):
             content = yaml.load(text, Loader=_YamlLoader)  # noqa: S506 (derives from SafeLoader)
         else:
             content = json.loads(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, yaml.YAMLError) as error:
         raise ValueError(
             f"{path}: not valid JSON or YAML: {' '.join(str(error).split())}"
         ) from None

@@ -34,9 +34,9 @@ class Registry:
         return enter
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._entries and self.package:
-            self._import(name)
-        key = name if name in self._entries else name.rpartition(".")[2]
+        key = name
+        if name not in self._entries and self.package and self._import(name):
+            key = name.rpartition(".")[2]
         if key not in self._entries:
             known = self.names()
             close = difflib.get_close_matches(name, known, n=1)
@@ -51,15 +51,18 @@ class Registry:
                 importlib.import_module(f"{self.package}.{module.name}")
         return sorted(self._entries)
 
-    def _import(self, name: str) -> None:
+    def _import(self, name: str) -> bool:
+        """Import the module that should register ``name``; whether there is one."""
         module = name if "." in name else f"{self.package}.{name}"
         try:
             importlib.import_module(module)
+            return True
         except ModuleNotFoundError as error:
             # Only "there is no such module" means an unknown name; a module that exists and
             # misses one of its own imports is the user's to see.
             if not (module == error.name or module.startswith(f"{error.name}.")):
                 raise
+            return False
 
 
 ALGOS = Registry("algorithm", package="offrl.algos")

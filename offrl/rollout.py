@@ -27,14 +27,15 @@ class RolloutPolicy:
 
     ``policy = RolloutPolicy(algo); policy.start_episode(); action = policy(obs)`` serves one
     environment; ``act`` serves many, each with a state, a stack of frames and a source of
-    randomness of its own. The network always sees batches of ``batch_size`` rows, filled up with
-    zeros: kernels differ in the last bits with the batch shape.
+    randomness of its own. The network sees batches of ``batch_size`` rows always, and an episode
+    has its row by its seed: the last bits of a result depend on the batch's shape and on the row,
+    but not on what is in the other rows.
     """
 
     def __init__(self, algo: Any, batch_size: int = 1):
         self.policy = algo
         self.batch_size = batch_size
-        self.algo_name: str = algo.global_config.algo_name
+        self._rows: dict[int, int] = {}
         self._frames: dict[int, deque] = {}
         self._states: dict[int, Any] = {}
         self._generators: dict[int, torch.Generator | None] = {}
@@ -43,6 +44,7 @@ class RolloutPolicy:
         """Forget the last episode of ``env``. With a seed, the episode's sampling depends on it
         alone; without, on torch's global random state."""
         self.policy.set_eval()
+        self._rows[env] = (env if seed is None else seed) % self.batch_size
         self._frames[env] = deque(maxlen=self.policy.global_config.train.frame_stack)
         self._states[env] = None
         self._generators[env] = None if seed is None else torch.Generator().manual_seed(seed)
@@ -60,40 +62,41 @@ class RolloutPolicy:
     ) -> dict[int, np.ndarray]:
         """The next action of each environment that has an observation here."""
         actions: dict[int, np.ndarray] = {}
-        envs = list(obs_by_env)
-        for i in range(0, len(envs), self.batch_size):
-            rows = envs[i : i + self.batch_size]
-            goals = None if goal_by_env is None else [goal_by_env[e] for e in rows]
-            actions |= self._act(rows, [obs_by_env[e] for e in rows], goals)
+        waiting = list(obs_by_env)
+        while waiting:
+            if waiting[0] not in self._rows:
+                raise ValueError("call policy.start_episode() before the first observation")
+            row_of = {self._rows[env]: env for env in reversed(waiting)}  # the first of each row
+            actions |= self._act(row_of, obs_by_env, goal_by_env)
+            waiting = [env for env in waiting if env not in actions]
         return actions
 
     def _act(
         self,
-        envs: Sequence[int],
-        observations: Sequence[Mapping[str, np.ndarray]],
-        goals: Sequence[Mapping[str, np.ndarray]] | None,
+        env_by_row: Mapping[int, int],
+        obs_by_env: Mapping[int, Mapping[str, np.ndarray]],
+        goal_by_env: Mapping[int, Mapping[str, np.ndarray]] | None,
     ) -> dict[int, np.ndarray]:
-        stacked = [self._stack(env, obs) for env, obs in zip(envs, observations, strict=True)]
+        envs = env_by_row.items()
+        obs = self._batch({row: self._stack(env, obs_by_env[env]) for row, env in envs})
         goal = None
-        if goals is not None:
-            goal = self._batch([self._select(g, "goal") for g in goals])
-        generators = None
-        if all(self._generators[env] is not None for env in envs):
-            padding = [None] * (self.batch_size - len(envs))
-            generators = [*(self._generators[env] for env in envs), *padding]
+        if goal_by_env is not None:
+            goal = self._batch({r: self._select(goal_by_env[env], "goal") for r, env in envs})
+        generators: list[torch.Generator | None] | None = None
+        if all(self._generators[env] is not None for env in env_by_row.values()):
+            generators = [None] * self.batch_size
+            for row, env in envs:
+                generators[row] = self._generators[env]
+        states = {row: self._states[env] for row, env in envs}
         with torch.no_grad():
-            batch, state = self.policy.act(
-                self._batch(stacked), goal, self._join_states(envs), generators
-            )
+            batch, state = self.policy.act(obs, goal, self._join_states(states), generators)
             raw = self.policy.action_normalizer.unnormalize_vector(batch).cpu().numpy()
-        for row, env in enumerate(envs):
+        for row, env in envs:
             self._states[env] = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
-        return {env: raw[row] for row, env in enumerate(envs)}
+        return {env: raw[row] for row, env in envs}
 
     def _stack(self, env: int, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The last ``frame_stack`` observations, ``[T, ...]``; the first one fills the stack."""
-        if env not in self._frames:
-            raise ValueError("call policy.start_episode() before the first observation")
         frames, selected = self._frames[env], self._select(obs, "obs")
         frames.append(selected)
         while len(frames) < (frames.maxlen or 1):
@@ -109,23 +112,24 @@ class RolloutPolicy:
             )
         return {key: np.asarray(obs[key]) for key in self.policy.obs_spec.keys(group)}
 
-    def _batch(self, rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
-        def pad(leaves: list[np.ndarray]) -> np.ndarray:
-            missing = self.batch_size - len(leaves)
-            return np.stack(leaves + [np.zeros_like(leaves[0])] * missing)
+    def _batch(self, rows: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
+        """Observations by row as one batch ``[batch_size, ...]``; other rows are zero."""
 
-        return self.policy.to_device(tree.map_leaves(torch.from_numpy, tree.gather(pad, rows)))
+        def fill(leaves: list[np.ndarray]) -> torch.Tensor:
+            batch = np.zeros((self.batch_size, *leaves[0].shape), dtype=leaves[0].dtype)
+            batch[list(rows)] = leaves
+            return torch.from_numpy(batch)
 
-    def _join_states(self, envs: Sequence[int]) -> Any:
-        """States of the rows, ``[batch_size, ...]``. ``None`` where there is none yet: a policy
-        starts from it, so a batch of episodes at different ages needs a start state as tensors."""
-        states = [self._states[env] for env in envs]
-        if all(state is None for state in states):
+        return self.policy.to_device(tree.gather(fill, list(rows.values())))
+
+    def _join_states(self, states: Mapping[int, Any]) -> Any:
+        """States by row as one batch. A state of zeros is a start, and ``None`` is one for all."""
+        template = next((state for state in states.values() if state is not None), None)
+        if template is None:
             return None
-        template = next(state for state in states if state is not None)
-        states = [tree.map_leaves(torch.zeros_like, template) if s is None else s for s in states]
-        states += [tree.map_leaves(torch.zeros_like, template)] * (self.batch_size - len(envs))
-        return tree.gather(torch.cat, states)
+        blank = tree.map_leaves(torch.zeros_like, template)
+        rows = [states.get(row) for row in range(self.batch_size)]
+        return tree.gather(torch.cat, [blank if state is None else state for state in rows])
 
 
 def rollout(

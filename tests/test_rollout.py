@@ -11,14 +11,18 @@ from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
 from offrl.rollout import evaluate, rollout, summarize, wilson_interval
 
 
-@pytest.fixture
-def policy(small_config):
+def make_policy(small_config, dims):
     """A GMM policy, so that actions are sampled."""
     overrides = {
-        "algo": {"gmm": {"enabled": True, "low_noise_eval": False}},
+        "algo": {"gmm": {"enabled": True, "low_noise_eval": False}, "actor_layer_dims": dims},
         "train": {"action_config": {"actions": {"normalization": "min_max"}}},
     }
     return RolloutPolicy(Trainer(small_config(overrides)).algo)
+
+
+@pytest.fixture
+def policy(small_config):
+    return make_policy(small_config, [16, 16])
 
 
 def run(policy, num_workers, n=10):
@@ -28,7 +32,10 @@ def run(policy, num_workers, n=10):
     return sorted((r.request.seed, r.total_reward, r.length) for r in results)
 
 
-def test_an_evaluation_is_bit_equal_for_any_number_of_workers(policy):
+@pytest.mark.parametrize("dims", [[16, 16], [333, 333], [50], [], [1024, 1024]])
+def test_an_evaluation_is_bit_equal_for_any_number_of_workers(small_config, dims):
+    # Widths that are no multiple of the vector length have kernels that differ from row to row.
+    policy = make_policy(small_config, dims)
     torch.manual_seed(0)
     first = run(policy, 1)
     state = torch.get_rng_state()

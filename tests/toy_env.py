@@ -14,14 +14,21 @@ class ToyEnv(gymnasium.Env):
     ``kill``, ``hang`` or ``raise``, always or (with ``scratch``, a folder) the first time only."""
 
     observation_space = gymnasium.spaces.Dict(
-        {"position": gymnasium.spaces.Box(-9, 9, (3,)), "speed": gymnasium.spaces.Box(-9, 9, (2,))}
+        {
+            "position": gymnasium.spaces.Box(-9, 9, (3,), np.float64),
+            "speed": gymnasium.spaces.Box(-9, 9, (2,), np.float64),
+        }
     )
     action_space = gymnasium.spaces.Box(-1, 1, (2,))
-    render_mode = "rgb_array"
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, trouble=None, scratch=None, broken=False, render_mode=None):
+    def __init__(
+        self, trouble=None, scratch=None, broken=False, blind=False, slow=0.0, render_mode=None
+    ):
+        self.blind, self.slow = blind, slow
         if broken:
             raise RuntimeError("the simulator is not installed")
+        self.render_mode = render_mode
         self.trouble = {int(seed): kind for seed, kind in (trouble or {}).items()}
         self.scratch = scratch
 
@@ -33,6 +40,7 @@ class ToyEnv(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
+        time.sleep(self.slow)
         if self.steps == 2:
             self._have_trouble()
         self.position = self.position + 0.1 * np.asarray(action, dtype=np.float64)
@@ -40,6 +48,8 @@ class ToyEnv(gymnasium.Env):
         return self._observe(), float(-np.abs(self.position).sum()), False, False, {"success": near}
 
     def render(self):
+        if self.blind:
+            raise RuntimeError("no camera here")
         return np.full((32, 32, 3), self.steps, dtype=np.uint8)
 
     def _observe(self):

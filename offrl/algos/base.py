@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from offrl.config import Config
+from offrl.config import Config, config_factory
+from offrl.normalize import Normalizer, Stats
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
 from offrl.tree import map_leaves
-
-if TYPE_CHECKING:
-    from offrl.normalize import Normalizer, Stats
 
 
 def register_algo_factory_func(name: str) -> Callable:
@@ -33,6 +31,8 @@ def algo_factory(
         raise ValueError(
             f"algo_name: the config is for {config.algo_name!r}, but {algo_name!r} was asked for"
         )
+    # Assignments since the config was made were checked one by one, not against each other.
+    config = config_factory(algo_name, config.to_dict())
     algo_class, kwargs = ALGOS[algo_name](config.algo)
     spec = ObsSpec.from_config(config.observation, obs_key_shapes)
     return algo_class(config=config, obs_spec=spec, ac_dim=ac_dim, device=device, **kwargs)
@@ -48,7 +48,6 @@ class Algo:
 
     def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
         from offrl.algos.optim import make_optimizer, make_schedule
-        from offrl.normalize import Normalizer
 
         self.global_config = config
         self.algo_config = config.algo
@@ -59,8 +58,13 @@ class Algo:
         self._create_networks()
         self.nets.to(self.device)
 
-        self.obs_normalizer: Normalizer = Normalizer()
-        self.action_normalizer: Normalizer = Normalizer()
+        self.obs_normalizer = Normalizer()
+        self.action_normalizer = Normalizer()
+        unknown = [name for name in self.algo_config.optim_params if name not in self.nets]
+        if unknown:
+            raise ValueError(
+                f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
+            )
         self.optimizers = {
             name: make_optimizer(self.nets[name].parameters(), optim)
             for name, optim in self.algo_config.optim_params.items()
@@ -141,8 +145,6 @@ class Algo:
 
     def set_statistics(self, obs: Stats, actions: Stats) -> None:
         """Take over a dataset's ``get_obs_normalization_stats()`` and its like for actions."""
-        from offrl.normalize import Normalizer
-
         self.obs_normalizer = Normalizer(obs, self.device)
         self.action_normalizer = Normalizer(actions, self.device)
 

@@ -24,6 +24,12 @@ class LossConfig(Section):
     l1_weight: float = 0.0
     cos_weight: float = 0.0
 
+    @model_validator(mode="after")
+    def _learns_something(self) -> LossConfig:
+        if not (self.l2_weight or self.l1_weight or self.cos_weight):
+            raise ValueError("all weights are zero; give one of them a value")
+        return self
+
 
 class GaussianConfig(Section):
     enabled: bool = False
@@ -126,6 +132,8 @@ def algo_config_to_class(algo_config: BCConfig) -> tuple[type[BC], dict[str, Any
 
 
 class BC(PolicyAlgo):
+    """One network, ``policy``: ``pi(a | s, g)``."""
+
     def _create_networks(self) -> None:
         self.nets["policy"] = models.actor_from_config(self.algo_config, self.obs_spec, self.ac_dim)
 

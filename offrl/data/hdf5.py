@@ -72,12 +72,6 @@ class DemoFile:
             ) from None
         return names[:limit]
 
-    def demo_attribute(self, demo: str, name: str) -> Any:
-        return self._file[f"data/{demo}"].attrs.get(name)
-
-    def obs_keys(self, demo: str, group: str = "obs") -> list[str]:
-        return sorted(self._file.get(f"data/{demo}/{group}", {}))
-
     def has(self, demo: str, key: str) -> bool:
         return f"data/{demo}/{key}" in self._file
 
@@ -89,19 +83,10 @@ class DemoFile:
         """Shape of one step."""
         return self._dataset(demo, key).shape[1:]
 
-    def is_uint8(self, demo: str, key: str) -> bool:
-        return self._dataset(demo, key).dtype == np.uint8
-
-    def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        """``[sum(lengths), ...]`` of ``key`` over ``demos``: uint8 as it is, all else float32.
-
-        Raises ``ValueError`` for a missing key, a length that differs from that of the actions,
-        a shape that differs between demonstrations, and values that are not finite.
-        """
+    def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
+        """``ValueError`` for a key that a demonstration lacks, a length that differs from that of
+        the actions, a shape that differs between demonstrations, or values that are no numbers."""
         shape = self.shape(demos[0], key)
-        kind = np.uint8 if self.is_uint8(demos[0], key) else np.float32
-        rows = np.empty((int(lengths.sum()), *shape), dtype=kind)
-        start = 0
         for demo, length in zip(demos, lengths, strict=True):
             dataset = self._dataset(demo, key)
             if dataset.shape != (length, *shape):
@@ -109,16 +94,31 @@ class DemoFile:
                     f"{self.path}: data/{demo}/{key} has shape {list(dataset.shape)}, but the "
                     f"demo's actions and the other demos ask for {[int(length), *shape]}"
                 )
-            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, rows[start : start + length])
+            if dataset.dtype.kind not in "fiub":
+                raise ValueError(f"{self.path}: data/{demo}/{key} holds no numbers")
+
+    def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
+        """``[sum(lengths), ...]`` of ``key`` over ``demos``: uint8 as it is, all else float32.
+
+        Raises as ``check`` does, and for values that are not finite.
+        """
+        self.check(demos, key, lengths)
+        kind = np.uint8 if self._dataset(demos[0], key).dtype == np.uint8 else np.float32
+        rows = np.empty((int(lengths.sum()), *self.shape(demos[0], key)), dtype=kind)
+        start = 0
+        for demo, length in zip(demos, lengths, strict=True):
+            part = rows[start : start + length]
+            self._dataset(demo, key).read(h5py.h5s.ALL, h5py.h5s.ALL, part)
             start += length
-        if kind is np.float32:
-            self._check_finite(rows, demos, key, lengths)
+        self._check_finite(rows, demos, key, lengths)
         return rows
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
         rows = self._file[f"data/{demo}/{key}"][start:stop]
-        return rows if rows.dtype == np.uint8 else rows.astype(np.float32)
+        rows = rows if rows.dtype == np.uint8 else rows.astype(np.float32)
+        self._check_finite(rows, [demo], key, np.array([len(rows)]), start)
+        return rows
 
     def _dataset(self, demo: str, key: str) -> h5py.h5d.DatasetID:
         if demo not in self._groups:
@@ -134,17 +134,23 @@ class DemoFile:
             ) from None
 
     def _check_finite(
-        self, rows: np.ndarray, demos: Sequence[str], key: str, lengths: np.ndarray
+        self,
+        rows: np.ndarray,
+        demos: Sequence[str],
+        key: str,
+        lengths: np.ndarray,
+        first_step: int = 0,
     ) -> None:
         # One sum is the cheap test for all: any NaN or infinity makes it not finite.
-        if np.isfinite(np.sum(rows, dtype=np.float64)):
+        if rows.dtype == np.uint8 or np.isfinite(np.sum(rows, dtype=np.float64)):
             return
         row = int(np.argwhere(~np.isfinite(rows))[0, 0])
         ends = np.cumsum(lengths)
         demo = int(np.searchsorted(ends, row, side="right"))
+        step = first_step + row - int(ends[demo] - lengths[demo])
         raise ValueError(
-            f"{self.path}: data/{demos[demo]}/{key} holds NaN or infinity at step "
-            f"{row - int(ends[demo] - lengths[demo])}; remove the demo or use a filter key"
+            f"{self.path}: data/{demos[demo]}/{key} holds NaN or infinity at step {step}; remove "
+            "the demo or use a filter key"
         )
 
 

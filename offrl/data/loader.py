@@ -27,7 +27,7 @@ class BatchLoader:
         if batch_size > len(dataset):
             raise ValueError(
                 f"train.batch_size: {batch_size} is more than the {len(dataset)} windows of "
-                f"{dataset.hdf5_path}; lower it"
+                f"{dataset.hdf5_path} ({dataset.n_demos} demos); lower it"
             )
         self.dataset = dataset
         self.batch_size = batch_size
@@ -50,6 +50,8 @@ class BatchLoader:
                 sampler=self._indices(),  # type: ignore[arg-type]
                 batch_size=None,
                 num_workers=self.num_workers,
+                # Its own: it draws a seed for its workers, which must not touch the global state.
+                generator=torch.Generator(),
             )
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,11 @@ from offrl.data.statistics import Statistics, action_statistics, obs_statistics
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
+
+
+@cache
+def _say_once(message: str) -> None:
+    log.info(message)
 
 
 class SequenceDataset(Dataset):
@@ -120,7 +126,7 @@ class SequenceDataset(Dataset):
         wants_next = self.load_next_obs or self.goal_mode is not None
         self._derives_next_obs = wants_next and not file.has(first, "next_obs")
         if self._derives_next_obs:
-            log.info("%s has no next_obs: taken from the obs one step later", self.hdf5_path)
+            _say_once(f"{self.hdf5_path} has no next_obs: taken from the obs one step later")
         groups = ["obs", "next_obs"] if wants_next and not self._derives_next_obs else ["obs"]
         for key in self.obs_keys:
             is_vector = len(self.obs_shapes[key]) <= 1
@@ -130,9 +136,15 @@ class SequenceDataset(Dataset):
                 if cached:
                     self._arrays[path] = torch.from_numpy(file.read(self.demos, path, self.lengths))
                 else:
+                    file.check(self.demos, path, self.lengths)
                     self._streamed.add(path)
             if self.hdf5_normalize_obs and is_vector:
-                rows = file.read(self.demos, f"obs/{key}", self.lengths)
+                path = f"obs/{key}"
+                rows = (
+                    self._arrays[path].numpy()
+                    if cached
+                    else file.read(self.demos, path, self.lengths)
+                )
                 self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
 
         for key in self.dataset_keys:
@@ -205,8 +217,8 @@ class SequenceDataset(Dataset):
             begin, last = self._begin[indices][:, None], self._last[indices][:, None]
         rows = steps if begin is None else torch.minimum(torch.maximum(steps, begin), last)
 
-        batch: dict[str, Any] = {key: self._gather(key, rows) for key in self.dataset_keys}
-        batch["actions"] = self._gather("actions", rows)
+        keys = dict.fromkeys((*self.dataset_keys, "actions"))
+        batch: dict[str, Any] = {key: self._gather(key, rows) for key in keys}
         batch["obs"] = self._gather_obs("obs", rows, last)
         if self.load_next_obs:
             batch["next_obs"] = self._gather_obs("next_obs", rows, last)
@@ -245,6 +257,9 @@ class SequenceDataset(Dataset):
             return torch.stack([self._read_window(path, window) for window in rows.cpu().numpy()])
         array = self._arrays[path]
         return array.index_select(0, rows.flatten()).view(*rows.shape, *array.shape[1:])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open_file": None}  # each process opens the file for itself
 
     def _read_window(self, path: str, rows: np.ndarray) -> Tensor:
         if self._open_file is None:

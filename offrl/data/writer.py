@@ -26,7 +26,7 @@ class DemoWriter:
             raise FileExistsError(f"{path} exists; choose another name or move it away")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        self._file = h5py.File(self._partial, "w", libver="latest")
+        self._file = h5py.File(self._partial, "w", libver=("earliest", "v110"))
         self._data = self._file.create_group("data")
         self._data.attrs["env_args"] = json.dumps(env_args, indent=4)
         self._total = 0

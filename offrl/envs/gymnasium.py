@@ -20,7 +20,11 @@ class GymnasiumEnv(gymnasium.Wrapper):
     """
 
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
-        super().__init__(gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs)))
+        try:
+            env = gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
+        except TypeError:  # one that cannot render
+            env = gymnasium.make(env_name, **env_kwargs)
+        super().__init__(env)
         self._args = {
             "env_name": env_name,
             "env_version": gymnasium.__version__,

@@ -172,14 +172,16 @@ def _import_robosuite() -> Any:
     """Import robosuite quietly, also where no rendering library is installed."""
     if "robosuite" in sys.modules:
         return sys.modules["robosuite"]
+    has_opencv = True
     try:
         import cv2  # noqa: F401
     except ImportError:
         # OpenCV needs libGL to be imported; robosuite needs it only for windows on a screen.
+        has_opencv = False
         sys.modules["cv2"] = types.ModuleType("cv2")
-    environ = os.environ.copy()
+    chosen, disabled = os.environ.get("MUJOCO_GL"), logging.root.manager.disable
     # mujoco chooses a back end when imported, and cannot be imported with one that is not there.
-    os.environ.setdefault("MUJOCO_GL", working_backend() or "disabled")
+    os.environ["MUJOCO_GL"] = chosen or working_backend() or "disabled"
     logging.disable(logging.WARNING)
     try:
         import mujoco  # noqa: F401 (before robosuite, which overwrites MUJOCO_GL)
@@ -189,8 +191,11 @@ def _import_robosuite() -> Any:
             f"robosuite is not usable here ({error}): pip install robosuite==1.5.2 'mujoco<3.10'"
         ) from error
     finally:
-        logging.disable(logging.NOTSET)
-        os.environ.clear()
-        os.environ.update(environ)
+        logging.disable(disabled)
+        os.environ.pop("MUJOCO_GL")
+        if chosen is not None:
+            os.environ["MUJOCO_GL"] = chosen
+        if not has_opencv:
+            del sys.modules["cv2"]
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
     return robosuite

@@ -46,6 +46,7 @@ class EpisodeResult:
     length: int = 0
     frames: list[np.ndarray] = field(default_factory=list)
     trajectory: dict[str, Any] | None = None
+    no_video: str | None = None  # why there are no (more) frames
     error: str | None = None
 
 
@@ -86,7 +87,7 @@ def run_episode(env: Any, request: EpisodeRequest, connection: Connection) -> Ep
     obs, _ = env.reset(seed=request.seed)
     for step in range(request.horizon):
         if request.frame_every and step % request.frame_every == 0:
-            result.frames.append(env.render())
+            _film(env, result)
         connection.send(("obs", obs))
         action = connection.recv()
         if trajectory:
@@ -100,10 +101,19 @@ def run_episode(env: Any, request: EpisodeRequest, connection: Connection) -> Ep
         if terminated or truncated or (result.success and request.terminate_on_success):
             break
     if request.frame_every:
-        result.frames.append(env.render())
+        _film(env, result)
     if trajectory:
         result.trajectory = trajectory.arrays()
     return result
+
+
+def _film(env: Any, result: EpisodeResult) -> None:
+    """Add a frame; a camera that fails costs the video, not the episode."""
+    if result.no_video is None:
+        try:
+            result.frames.append(env.render())
+        except Exception as error:
+            result.no_video = _describe(error)
 
 
 class _Recorder:
@@ -174,7 +184,10 @@ class _Worker:
         return f": {lines[-1]}" if lines else ""
 
     def exit_status(self) -> str:
-        code = self._process.wait(timeout=10)
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            return "does not exit"
         return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
     def kill(self) -> None:
@@ -201,7 +214,7 @@ class EnvPool:
         self.env_args = dict(env_args)
         self.timeout = timeout
         self.gl_backend = gl_backend
-        self.num_workers = num_workers or os.cpu_count() or 1
+        self.num_workers = num_workers or len(os.sched_getaffinity(0))
         self._workers: dict[int, _Worker] = {}
         self._environ = os.environ | {
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
@@ -255,7 +268,7 @@ class EnvPool:
                     if kind != "error":  # nothing is left to work with
                         self._kill(slot)
                     if attempts[job] < ATTEMPTS:
-                        todo.append(job)
+                        todo.appendleft(job)
                     else:
                         yield EpisodeResult(requests[job], error=content)
                 if waiting and policy is not None:
@@ -297,10 +310,10 @@ class EnvPool:
                 yield slot, worker.connection.recv()
             except (EOFError, OSError):
                 yield slot, ("lost", f"worker ended ({worker.exit_status()}){worker.last_words()}")
-        if not ready:
-            for slot in slots.values():
-                if time.monotonic() - self._workers[slot].last_heard >= self.timeout:
-                    yield slot, ("lost", f"worker silent for {self.timeout:g} s")
+        now = time.monotonic()
+        for connection, slot in slots.items():
+            if connection not in ready and now - self._workers[slot].last_heard >= self.timeout:
+                yield slot, ("lost", f"worker silent for {self.timeout:g} s")
 
     def _kill(self, slot: int) -> None:
         self._workers.pop(slot).kill()

@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        dest="overrides",
         help="any config key, dotted; the value is read as JSON; repeatable",
     )
     parser.add_argument(
@@ -65,9 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.resume:
         others = [
-            name
+            name.replace("_", "-")
             for name, value in vars(args).items()
-            if value and name not in ("resume", "command")
+            if name not in ("resume", "command") and value not in (None, [])
+            if value is not False
         ]
         if others:
             raise ValueError(
@@ -101,13 +101,16 @@ def _config(args: argparse.Namespace) -> Any:
             content = merge(content, {section: {name: value}})
     if args.debug:
         content = merge(content, DEBUG)
-    for override in args.overrides:
+    for override in args.set:
         content = merge(content, parse_override(override))
     return config_factory(content["algo_name"], content)
 
 
 def _train(config: Any, resume: str | None) -> int:
+    from contextlib import ExitStack
+
     from offrl.checkpoint import policy_from_checkpoint, read_checkpoint
+    from offrl.rollout import RolloutPolicy
     from offrl.training import Checkpointer, Evaluator, Logger, Progress, RunFolder, Trainer
     from offrl.training.plot import write_learning_curve
     from offrl.training.progress import success_line
@@ -122,25 +125,26 @@ def _train(config: Any, resume: str | None) -> int:
         state = read_checkpoint(run.last_checkpoint)
         trainer.restore(state)
         checkpointer.restore(state)
-    evaluator = Evaluator(trainer)
-    logger = Logger(trainer)
-    progress = Progress(trainer)
-    log.info("run folder: %s", trainer.run.path)
-    try:
-        for _ in progress(checkpointer(logger(evaluator(trainer())))):
-            pass
-        best, rate = checkpointer.best_checkpoint, "not measured"
-        if best is not None:
-            policy, _ = policy_from_checkpoint(best, device=trainer.device)
+    with ExitStack() as stack:
+        evaluator = Evaluator(trainer)
+        stack.callback(evaluator.close)
+        logger = Logger(trainer)
+        stack.callback(logger.close)
+        progress = Progress(trainer)
+        log.info("run folder: %s", trainer.run.path)
+        try:
+            for _ in progress(checkpointer(logger(evaluator(trainer())))):
+                pass
+            best, rate = checkpointer.best_checkpoint, "not measured"
+            policy = RolloutPolicy(trainer.algo)
+            if best is not None:
+                policy, _ = policy_from_checkpoint(best, device=trainer.device)
             for record in progress(logger(evaluator.test(policy))):
                 if record["type"] == "test":
                     rate = success_line(record["logs"])
-    except KeyboardInterrupt:
-        log.info("go on with: offrl train --resume %s", trainer.run.path)
-        raise
-    finally:
-        evaluator.close()
-        logger.close()
+        except KeyboardInterrupt:
+            log.info("go on with: offrl train --resume %s", trainer.run.path)
+            raise
     curve = write_learning_curve(trainer.run)
     results = {
         "result": rate,

@@ -11,6 +11,8 @@ from typing import Any
 from offrl.checkpoint import write_checkpoint
 from offrl.training.trainer import Record, Trainer
 
+CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first that is there
+
 
 class Checkpointer:
     """Writes ``last.pth`` and, when ``experiment.save`` says so, ``models/model_epoch_N-SHA8.pth``.
@@ -28,7 +30,7 @@ class Checkpointer:
             "best_valid_loss": math.inf,
             "best_return": -math.inf,
             "best_success_rate": -math.inf,
-            "best_checkpoint": None,  # file name, by the criterion asked for
+            "best_checkpoints": {},  # criterion -> file name
         }
         self._improved: set[str] = set()
         self._last_saved = time.monotonic()  # in models/
@@ -49,8 +51,9 @@ class Checkpointer:
     @property
     def best_checkpoint(self) -> Path | None:
         """The checkpoint to use: the best that was kept as such, else the last."""
-        if self.best["best_checkpoint"] is not None:
-            return self.trainer.run.models / self.best["best_checkpoint"]
+        for criterion in CRITERIA:
+            if criterion in self.best["best_checkpoints"]:
+                return self.trainer.run.models / self.best["best_checkpoints"][criterion]
         last = self.trainer.run.last_checkpoint
         return last if last.exists() else None
 
@@ -68,11 +71,10 @@ class Checkpointer:
                 self._improved.add("rollout_success_rate")
 
     def _save(self, epoch: int) -> None:
-        is_best = any(self.config[f"on_best_{criterion}"] for criterion in self._improved)
+        is_best = [c for c in CRITERIA if c in self._improved and self.config[f"on_best_{c}"]]
         self._improved.clear()
         path = self.trainer.run.checkpoint(epoch)
-        if is_best:
-            self.best["best_checkpoint"] = path.name
+        self.best["best_checkpoints"] |= dict.fromkeys(is_best, path.name)
         if is_best or self._is_due(epoch):
             self._write(path)
             self._last_saved = time.monotonic()

@@ -96,6 +96,11 @@ class Evaluator:
     def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
         if kind == "rollout" and self.trainer.config.experiment.keep_all_videos:
             kind = f"epoch_{self.trainer.epoch}"
+        for result in results:
+            if result.no_video:
+                self.no_video = result.no_video
+                log.warning("no video: %s", self.no_video)
+                return
         frames = video_frames(results)
         if frames:
             self.video = self.trainer.run.video(kind)

@@ -6,9 +6,9 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from offrl.training.trainer import Record, Trainer
 
@@ -94,10 +94,9 @@ class Logger:
         return {f"{group}/{name}{suffix}": value for name, value in record["logs"].items()}
 
     def _is_known_json(self, line: str) -> bool:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:  # the process was killed while it wrote this
+        if not line.endswith("\n"):  # the process was killed while it wrote this
             return False
+        record = json.loads(line)
         return self._is_known(record["type"], record["epoch"])
 
     def _is_known_csv(self, line: str) -> bool:
@@ -135,7 +134,7 @@ class Logger:
         )
 
 
-def _reopen(path: Path, keep: Any) -> Any:
+def _reopen(path: Path, keep: Callable[[str], bool]) -> TextIO:
     """Open for appending, after the lines that ``keep`` approves of."""
     if path.exists():
         with open(path, encoding="utf-8") as file:

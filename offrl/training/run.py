@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import fcntl
 import os
 import platform
 import subprocess
+import tempfile
 import time
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,20 +25,25 @@ class RunFolder:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.sha = git_commit().removesuffix("-dirty")
         self.last_checkpoint = self.path / "last.pth"
         self.models = self.path / "models"
         self.logs = self.path / "logs"
         self.videos = self.path / "videos"
 
+    @cached_property
+    def sha(self) -> str:
+        return git_commit().removesuffix("-dirty")
+
     @classmethod
     def create(cls, config: Config) -> RunFolder:
         """A new folder with the config in it: it appears complete, and nothing else is touched."""
         parent = Path(config.train.output_dir).expanduser() / config.experiment.name
-        unfinished = cls(parent / f".{os.getpid()}.partial")
         try:
+            parent.mkdir(parents=True, exist_ok=True)
+            unfinished = cls(tempfile.mkdtemp(dir=parent, prefix=".", suffix=".partial"))
+            unfinished.path.chmod(0o755)  # mkdtemp's folders are private
             for folder in (unfinished.models, unfinished.logs, unfinished.videos):
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir()
             unfinished.config_file.write_text(config.dump() + "\n", encoding="utf-8")
         except OSError as error:
             raise OSError(
@@ -44,14 +51,18 @@ class RunFolder:
                 "with --output"
             ) from None
         stamp = time.strftime("%Y%m%d%H%M%S")
-        for suffix in itertools.count():
-            path = parent / (f"{stamp}-{suffix}" if suffix else stamp)
+        path, suffix = parent / stamp, 0
+        while True:
             try:
-                return cls(unfinished.path.rename(path))  # fails where a run is already
+                run = cls(unfinished.path.rename(path))  # fails where a run is already
+                break
             except OSError:
                 if not path.exists():
                     raise
-        raise AssertionError("unreachable")
+                suffix += 1
+                path = parent / f"{stamp}-{suffix}"
+        run._lock()
+        return run
 
     @classmethod
     def open(cls, path: str | Path) -> tuple[RunFolder, Config]:
@@ -61,10 +72,20 @@ class RunFolder:
             raise FileNotFoundError(
                 f"{path}: not a run folder (no config-*.json); give OUTPUT/NAME/TIMESTAMP"
             )
-        for unfinished in Path(path).rglob(".*.partial*"):  # a killed process was writing these
+        run = cls(path)
+        run._lock()
+        for unfinished in run.path.rglob(".*.partial*"):  # a killed process was writing these
             unfinished.unlink()
         content = read_config_file(configs[0])
-        return cls(path), config_factory(content["algo_name"], content)
+        return run, config_factory(content["algo_name"], content)
+
+    def _lock(self) -> None:
+        """One process at a time; the lock ends with the process."""
+        self._folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{self.path}: another process is training in this folder") from None
 
     @property
     def config_file(self) -> Path:

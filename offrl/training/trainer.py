@@ -17,6 +17,7 @@ from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.training.run import RunFolder, provenance
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
+from offrl.tree import merge
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,11 @@ class Trainer:
         _check_supported(config)
         for entry in config.train.data:
             entry.path = str(find_file(entry.path))
+        resumes = run is not None and run.last_checkpoint.exists()
+        if resumes:
+            config.experiment.ckpt_path = None  # its weights have been overtaken
+        if config.experiment.ckpt_path is not None:
+            config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
         seed_everything(config.train.seed)
         self.config = config
         use_cuda = config.train.cuda and torch.cuda.is_available()
@@ -134,8 +140,8 @@ class Trainer:
     def _diverged(self, step: int) -> None:
         raise ValueError(
             f"the loss became NaN or infinite at step {step} (epoch {self.epoch}); lower the "
-            "learning rate (algo.optim_params) or set train.max_grad_norm. The last checkpoint "
-            "was written before that"
+            "learning rate (algo.optim_params) or set train.max_grad_norm. Checkpoints hold "
+            "earlier weights only"
         )
 
     # -- parts ------------------------------------------------------------------------------------
@@ -191,7 +197,11 @@ class Trainer:
         experiment = self.config.experiment
         if self.dataset.env_args is None:
             return None
-        env_args = {**self.dataset.env_args, **experiment.env_meta_update_dict}
+        env_args = merge(self.dataset.env_args, experiment.env_meta_update_dict)
+        groups = self.config.observation.modalities.to_dict().values()
+        if not any(group.get("rgb") or group.get("depth") for group in groups):
+            if env_args.get("env_kwargs", {}).get("use_camera_obs"):  # nobody would look at them
+                env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
         return env_args | ({"env_name": experiment.env} if experiment.env else {})
 
     def _make_algo(self) -> Algo:
@@ -208,7 +218,7 @@ class Trainer:
         )
         path = self.config.experiment.ckpt_path
         if path is not None:
-            _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=find_file(path))
+            _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=path)
             algo.deserialize({"nets": content["model"]["nets"]})
         return algo
 
@@ -248,7 +258,7 @@ class Trainer:
         self.loader.position = state["loader"]["position"]
         set_rng_state(state["rng"])
         now = self.config.meta.provenance
-        for key in ("num_threads", "dataset_fingerprint", "packages"):
+        for key in ("git_commit", "num_threads", "dataset_fingerprint", "packages"):
             if state["provenance"][key] != now[key]:
                 log.warning(
                     "resumed with another %s (%s, was %s): the weights may differ from those of "
@@ -297,6 +307,11 @@ def _check_supported(config: Config) -> None:
     """What must be said, and keys of robomimic's that must not be ignored silently."""
     if not config.train.data:
         raise ValueError("train.data: name a dataset, or give --dataset FILE.hdf5")
+    if config.experiment.rollout.enabled and any(config.observation.modalities.goal.values()):
+        raise ValueError(
+            "observation.modalities.goal: environments give no goals in this version; set "
+            "experiment.rollout.enabled=false"
+        )
     if config.experiment.additional_envs:
         raise ValueError("experiment.additional_envs: this version evaluates in one environment")
     if config.experiment.render:

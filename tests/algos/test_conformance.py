@@ -148,16 +148,24 @@ def test_acting_in_a_batch_equals_one_by_one(make, name, overrides, frame_stack)
             )
 
 
-def test_a_resumed_training_equals_an_uninterrupted_one(small_config, name, overrides):
-    config = small_config({"algo": overrides, "train": {"seq_length": 2}}, name)
+STREAMED = {"hdf5_cache_mode": None, "num_data_workers": 2, "frame_stack": 2}
+
+
+@pytest.mark.parametrize("train", [{"seq_length": 2}, STREAMED], ids=["in_memory", "streamed"])
+def test_a_resumed_training_equals_an_uninterrupted_one(small_config, name, overrides, train):
+    schedule = {"learning_rate": {"scheduler_type": "cosine", "step_every_batch": True}}
+    algo = overrides | {"optim_params": {"policy": schedule}}
+    config = small_config({"algo": algo, "train": train}, name)
     whole = Trainer(config)
     for record in whole():
         if record["type"] == "epoch" and record["epoch"] == 1:
             state = copy.deepcopy(whole.state())
+    end = whole.state()["rng"]
     later = Trainer(config)
     later.restore(state)
     list(later())
     assert later.step == whole.step == 15
+    assert torch.equal(end["torch"], later.state()["rng"]["torch"])
     assert same(whole.algo.nets.state_dict(), later.algo.nets.state_dict())
     assert same(*(map_leaves(torch.as_tensor, flat(t.algo.serialize())) for t in (whole, later)))
 

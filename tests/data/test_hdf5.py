@@ -48,10 +48,13 @@ def replace(file, key, value):
         (lambda f: f.move("data/demo_1", "data/second"), ["demo_0, demo_1", "second"]),
     ],
 )
-def test_broken_content_is_located(demos, change, words):
+@pytest.mark.parametrize("cache_mode", ["all", None])
+def test_broken_content_is_located(demos, change, words, cache_mode):
     edit(demos, change)
     with pytest.raises(ValueError) as error:
-        load(demos)
+        dataset = load(demos, hdf5_cache_mode=cache_mode)
+        for i in range(len(dataset)):  # what stays in the file is looked at when it is read
+            dataset[i]
     for word in [str(demos), *words]:
         assert word in str(error.value)
 

@@ -88,6 +88,23 @@ def test_a_trajectory_holds_what_happened():
     assert result.total_reward == pytest.approx(trajectory["rewards"].sum())
 
 
+def test_a_camera_that_fails_costs_no_episode():
+    with EnvPool(toy_args(blind=True), 1) as pool:
+        (result,) = run(pool, [0], frame_every=4)
+    assert result.error is None and result.length > 0
+    assert result.frames == [] and "no camera" in result.no_video
+
+
+def test_a_hung_worker_is_noticed_while_others_work():
+    args = toy_args(trouble={"0": "hang"}, slow=0.05)
+    with EnvPool(args, 2, timeout=3) as pool:
+        options = {"horizon": 40, "terminate_on_success": False}
+        requests = [EpisodeRequest(seed, **options) for seed in range(8)]
+        order = [r.request.seed for r in pool.run(requests, WalkHome())]
+    # Reported after two timeouts of 3 s; the other seven episodes take 2 s each, one by one.
+    assert sorted(order) == list(range(8)) and order[-1] != 0
+
+
 def test_frames_come_every_so_many_steps_and_at_the_end():
     with EnvPool(toy_args(), 1) as pool:
         result = run(pool, [0], horizon=6, terminate_on_success=False, frame_every=4)[0]

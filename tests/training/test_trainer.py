@@ -139,6 +139,13 @@ def test_training_starts_from_given_weights(small_config, tmp_path):
             {"observation": {"modalities": {"obs": {"rgb": ["position"], "low_dim": ["speed"]}}}},
             "rgb observations have no encoder",
         ),
+        (
+            {
+                "experiment": {"rollout": {"enabled": True}},
+                "observation": {"modalities": {"goal": {"low_dim": ["speed"]}}},
+            },
+            "environments give no goals",
+        ),
         ({"experiment": {"additional_envs": ["Stack"]}}, "experiment.additional_envs"),
     ],
 )

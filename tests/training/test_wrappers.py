@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import os
 
 import h5py
 import pytest
@@ -68,7 +69,8 @@ def test_evaluation_does_not_change_training(toy_config):
 
 
 def test_training_survives_simulators_that_do_not(toy_config, caplog):
-    args = toy_args(trouble={str(1_000_000 + i): "kill" for i in range(4)})
+    # Laid over the dataset's env_args, whose other parts stay.
+    args = {"env_kwargs": {"trouble": {str(1_000_000 + i): "kill" for i in range(4)}}}
     overrides = {
         "experiment": {
             "env_meta_update_dict": args,
@@ -180,6 +182,31 @@ def test_checkpoints_are_kept_when_asked_for(small_config, save, epochs):
     assert state["best_valid_loss"] == 0.4 and state["best_success_rate"] == 0.9
     if save["on_best_rollout_success_rate"]:
         assert checkpointer.best_checkpoint == trainer.run.checkpoint(2)
+
+
+def test_the_best_by_success_goes_before_the_best_by_validation(small_config):
+    save = {"every_n_epochs": None, "on_best_validation": True}
+    trainer = Trainer(small_config({"experiment": {"save": save}}))
+
+    def scored(records):
+        for record in records:
+            if record["type"] == "epoch":
+                epoch = record["epoch"]
+                yield trainer.record("valid", {"Loss": 1 / epoch})
+                yield trainer.record("rollout", {"Success_Rate": 1 / epoch, "Return": 0.0})
+            yield record
+
+    checkpointer = Checkpointer(trainer)
+    list(checkpointer(scored(trainer())))
+    assert checkpointer.best_checkpoint == trainer.run.checkpoint(1)
+
+
+def test_one_process_trains_in_a_folder_at_a_time(small_config):
+    run = RunFolder.create(small_config())
+    with pytest.raises(ValueError, match="another process is training"):
+        RunFolder.open(run.path)
+    os.close(run._folder)
+    RunFolder.open(run.path)
 
 
 def test_saving_can_be_switched_off(small_config):
