@@ -73,9 +73,6 @@ KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
 Count = Annotated[int, Field(ge=1)]
 
 
-# -- experiment -----------------------------------------------------------------------------------
-
-
 class LoggingConfig(Section):
     terminal_output_to_txt: bool = True
     log_tb: bool = True
@@ -180,9 +177,6 @@ class TrainConfig(Section):
         return [{"path": str(e)} if isinstance(e, (str, Path)) else e for e in entries]
 
 
-# -- algo -----------------------------------------------------------------------------------------
-
-
 class LearningRateConfig(Section):
     """``multistep``: times ``decay_factor`` at each epoch of ``epoch_schedule``; ``linear``: down
     to ``decay_factor`` at the one epoch named there; ``cosine``: ``warmup_steps`` up, then
@@ -231,17 +225,16 @@ class AlgoConfig(Section):
 # -- observation ----------------------------------------------------------------------------------
 
 
-def _modalities(low_dim: list[str]) -> dict[str, list[str]]:
-    return Map(low_dim=low_dim, rgb=[], depth=[], scan=[])
-
-
 class ModalitiesConfig(Section):
     """Which observation keys a policy sees, by group and modality."""
 
-    obs: KeyLists = _modalities(
-        ["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"]
+    obs: KeyLists = Map(
+        low_dim=["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"],
+        rgb=[],
+        depth=[],
+        scan=[],
     )
-    goal: KeyLists = _modalities([])
+    goal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])
 
 
 class EncoderConfig(Section):
@@ -297,7 +290,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     try:
         return model.model_validate(merge(defaults, overrides))
     except ValidationError as error:
-        raise ValueError(_explain(error, defaults)) from None
+        raise ValueError("; ".join(_explain(e, defaults) for e in error.errors())) from None
 
 
 @cache
@@ -305,11 +298,7 @@ def _config_class(algo_section: type[AlgoConfig]) -> type[Config]:
     return create_model("Config", __base__=Config, algo=(algo_section, algo_section()))
 
 
-def _explain(error: ValidationError, defaults: Mapping[str, Any]) -> str:
-    return "; ".join(_explain_one(e, defaults) for e in error.errors())
-
-
-def _explain_one(error: Any, defaults: Mapping[str, Any]) -> str:
+def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{path}: unknown config key.{_nearest(error['loc'], defaults)}"

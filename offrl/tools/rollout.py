@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
+from typing import Any
 
 HELP = "evaluate a checkpoint, film it, record what it does as a dataset"
 EPILOG = (
@@ -31,19 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from contextlib import nullcontext
-    from pathlib import Path
-
     from tqdm import tqdm
 
     from offrl.checkpoint import policy_from_checkpoint
-    from offrl.data.writer import DemoWriter
     from offrl.envs.rendering import INSTALL_HINT, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
     from offrl.rollout import TEST_SEEDS, evaluate, summarize
-    from offrl.training.evaluator import video_frames, write_video
     from offrl.training.progress import success_line
 
+    if args.n < 1:
+        raise ValueError(f"--n {args.n}: run at least one episode")
     for path in (args.video, args.record, args.json):
         if path and Path(path).exists():
             raise FileExistsError(f"{path} exists; choose another name or move it away")
@@ -73,22 +72,36 @@ def run(args: argparse.Namespace) -> int:
         episodes = evaluate(policy, pool, requests)
         results = list(tqdm(episodes, total=args.n, unit="episode"))
     results.sort(key=lambda r: r.request.seed)
-
     logs = summarize(results)
     print(success_line(logs))
-    with DemoWriter(args.record, env_args) if args.record else nullcontext() as writer:
-        for result in results:
-            if writer and result.trajectory:
-                writer.write(result.trajectory, seed=result.request.seed, success=result.success)
-    if args.video:
-        write_video(args.video, video_frames(results), fps=20)
-    if args.json:
-        Path(args.json).write_text(json.dumps(logs, indent=4) + "\n", encoding="utf-8")
-    for path in filter(None, (args.video, args.record, args.json)):
-        print(path)
     for result in results:
         if result.error:
             print(f"seed {result.request.seed} was not run: {result.error}")
     if not logs["n"]:
         raise ValueError("no episode could be run")
+    _write(args, env_args, results, logs)
     return 0
+
+
+def _write(
+    args: argparse.Namespace, env_args: dict[str, Any], results: list[Any], logs: dict[str, float]
+) -> None:
+    from offrl.data.writer import DemoWriter
+    from offrl.training.evaluator import video_frames, write_video
+
+    if args.record:
+        with DemoWriter(args.record, env_args) as writer:
+            for result in results:
+                if result.trajectory:
+                    seed, success = result.request.seed, result.success
+                    writer.write(result.trajectory, seed=seed, success=success)
+    if args.json:
+        Path(args.json).write_text(json.dumps(logs, indent=4) + "\n", encoding="utf-8")
+    if args.video:
+        frames = video_frames(results)
+        if not frames:
+            reason = next((r.no_video for r in results if r.no_video), "no episode was filmed")
+            raise ValueError(f"--video: {reason}")
+        write_video(args.video, frames, fps=20)
+    for path in filter(None, (args.record, args.json, args.video)):
+        print(path)
