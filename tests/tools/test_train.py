@@ -265,7 +265,11 @@ def test_resuming_what_is_no_run_says_so(tmp_path, capsys):
 
 def test_an_interrupt_says_how_to_go_on(config_file, tmp_path):
     process = subprocess.Popen(
-        [*TRAIN, "--config", config_file(LONG)], stderr=subprocess.PIPE, text=True
+        [*TRAIN, "--config", config_file(LONG)],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs the tests in the background makes them, and us, ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     folder = tmp_path / "runs" / "test"
     wait_for(lambda: any(map(num_epochs, folder.glob("2*"))), process)
