@@ -11,8 +11,11 @@ import json
 import logging
 import os
 import pickle
+import signal
+import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +36,33 @@ def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write beside, sync, rename: at any moment the old file or the new one is there, whole."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with open(partial, "wb") as file:
-        torch.save(map_leaves(lambda leaf: leaf, content), file)  # plain dicts only
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    with _interrupts_wait():
+        with open(partial, "wb") as file:
+            torch.save(map_leaves(lambda leaf: leaf, content), file)  # plain dicts only
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let Ctrl-C take effect afterwards: torch makes another error of one in mid-write."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
-        os.fsync(folder)
+        yield
     finally:
-        os.close(folder)
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

@@ -1,3 +1,6 @@
+import os
+import signal
+
 import pytest
 import torch
 from toy_env import toy_args
@@ -99,6 +102,24 @@ def test_another_algorithm_is_refused(checkpoint):
     state = trainer.state() | {"algo_name": "iql"}
     with pytest.raises(ValueError, match="a checkpoint of 'iql'; this run trains 'bc'"):
         trainer.restore(state)
+
+
+def test_an_interrupt_waits_for_the_end_of_a_write(checkpoint, monkeypatch):
+    path, trainer = checkpoint
+    save = torch.save
+
+    def interrupted(content, file):
+        os.kill(os.getpid(), signal.SIGINT)
+        save(content, file)
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write_checkpoint(path.with_name("new.pth"), trainer.state())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert read_checkpoint(path.with_name("new.pth"))["algo_name"] == "bc"
 
 
 def test_a_write_that_fails_leaves_the_old_file(checkpoint, monkeypatch):
