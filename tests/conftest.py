@@ -11,8 +11,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import h5py  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 from offrl import config_factory  # noqa: E402
+
+# A busy machine is no failure.
+settings.register_profile("offrl", deadline=None)
+settings.load_profile("offrl")
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"

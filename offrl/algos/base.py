@@ -126,7 +126,7 @@ class Algo:
         optimizer, limit = self.optimizers[name], self.global_config.train.max_grad_norm
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        parameters = list(self.nets[name].parameters())
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if limit is None:
             norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
             norm = torch.linalg.vector_norm(torch.stack(norms))

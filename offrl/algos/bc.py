@@ -153,13 +153,14 @@ class BC(PolicyAlgo):
     ) -> dict[str, torch.Tensor]:
         with torch.set_grad_enabled(not validate):
             pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"])
-            terms = {
-                name: masked_mean(term, batch["pad_mask"])
-                for name, term in pi.losses(batch["actions"]).items()
-            }
-            weights = {name: self._weight(name) for name in terms}
-            # A term without weight is for the log: it must not cost a backward pass.
-            loss = sum(w * terms[name] for name, w in weights.items() if w)
+            weights = {term: self._weight(term) for term in pi.LOSSES}
+            terms = {}
+            for term, weight in weights.items():
+                # One without weight is for the log alone: it needs no graph.
+                with torch.set_grad_enabled(not validate and weight != 0):
+                    loss = pi.loss(term, batch["actions"])
+                    terms[term] = masked_mean(loss, batch["pad_mask"])
+            loss = sum(weight * terms[term] for term, weight in weights.items() if weight)
 
         info = {"loss": loss.detach()} | {name: term.detach() for name, term in terms.items()}
         if not validate:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from offrl.models.linear import Linear
 from offrl.registry import HEADS
 
 EVAL_STD = 1e-4  # the standard deviation that robomimic acts with at evaluation
@@ -43,13 +44,15 @@ def random_rows(
 class ActionDistribution:
     """Interface of a head's output; subclasses are dataclasses of tensors ``[B, T, ...]``."""
 
+    LOSSES: ClassVar[tuple[str, ...]] = ("nll",)
+
     def at(self: Self, step: int) -> Self:
         """The distribution at one time step, over actions ``[B, A]``."""
         return type(self)(*(getattr(self, f.name)[:, step] for f in fields(self)))  # type: ignore[arg-type]
 
-    def losses(self, actions: Tensor) -> dict[str, Tensor]:
-        """Loss terms per time step, ``[B, T]`` each."""
-        return {"nll": -self.log_prob(actions)}
+    def loss(self, term: str, actions: Tensor) -> Tensor:
+        """One of ``LOSSES`` per time step, ``[B, T]``."""
+        return -self.log_prob(actions)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """``[B, T, A] -> [B, T]``"""
@@ -70,16 +73,16 @@ class ActionDistribution:
 class Deterministic(ActionDistribution):
     """One action, no density."""
 
+    LOSSES = ("l2", "l1", "cos")
     action: Tensor
 
-    def losses(self, actions: Tensor) -> dict[str, Tensor]:
-        """Squared error, Huber error ("l1" in robomimic) and the angle between the first three
+    def loss(self, term: str, actions: Tensor) -> Tensor:
+        """Squared error, Huber error ("l1" in robomimic) or the angle between the first three
         components, which are the translation of the end effector by convention."""
-        return {
-            "l2": F.mse_loss(self.action, actions, reduction="none").mean(-1),
-            "l1": F.smooth_l1_loss(self.action, actions, reduction="none").mean(-1),
-            "cos": 1.0 - F.cosine_similarity(self.action[..., :3], actions[..., :3], dim=-1),
-        }
+        if term == "cos":
+            return 1.0 - F.cosine_similarity(self.action[..., :3], actions[..., :3], dim=-1)
+        error = {"l2": F.mse_loss, "l1": F.smooth_l1_loss}[term]
+        return error(self.action, actions, reduction="none").mean(-1)
 
     def sample(self, generators: Generators | None = None) -> Tensor:
         return self.action
@@ -152,7 +155,7 @@ class DeterministicHead(nn.Module):
 
     def __init__(self, input_dim: int, ac_dim: int):
         super().__init__()
-        self.action = nn.Linear(input_dim, ac_dim)
+        self.action = Linear(input_dim, ac_dim)
 
     def forward(self, features: Tensor) -> Deterministic:
         return Deterministic(torch.tanh(self.action(features)))
@@ -175,8 +178,8 @@ class GaussianHead(nn.Module):
         fixed_std: bool = False,
     ):
         super().__init__()
-        self.mean = nn.Linear(input_dim, ac_dim)
-        self.scale = None if fixed_std else nn.Linear(input_dim, ac_dim)
+        self.mean = Linear(input_dim, ac_dim)
+        self.scale = None if fixed_std else Linear(input_dim, ac_dim)
         self.init_std, self.min_std = init_std, min_std
         self.std_activation = std_activation
 
@@ -204,9 +207,9 @@ class GMMHead(nn.Module):
         std_activation: str = "softplus",
     ):
         super().__init__()
-        self.mean = nn.Linear(input_dim, num_modes * ac_dim)
-        self.scale = nn.Linear(input_dim, num_modes * ac_dim)
-        self.logits = nn.Linear(input_dim, num_modes)
+        self.mean = Linear(input_dim, num_modes * ac_dim)
+        self.scale = Linear(input_dim, num_modes * ac_dim)
+        self.logits = Linear(input_dim, num_modes)
         self.num_modes, self.min_std = num_modes, min_std
         self.std_activation = std_activation
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from offrl.models.linear import Linear
 from offrl.registry import TRUNKS
 
 
@@ -19,7 +20,7 @@ class MLP(nn.Module):
         dims = [input_dim, *layer_dims]
         layers: list[nn.Module] = []
         for size_in, size_out in zip(dims, dims[1:], strict=False):
-            layers += [nn.Linear(size_in, size_out), nn.ReLU()]
+            layers += [Linear(size_in, size_out), nn.ReLU()]
         self.layers = nn.Sequential(*layers)
         self.output_dim = dims[-1]
 

@@ -21,7 +21,7 @@ def expected_window(rows, start, frame_stack, seq_length):
     return np.stack([rows[min(max(step, 0), len(rows) - 1)] for step in steps]), inside
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(4, 9), min_size=1, max_size=4),
     frame_stack=st.integers(1, 4),

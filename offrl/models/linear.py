@@ -1,0 +1,61 @@
+"""``nn.Linear``, with oneDNN's kernels on the CPU.
+
+PyTorch multiplies float32 matrices with MKL, which on AMD processors leaves AVX-512 unused;
+oneDNN, which PyTorch ships as well, is about twice as fast there and as fast elsewhere
+(``docs/benchmarks.md``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class Linear(nn.Linear):
+    """``y = x W^T + b``, ``[..., input_dim]`` to ``[..., output_dim]``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not (HAS_ONEDNN and _is_plain(input) and _is_plain(self.weight)):
+            return super().forward(input)
+        rows = input.reshape(-1, self.in_features)
+        output = _OneDNNLinear.apply(rows, self.weight, self.bias)
+        return output.reshape(*input.shape[:-1], self.out_features)
+
+
+def _is_plain(x: Tensor) -> bool:
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and x.numel() > 0
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+class _OneDNNLinear(Function):
+    """``x W^T + b`` of ``x`` ``[N, I]``, ``W`` ``[O, I]`` and ``b`` ``[O]``, or no ``b``.
+
+    The gradients are products of the same kind, so they can be differentiated again.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Any) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            _OneDNNLinear.apply(grad, weight.t(), None) if of_x else None,
+            _OneDNNLinear.apply(grad.t(), x.t(), None) if of_weight else None,
+            grad.sum(0) if of_bias else None,
+        )
