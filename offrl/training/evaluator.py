@@ -102,9 +102,15 @@ class Evaluator:
                 log.warning("no video: %s", self.no_video)
                 return
         frames = video_frames(results)
-        if frames:
-            self.video = self.trainer.run.video(kind)
-            write_video(self.video, frames)
+        if not frames:
+            return
+        path = self.trainer.run.video(kind)
+        try:
+            write_video(path, frames)
+            self.video = path
+        except Exception as error:  # a video is not worth a training
+            self.no_video = f"{path} could not be written ({error})"
+            log.warning("no video: %s", self.no_video)
 
     def _report_crashes(self, results: Sequence[EpisodeResult]) -> None:
         crashed = [r for r in results if r.error]

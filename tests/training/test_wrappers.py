@@ -97,6 +97,17 @@ def test_a_dataset_without_an_environment_says_what_to_do(small_config):
         Evaluator(trainer)
 
 
+def test_a_video_that_cannot_be_written_ends_no_training(toy_config, caplog, monkeypatch):
+    def fail(path, frames):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("offrl.training.evaluator.write_video", fail)
+    monkeypatch.setattr("offrl.training.evaluator.working_backend", lambda: "egl")
+    trainer, _ = run_all(toy_config({"experiment": {"render_video": True}}))
+    assert trainer.epoch == 3
+    assert "no video: " in caplog.text and "no space left on device" in caplog.text
+
+
 def test_a_run_folder_holds_everything(toy_config):
     trainer, records = run_all(toy_config({"experiment": {"save": {"every_n_epochs": 2}}}))
     run = trainer.run
