@@ -21,11 +21,12 @@ lint: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 .venv/installed: .venv/bin/python setup.py
-	$(BIN)/python -m pip install --quiet -e ".[plot]"
+	@echo "installing into .venv (a minute or two; PyTorch is large)"
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e ".[plot]"
 	@touch $@
 
 .venv/installed-test: .venv/installed
-	$(BIN)/python -m pip install --quiet -e ".[test,plot]"
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e ".[test,plot]"
 	@touch $@
 
 clean:

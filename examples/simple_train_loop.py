@@ -28,7 +28,6 @@ def main() -> None:
         action_keys=config.train.action_keys,
         dataset_keys=config.train.dataset_keys,
         hdf5_normalize_obs=config.train.hdf5_normalize_obs,
-        filter_by_attribute="train",
         load_next_obs=False,
     )
     loader = DataLoader(dataset, batch_size=config.train.batch_size, shuffle=True, drop_last=True)

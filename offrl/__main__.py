@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 import traceback
@@ -14,6 +15,12 @@ from offrl import __version__, tools
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status. Errors that are the user's to mend are one line."""
+    # Threads that wait spin for so many rounds before they sleep: libgomp's default makes trainings
+    # side by side ten times slower, this one costs nothing (docs/benchmarks.md).
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    if os.getcwd() not in sys.path:  # a user's own algorithms, as with `python -m offrl`
+        sys.path.append(os.getcwd())
     commands = {
         module.name: importlib.import_module(f"offrl.tools.{module.name}")
         for module in pkgutil.iter_modules(tools.__path__)

@@ -112,7 +112,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message='Field name "validate"')
 
     class ExperimentConfig(Section):
-        name: str = "test"
+        name: str = "test"  # the run's folder below train.output_dir
         validate: bool = False  # type: ignore[assignment]
         logging: LoggingConfig = LoggingConfig()
         save: SaveConfig = SaveConfig()
@@ -127,6 +127,13 @@ with warnings.catch_warnings():
         rollout: RolloutConfig = RolloutConfig()
         env_meta_update_dict: FreeMap = {}
         ckpt_path: str | None = None  # start from these weights
+
+        @field_validator("name")
+        @classmethod
+        def _stays_inside(cls, name: str) -> str:
+            if not name or Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ValueError(f"{name!r} is no name of a folder below train.output_dir")
+            return name
 
 
 # -- train ----------------------------------------------------------------------------------------
@@ -167,6 +174,8 @@ class TrainConfig(Section):
     num_epochs: Count = 2000
     seed: int = Field(1, ge=0)
     max_grad_norm: float | None = Field(None, gt=0)
+    # offrl's own: padded steps count for nothing; robomimic trains on them.
+    mask_padded_steps: bool = True
 
     @field_validator("data", mode="before")
     @classmethod
@@ -242,6 +251,18 @@ class EncoderConfig(Section):
     core_kwargs: FreeMap = Map()
     obs_randomizer_class: str | list[str] | None = None
     obs_randomizer_kwargs: FreeMap | list[FreeMap] = Map()
+
+    def randomizers(self) -> list[tuple[str, dict[str, Any]]]:
+        """Name and arguments of each randomizer, in the order of their use."""
+        names, kwargs = self.obs_randomizer_class, self.obs_randomizer_kwargs
+        names = names if isinstance(names, list) else [names] if names else []
+        kwargs = kwargs if isinstance(kwargs, list) else [kwargs] * len(names)
+        if len(kwargs) != len(names):
+            raise ValueError(
+                f"obs_randomizer_kwargs: {len(kwargs)} maps for {len(names)} randomizers; give "
+                "one for each"
+            )
+        return list(zip(names, kwargs, strict=True))
 
 
 class ObservationConfig(Section):
@@ -349,9 +370,8 @@ def find_file(path: str | Path, *folders: str) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    raise FileNotFoundError(
-        f"{path}: no such file (looked for {', '.join(str(c) for c in candidates)})"
-    )
+    elsewhere = f" (looked for {', '.join(map(str, candidates))})" if candidates[1:] else ""
+    raise FileNotFoundError(f"{path}: no such file{elsewhere}")
 
 
 class _YamlLoader(yaml.SafeLoader):

@@ -41,6 +41,8 @@ class Registry:
             known = self.names()
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
+            if self.package and "." in name:
+                hint = " There is no such module here or among the installed packages."
             raise ValueError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}.")
         return self._entries[key]
 
@@ -56,18 +58,30 @@ class Registry:
         module = name if "." in name else f"{self.package}.{name}"
         try:
             importlib.import_module(module)
-            return True
-        except ModuleNotFoundError as error:
-            # Only "there is no such module" means an unknown name; a module that exists and
-            # misses one of its own imports is the user's to see.
-            if not (module == error.name or module.startswith(f"{error.name}.")):
-                raise
-            return False
+        except (ImportError, SyntaxError) as error:
+            # "There is no such module" means an unknown name; a module that exists and cannot be
+            # imported is the user's to see.
+            missing = getattr(error, "name", None) if type(error) is ModuleNotFoundError else None
+            if missing and (module == missing or module.startswith(f"{missing}.")):
+                return False
+            raise ValueError(f"{self.kind} {name!r}: importing {module} failed: {error}") from error
+        key = name.rpartition(".")[2]
+        if "." in name and key not in self._entries:
+            raise ValueError(
+                f"{self.kind} {name!r}: {module} was imported but registers no {self.kind} "
+                f"{key!r}; name it so where it registers"
+            )
+        return True
 
 
 ALGOS = Registry("algorithm", package="offrl.algos")
 ALGO_CONFIGS = Registry("algorithm", package="offrl.algos")
 HEADS = Registry("policy head")
 TRUNKS = Registry("trunk")
+MODALITIES = Registry("observation modality")
+CORES = Registry("encoder core")
+BACKBONES = Registry("image backbone")
+POOLINGS = Registry("pooling")
+RANDOMIZERS = Registry("randomizer")
 ENVS = Registry("environment type", package="offrl.envs")
 EXPERTS = Registry("scripted expert")

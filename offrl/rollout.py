@@ -110,7 +110,9 @@ class RolloutPolicy:
                 f"the policy needs the observation {', '.join(missing)}; the environment gave "
                 f"{', '.join(sorted(obs))}"
             )
-        return {key: np.asarray(obs[key]) for key in self.policy.obs_spec.keys(group)}
+        selected = {key: np.asarray(obs[key]) for key in self.policy.obs_spec.keys(group)}
+        self.policy.obs_spec.check_shapes({k: x.shape for k, x in selected.items()}, group)
+        return selected
 
     def _batch(self, rows: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
         """Observations by row as one batch ``[batch_size, ...]``; other rows are zero."""
@@ -120,7 +122,7 @@ class RolloutPolicy:
             batch[list(rows)] = leaves
             return torch.from_numpy(batch)
 
-        return self.policy.to_device(tree.gather(fill, list(rows.values())))
+        return tree.gather(fill, list(rows.values()))
 
     def _join_states(self, states: Mapping[int, Any]) -> Any:
         """States by row as one batch. A state of zeros is a start, and ``None`` is one for all."""

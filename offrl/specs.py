@@ -4,16 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from offrl.config import ObservationConfig
+from offrl.config import EncoderConfig, ObservationConfig
+from offrl.registry import MODALITIES
+
+
+class Modality:
+    """A kind of observation: how the file's arrays become what a network sees.
+
+    Derive from it and register the class under a name (``MODALITIES.register("touch")``) to use
+    that name in ``observation.modalities`` and ``observation.encoder``.
+    """
+
+    def shape(self, stored: Sequence[int]) -> tuple[int, ...]:
+        """The shape per time step that ``process`` returns for what is stored."""
+        return tuple(stored)
+
+    def process(self, x: Any) -> Any:
+        """Tensors ``[..., *stored]`` to float tensors ``[..., *shape]``."""
+        return x.float()
+
+
+MODALITIES.register("low_dim")(Modality)
+MODALITIES.register("scan")(Modality)
+
+
+@MODALITIES.register("depth")
+class Depth(Modality):
+    """``[H, W, 1]`` to ``[1, H, W]``."""
+
+    CHANNELS: tuple[int, ...] = (1,)
+
+    def shape(self, stored: Sequence[int]) -> tuple[int, ...]:
+        if len(stored) != 3 or stored[-1] not in self.CHANNELS:
+            allowed = " or ".join(map(str, self.CHANNELS))
+            raise ValueError(
+                f"images of shape {list(stored)}; images are stored as [H, W, C] with {allowed} "
+                "channels last"
+            )
+        height, width, channels = stored
+        return channels, height, width
+
+    def process(self, x: Any) -> Any:
+        return x.movedim(-1, -3).float()
+
+
+@MODALITIES.register("rgb")
+class RGB(Depth):
+    """uint8 ``[H, W, C]`` to ``[C, H, W]`` in [0, 1]."""
+
+    CHANNELS = (3, 1, 4)
+
+    def process(self, x: Any) -> Any:
+        if x.is_floating_point():
+            raise ValueError(
+                f"images of type {x.dtype}; rgb observations are uint8, 0 to 255, as recorded"
+            )
+        return super().process(x) / 255.0
 
 
 @dataclass(frozen=True)
 class ObsKey:
-    """One observation: its modality (``low_dim``, ``rgb``, ...) and shape per time step."""
+    """One observation: its modality, shape per time step and the config of its encoder."""
 
     modality: str
     shape: tuple[int, ...]
+    encoder: EncoderConfig
+
+    def process(self, x: Any) -> Any:
+        return MODALITIES[self.modality]().process(x)
 
 
 @dataclass(frozen=True)
@@ -27,17 +87,70 @@ class ObsSpec:
 
     @classmethod
     def from_config(cls, config: ObservationConfig, shapes: Mapping[str, Sequence[int]]) -> ObsSpec:
+        """``shapes`` are those that networks see: images ``[C, H, W]``."""
         groups = {}
-        for group, modalities in config.modalities.to_dict().items():
-            keys = {key: modality for modality, keys in modalities.items() for key in keys}
-            for key, modality in keys.items():
+        for group, modality_of in modalities(config).items():
+            for key, modality in modality_of.items():
                 if key not in shapes:
                     raise ValueError(
                         f"observation.modalities.{group}.{modality}: no shape is known for "
                         f"{key!r}; known: {', '.join(sorted(shapes))}"
                     )
-            groups[group] = {k: ObsKey(keys[k], tuple(shapes[k])) for k in sorted(keys)}
+            groups[group] = {
+                key: ObsKey(modality, tuple(shapes[key]), _encoder(config, modality))
+                for key, modality in sorted(modality_of.items())
+            }
         return cls(groups)
 
     def keys(self, group: str) -> list[str]:
         return list(self.groups.get(group, {}))
+
+    def check_shapes(self, stored: Mapping[str, Sequence[int]], group: str) -> None:
+        """``ValueError`` if an observation has another shape than the networks were made for."""
+        for key, spec in self.groups.get(group, {}).items():
+            if MODALITIES[spec.modality]().shape(stored[key]) != spec.shape:
+                raise ValueError(
+                    f"observation {key!r}: of shape {list(stored[key])}, but the policy was made "
+                    f"for {list(spec.shape)}"
+                )
+
+    def process(self, obs: Mapping[str, Any], group: str) -> dict[str, Any]:
+        """The group's observations as its networks see them; others are left out."""
+        processed = {}
+        for key, spec in self.groups.get(group, {}).items():
+            try:
+                processed[key] = spec.process(obs[key])
+            except ValueError as error:
+                raise ValueError(f"observation {key!r}: {error}") from None
+        return processed
+
+
+def modalities(config: ObservationConfig) -> dict[str, dict[str, str]]:
+    """The modality of each key, by group."""
+    return {
+        group: {key: modality for modality, keys in by_modality.items() for key in keys}
+        for group, by_modality in config.modalities.to_dict().items()
+    }
+
+
+def processed_shapes(
+    config: ObservationConfig, stored: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes that networks see, of those that a file or an environment has."""
+    shapes = {}
+    for modality_of in modalities(config).values():
+        for key, modality in modality_of.items():
+            try:
+                shapes[key] = MODALITIES[modality]().shape(stored[key])
+            except ValueError as error:
+                raise ValueError(f"observation {key!r} ({modality}): {error}") from None
+    return shapes
+
+
+def _encoder(config: ObservationConfig, modality: str) -> EncoderConfig:
+    if modality not in config.encoder:
+        raise ValueError(
+            f"observation.encoder: says nothing about {modality!r} observations; known: "
+            f"{', '.join(config.encoder)}"
+        )
+    return config.encoder[modality]

@@ -100,3 +100,9 @@ def test_a_summary_leaves_out_what_could_not_be_run():
     assert (logs["n"], logs["Crashed"], logs["Success_Rate"]) == (2, 1, 0.5)
     assert (logs["Return"], logs["Horizon"]) == (0.5, 7.0)
     assert summarize(results[2:]) == {"n": 0, "Crashed": 1}
+
+
+def test_an_observation_of_another_shape_is_named(policy):
+    policy.start_episode()
+    with pytest.raises(ValueError, match=r"'position': of shape \[4\], .* made for \[3\]"):
+        policy({"position": np.zeros(4), "speed": np.zeros(2)})

@@ -117,9 +117,15 @@ class Algo:
     def to_device(self, batch: Any) -> Any:
         return map_leaves(lambda x: x.to(self.device, torch.float32), batch)
 
-    def normalize_obs(self, obs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Observations ``{key: [B, T, D]}`` as the networks see them, in training and acting."""
-        return None if obs is None else self.obs_normalizer.normalize(obs)
+    def prepare_obs(
+        self, obs: Mapping[str, torch.Tensor] | None, group: str = "obs"
+    ) -> dict[str, torch.Tensor] | None:
+        """Raw observations ``{key: [B, T, ...]}`` as the networks see them, in training and
+        acting: on the device, processed by their modality, normalised."""
+        if obs is None:
+            return None
+        raw = {key: obs[key].to(self.device) for key in self.obs_spec.keys(group)}
+        return self.obs_normalizer.normalize(self.obs_spec.process(raw, group))
 
     def optimize(self, name: str, loss: torch.Tensor) -> torch.Tensor:
         """One optimizer step of ``nets[name]``; the squared norm of its (clipped) gradient."""
@@ -222,12 +228,14 @@ class PolicyAlgo(Algo):
         goal_dict: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """``{key: [B, ...]}`` (``[B, T, ...]`` if frames are stacked) to actions ``[B, A]``."""
-        obs = self.to_device(obs_dict)
-        if self.global_config.train.frame_stack == 1:
-            obs = map_leaves(lambda x: x[:, None], obs)
+        obs = self._with_time(obs_dict)
         with torch.no_grad():
-            action, self._state = self.act(obs, self.to_device(goal_dict), self._state)
+            action, self._state = self.act(obs, goal_dict, self._state)
         return action
+
+    def _with_time(self, obs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        stacked = self.global_config.train.frame_stack > 1
+        return obs if stacked else map_leaves(lambda x: x[:, None], obs)
 
     def reset(self) -> None:
         self._state = None

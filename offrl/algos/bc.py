@@ -6,7 +6,7 @@ maximum likelihood; the mixture is BC-GMM of Mandlekar et al. (2021, arXiv:2108.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from offrl import models
 from offrl.algos.base import PolicyAlgo, register_algo_factory_func
 from offrl.config import AlgoConfig, FreeMap, Map, OptimConfig, Section
+from offrl.tree import map_leaves
 
 
 class LossConfig(Section):
@@ -123,6 +124,16 @@ class BCConfig(AlgoConfig):
             on = [f"algo.{name}.enabled" for name in switches if self[name].enabled]
             if len(on) > 1:
                 raise ValueError(f"{' and '.join(on)} are both true; enable one of them")
+        transformer, prior = self.transformer, self.vae.prior
+        if transformer.pred_future_acs and not transformer.supervise_all_steps:
+            raise ValueError("algo.transformer.pred_future_acs: needs supervise_all_steps")
+        if prior.is_conditioned and not prior.learn:
+            raise ValueError("algo.vae.prior.is_conditioned: needs algo.vae.prior.learn")
+        if self.vae.enabled and not (self.vae.decoder.is_conditioned or prior.is_conditioned):
+            raise ValueError(
+                "algo.vae: neither decoder nor prior is conditioned, so the policy would see "
+                "nothing; set algo.vae.decoder.is_conditioned to true"
+            )
         return self
 
 
@@ -135,40 +146,87 @@ class BC(PolicyAlgo):
     """One network, ``policy``: ``pi(a | s, g)``."""
 
     def _create_networks(self) -> None:
-        self.nets["policy"] = models.actor_from_config(self.algo_config, self.obs_spec, self.ac_dim)
+        make = models.vae_from_config if self.algo_config.vae.enabled else models.actor_from_config
+        self.nets["policy"] = make(self.algo_config, self.obs_spec, self.ac_dim)
+        transformer, frame_stack = (
+            self.algo_config.transformer,
+            self.global_config.train.frame_stack,
+        )
+        if transformer.enabled and transformer.context_length != frame_stack:
+            raise ValueError(
+                f"train.frame_stack: {frame_stack}, but algo.transformer.context_length is "
+                f"{transformer.context_length}; set both to the same number"
+            )
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        batch = self.to_device(
-            {k: batch.get(k) for k in ("obs", "goal_obs", "actions", "pad_mask")}
-        )
+        seen, targets, _ = self._steps()
+        mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
+        obs = map_leaves(lambda x: x[:, seen], self.prepare_obs(batch["obs"]))
         return {
-            "obs": self.normalize_obs(batch["obs"]),
-            "goal_obs": self.normalize_obs(batch["goal_obs"]),
-            "actions": batch["actions"],
-            "pad_mask": batch["pad_mask"],
+            "obs": obs,
+            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            "actions": self.to_device(batch["actions"][:, targets]),
+            "pad_mask": None if mask is None else self.to_device(mask[:, targets]),
         }
+
+    def _steps(self) -> tuple[slice, slice, slice]:
+        """Which steps of a window are seen, which are targets, and which outputs answer to those.
+
+        All, but for a Transformer, which is trained on its last step or on every one of its
+        context, to act now or (``pred_future_acs``) for the whole context to come.
+        """
+        config = self.algo_config.transformer
+        context = config.context_length
+        if not config.enabled:
+            return slice(None), slice(None), slice(None)
+        # A VAE infers a latent for every step, and so answers for all.
+        if not (config.supervise_all_steps or self.algo_config.vae.enabled):
+            return slice(context), slice(context - 1, context), slice(context - 1, context)
+        first = context - 1 if config.pred_future_acs else 0
+        return slice(context), slice(first, first + context), slice(None)
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
     ) -> dict[str, torch.Tensor]:
         with torch.set_grad_enabled(not validate):
-            pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"])
-            weights = {term: self._weight(term) for term in pi.LOSSES}
-            terms = {}
-            for term, weight in weights.items():
-                # One without weight is for the log alone: it needs no graph.
-                with torch.set_grad_enabled(not validate and weight != 0):
-                    loss = pi.loss(term, batch["actions"])
-                    terms[term] = masked_mean(loss, batch["pad_mask"])
-            loss = sum(weight * terms[term] for term, weight in weights.items() if weight)
+            losses = self._vae_losses if self.algo_config.vae.enabled else self._actor_losses
+            terms = {k: masked_mean(v, batch["pad_mask"]) for k, v in losses(batch, epoch).items()}
+            weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
+            loss = sum(weighted[1:], weighted[0])
 
         info = {"loss": loss.detach()} | {name: term.detach() for name, term in terms.items()}
         if not validate:
             info["policy_grad_norm"] = self.optimize("policy", loss)
         return info
 
-    def _weight(self, term: str) -> float:
-        return 1.0 if term == "nll" else self.algo_config.loss[f"{term}_weight"]
+    def _actor_losses(self, batch: dict[str, Any], epoch: int) -> dict[str, torch.Tensor]:
+        pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"])
+        pi, losses = pi.at(self._steps()[2]), {}
+        for term, weight in self._weights(pi.LOSSES).items():
+            # One without weight is for the log alone: it needs no graph.
+            with torch.set_grad_enabled(torch.is_grad_enabled() and weight != 0):
+                losses[term] = pi.loss(term, batch["actions"])
+        return losses
+
+    def _vae_losses(self, batch: dict[str, Any], epoch: int) -> dict[str, torch.Tensor]:
+        prior = self.algo_config.vae.prior
+        annealed = prior.categorical_init_temp - epoch * prior.categorical_temp_anneal_step
+        temperature = max(annealed, prior.categorical_min_temp)
+        return self.nets["policy"].losses(
+            batch["obs"], batch["goal_obs"], batch["actions"], temperature
+        )
+
+    def _weights(self, terms: Iterable[str]) -> dict[str, float]:
+        loss = self.algo_config.loss
+        known = {
+            "nll": 1.0,
+            "l2": loss.l2_weight,
+            "l1": loss.l1_weight,
+            "cos": loss.cos_weight,
+            "reconstruction": 1.0,
+            "kl": self.algo_config.vae.kl_weight,
+        }
+        return {term: known.get(term, 0.0) for term in terms}
 
     def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
         logs = super().log_info(info)
@@ -178,6 +236,9 @@ class BC(PolicyAlgo):
             "l2": "L2_Loss",
             "l1": "L1_Loss",
             "cos": "Cosine_Loss",
+            "kl": "KL_Loss",
+            "reconstruction": "Reconstruction_Loss",
+            "variance": "Encoder_Variance",
             "policy_grad_norm": "Policy_Grad_Norms",
         }
         return logs | {name: float(info[key]) for key, name in names.items() if key in info}
@@ -189,8 +250,16 @@ class BC(PolicyAlgo):
         state: Any = None,
         generators: Sequence[torch.Generator | None] | None = None,
     ) -> tuple[torch.Tensor, Any]:
-        pi, state = self.nets["policy"](self.normalize_obs(obs), self.normalize_obs(goal), state)
-        pi = pi.at(-1)
+        policy, goal = self.nets["policy"], self.prepare_obs(goal, "goal")
+        now = 0 if self.algo_config.transformer.pred_future_acs else -1
+        if self.algo_config.rnn.enabled:  # it remembers the frames before
+            obs = map_leaves(lambda x: x[:, -1:], obs)
+        obs = self.prepare_obs(obs)
+        if self.algo_config.vae.enabled:
+            actions, state = policy.sample(obs, goal, state, generators)
+            return actions[:, now], state
+        pi, state = policy(obs, goal, state)
+        pi = pi.at(now)
         if self._acts_with_low_noise():
             pi = pi.low_noise()
         return pi.sample(generators), state

@@ -44,7 +44,13 @@ class DemoFile:
     def env_args(self) -> dict[str, Any] | None:
         """What ``make_env`` needs to build the recording environment, if the file says."""
         text = self._file["data"].attrs.get("env_args")
-        return None if text is None else json.loads(text)
+        try:
+            return None if text is None else json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{self.path}: the attribute env_args of data is not JSON ({error}); mend it, or "
+                "delete it and train with experiment.rollout.enabled=false"
+            ) from None
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
         """Names of the demonstrations, of those under ``mask/filter_key`` if given, in the order
@@ -56,7 +62,8 @@ class DemoFile:
             if filter_key not in masks:
                 raise ValueError(
                     f"{self.path}: no filter key {filter_key!r} (mask/{filter_key}); "
-                    f"the file has: {', '.join(masks) or 'none'}"
+                    f"the file has: {', '.join(masks) or 'none'}; name one of them, or use all "
+                    "demonstrations (train.hdf5_filter_key=null)"
                 )
             names = list(masks[filter_key].asstr()[()])
             missing = sorted(set(names) - set(self._file["data"]))

@@ -98,8 +98,13 @@ class SequenceDataset(Dataset):
         counts = self.lengths - skipped_start - skipped_end
         if self.pad_seq_length:
             counts = np.maximum(counts, 1)
-        if (counts < 1).any() or (self.lengths < 1).any():
-            short = int(np.argmin(self.lengths))
+        short = int(np.argmin(self.lengths))
+        if self.lengths[short] < 1:
+            raise ValueError(
+                f"{self.hdf5_path}: {self.demos[short]} has no steps; leave it out with a filter "
+                "key, or delete it"
+            )
+        if (counts < 1).any():
             raise ValueError(
                 f"{self.hdf5_path}: {self.demos[short]} has {self.lengths[short]} steps, too few "
                 f"for windows of frame_stack {self.n_frame_stack} and seq_length {self.seq_length} "
@@ -166,6 +171,7 @@ class SequenceDataset(Dataset):
             parts.append((rows - stats["offset"]) / stats["scale"])
         self._arrays["actions"] = torch.from_numpy(np.concatenate(parts, axis=-1))
         self.ac_dim = self._arrays["actions"].shape[-1]
+        self.largest_action = self._arrays["actions"].abs().max()  # normalised
 
     # -- what it holds ----------------------------------------------------------------------------
 

@@ -54,9 +54,12 @@ class DemoWriter:
         self._file[f"mask/{filter_key}"] = np.array(demos, dtype="S")
 
     def write_split(self, valid_fraction: float = 0.1, seed: int = 0) -> None:
-        """Split the demonstrations at random into ``mask/train`` and ``mask/valid``."""
+        """Split the demonstrations at random into ``mask/train`` and ``mask/valid``.
+
+        Of two or more at least one is for validation.
+        """
         order = np.random.default_rng(seed).permutation(self.num_demos)
-        num_valid = round(valid_fraction * self.num_demos)
+        num_valid = max(round(valid_fraction * self.num_demos), int(self.num_demos > 1))
         for key, part in (("valid", order[:num_valid]), ("train", order[num_valid:])):
             if len(part):
                 self.write_mask(key, [f"demo_{i}" for i in sorted(part)])

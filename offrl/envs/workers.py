@@ -145,7 +145,8 @@ class _Recorder:
 
 def _describe(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"{what} ({last.filename}:{last.lineno})"
 
 
 # -- the parent's side ----------------------------------------------------------------------------
@@ -239,8 +240,7 @@ class EnvPool:
             if result.error:
                 raise ValueError(
                     f"the environment {self.env_args.get('env_name')!r} cannot be made: "
-                    f"{result.error}; mend it, or train without evaluation "
-                    "(experiment.rollout.enabled=false)"
+                    f"{result.error}"
                 )
 
     def run(

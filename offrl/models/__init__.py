@@ -11,6 +11,8 @@ _EXPORTS = {
     "DeterministicHead": "offrl.models.heads",
     "GaussianHead": "offrl.models.heads",
     "GMMHead": "offrl.models.heads",
+    "VAE": "offrl.models.vae",
+    "vae_from_config": "offrl.models.vae",
 }
 __all__ = sorted(_EXPORTS)
 

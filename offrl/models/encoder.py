@@ -8,41 +8,75 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from offrl.specs import ObsSpec
+from offrl.models import randomizers, vision  # noqa: F401 (they fill the registries)
+from offrl.registry import CORES, RANDOMIZERS
+from offrl.specs import ObsKey, ObsSpec
 
 
 class Encoder(nn.Module):
-    """Joins the observations of each group, in the order of the spec: ``[B, T, F]``.
+    """Joins the features of each group's observations, in the order of the spec: ``[B, T, F]``.
 
+    An observation goes through its modality's core, if that has one, every time step by itself.
     Goals ``[B, ...]`` have no time of their own and repeat over ``T``.
     """
 
-    def __init__(self, spec: ObsSpec, groups: Sequence[str] = ("obs", "goal")):
+    def __init__(self, spec: ObsSpec, groups: Sequence[str] = ("obs", "goal", "subgoal")):
         super().__init__()
         self.keys = {group: spec.keys(group) for group in groups if spec.keys(group)}
-        specs = [spec.groups[group][key] for group, keys in self.keys.items() for key in keys]
-        for obs in specs:
-            if obs.modality != "low_dim":
-                raise ValueError(
-                    f"observation.modalities: {obs.modality} observations have no encoder in this "
-                    "version of offrl; use low_dim keys"
-                )
         if not self.keys.get("obs"):
             raise ValueError("observation.modalities.obs: name at least one observation key")
-        self.output_dim = sum(prod(obs.shape) for obs in specs)
+        self.cores = nn.ModuleDict()
+        self.output_dim = 0
+        for group, keys in self.keys.items():
+            cores = {key: KeyEncoder(spec.groups[group][key]) for key in keys}
+            self.cores[group] = nn.ModuleDict(cores)
+            self.output_dim += sum(core.output_dim for core in cores.values())
 
     def forward(
         self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None = None
     ) -> Tensor:
-        features = [obs[key].flatten(2) for key in self.keys["obs"]]
+        features = [core(obs[key]) for key, core in self.cores["obs"].items()]
         if "goal" in self.keys:
             if goal is None:
                 raise ValueError(
                     "this policy is conditioned on a goal (observation.modalities.goal): pass one, "
                     'or train with train.goal_mode "last"'
                 )
-            time = features[0].shape[1]
+            steps = features[0].shape[1]
             features += [
-                goal[key].flatten(1)[:, None].expand(-1, time, -1) for key in self.keys["goal"]
+                core(goal[key][:, None]).expand(-1, steps, -1)
+                for key, core in self.cores["goal"].items()
             ]
         return torch.cat(features, dim=-1)
+
+
+class KeyEncoder(nn.Module):
+    """One observation ``[B, T, ...]`` to features ``[B, T, F]``: randomizers, then a core.
+
+    Without either the observation itself is its features.
+    """
+
+    def __init__(self, obs: ObsKey):
+        super().__init__()
+        config, shape = obs.encoder, obs.shape
+        self.core: nn.Module | None = None
+        self.randomizers = nn.ModuleList()
+        for name, kwargs in config.randomizers():
+            self.randomizers.append(RANDOMIZERS[name](shape, **kwargs))
+            with torch.no_grad():
+                shape = self.randomizers[-1].plain(torch.zeros(1, *shape)).shape[1:]
+        self.output_dim = prod(shape)
+        if config.core_class is not None:
+            self.core = CORES[config.core_class](shape, **config.core_kwargs)
+            self.output_dim = self.core.output_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.core is None and not self.randomizers:
+            return x.flatten(2)
+        features = x.flatten(0, 1)
+        for randomizer in self.randomizers:
+            features = randomizer(features)
+        features = features.flatten(1) if self.core is None else self.core(features)
+        for randomizer in reversed(self.randomizers):
+            features = randomizer.average(features)
+        return features.unflatten(0, x.shape[:2])

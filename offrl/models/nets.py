@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from offrl.config import AlgoConfig
-from offrl.models import heads, trunks  # noqa: F401 (they fill the registries)
+from offrl.config import AlgoConfig, Section
+from offrl.models import heads, transformer, trunks  # noqa: F401 (they fill the registries)
 from offrl.models.encoder import Encoder
-from offrl.models.heads import ActionDistribution
 from offrl.registry import HEADS, TRUNKS
 from offrl.specs import ObsSpec
 
 
 class Actor(nn.Module):
-    """``pi(a | s, g)``: observations ``[B, T, ...]`` to a distribution over ``[B, T, A]``."""
+    """``pi(a | s, g)``: observations ``[B, T, ...]`` to a distribution over ``[B, T, A]``.
 
-    def __init__(self, encoder: nn.Module, trunk: nn.Module, head: nn.Module):
+    Without an encoder it sees only what it is given besides.
+    """
+
+    def __init__(self, encoder: nn.Module | None, trunk: nn.Module, head: nn.Module):
         super().__init__()
         self.encoder, self.trunk, self.head = encoder, trunk, head
 
     def forward(
-        self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None = None, state: Any = None
-    ) -> tuple[ActionDistribution, Any]:
-        """The distribution, and the trunk's state after the last step (``None`` if it has none)."""
-        features, state = self.trunk(self.encoder(obs, goal), state)
+        self,
+        obs: Mapping[str, Tensor],
+        goal: Mapping[str, Tensor] | None = None,
+        state: Any = None,
+        given: Tensor | None = None,
+    ) -> tuple[Any, Any]:
+        """The head's output, and the trunk's state after the last step (``None`` if it has none).
+
+        given: more features ``[B, T, D]``, in front of those of the observations.
+        """
+        parts = [] if given is None else [given]
+        if self.encoder is not None:
+            parts.append(self.encoder(obs, goal))
+        features, state = self.trunk(torch.cat(parts, dim=-1), state)
         return self.head(features), state
 
 
@@ -35,16 +48,25 @@ def actor_from_config(config: AlgoConfig, spec: ObsSpec, ac_dim: int) -> Actor:
 
     The one place where the switches are read.
     """
-    for switch in ("vae", "rnn", "transformer"):
-        if switch in config and config[switch].enabled:
-            raise ValueError(
-                f"algo.{switch}.enabled: this version of offrl trains MLP policies only; "
-                "set it to false"
-            )
     encoder = Encoder(spec)
-    trunk = TRUNKS["mlp"](encoder.output_dim, config["actor_layer_dims"])
-    name = next((h for h in ("gaussian", "gmm") if config[h].enabled), "deterministic")
-    options = {} if name == "deterministic" else config[name].to_dict()
-    for consumed_elsewhere in ("enabled", "low_noise_eval"):
-        options.pop(consumed_elsewhere, None)
+    trunk = trunk_from_config(config, encoder.output_dim, config["actor_layer_dims"])
+    switches = (head for head in ("gaussian", "gmm") if head in config)
+    name = next((head for head in switches if config[head].enabled), "deterministic")
+    options = {} if name == "deterministic" else _options(config[name], "low_noise_eval")
     return Actor(encoder, trunk, HEADS[name](trunk.output_dim, ac_dim, **options))
+
+
+def trunk_from_config(config: AlgoConfig, input_dim: int, layer_dims: Sequence[int]) -> nn.Module:
+    """The Transformer, the RNN with ``layer_dims`` behind it or the MLP of ``layer_dims``."""
+    if "transformer" in config and config["transformer"].enabled:
+        options = _options(config["transformer"], "supervise_all_steps", "pred_future_acs")
+        return TRUNKS["transformer"](input_dim, **options)
+    if "rnn" in config and config["rnn"].enabled:
+        return TRUNKS["rnn"](input_dim, layer_dims, **_options(config["rnn"]))
+    return TRUNKS["mlp"](input_dim, layer_dims)
+
+
+def _options(section: Section, *read_elsewhere: str) -> dict[str, Any]:
+    """A section's keys as arguments of the class that it configures."""
+    others = ("enabled", *read_elsewhere)
+    return {key: value for key, value in section.to_dict().items() if key not in others}

@@ -1,10 +1,14 @@
-"""Trunks: features ``[B, T, F]`` and a recurrent state to features ``[B, T, output_dim]``."""
+"""Trunks: features ``[B, T, F]`` and a recurrent state to features ``[B, T, output_dim]``.
+
+A state is a dict of tensors ``[B, ...]``, one row per environment; a row of zeros is a start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from offrl.models.linear import Linear
@@ -14,6 +18,8 @@ from offrl.registry import TRUNKS
 @TRUNKS.register("mlp")
 class MLP(nn.Module):
     """Fully connected layers with a ReLU behind each; every time step by itself, no state."""
+
+    is_recurrent = False
 
     def __init__(self, input_dim: int, layer_dims: Sequence[int]):
         super().__init__()
@@ -26,3 +32,59 @@ class MLP(nn.Module):
 
     def forward(self, features: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         return self.layers(features), state
+
+
+@TRUNKS.register("rnn")
+class RNN(MLP):
+    """An LSTM or GRU over time, then fully connected layers at every step.
+
+    It is trained on windows that start from nothing, so while acting it starts from nothing again
+    every ``horizon`` steps. With ``open_loop`` it sees the first observation of a window only.
+    """
+
+    is_recurrent = True
+
+    def __init__(
+        self,
+        input_dim: int,
+        layer_dims: Sequence[int],
+        hidden_dim: int = 400,
+        num_layers: int = 2,
+        rnn_type: str = "LSTM",
+        horizon: int = 10,
+        open_loop: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
+    ):
+        cell = {"LSTM": nn.LSTM, "GRU": nn.GRU}[rnn_type]
+        options = {**(kwargs or {}), "batch_first": True}
+        rnn = cell(input_dim, hidden_dim, num_layers, **options)
+        super().__init__(hidden_dim * (2 if rnn.bidirectional else 1), layer_dims)
+        self.rnn = rnn
+        self.horizon, self.open_loop = horizon, open_loop
+
+    def forward(
+        self, features: Tensor, state: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        first, hidden = features[:, :1], None
+        age = torch.zeros(len(features), dtype=torch.long, device=features.device)
+        if state is not None:
+            age = state["age"]
+            goes_on = (age % self.horizon != 0)[:, None, None]
+            first = torch.where(goes_on, state["first"], first)
+            hidden = _unpack({name: state[name] * goes_on for name in "hc" if name in state})
+        if self.open_loop:
+            features = first.expand_as(features)
+        output, hidden = self.rnn(features, hidden)
+        state = {"age": age + features.shape[1], "first": first, **_pack(hidden)}
+        return self.layers(output), state
+
+
+def _pack(hidden: Any) -> dict[str, Tensor]:
+    """PyTorch's recurrent state ``[L, B, H]`` as ``[B, L, H]`` by name."""
+    parts = hidden if isinstance(hidden, tuple) else (hidden,)
+    return {name: part.transpose(0, 1) for name, part in zip("hc", parts, strict=False)}
+
+
+def _unpack(state: Mapping[str, Tensor]) -> Any:
+    parts = tuple(part.transpose(0, 1).contiguous() for part in state.values())
+    return parts if len(parts) == 2 else parts[0]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
+
+from offrl.tools import count, seed
 
 HELP = "record demonstrations by a scripted expert"
 EPILOG = "example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5"
@@ -26,23 +29,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", default="Lift", help="robosuite task (default: Lift)")
     parser.add_argument(
         "--env-kwargs",
-        type=json.loads,
+        type=_json_object,
         default={},
         metavar="JSON",
         help="arguments of the task, e.g. '{\"reward_shaping\": true}'",
     )
-    parser.add_argument("--n", type=int, default=200, help="demonstrations to keep (default: 200)")
+    parser.add_argument(
+        "--n", type=count, default=200, help="demonstrations to keep (default: 200)"
+    )
     parser.add_argument("--output", required=True, help="the HDF5 file to write")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first episode")
+    parser.add_argument("--seed", type=seed, default=0, help="number of the first episode")
     parser.add_argument(
         "--noise",
         type=float,
         default=0.0,
         help="standard deviation of the noise on the arm's actions (default: 0)",
     )
-    parser.add_argument("--horizon", type=int, default=150, help="longest episode (default: 150)")
+    parser.add_argument("--horizon", type=count, default=150, help="longest episode (default: 150)")
     parser.add_argument("--keep-failures", action="store_true", help="keep episodes that fail too")
-    parser.add_argument("--workers", type=int, help="simulator processes (default: one per core)")
+    parser.add_argument("--workers", type=count, help="simulator processes (default: one per core)")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error}): {text}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"a JSON object is needed, not {text}")
+    return value
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from offrl.tools import count, seed
+
 HELP = "evaluate a checkpoint, film it, record what it does as a dataset"
 EPILOG = (
     "example: offrl rollout --checkpoint runs/bc/.../last.pth --n 50 --seed 0 "
@@ -16,19 +18,19 @@ EPILOG = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
-    parser.add_argument("--n", type=int, default=50, help="episodes (default: 50)")
+    parser.add_argument("--n", type=count, default=50, help="episodes (default: 50)")
     parser.add_argument(
         "--seed",
-        type=int,
+        type=seed,
         default=0,
         help="seed of the first episode; the others count on from it (default: 0)",
     )
-    parser.add_argument("--horizon", type=int, help="longest episode (default: the config's)")
+    parser.add_argument("--horizon", type=count, help="longest episode (default: the config's)")
     parser.add_argument("--env", help="another environment than that of the dataset")
     parser.add_argument("--video", metavar="MP4", help="film the first episodes")
-    parser.add_argument("--video-episodes", type=int, default=3, help="how many (default: 3)")
+    parser.add_argument("--video-episodes", type=count, default=3, help="how many (default: 3)")
     parser.add_argument("--record", metavar="HDF5", help="write the episodes as a dataset")
-    parser.add_argument("--workers", type=int, help="simulator processes (default: one per core)")
+    parser.add_argument("--workers", type=count, help="simulator processes (default: one per core)")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
 
 
@@ -41,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
     from offrl.rollout import TEST_SEEDS, evaluate, summarize
     from offrl.training.progress import success_line
 
-    if args.n < 1:
-        raise ValueError(f"--n {args.n}: run at least one episode")
     for path in (args.video, args.record, args.json):
         if path and Path(path).exists():
             raise FileExistsError(f"{path} exists; choose another name or move it away")
@@ -93,8 +93,10 @@ def _write(
         with DemoWriter(args.record, env_args) as writer:
             for result in results:
                 if result.trajectory:
-                    seed, success = result.request.seed, result.success
-                    writer.write(result.trajectory, seed=seed, success=success)
+                    writer.write(
+                        result.trajectory, seed=result.request.seed, success=result.success
+                    )
+            writer.write_split()
     if args.json:
         Path(args.json).write_text(json.dumps(logs, indent=4) + "\n", encoding="utf-8")
     if args.video:

@@ -7,7 +7,10 @@ import importlib
 import logging
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
+
+from offrl.tools import seed
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", help="JSON or YAML file; also looked up in configs/")
     parser.add_argument("--dataset", help="HDF5 file, instead of the config's train.data")
     parser.add_argument("--name", help="name of the run (experiment.name)")
-    parser.add_argument("--seed", type=int, help="seed of everything random (train.seed)")
+    parser.add_argument("--seed", type=seed, help="seed of everything random (train.seed)")
     parser.add_argument("--output", help="folder for runs (train.output_dir; default: runs)")
     parser.add_argument(
         "--set",
@@ -109,8 +112,7 @@ def _config(args: argparse.Namespace) -> Any:
 def _train(config: Any, resume: str | None) -> int:
     from contextlib import ExitStack
 
-    from offrl.checkpoint import policy_from_checkpoint, read_checkpoint
-    from offrl.rollout import RolloutPolicy
+    from offrl.checkpoint import read_checkpoint
     from offrl.training import Checkpointer, Evaluator, Logger, Progress, RunFolder, Trainer
     from offrl.training.plot import write_learning_curve
     from offrl.training.progress import success_line
@@ -133,18 +135,15 @@ def _train(config: Any, resume: str | None) -> int:
         progress = Progress(trainer)
         log.info("run folder: %s", trainer.run.path)
         try:
-            for _ in progress(checkpointer(logger(evaluator(trainer())))):
-                pass
-            best, rate = checkpointer.best_checkpoint, "not measured"
-            policy = RolloutPolicy(trainer.algo)
-            if best is not None:
-                policy, _ = policy_from_checkpoint(best, device=trainer.device)
-            for record in progress(logger(evaluator.test(policy))):
+            rate = "not measured"
+            for record in progress(_train_and_test(trainer, checkpointer, logger, evaluator)):
                 if record["type"] == "test":
                     rate = success_line(record["logs"])
         except KeyboardInterrupt:
-            log.info("go on with: offrl train --resume %s", trainer.run.path)
+            start = "where it was last saved" if trainer.run.last_checkpoint.exists() else "step 0"
+            log.info("go on from %s with: offrl train --resume %s", start, trainer.run.path)
             raise
+    best = checkpointer.best_checkpoint
     curve = write_learning_curve(trainer.run)
     results = {
         "result": rate,
@@ -157,6 +156,18 @@ def _train(config: Any, resume: str | None) -> int:
     for name, value in results.items():
         print(f"{name + ':':16}{value}")
     return 0
+
+
+def _train_and_test(trainer: Any, checkpointer: Any, logger: Any, evaluator: Any) -> Iterator[Any]:
+    """All records: those of the training, then those of the test of its best checkpoint."""
+    from offrl.checkpoint import policy_from_checkpoint
+    from offrl.rollout import RolloutPolicy
+
+    yield from checkpointer(logger(evaluator(trainer())))
+    policy, best = RolloutPolicy(trainer.algo), checkpointer.best_checkpoint
+    if best is not None:
+        policy, _ = policy_from_checkpoint(best, device=trainer.device)
+    yield from logger(evaluator.test(policy))
 
 
 class _Deferred(types.ModuleType):

@@ -30,6 +30,7 @@ class Checkpointer:
             "best_valid_loss": math.inf,
             "best_return": -math.inf,
             "best_success_rate": -math.inf,
+            "best_success_return": -math.inf,
             "best_checkpoints": {},  # criterion -> file name
         }
         self._improved: set[str] = set()
@@ -66,8 +67,10 @@ class Checkpointer:
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
-            if logs["Success_Rate"] > self.best["best_success_rate"]:
-                self.best["best_success_rate"] = logs["Success_Rate"]
+            # Of equally successful policies the one of higher return, then the one trained longer.
+            score = (logs["Success_Rate"], logs["Return"])
+            if score >= (self.best["best_success_rate"], self.best["best_success_return"]):
+                self.best["best_success_rate"], self.best["best_success_return"] = score
                 self._improved.add("rollout_success_rate")
 
     def _save(self, epoch: int) -> None:

@@ -77,7 +77,12 @@ class Evaluator:
             if backend is None:
                 log.warning("no video: %s", self.no_video)
         pool = EnvPool(self.trainer.env_args, self.config.num_workers, self.config.timeout, backend)
-        pool.check()
+        try:
+            pool.check()
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; mend it, or train without evaluation (experiment.rollout.enabled=false)"
+            ) from None
         return pool
 
     def _requests(self, first_seed: int) -> list[EpisodeRequest]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 
 from tqdm import tqdm
@@ -10,10 +12,14 @@ from offrl.training.trainer import Record, Trainer
 
 
 class Progress:
-    """A bar over steps, and a line for each evaluation."""
+    """A bar over steps, and a line for each evaluation; without a terminal now and then a line
+    instead of the bar."""
+
+    SECONDS_BETWEEN_LINES = 10.0
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
+        self._last_line = -math.inf
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         config = self.trainer.config
@@ -24,10 +30,13 @@ class Progress:
             initial=self.trainer.step,
             unit="step",
             dynamic_ncols=True,
+            disable=None,  # where there is no terminal
         ) as bar:
             for record in records:
                 bar.update(record["step"] - bar.n)
                 kind, logs = record["type"], record["logs"]
+                if bar.disable and kind == "train":
+                    self._line(record)
                 if kind in ("progress", "train"):
                     bar.set_description(f"epoch {record['epoch']}", refresh=False)
                     bar.set_postfix(loss=f"{logs['Loss']:.4g}", refresh=False)
@@ -38,6 +47,12 @@ class Progress:
                     episodes = 0
                     bar.write(f"epoch {record['epoch']}: {success_line(logs)}")
                 yield record
+
+    def _line(self, record: Record) -> None:
+        if time.monotonic() - self._last_line > self.SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            epochs = self.trainer.config.train.num_epochs
+            print(f"epoch {record['epoch']} of {epochs}: loss {record['logs']['Loss']:.4g}")
 
 
 def success_line(logs: dict[str, float]) -> str:

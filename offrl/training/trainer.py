@@ -15,6 +15,7 @@ from offrl.config import Config, find_file
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
+from offrl.specs import processed_shapes
 from offrl.training.run import RunFolder, provenance
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 from offrl.tree import merge
@@ -50,15 +51,23 @@ class Trainer:
         self.device = torch.device("cuda" if use_cuda else "cpu")
         filter_key = config.train.data[0].filter_key or config.train.hdf5_filter_key
         self.dataset = self._make_dataset(filter_key)
-        self.loader = self._make_loader(self.dataset)
+        self._check_actions()
+        self.loader = self._make_loader(self.dataset, config.train.batch_size)
         self.valid_loader: BatchLoader | None = None
         if config.experiment.validate:
             self.valid_loader = self._make_valid_loader()
         if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
             config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
+        self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
         self.env_args = self._evaluation_env_args()
+        data = fingerprint([self.dataset.hdf5_path])
+        if run is not None and config.meta.provenance.get("dataset_fingerprint", data) != data:
+            raise ValueError(
+                f"{run.path}: {self.dataset.hdf5_path} is not the file that this run was trained "
+                "on; put that one back, or start a new run from the weights (experiment.ckpt_path)"
+            )
         config.meta.provenance = provenance() | {
-            "dataset_fingerprint": fingerprint([self.dataset.hdf5_path]),
+            "dataset_fingerprint": data,
             "seed": config.train.seed,
             "num_threads": torch.get_num_threads(),
         }
@@ -140,8 +149,8 @@ class Trainer:
     def _diverged(self, step: int) -> None:
         raise ValueError(
             f"the loss became NaN or infinite at step {step} (epoch {self.epoch}); lower the "
-            "learning rate (algo.optim_params) or set train.max_grad_norm. Checkpoints hold "
-            "earlier weights only"
+            "learning rate (algo.optim_params) or set train.max_grad_norm. Checkpoints, where "
+            "there are any, hold earlier weights"
         )
 
     # -- parts ------------------------------------------------------------------------------------
@@ -171,20 +180,32 @@ class Trainer:
             demo_limit=entry.demo_limit,
         )
 
-    def _make_loader(self, dataset: SequenceDataset) -> BatchLoader:
+    def _make_loader(self, dataset: SequenceDataset, batch_size: int) -> BatchLoader:
         train = self.config.train
         if not dataset.is_streamed and self._fits_on_device(dataset):
             dataset.to(self.device)
-        return BatchLoader(dataset, train.batch_size, train.seed, train.num_data_workers)
+        return BatchLoader(dataset, batch_size, train.seed, train.num_data_workers)
 
     def _make_valid_loader(self) -> BatchLoader:
         key = self.config.train.hdf5_validation_filter_key
         if key is None:
             raise ValueError(
                 "train.hdf5_validation_filter_key: experiment.validate needs the filter key of "
-                'the held-out demonstrations, e.g. "valid"'
+                'the held-out demonstrations, e.g. "valid"; or set experiment.validate=false'
             )
-        return self._make_loader(self._make_dataset(key))
+        dataset = self._make_dataset(key)
+        return self._make_loader(dataset, min(self.config.train.batch_size, len(dataset)))
+
+    def _check_actions(self) -> None:
+        largest = float(self.dataset.largest_action)
+        if largest > 1.001:
+            log.warning(
+                "%s: actions reach %.3g, but policies act within [-1, 1]; set "
+                'train.action_config.%s.normalization to "min_max"',
+                self.dataset.hdf5_path,
+                largest,
+                self.dataset.action_keys[0],
+            )
 
     def _fits_on_device(self, dataset: SequenceDataset) -> bool:
         if self.device.type == "cpu":
@@ -208,7 +229,7 @@ class Trainer:
         algo = algo_factory(
             self.config.algo_name,
             self.config,
-            obs_key_shapes=self.dataset.obs_shapes,
+            obs_key_shapes=self._obs_shapes,
             ac_dim=self.dataset.ac_dim,
             device=self.device,
         )
@@ -219,7 +240,10 @@ class Trainer:
         path = self.config.experiment.ckpt_path
         if path is not None:
             _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=path)
-            algo.deserialize({"nets": content["model"]["nets"]})
+            try:
+                algo.deserialize({"nets": content["model"]["nets"]})
+            except ValueError as error:
+                raise ValueError(f"experiment.ckpt_path: {path}: {error}") from None
         return algo
 
     # -- state ------------------------------------------------------------------------------------
@@ -233,7 +257,7 @@ class Trainer:
             "algo_name": self.config.algo_name,
             "env_metadata": self.env_args,
             "shape_metadata": {
-                "all_shapes": {k: list(s) for k, s in self.dataset.obs_shapes.items()},
+                "all_shapes": {k: list(s) for k, s in self._obs_shapes.items()},
                 "all_obs_keys": list(self.dataset.obs_keys),
                 "ac_dim": self.dataset.ac_dim,
             },
@@ -258,7 +282,7 @@ class Trainer:
         self.loader.position = state["loader"]["position"]
         set_rng_state(state["rng"])
         now = self.config.meta.provenance
-        for key in ("git_commit", "num_threads", "dataset_fingerprint", "packages"):
+        for key in ("git_commit", "num_threads", "packages"):
             if state["provenance"][key] != now[key]:
                 log.warning(
                     "resumed with another %s (%s, was %s): the weights may differ from those of "

@@ -110,7 +110,7 @@ def test_demonstrations_are_collected_the_same_by_any_number_of_workers(tmp_path
         )
     with h5py.File(tmp_path / "1.hdf5") as one, h5py.File(tmp_path / "2.hdf5") as two:
         assert json.loads(one["data"].attrs["env_args"])["env_name"] == "Lift"
-        assert set(one["mask"]) == {"train"}  # a tenth of four is none
+        assert [len(one[f"mask/{key}"]) for key in ("train", "valid")] == [3, 1]
         for name in ("demo_0", "demo_3"):
             for key in ("actions", "states", "obs/object", "rewards", "dones"):
                 np.testing.assert_array_equal(one[f"data/{name}/{key}"], two[f"data/{name}/{key}"])
@@ -157,6 +157,23 @@ def test_an_unknown_expert_names_those_there_are(tmp_path, capsys):
     assert "Did you mean 'Lift'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--n", "0"],
+        ["--seed", "-1"],
+        ["--horizon", "0"],
+        ["--workers", "many"],
+        ["--env-kwargs", "{"],
+    ],
+)
+def test_numbers_out_of_range_are_refused(tmp_path, capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["collect", "--output", str(tmp_path / "x.hdf5"), *arguments])
+    assert stop.value.code == 2
+    assert arguments[0] in capsys.readouterr().err and not (tmp_path / "x.hdf5").exists()
+
+
 @pytest.mark.slow
 def test_the_examples_run(checkpoint, tmp_path):
     def run(*args):
@@ -166,5 +183,8 @@ def test_the_examples_run(checkpoint, tmp_path):
 
     shown = run("examples/simple_train_loop.py", "--epochs", "2")
     assert "epoch 2" in shown and "policy" in shown
+    config = ["--config", "examples/new_algorithm.json", "--output", str(tmp_path)]
+    shown = run("-m", "offrl", "train", *config, "--debug")
+    assert "success rate" in shown and (tmp_path / "robust_bc").exists()
     shown = run("examples/rollout.py", "--checkpoint", str(checkpoint), "--n", "2")
     assert shown.count("success") == 2

@@ -161,11 +161,22 @@ def drop_actions(path):
         (["--set", 'observation.modalities.obs.low_dim=["touch"]'], "obs/position, obs/speed"),
         (["--set", "algo.optim_params.policy.learning_rate.initial=1e30"], "NaN or infinite at st"),
         (["--resume", "runs"], "without --config"),
+        (["--name", "../outside"], "experiment.name.*'../outside'"),
+        (["--set", "algo_name=nobodys.algo"], "no such module here"),
+        (["--set", "algo_name=broken_algo"], "unknown algorithm"),
+        (["--set", "algo_name=algos.broken"], "importing algos.broken failed.*nosuchmodule"),
+        (["--set", "algo_name=algos.silent"], "registers no algorithm 'silent'"),
         (["--set", "algo.loss.l2_weight=0"], "algo.loss: all weights are zero"),
         (["--set", "algo.optim_params.polcy={}"], "algo.optim_params.polcy: no such network"),
     ],
 )
-def test_a_mistake_is_one_line_and_a_failure(config_file, capsys, arguments, words):
+def test_a_mistake_is_one_line_and_a_failure(
+    config_file, capsys, tmp_path, monkeypatch, arguments, words
+):
+    (tmp_path / "algos").mkdir()
+    (tmp_path / "algos/broken.py").write_text("import nosuchmodule\n")
+    (tmp_path / "algos/silent.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
     given = ["--config", config_file()] if arguments and "nowhere.json" not in arguments else []
     assert main(["train", *given, *arguments]) == 1
     import re
@@ -174,8 +185,18 @@ def test_a_mistake_is_one_line_and_a_failure(config_file, capsys, arguments, wor
     assert len(errors) == 1 and re.search(words, errors[0]), errors
 
 
+def scramble_env_args(path):
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["env_args"] = "{Lift}"
+
+
 @pytest.mark.parametrize(
-    ("spoil", "words"), [(cut, "not a readable HDF5 file"), (drop_actions, "no 'actions'")]
+    ("spoil", "words"),
+    [
+        (cut, "not a readable HDF5 file"),
+        (drop_actions, "no 'actions'"),
+        (scramble_env_args, "env_args of data is not JSON"),
+    ],
 )
 def test_a_broken_dataset_stops_a_real_process(config_file, demos, tmp_path, spoil, words):
     spoil(demos)

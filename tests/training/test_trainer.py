@@ -137,7 +137,7 @@ def test_training_starts_from_given_weights(small_config, tmp_path):
         ),
         (
             {"observation": {"modalities": {"obs": {"rgb": ["position"], "low_dim": ["speed"]}}}},
-            "rgb observations have no encoder",
+            "'position' \\(rgb\\): images of shape",
         ),
         (
             {
@@ -178,3 +178,28 @@ def test_random_state_can_be_put_back():
     assert draw() == first
     set_rng_state(state)
     assert draw() == first
+
+
+def test_actions_beyond_what_policies_give_are_pointed_out(small_config, demos, caplog):
+    Trainer(small_config())
+    assert not caplog.text
+    with h5py.File(demos, "r+") as file:
+        file["data/demo_0/actions"][0, 0] = 2.5
+    Trainer(small_config())
+    assert "actions reach 2.5" in caplog.text and "min_max" in caplog.text
+
+
+def test_few_demonstrations_can_be_validated_on(small_config):
+    config = small_config(
+        {
+            "experiment": {"validate": True},
+            "train": {
+                "batch_size": 10,
+                "hdf5_filter_key": "train",
+                "hdf5_validation_filter_key": "valid",
+            },
+        }
+    )
+    trainer = Trainer(config)
+    assert len(trainer.valid_loader.dataset) < 10
+    assert "valid" in {record["type"] for record in trainer()}

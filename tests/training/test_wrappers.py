@@ -11,6 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_env import toy_args
 
+from offrl import config_factory
 from offrl.checkpoint import read_checkpoint
 from offrl.training import Checkpointer, Evaluator, Logger, RunFolder, Trainer
 from offrl.training.checkpointer import write_checkpoint
@@ -128,8 +129,10 @@ def test_a_run_folder_holds_everything(toy_config):
 
 
 def improved(records):
-    first, second = (r["logs"]["Success_Rate"] for r in records if r["type"] == "rollout")
-    return second > first
+    first, second = (
+        (r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in records if r["type"] == "rollout"
+    )
+    return second >= first
 
 
 def test_metrics_are_lines_of_json_and_csv(toy_config):
@@ -166,7 +169,8 @@ def test_tensorboard_has_robomimics_tags(toy_config):
         ({"every_n_epochs": 2}, {2}),
         ({"every_n_epochs": None, "every_n_seconds": 0.0}, {1, 2, 3}),
         ({"every_n_epochs": None, "on_best_validation": True}, {1, 3}),
-        ({"every_n_epochs": None, "on_best_rollout_success_rate": True}, {1, 2}),
+        # The third is as successful as the second, and of higher return.
+        ({"every_n_epochs": None, "on_best_rollout_success_rate": True}, {1, 2, 3}),
         ({"every_n_epochs": None, "on_best_rollout_return": True}, {1, 3}),
     ],
 )
@@ -192,7 +196,7 @@ def test_checkpoints_are_kept_when_asked_for(small_config, save, epochs):
     state = read_checkpoint(trainer.run.last_checkpoint)["variable_state"]
     assert state["best_valid_loss"] == 0.4 and state["best_success_rate"] == 0.9
     if save["on_best_rollout_success_rate"]:
-        assert checkpointer.best_checkpoint == trainer.run.checkpoint(2)
+        assert checkpointer.best_checkpoint == trainer.run.checkpoint(3)
 
 
 def test_the_best_by_success_goes_before_the_best_by_validation(small_config):
@@ -280,6 +284,16 @@ def test_resuming_warns_of_what_makes_a_difference(small_config, tmp_path, caplo
     with caplog.at_level(logging.WARNING):
         Trainer(small_config()).restore(state)
     assert "another num_threads" in caplog.text and "was 99" in caplog.text
+
+
+def test_resuming_on_another_dataset_is_refused(small_config, demos):
+    run = Trainer(small_config()).run  # stopped before its first checkpoint
+    config = config_factory("bc", json.loads(run.config_file.read_text()))
+    Trainer(config, run)
+    with h5py.File(demos, "r+") as file:
+        file["data/demo_0/actions"][0, 0] += 0.1
+    with pytest.raises(ValueError, match="is not the file that this run was trained on"):
+        Trainer(config, run)
 
 
 def test_two_runs_never_share_a_folder(small_config):

@@ -1,0 +1,261 @@
+"""Conditional variational autoencoders as policies (Kingma & Welling, 2014; Sohn et al., 2015).
+
+``posterior(z | a, s)`` and ``decoder(a | z, s)`` are trained together; while acting the latent
+comes from the prior. Latents are ``[B, T, Z]``, one per time step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from offrl.config import AlgoConfig, Section
+from offrl.models.encoder import Encoder
+from offrl.models.heads import DeterministicHead, Generators, random_rows
+from offrl.models.linear import Linear
+from offrl.models.nets import Actor, trunk_from_config
+from offrl.models.trunks import MLP
+from offrl.specs import ObsSpec
+
+Obs = Mapping[str, Tensor]
+
+
+class VAE(nn.Module):
+    """Posterior, decoder and prior; ``losses`` trains them, ``sample`` acts."""
+
+    def __init__(self, posterior: Actor, decoder: Actor, prior: Prior, sum_errors: bool = False):
+        super().__init__()
+        self.posterior, self.decoder, self.prior = posterior, decoder, prior
+        self.sum_errors = sum_errors  # over action dimensions, instead of their mean
+
+    def losses(
+        self, obs: Obs, goal: Obs | None, actions: Tensor, temperature: float = 1.0
+    ) -> dict[str, Tensor]:
+        """Per time step ``[B, T]``: reconstruction error, KL divergence and the posterior's
+        variance. ``temperature`` is that of categorical latents."""
+        posterior, _ = self.posterior(obs, goal, given=actions)
+        z = self.prior.draw(posterior, temperature)
+        reconstruction, _ = self.decoder(obs, goal, given=z)
+        errors = (reconstruction.mode() - actions).square()
+        return {
+            "reconstruction": errors.sum(-1) if self.sum_errors else errors.mean(-1),
+            "kl": self.prior.kl(posterior, z, obs, goal),
+            "variance": self.prior.variance(posterior),
+        }
+
+    def sample(
+        self, obs: Obs, goal: Obs | None, state: Any = None, generators: Generators | None = None
+    ) -> tuple[Tensor, Any]:
+        """Actions ``[B, T, A]`` for latents from the prior, and the decoder's state."""
+        z = self.prior.sample(obs, goal, generators)
+        actions, state = self.decoder(obs, goal, state, given=z)
+        return actions.mode(), state
+
+
+class Parameters(nn.Module):
+    """A head whose outputs are the parameters of a distribution, ``{name: [B, T, *shape]}``."""
+
+    def __init__(self, input_dim: int, shapes: Mapping[str, Sequence[int]]):
+        super().__init__()
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        for name, shape in self.shapes.items():
+            self.add_module(name, Linear(input_dim, math.prod(shape)))
+
+    def forward(self, features: Tensor) -> dict[str, Tensor]:
+        return {
+            name: self.get_submodule(name)(features).unflatten(-1, shape)
+            for name, shape in self.shapes.items()
+        }
+
+
+class Prior(nn.Module):
+    """``p(z)``, or ``p(z | s)`` with a network from observations to the parameters.
+
+    Without either, the parameters are constants: N(0, 1), or uniform over classes.
+    """
+
+    posterior_shapes: Mapping[str, Sequence[int]]  # of the parameters of q(z | a, s)
+    latent_size: int
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], learn: bool, net: Actor | None):
+        super().__init__()
+        self.learn, self.net = learn, net
+        self.params = nn.ParameterDict()
+        if learn and net is None:
+            for name, shape in shapes.items():
+                scale = 1 / math.sqrt(math.prod(shape))
+                self.params[name] = nn.Parameter(torch.randn(1, *shape) * scale)
+
+    def parameters_for(self, obs: Obs, goal: Obs | None) -> dict[str, Tensor]:
+        """``{name: [B or 1, T or 1, *shape]}``"""
+        if self.net is not None:
+            return self.net(obs, goal)[0]
+        return {name: value[None] for name, value in self.params.items()}
+
+    def draw(self, posterior: Mapping[str, Tensor], temperature: float) -> Tensor:
+        """A latent of the posterior through which gradients flow."""
+        raise NotImplementedError(type(self).__name__)
+
+    def kl(self, posterior: Mapping[str, Tensor], z: Tensor, obs: Obs, goal: Obs | None) -> Tensor:
+        """``KL(posterior || prior)`` in nats, ``[B, T]``; ``z`` is a sample of the posterior."""
+        raise NotImplementedError(type(self).__name__)
+
+    def variance(self, posterior: Mapping[str, Tensor]) -> Tensor:
+        raise NotImplementedError(type(self).__name__)
+
+    def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
+        raise NotImplementedError(type(self).__name__)
+
+
+class GaussianPrior(Prior):
+    """N(0, 1), a learned Gaussian, or a mixture of ``num_modes`` of them."""
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        learn: bool,
+        net: Actor | None,
+        latent_clip: float | None = None,
+    ):
+        super().__init__(shapes, learn, net)
+        self.num_modes, self.latent_size = shapes["mean"]
+        self.posterior_shapes = {name: (self.latent_size,) for name in ("mean", "logvar")}
+        self.latent_clip = latent_clip
+
+    def draw(self, posterior: Mapping[str, Tensor], temperature: float) -> Tensor:
+        noise = random_rows("randn", posterior["mean"], None)
+        return _reparameterize(posterior["mean"], posterior["logvar"], noise)
+
+    def kl(self, posterior: Mapping[str, Tensor], z: Tensor, obs: Obs, goal: Obs | None) -> Tensor:
+        mean, logvar = posterior["mean"], posterior["logvar"]
+        if not self.learn:
+            return 0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(-1)
+        prior = self.parameters_for(obs, goal)
+        if self.num_modes == 1:
+            shift = (prior["mean"][..., 0, :] - mean).square()
+            prior_logvar = prior["logvar"][..., 0, :]
+            ratio = (shift + logvar.exp()) / prior_logvar.exp()
+            return 0.5 * (ratio + prior_logvar - logvar - 1).sum(-1)
+        # A mixture's divergence has no closed form: estimated at the sample.
+        own = _log_normal(z, mean, logvar)
+        modes = _log_normal(z[..., None, :], prior["mean"], prior["logvar"])
+        return own - torch.logsumexp(self._log_weights(prior) + modes, dim=-1)
+
+    def variance(self, posterior: Mapping[str, Tensor]) -> Tensor:
+        return posterior["logvar"].exp().mean(-1)
+
+    def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
+        steps = next(iter(obs.values()))
+        like = steps.new_empty(*steps.shape[:2], self.latent_size, dtype=torch.float32)
+        if not self.learn:
+            z = random_rows("randn", like, generators)
+        else:
+            prior = self.parameters_for(obs, goal)
+            weights = self._log_weights(prior).exp().expand(*like.shape[:2], -1)
+            uniform = random_rows("rand", like[..., 0], generators)
+            index = (uniform[..., None] > weights.cumsum(-1)).sum(-1).clamp(max=self.num_modes - 1)
+            chosen = F.one_hot(index, self.num_modes)[..., None]
+            mean, logvar = ((prior[name] * chosen).sum(-2) for name in ("mean", "logvar"))
+            z = _reparameterize(mean, logvar, random_rows("randn", like, generators))
+        return z if self.latent_clip is None else z.clamp(-self.latent_clip, self.latent_clip)
+
+    def _log_weights(self, prior: Mapping[str, Tensor]) -> Tensor:
+        weight = prior.get("weight", torch.zeros_like(prior["mean"][..., 0]))
+        return F.log_softmax(weight, dim=-1)
+
+
+class CategoricalPrior(Prior):
+    """``latent_dim`` variables of ``num_classes`` each, as one vector of their one-hot codes;
+    in training relaxed (Jang et al., 2017, arXiv:1611.01144)."""
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        learn: bool,
+        net: Actor | None,
+        hard: bool = False,
+    ):
+        super().__init__(shapes, learn, net)
+        self.latent_dim, self.num_classes = shapes["logit"]
+        self.latent_size = self.latent_dim * self.num_classes
+        self.posterior_shapes = {"logit": (self.latent_size,)}
+        self.hard = hard
+
+    def draw(self, posterior: Mapping[str, Tensor], temperature: float) -> Tensor:
+        logits = self._logits(posterior)
+        return F.gumbel_softmax(logits, temperature, hard=self.hard).flatten(-2)
+
+    def kl(self, posterior: Mapping[str, Tensor], z: Tensor, obs: Obs, goal: Obs | None) -> Tensor:
+        logp = self._logits(posterior).log_softmax(-1)
+        return (logp.exp() * (logp - self._prior_logp(obs, goal))).sum((-1, -2))
+
+    def variance(self, posterior: Mapping[str, Tensor]) -> Tensor:
+        p = self._logits(posterior).softmax(-1)
+        return (p * (1 - p)).mean((-1, -2))
+
+    def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
+        steps = next(iter(obs.values()))
+        like = steps.new_empty(*steps.shape[:2], self.latent_dim, dtype=torch.float32)
+        cumulative = self._prior_logp(obs, goal).exp().cumsum(-1)
+        uniform = random_rows("rand", like, generators)[..., None]
+        index = (uniform > cumulative).sum(-1).clamp(max=self.num_classes - 1)
+        return F.one_hot(index, self.num_classes).float().flatten(-2)
+
+    def _logits(self, posterior: Mapping[str, Tensor]) -> Tensor:
+        return posterior["logit"].unflatten(-1, (self.latent_dim, self.num_classes))
+
+    def _prior_logp(self, obs: Obs, goal: Obs | None) -> Tensor:
+        if self.learn:
+            return self.parameters_for(obs, goal)["logit"].log_softmax(-1)
+        device = next(iter(obs.values())).device
+        shape = (1, 1, self.latent_dim, self.num_classes)
+        return torch.full(shape, -math.log(self.num_classes), device=device)
+
+
+def _reparameterize(mean: Tensor, logvar: Tensor, noise: Tensor) -> Tensor:
+    return mean + (0.5 * logvar).clamp(-4.0, 15.0).exp() * noise
+
+
+def _log_normal(x: Tensor, mean: Tensor, logvar: Tensor) -> Tensor:
+    logvar = logvar.clamp(-8.0, 30.0)
+    return -0.5 * ((x - mean).square() / logvar.exp() + logvar + math.log(2 * math.pi)).sum(-1)
+
+
+def vae_from_config(config: AlgoConfig, spec: ObsSpec, ac_dim: int) -> VAE:
+    """The VAE policy that ``algo.vae`` describes; its decoder has the trunk of ``algo``."""
+    vae = config["vae"]
+    prior = prior_from_config(vae, spec)
+    posterior = _network(spec, ac_dim, vae.encoder_layer_dims, prior.posterior_shapes)
+    encoder = Encoder(spec) if vae.decoder.is_conditioned else None
+    size_in = prior.latent_size + (encoder.output_dim if encoder else 0)
+    trunk = trunk_from_config(config, size_in, vae.decoder_layer_dims)
+    decoder = Actor(encoder, trunk, DeterministicHead(trunk.output_dim, ac_dim))
+    return VAE(posterior, decoder, prior, vae.decoder.reconstruction_sum_across_elements)
+
+
+def prior_from_config(vae: Section, spec: ObsSpec) -> Prior:
+    config = vae["prior"]
+    if config.use_categorical:
+        shapes = {"logit": (vae["latent_dim"], config.categorical_dim)}
+    else:
+        num_modes = config.gmm_num_modes if config.use_gmm else 1
+        shapes = {name: (num_modes, vae["latent_dim"]) for name in ("mean", "logvar")}
+        if config.use_gmm and config.gmm_learn_weights:
+            shapes["weight"] = (num_modes,)
+    net = _network(spec, 0, vae["prior_layer_dims"], shapes) if config.is_conditioned else None
+    if config.use_categorical:
+        return CategoricalPrior(shapes, config.learn, net, config.categorical_gumbel_softmax_hard)
+    return GaussianPrior(shapes, config.learn, net, vae["latent_clip"])
+
+
+def _network(
+    spec: ObsSpec, extra_dim: int, layer_dims: Sequence[int], shapes: Mapping[str, Sequence[int]]
+) -> Actor:
+    encoder = Encoder(spec)
+    trunk = MLP(extra_dim + encoder.output_dim, layer_dims)
+    return Actor(encoder, trunk, Parameters(trunk.output_dim, shapes))

@@ -1,0 +1,232 @@
+"""Cores: what turns one observation of a modality into a feature vector ``[B, F]``.
+
+An image core is a backbone (convolutions), a pooling and a linear layer. Names and arguments are
+those of robomimic's configs (``core_class``, ``core_kwargs``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offrl.models.linear import Linear
+from offrl.models.resnet import load_imagenet, resnet
+from offrl.registry import BACKBONES, CORES, POOLINGS
+
+
+@CORES.register("VisualCore")
+class VisualCore(nn.Module):
+    """Images ``[B, C, H, W]`` in [0, 1] to features ``[B, feature_dimension]``."""
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        backbone_class: str = "ResNet18Conv",
+        backbone_kwargs: Mapping[str, Any] | None = None,
+        pool_class: str | None = "SpatialSoftmax",
+        pool_kwargs: Mapping[str, Any] | None = None,
+        flatten: bool = True,
+        feature_dimension: int | None = 64,
+    ):
+        super().__init__()
+        if not flatten:
+            raise ValueError("core_kwargs.flatten: a policy's features are vectors; set it to true")
+        options = {"input_channel": input_shape[0], **(backbone_kwargs or {})}
+        self.backbone = _make(BACKBONES[backbone_class], options)
+        shape = _output_shape(self.backbone, input_shape)
+        self.pool: nn.Module | None = None
+        if pool_class is not None:
+            options = {**(pool_kwargs or {}), "input_shape": shape}
+            self.pool = _make(POOLINGS[pool_class], options)
+            shape = _output_shape(self.pool, shape)
+        self.output_dim = feature_dimension or math.prod(shape)
+        self.linear: nn.Module | None = None
+        if feature_dimension is not None:
+            self.linear = Linear(math.prod(shape), feature_dimension)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.backbone(images)
+        features = features if self.pool is None else self.pool(features)
+        features = features.flatten(1)
+        return features if self.linear is None else self.linear(features)
+
+
+@CORES.register("ScanCore")
+class ScanCore(nn.Module):
+    """One-dimensional scans ``[B, 1, L]`` through convolutions to features ``[B, F]``."""
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        conv_kwargs: Mapping[str, Sequence[int]] | None = None,
+        conv_activation: str | None = "relu",
+        pool_class: str | None = None,
+        pool_kwargs: Mapping[str, Any] | None = None,
+        flatten: bool = True,
+        feature_dimension: int | None = None,
+    ):
+        super().__init__()
+        default = {"out_channels": (32, 64, 64), "kernel_size": (8, 4, 2), "stride": (4, 2, 1)}
+        per_layer = conv_kwargs or default
+        self.backbone = nn.Sequential()
+        channels = 1
+        for i, size in enumerate(per_layer["out_channels"]):
+            options = {key: values[i] for key, values in per_layer.items()}
+            self.backbone.add_module(f"conv{i}", nn.Conv1d(channels, **options))
+            if conv_activation is not None:
+                self.backbone.add_module(f"act{i}", nn.ReLU())
+            channels = size
+        length = math.prod(input_shape)
+        shape = _output_shape(self.backbone, (1, length))
+        self.pool: nn.Module | None = None
+        if pool_class is not None:
+            shape = (*shape, 1)
+            self.pool = _make(POOLINGS[pool_class], {**(pool_kwargs or {}), "input_shape": shape})
+            shape = _output_shape(self.pool, shape)
+        self.output_dim = feature_dimension or math.prod(shape)
+        self.linear: nn.Module | None = None
+        if feature_dimension is not None:
+            self.linear = Linear(math.prod(shape), feature_dimension)
+
+    def forward(self, scans: Tensor) -> Tensor:
+        features = self.backbone(scans.flatten(1)[:, None])
+        if self.pool is not None:
+            features = self.pool(features[..., None])
+        features = features.flatten(1)
+        return features if self.linear is None else self.linear(features)
+
+
+# -- backbones: [B, C, H, W] -> [B, C', H', W'] ---------------------------------------------------
+
+
+def _register_resnet(depth: int) -> None:
+    def build(
+        input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
+    ) -> nn.Module:
+        first = CoordConv2d(input_channel, 64, 7, 2, 3, bias=False) if input_coord_conv else None
+        net = resnet(depth, input_channel, first)
+        if pretrained:
+            load_imagenet(net, depth)
+        return net
+
+    BACKBONES.register(f"ResNet{depth}Conv")(build)
+
+
+_register_resnet(18)
+_register_resnet(50)
+
+
+@BACKBONES.register("ShallowConv")
+def shallow_conv(input_channel: int = 3, output_channel: int = 32) -> nn.Module:
+    """Four convolutions (Finn et al., 2016, arXiv:1509.06113)."""
+    return nn.Sequential(
+        nn.Conv2d(input_channel, 64, 7, 2, 3),
+        nn.ReLU(),
+        nn.Conv2d(64, 32, 1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, output_channel, 3, padding=1),
+    )
+
+
+class CoordConv2d(nn.Conv2d):
+    """Sees each pixel's row and column as two more channels (Liu et al., 2018,
+    arXiv:1807.03247)."""
+
+    def __init__(self, in_channels: int, *args: Any, **kwargs: Any):
+        super().__init__(in_channels + 2, *args, **kwargs)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(append_coordinates(input))
+
+
+def append_coordinates(images: Tensor) -> Tensor:
+    """Two more channels: row and column of each pixel, from 0 to 1 (exclusive)."""
+    height, width = images.shape[-2:]
+    rows = torch.arange(height, device=images.device) / height
+    columns = torch.arange(width, device=images.device) / width
+    grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
+    return torch.cat([images, grid.expand(*images.shape[:-3], -1, -1, -1)], dim=-3)
+
+
+# -- pooling: [B, C, H, W] -> [B, ...] ------------------------------------------------------------
+
+
+@POOLINGS.register("SpatialSoftmax")
+class SpatialSoftmax(nn.Module):
+    """Where each of ``num_kp`` feature maps is strongest: expected position ``[B, K, 2]`` (x, y in
+    [-1, 1]) under a softmax over pixels (Finn et al., 2016); with ``output_variance`` followed by
+    its covariance, ``[B, K, 6]``."""
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_kp: int | None = 32,
+        temperature: float = 1.0,
+        learnable_temperature: bool = False,
+        output_variance: bool = False,
+        noise_std: float = 0.0,
+    ):
+        super().__init__()
+        channels, height, width = input_shape
+        self.nets = None if num_kp is None else nn.Conv2d(channels, num_kp, 1)
+        start = torch.ones(1) * temperature
+        if learnable_temperature:
+            self.temperature = nn.Parameter(start)
+        else:
+            self.register_buffer("temperature", start)
+        y, x = torch.meshgrid(
+            torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij"
+        )
+        self.register_buffer("pos_x", x.reshape(1, -1))
+        self.register_buffer("pos_y", y.reshape(1, -1))
+        self.output_variance, self.noise_std = output_variance, noise_std
+
+    def forward(self, features: Tensor) -> Tensor:
+        maps = features if self.nets is None else self.nets(features)
+        attention = (maps.flatten(2) / self.temperature).softmax(-1)
+        grid = torch.cat([self.pos_x, self.pos_y]).t()
+        keypoints = attention @ grid
+        noisy = keypoints
+        if self.training and self.noise_std:
+            noisy = keypoints + self.noise_std * torch.randn_like(keypoints)
+        if not self.output_variance:
+            return noisy
+        x, y = grid.unbind(-1)
+        moments = attention @ torch.stack([x * x, x * y, x * y, y * y], dim=-1)
+        products = (keypoints[..., :, None] * keypoints[..., None, :]).flatten(-2)
+        return torch.cat([noisy, moments - products], dim=-1)
+
+
+@POOLINGS.register("SpatialMeanPool")
+class SpatialMeanPool(nn.Module):
+    """The mean over all pixels, ``[B, C]``."""
+
+    def __init__(self, input_shape: Sequence[int]):
+        super().__init__()
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features.flatten(2).mean(-1)
+
+
+# -- construction ---------------------------------------------------------------------------------
+
+
+def _make(factory: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Without options of other classes, which robomimic's configs may hold from a template."""
+    known = inspect.signature(factory).parameters
+    return factory(**{key: value for key, value in options.items() if key in known})
+
+
+def _output_shape(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, ...]:
+    was_training = module.training
+    with torch.no_grad():
+        output = module.eval()(torch.zeros(1, *input_shape))
+    module.train(was_training)
+    return tuple(output.shape[1:])
