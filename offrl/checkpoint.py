@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from offrl.algos import algo_factory
+from offrl.compat import upgrade_checkpoint
 from offrl.config import Config, config_factory
 from offrl.envs import make_env
 from offrl.rollout import RolloutPolicy
@@ -93,7 +94,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     missing = [k for k in REQUIRED if not isinstance(content, dict) or k not in content]
     if missing:
         raise ValueError(f"{path}: not a checkpoint of a policy: it lacks {', '.join(missing)}")
-    return content
+    return upgrade_checkpoint(content)
 
 
 def maybe_dict_from_checkpoint(
@@ -102,7 +103,7 @@ def maybe_dict_from_checkpoint(
     """The checkpoint, read if only its path is given."""
     if (ckpt_path is None) == (ckpt_dict is None):
         raise ValueError("give either ckpt_path or ckpt_dict")
-    return read_checkpoint(ckpt_path) if ckpt_dict is None else ckpt_dict  # type: ignore[arg-type]
+    return upgrade_checkpoint(ckpt_dict) if ckpt_path is None else read_checkpoint(ckpt_path)  # type: ignore[arg-type]
 
 
 def config_from_checkpoint(
@@ -137,11 +138,29 @@ def policy_from_checkpoint(
         ac_dim=shapes["ac_dim"],
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
     )
-    algo.deserialize(content["model"])
+    try:
+        algo.deserialize(content["model"])
+    except ValueError as error:
+        raise ValueError(f"{ckpt_path or 'ckpt_dict'}: {error}") from None
+    _check_statistics(algo, str(ckpt_path or "ckpt_dict"))
     algo.set_eval()
     if verbose:
         log.info("%s\n%s", config.dump(), algo.nets)
     return RolloutPolicy(algo), content
+
+
+def _check_statistics(algo: Any, where: str) -> None:
+    train = algo.global_config.train
+    normalized = [key for key, c in train.action_config.items() if c.normalization]
+    for what, needed, stats in (
+        ("action", normalized, algo.action_normalizer.stats),
+        ("observation", train.hdf5_normalize_obs, algo.obs_normalizer.stats),
+    ):
+        if needed and not stats:
+            raise ValueError(
+                f"{where}: the policy was trained on normalised {what}s, but the checkpoint lacks "
+                f"their statistics ({what}_normalization_stats); export it again with them"
+            )
 
 
 def env_from_checkpoint(

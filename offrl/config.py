@@ -28,6 +28,7 @@ from pydantic import (
     field_validator,
 )
 
+from offrl.compat import upgrade_config
 from offrl.registry import ALGO_CONFIGS
 from offrl.tree import merge
 
@@ -299,7 +300,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
 
     Raises ``ValueError`` that names every wrong key or value by its dotted path.
     """
-    overrides = overrides or {}
+    overrides = upgrade_config(overrides or {})
     stated = overrides.get("algo_name", algo_name)
     if stated != algo_name:
         raise ValueError(

@@ -222,6 +222,16 @@ class PolicyAlgo(Algo):
         """
         raise NotImplementedError(type(self).__name__)
 
+    def action_distribution(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        state: Any = None,
+    ) -> tuple[Any, Any]:
+        """What ``act`` samples from before any lowering of noise: ``mean``, ``std``, ``logits``,
+        ``log_prob(actions)`` over ``[B, T, A]``; and the next state."""
+        raise NotImplementedError(type(self).__name__)
+
     def get_action(
         self,
         obs_dict: Mapping[str, torch.Tensor],

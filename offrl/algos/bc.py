@@ -35,6 +35,7 @@ class LossConfig(Section):
 class GaussianConfig(Section):
     enabled: bool = False
     fixed_std: bool = False
+    use_tanh: bool = False  # offrl's own: a tanh of the distribution, not of its mean
     init_std: float = 0.1
     min_std: float = 0.01
     std_activation: Literal["softplus", "exp"] = "softplus"
@@ -250,19 +251,30 @@ class BC(PolicyAlgo):
         state: Any = None,
         generators: Sequence[torch.Generator | None] | None = None,
     ) -> tuple[torch.Tensor, Any]:
-        policy, goal = self.nets["policy"], self.prepare_obs(goal, "goal")
         now = 0 if self.algo_config.transformer.pred_future_acs else -1
         if self.algo_config.rnn.enabled:  # it remembers the frames before
             obs = map_leaves(lambda x: x[:, -1:], obs)
-        obs = self.prepare_obs(obs)
         if self.algo_config.vae.enabled:
-            actions, state = policy.sample(obs, goal, state, generators)
+            goal = self.prepare_obs(goal, "goal")
+            actions, state = self.nets["policy"].sample(
+                self.prepare_obs(obs), goal, state, generators
+            )
             return actions[:, now], state
-        pi, state = policy(obs, goal, state)
+        pi, state = self.action_distribution(obs, goal, state)
         pi = pi.at(now)
         if self._acts_with_low_noise():
             pi = pi.low_noise()
         return pi.sample(generators), state
+
+    def action_distribution(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        state: Any = None,
+    ) -> tuple[Any, Any]:
+        if self.algo_config.vae.enabled:
+            raise ValueError("algo.vae: a VAE's actions have no density in closed form")
+        return self.nets["policy"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
 
     def _acts_with_low_noise(self) -> bool:
         """As robomimic: in eval mode, unless the config says otherwise."""

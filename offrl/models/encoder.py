@@ -18,9 +18,13 @@ class Encoder(nn.Module):
 
     An observation goes through its modality's core, if that has one, every time step by itself.
     Goals ``[B, ...]`` have no time of their own and repeat over ``T``.
+
+    core_relu: a ReLU behind each core, as robomimic has it everywhere but before Transformers.
     """
 
-    def __init__(self, spec: ObsSpec, groups: Sequence[str] = ("obs", "goal", "subgoal")):
+    def __init__(
+        self, spec: ObsSpec, groups: Sequence[str] = ("obs", "goal"), core_relu: bool = True
+    ):
         super().__init__()
         self.keys = {group: spec.keys(group) for group in groups if spec.keys(group)}
         if not self.keys.get("obs"):
@@ -28,7 +32,7 @@ class Encoder(nn.Module):
         self.cores = nn.ModuleDict()
         self.output_dim = 0
         for group, keys in self.keys.items():
-            cores = {key: KeyEncoder(spec.groups[group][key]) for key in keys}
+            cores = {key: KeyEncoder(spec.groups[group][key], core_relu) for key in keys}
             self.cores[group] = nn.ModuleDict(cores)
             self.output_dim += sum(core.output_dim for core in cores.values())
 
@@ -56,8 +60,9 @@ class KeyEncoder(nn.Module):
     Without either the observation itself is its features.
     """
 
-    def __init__(self, obs: ObsKey):
+    def __init__(self, obs: ObsKey, core_relu: bool):
         super().__init__()
+        self.core_relu = core_relu
         config, shape = obs.encoder, obs.shape
         self.core: nn.Module | None = None
         self.randomizers = nn.ModuleList()
@@ -76,7 +81,10 @@ class KeyEncoder(nn.Module):
         features = x.flatten(0, 1)
         for randomizer in self.randomizers:
             features = randomizer(features)
-        features = features.flatten(1) if self.core is None else self.core(features)
+        if self.core is not None:
+            features = self.core(features)
+            features = features.relu() if self.core_relu else features
+        features = features.flatten(1)
         for randomizer in reversed(self.randomizers):
             features = randomizer.average(features)
         return features.unflatten(0, x.shape[:2])

@@ -112,6 +112,26 @@ class Gaussian(ActionDistribution):
 
 
 @dataclass
+class TanhGaussian(Gaussian):
+    """The tanh of a normal variable, with its density in (-1, 1) (Haarnoja et al., 2018,
+    arXiv:1801.01290, appendix C)."""
+
+    LARGEST = 1 - 1e-6  # actions at the very bounds would be infinitely far
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        before = torch.atanh(actions.clamp(-self.LARGEST, self.LARGEST))
+        slope = 2 * (math.log(2.0) - before - F.softplus(-2 * before))  # log(1 - tanh^2)
+        return super().log_prob(before) - slope.sum(-1)
+
+    def sample(self, generators: Generators | None = None) -> Tensor:
+        return torch.tanh(super().sample(generators))
+
+    def mode(self) -> Tensor:
+        """The tanh of the mean."""
+        return torch.tanh(self.mean)
+
+
+@dataclass
 class GaussianMixture(ActionDistribution):
     """``mean`` and ``std`` ``[B, T, M, A]``, ``logits`` ``[B, T, M]`` (normalised log-weights)."""
 
@@ -163,7 +183,10 @@ class DeterministicHead(nn.Module):
 
 @HEADS.register("gaussian")
 class GaussianHead(nn.Module):
-    """Mean ``tanh(clamp(linear))``; a std that starts at ``init_std``, learned unless fixed."""
+    """Mean ``tanh(clamp(linear))``; a std that starts at ``init_std``, learned unless fixed.
+
+    use_tanh: the tanh of the whole distribution instead of the mean's.
+    """
 
     MEAN_LIMIT = 9.0
     MAX_STD = 7.5
@@ -176,22 +199,25 @@ class GaussianHead(nn.Module):
         min_std: float = 0.01,
         std_activation: str = "softplus",
         fixed_std: bool = False,
+        use_tanh: bool = False,
     ):
         super().__init__()
         self.mean = Linear(input_dim, ac_dim)
         self.scale = None if fixed_std else Linear(input_dim, ac_dim)
-        self.init_std, self.min_std = init_std, min_std
+        self.init_std, self.min_std, self.use_tanh = init_std, min_std, use_tanh
         self.std_activation = std_activation
 
     def forward(self, features: Tensor) -> Gaussian:
         limit = self.MEAN_LIMIT
-        mean = torch.tanh(self.mean(features).clamp(-limit, limit))
+        mean = self.mean(features).clamp(-limit, limit)
+        distribution = TanhGaussian if self.use_tanh else Gaussian
+        mean = mean if self.use_tanh else torch.tanh(mean)
         if self.scale is None:
-            return Gaussian(mean, torch.full_like(mean, self.init_std))
+            return distribution(mean, torch.full_like(mean, self.init_std))
         # Scaled so that the network's zero means init_std.
         at_zero = {"softplus": math.log(2.0), "exp": 1.0}[self.std_activation]
         std = _activate(self.scale(features), self.std_activation) * (self.init_std / at_zero)
-        return Gaussian(mean, std.clamp(self.min_std, self.MAX_STD))
+        return distribution(mean, std.clamp(self.min_std, self.MAX_STD))
 
 
 @HEADS.register("gmm")

@@ -48,12 +48,16 @@ def actor_from_config(config: AlgoConfig, spec: ObsSpec, ac_dim: int) -> Actor:
 
     The one place where the switches are read.
     """
-    encoder = Encoder(spec)
+    encoder = encoder_from_config(config, spec)
     trunk = trunk_from_config(config, encoder.output_dim, config["actor_layer_dims"])
     switches = (head for head in ("gaussian", "gmm") if head in config)
     name = next((head for head in switches if config[head].enabled), "deterministic")
     options = {} if name == "deterministic" else _options(config[name], "low_noise_eval")
     return Actor(encoder, trunk, HEADS[name](trunk.output_dim, ac_dim, **options))
+
+
+def encoder_from_config(config: AlgoConfig, spec: ObsSpec) -> Encoder:
+    return Encoder(spec, core_relu=not ("transformer" in config and config["transformer"].enabled))
 
 
 def trunk_from_config(config: AlgoConfig, input_dim: int, layer_dims: Sequence[int]) -> nn.Module:

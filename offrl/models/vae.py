@@ -18,7 +18,7 @@ from offrl.config import AlgoConfig, Section
 from offrl.models.encoder import Encoder
 from offrl.models.heads import DeterministicHead, Generators, random_rows
 from offrl.models.linear import Linear
-from offrl.models.nets import Actor, trunk_from_config
+from offrl.models.nets import Actor, encoder_from_config, trunk_from_config
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec
 
@@ -231,7 +231,7 @@ def vae_from_config(config: AlgoConfig, spec: ObsSpec, ac_dim: int) -> VAE:
     vae = config["vae"]
     prior = prior_from_config(vae, spec)
     posterior = _network(spec, ac_dim, vae.encoder_layer_dims, prior.posterior_shapes)
-    encoder = Encoder(spec) if vae.decoder.is_conditioned else None
+    encoder = encoder_from_config(config, spec) if vae.decoder.is_conditioned else None
     size_in = prior.latent_size + (encoder.output_dim if encoder else 0)
     trunk = trunk_from_config(config, size_in, vae.decoder_layer_dims)
     decoder = Actor(encoder, trunk, DeterministicHead(trunk.output_dim, ac_dim))

@@ -12,14 +12,54 @@ from offrl.registry import ALGOS
 from offrl.training.seeding import seed_everything
 from offrl.tree import gather, map_leaves
 
+HEADS = {
+    "deterministic": {},
+    "gaussian": {"gaussian": {"enabled": True}},
+    "gaussian_true_noise": {"gaussian": {"enabled": True, "low_noise_eval": False}},
+    "tanh_gaussian": {"gaussian": {"enabled": True, "use_tanh": True, "low_noise_eval": False}},
+    "gmm": {"gmm": {"enabled": True}},
+    "gmm_true_noise": {"gmm": {"enabled": True, "low_noise_eval": False}},
+    "vae": {"vae": {"enabled": True}},
+}
+SMALL_RNN = {"enabled": True, "hidden_dim": 16, "horizon": 3}
+SMALL_TRANSFORMER = {"enabled": True, "embed_dim": 16, "num_heads": 2, "num_layers": 2}
+TRUNKS = {
+    "mlp": {},
+    "rnn": {"rnn": SMALL_RNN},
+    "transformer": {"transformer": SMALL_TRANSFORMER},
+}
+OTHERS = {
+    "gru_open_loop": {"rnn": SMALL_RNN | {"rnn_type": "GRU", "open_loop": True}},
+    "rnn_bidirectional": {"rnn": SMALL_RNN | {"kwargs": {"bidirectional": True}}},
+    "transformer_all_steps": {
+        "transformer": SMALL_TRANSFORMER
+        | {"supervise_all_steps": True, "activation": "geglu", "sinusoidal_embedding": True}
+    },
+    "transformer_table": {"transformer": SMALL_TRANSFORMER | {"nn_parameter_for_timesteps": False}},
+    "vae_learned": {"vae": {"enabled": True, "prior": {"learn": True}}},
+    "vae_gmm": {
+        "vae": {
+            "enabled": True,
+            "latent_clip": 2.0,
+            "decoder": {"is_conditioned": False},
+            "prior": {
+                "learn": True,
+                "is_conditioned": True,
+                "use_gmm": True,
+                "gmm_learn_weights": True,
+            },
+        }
+    },
+    "vae_categorical": {"vae": {"enabled": True, "prior": {"use_categorical": True}}},
+    "vae_categorical_learned": {
+        "vae": {
+            "enabled": True,
+            "prior": {"use_categorical": True, "learn": True, "is_conditioned": True},
+        }
+    },
+}
 VARIANTS = {
-    "bc": {
-        "deterministic": {},
-        "gaussian": {"gaussian": {"enabled": True}},
-        "gaussian_true_noise": {"gaussian": {"enabled": True, "low_noise_eval": False}},
-        "gmm": {"gmm": {"enabled": True}},
-        "gmm_true_noise": {"gmm": {"enabled": True, "low_noise_eval": False}},
-    }
+    "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
 }
 CASES = [
     pytest.param(algo, overrides, id=f"{algo}-{name}")
@@ -35,8 +75,10 @@ def make(small_config, demos):
 
     def build(name, overrides, train=None):
         seed_everything(0)
+        train = train or {}
+        overrides = fit(overrides, train)
         rate = {"optim_params": {"policy": {"learning_rate": {"initial": 1e-3}}}}
-        config = small_config({"algo": overrides | rate, "train": train or {}}, name)
+        config = small_config({"algo": overrides | rate, "train": train}, name)
         dataset = SequenceDataset(
             demos,
             ["position", "speed"],
@@ -52,6 +94,14 @@ def make(small_config, demos):
         return algo, iter(BatchLoader(dataset, batch_size=8, seed=0))
 
     return build
+
+
+def fit(overrides, train):
+    """A Transformer's context is the stack of frames."""
+    if "transformer" not in overrides:
+        return overrides
+    context = {"context_length": train.get("frame_stack", 1)}
+    return overrides | {"transformer": overrides["transformer"] | context}
 
 
 def weights(algo):
@@ -154,7 +204,7 @@ STREAMED = {"hdf5_cache_mode": None, "num_data_workers": 2, "frame_stack": 2}
 @pytest.mark.parametrize("train", [{"seq_length": 2}, STREAMED], ids=["in_memory", "streamed"])
 def test_a_resumed_training_equals_an_uninterrupted_one(small_config, name, overrides, train):
     schedule = {"learning_rate": {"scheduler_type": "cosine", "step_every_batch": True}}
-    algo = overrides | {"optim_params": {"policy": schedule}}
+    algo = fit(overrides, train) | {"optim_params": {"policy": schedule}}
     config = small_config({"algo": algo, "train": train}, name)
     whole = Trainer(config)
     for record in whole():
@@ -186,9 +236,10 @@ def test_a_padded_step_never_enters_the_loss(make, name, overrides):
     assert not batch["pad_mask"].all()
     spoilt = copy.deepcopy(batch)
     spoilt["actions"][~batch["pad_mask"].squeeze(-1)] = 0.9
-    losses = [
-        algo.train_on_batch(algo.process_batch_for_training(b), epoch=1, validate=True)["loss"]
-        for b in (batch, spoilt)
-    ]
+    losses = []
+    for b in (batch, spoilt):
+        seed_everything(2)
+        ready = algo.process_batch_for_training(b)
+        losses.append(algo.train_on_batch(ready, epoch=1, validate=True)["loss"])
     assert torch.equal(*losses)
     assert gather(torch.stack, [batch, spoilt])["actions"].diff(dim=0).any()

@@ -13,6 +13,7 @@ from offrl.models.heads import (
     GaussianHead,
     GaussianMixture,
     GMMHead,
+    TanhGaussian,
 )
 
 
@@ -91,3 +92,19 @@ def test_mixture_weights_are_normalised():
     pi = GMMHead(4, 2, num_modes=6)(torch.randn(3, 2, 4))
     torch.testing.assert_close(pi.logits.exp().sum(-1), torch.ones(3, 2))
     assert pi.mean.shape == pi.std.shape == (3, 2, 6, 2)
+
+
+def test_a_tanh_gaussian_has_the_density_of_its_samples():
+    torch.manual_seed(0)
+    mean, std = torch.randn(1, 1, 2), torch.rand(1, 1, 2) + 0.2
+    ours = TanhGaussian(mean, std)
+    theirs = D.TransformedDistribution(D.Normal(mean, std), D.TanhTransform(cache_size=1))
+    samples = theirs.sample((100,))[:, 0]
+    torch.testing.assert_close(
+        ours.log_prob(samples),
+        theirs.log_prob(samples[:, None]).sum(-1)[:, 0],
+        rtol=1e-3,
+        atol=1e-3,
+    )
+    assert torch.isfinite(ours.log_prob(torch.ones(1, 1, 2))).all()
+    assert (ours.sample().abs() <= 1).all() and torch.equal(ours.mode(), mean.tanh())

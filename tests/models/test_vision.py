@@ -1,0 +1,152 @@
+"""Image encoders: shapes, and what each part does to images whose answer is known."""
+
+import pytest
+import torch
+
+from offrl.models import randomizers
+from offrl.models.encoder import KeyEncoder
+from offrl.models.randomizers import ColorRandomizer, CropRandomizer, GaussianNoiseRandomizer
+from offrl.models.resnet import load_imagenet, resnet
+from offrl.models.vision import ScanCore, SpatialMeanPool, SpatialSoftmax, VisualCore
+from offrl.specs import EncoderConfig, ObsKey
+
+
+@pytest.mark.parametrize(
+    ("depth", "parameters", "channels"), [(18, 11_176_512, 512), (50, 23_508_032, 2048)]
+)
+def test_resnets_are_the_published_ones(depth, parameters, channels):
+    net = resnet(depth)
+    assert sum(p.numel() for p in net.parameters()) == parameters
+    assert net(torch.zeros(2, 3, 64, 96)).shape == (2, channels, 2, 3)
+
+
+def test_imagenet_weights_load_from_the_cache_and_are_asked_for_offline(tmp_path, monkeypatch):
+    def state(name, **_):
+        assert "resnet18" in name
+        return {"conv1.weight": torch.ones(64, 3, 7, 7), "layer2.0.bn2.bias": torch.ones(128)}
+
+    net = resnet(18)
+    monkeypatch.setattr("torch.hub.load_state_dict_from_url", state)
+    load_imagenet(net, 18)
+    assert (net[0].weight == 1).all() and (net[5][0].bn2.bias == 1).all()
+    with_depth = resnet(18, input_channel=1)
+    load_imagenet(with_depth, 18)  # keeps its own first layer
+    assert not (with_depth[0].weight == 1).all()
+
+    def offline(name, **_):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("torch.hub.load_state_dict_from_url", offline)
+    with pytest.raises(ValueError, match=r"pretrained: .*no route to host.*download https://"):
+        VisualCore((3, 32, 32), backbone_kwargs={"pretrained": True})
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"backbone_class": "ResNet50Conv", "pool_class": "SpatialMeanPool"},
+        {"backbone_class": "ShallowConv", "pool_class": None, "feature_dimension": None},
+        {"backbone_kwargs": {"input_coord_conv": True}},
+        {"pool_kwargs": {"output_variance": True, "learnable_temperature": True}},
+    ],
+)
+def test_visual_cores(kwargs):
+    core = VisualCore((3, 40, 40), **kwargs)
+    features = core(torch.rand(2, 3, 40, 40))
+    assert features.shape == (2, core.output_dim)
+    features.sum().backward()
+    unused = [n for n, p in core.named_parameters() if p.grad is None]
+    assert not unused
+
+
+def test_scans():
+    core = ScanCore((64,), pool_class="SpatialMeanPool", feature_dimension=8)
+    assert core(torch.rand(3, 64)).shape == core(torch.rand(3, 1, 64)).shape == (3, 8)
+
+
+def test_spatial_softmax_points_at_the_peak():
+    features = torch.zeros(1, 2, 9, 9)
+    features[0, 0, 0, 8] = features[0, 1, 8, 4] = 50.0
+    pool = SpatialSoftmax((2, 9, 9), num_kp=None)
+    torch.testing.assert_close(pool(features), torch.tensor([[[1.0, -1.0], [0.0, 1.0]]]))
+    covariance = SpatialSoftmax((2, 9, 9), num_kp=None, output_variance=True)(
+        torch.zeros(1, 2, 9, 9)
+    )
+    variance = torch.linspace(-1, 1, 9).square().mean()
+    expected = torch.tensor([0, 0, variance, 0, 0, variance]).expand(1, 2, 6)
+    torch.testing.assert_close(covariance, expected, atol=1e-6, rtol=1e-5)
+    assert SpatialMeanPool((2, 9, 9))(features).shape == (1, 2)
+
+
+def test_random_crops_are_parts_of_the_image():
+    images = torch.arange(2 * 3 * 10 * 12).reshape(2, 3, 10, 12).float()
+    crop = CropRandomizer((3, 10, 12), 4, 6, num_crops=50).train()
+    crops = crop(images).unflatten(0, (2, 50))
+    starts = crops[:, :, 0, 0, 0]
+    assert len(starts[0].unique()) > 10
+    for i in range(2):
+        for part in crops[i]:
+            row, column = divmod(int(part[0, 0, 0] - images[i, 0, 0, 0]), 12)
+            assert torch.equal(part, images[i, :, row : row + 4, column : column + 6])
+    centre = crop.eval()(images)
+    assert torch.equal(centre, images[:, :, 3:7, 3:9])
+    assert torch.equal(CropRandomizer((3, 10, 12), 10, 12)(images), images)
+    assert CropRandomizer((3, 10, 12), 4, 6, pos_enc=True)(images).shape == (2, 5, 4, 6)
+    with pytest.raises(ValueError, match="11 x 6 does not fit into images of 10 x 12"):
+        CropRandomizer((3, 10, 12), 11, 6)
+
+
+def amount(value):
+    return torch.full((1, 1, 1, 1), value)
+
+
+def test_colours():
+    red, grey = torch.zeros(1, 3, 2, 2), torch.full((1, 3, 2, 2), 0.5)
+    red[:, 0] = 1.0
+    images = torch.rand(1, 3, 5, 5)
+    for adjust, nothing in (
+        (randomizers.adjust_brightness, 1.0),
+        (randomizers.adjust_contrast, 1.0),
+        (randomizers.adjust_saturation, 1.0),
+        (randomizers.adjust_hue, 0.0),
+        (randomizers.adjust_hue, 1.0),
+    ):
+        torch.testing.assert_close(adjust(images, amount(nothing)), images, atol=1e-5, rtol=0)
+    green = torch.zeros(1, 3, 2, 2)
+    green[:, 1] = 1.0
+    torch.testing.assert_close(randomizers.adjust_hue(red, amount(1 / 3)), green, atol=1e-5, rtol=0)
+    torch.testing.assert_close(randomizers.adjust_hue(grey, amount(0.2)), grey)
+    assert randomizers.adjust_saturation(red, amount(0.0)).std(1).max() < 1e-6
+    assert randomizers.adjust_brightness(grey, amount(0.5)).max() == 0.25
+
+
+@pytest.mark.parametrize(
+    "randomizer",
+    [
+        ColorRandomizer((3, 8, 8), num_samples=3),
+        GaussianNoiseRandomizer((3, 8, 8), noise_std=0.1, limits=[0.0, 1.0], num_samples=3),
+    ],
+)
+def test_randomizers_change_images_in_training_only(randomizer):
+    images = torch.rand(4, 3, 8, 8)
+    changed = randomizer.train()(images)
+    assert changed.shape == (12, 3, 8, 8) and changed.min() >= 0 and changed.max() <= 1
+    assert not torch.equal(changed[0], changed[1])
+    assert randomizer.average(changed.flatten(1)).shape == (4, 192)
+    assert torch.equal(randomizer.eval()(images), images)
+
+
+def test_an_observation_goes_through_all_its_randomizers_and_its_core():
+    config = EncoderConfig(
+        core_class="VisualCore",
+        core_kwargs={"backbone_class": "ShallowConv", "feature_dimension": 7},
+        obs_randomizer_class=["CropRandomizer", "GaussianNoiseRandomizer"],
+        obs_randomizer_kwargs=[
+            {"crop_height": 12, "crop_width": 10, "num_crops": 2},
+            {"num_samples": 3},
+        ],
+    )
+    encoder = KeyEncoder(ObsKey("rgb", (3, 16, 16), config), core_relu=True)
+    images = torch.rand(5, 4, 3, 16, 16)
+    assert encoder(images).shape == encoder.eval()(images).shape == (5, 4, 7)
