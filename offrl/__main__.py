@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:  # a user's own algorithms, as with `python -m offrl`
         sys.path.append(os.getcwd())
     commands = {
-        module.name: importlib.import_module(f"offrl.tools.{module.name}")
+        module.name.replace("_", "-"): importlib.import_module(f"offrl.tools.{module.name}")
         for module in pkgutil.iter_modules(tools.__path__)
     }
     parser = argparse.ArgumentParser(

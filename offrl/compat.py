@@ -146,7 +146,8 @@ MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before r
 def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A complete robomimic config (0.2 to 0.5) with the keys of today; any other as it is."""
     train = config.get("train", {})
-    if "hdf5_use_swmr" not in train or "mask_padded_steps" in train:
+    complete = isinstance(train, Mapping) and "hdf5_use_swmr" in train
+    if not complete or "mask_padded_steps" in train:
         return config
     config = json.loads(json.dumps(config))
     config["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps

@@ -7,6 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "offrl"
 LAYERS = {
+    "compat": 0,
     "config": 0,
     "registry": 0,
     "specs": 0,

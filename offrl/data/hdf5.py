@@ -120,6 +120,23 @@ class DemoFile:
         self._check_finite(rows, demos, key, lengths)
         return rows
 
+    def recording(self, demo: str) -> dict[str, Any]:
+        """One demonstration with what plays it back: every array by its path, and ``model_file``.
+
+        Raises ``ValueError`` if the simulator's states or model were not recorded.
+        """
+        group = self._file[f"data/{demo}"]
+        if "states" not in group or "model_file" not in group.attrs:
+            raise ValueError(
+                f"{self.path}: data/{demo} cannot be played back: it lacks states or the attribute "
+                "model_file; record with the simulator's states"
+            )
+        arrays: dict[str, Any] = {"model_file": group.attrs["model_file"]}
+        group.visititems(
+            lambda path, item: arrays.update({path: item[()]} if hasattr(item, "dtype") else {})
+        )
+        return arrays
+
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
         rows = self._file[f"data/{demo}/{key}"][start:stop]

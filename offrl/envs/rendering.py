@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 BACKENDS = ("egl", "osmesa")
 INSTALL_HINT = "apt-get install libegl1 libgl1 libosmesa6 (or the like), then offrl doctor"
@@ -19,6 +21,11 @@ mujoco.mj_forward(model, data)
 renderer.update_scene(data)
 assert renderer.render().any()
 """
+
+
+def renders_observations(env_args: Mapping[str, Any]) -> bool:
+    """Whether an environment's observations hold images, so that it cannot do without."""
+    return bool(env_args.get("env_kwargs", {}).get("use_camera_obs"))
 
 
 def probe(backend: str) -> str | None:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from offrl.checkpoint import policy_from_checkpoint
-    from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
     from offrl.rollout import TEST_SEEDS, evaluate, summarize
     from offrl.training.progress import success_line
@@ -52,9 +52,11 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.checkpoint}: names no environment (env_metadata)")
     if args.env:
         env_args = {**env_args, "env_name": args.env}
-    backend = working_backend() if args.video else None
-    if args.video and backend is None:
-        raise ValueError(f"--video: no rendering back end works here; {INSTALL_HINT}")
+    renders = args.video or renders_observations(env_args)
+    backend = working_backend() if renders else None
+    if renders and backend is None:
+        why = "--video" if args.video else "the policy sees images"
+        raise ValueError(f"{why}: no rendering back end works here; {INSTALL_HINT}")
 
     rollout = policy.policy.global_config.experiment.rollout
     requests = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from offrl.envs.rendering import INSTALL_HINT, working_backend
+from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
 from offrl.rollout import SELECTION_SEEDS, TEST_SEEDS, RolloutPolicy, evaluate, summarize
 from offrl.training.trainer import Record, Trainer
@@ -69,13 +69,17 @@ class Evaluator:
                 f"{self.trainer.dataset.hdf5_path}: names no environment (env_args) to evaluate "
                 "in; set experiment.rollout.enabled=false"
             )
-        backend = None
+        sees_images = renders_observations(self.trainer.env_args)
+        backend = working_backend() if self._films or sees_images else None
         self.no_video = "experiment.render_video is false"
-        if self.trainer.config.experiment.render_video and self.config.video_episodes:
-            backend = working_backend()
+        if self._films and backend is None:
             self.no_video = f"no rendering back end works here; {INSTALL_HINT}"
-            if backend is None:
-                log.warning("no video: %s", self.no_video)
+            log.warning("no video: %s", self.no_video)
+        if sees_images and backend is None:
+            raise ValueError(
+                f"the policy sees images, and no rendering back end works here; {INSTALL_HINT}, or "
+                "train without evaluation (experiment.rollout.enabled=false)"
+            )
         pool = EnvPool(self.trainer.env_args, self.config.num_workers, self.config.timeout, backend)
         try:
             pool.check()
@@ -85,9 +89,13 @@ class Evaluator:
             ) from None
         return pool
 
+    @property
+    def _films(self) -> bool:
+        return bool(self.trainer.config.experiment.render_video and self.config.video_episodes)
+
     def _requests(self, first_seed: int) -> list[EpisodeRequest]:
         assert self._pool is not None
-        with_video = self.config.video_episodes if self._pool.gl_backend else 0
+        with_video = self.config.video_episodes if self._films and self._pool.gl_backend else 0
         return [
             EpisodeRequest(
                 seed=first_seed + i,

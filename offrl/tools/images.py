@@ -1,0 +1,75 @@
+"""``offrl images``: what cameras would have seen of recorded demonstrations."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from offrl.tools import count
+
+HELP = "copy a dataset with camera images, rendered from its simulator states"
+EPILOG = (
+    "example: offrl images --dataset datasets/lift/low_dim.hdf5 --n 20 --cameras agentview "
+    "robot0_eye_in_hand --size 84 --output lift_images.hdf5"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dataset", required=True, help="HDF5 file with states and model_file")
+    parser.add_argument("--output", required=True, help="the HDF5 file to write")
+    parser.add_argument("--cameras", nargs="+", default=["agentview"], help="(default: agentview)")
+    parser.add_argument("--size", type=count, default=84, help="height and width (default: 84)")
+    parser.add_argument("--filter-key", help="only the demonstrations of mask/FILTER_KEY")
+    parser.add_argument("--n", type=count, help="only the first n of them")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from offrl.config import find_file
+    from offrl.data.hdf5 import DemoFile
+    from offrl.data.writer import DemoWriter
+    from offrl.envs import make_env
+    from offrl.envs.rendering import INSTALL_HINT, working_backend
+
+    if working_backend() is None:
+        raise ValueError(f"no rendering back end works here; {INSTALL_HINT}")
+    with DemoFile(find_file(args.dataset)) as file:
+        if file.env_args is None:
+            raise ValueError(f"{file.path}: names no environment (env_args) to render")
+        env_args = with_cameras(file.env_args, args.cameras, args.size)
+        demos = file.demos(args.filter_key, args.n)
+        env = make_env(env_args)
+        with DemoWriter(args.output, env_args) as writer:
+            for demo in tqdm(demos, unit="demo", disable=None):
+                writer.write(play_back(env, file.recording(demo)), source=demo)
+            writer.write_split()
+        env.close()
+    print(f"{args.output}: {len(demos)} demonstrations with images of {', '.join(args.cameras)}")
+    return 0
+
+
+def with_cameras(env_args: Mapping[str, Any], cameras: list[str], size: int) -> dict[str, Any]:
+    kwargs = {
+        "use_camera_obs": True,
+        "has_offscreen_renderer": True,
+        "camera_names": cameras,
+        "camera_heights": size,
+        "camera_widths": size,
+    }
+    return {**env_args, "env_kwargs": {**env_args.get("env_kwargs", {}), **kwargs}}
+
+
+def play_back(env: Any, demo: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded episode with images ``obs/KEY`` ``[T, H, W, C]`` of its states added."""
+    import numpy as np
+
+    from offrl.tree import gather
+
+    images = []
+    for t, state in enumerate(demo["states"]):
+        model = {"model": demo["model_file"]} if t == 0 else {}
+        obs = env.reset_to({"states": state, **model})
+        images.append({k: v for k, v in obs.items() if k.endswith(("_image", "_depth"))})
+    return {**demo, **{f"obs/{key}": value for key, value in gather(np.stack, images).items()}}

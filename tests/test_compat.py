@@ -1,0 +1,116 @@
+"""robomimic's configs and checkpoints of other versions; what is written for robomimic."""
+
+import json
+import logging
+
+import pytest
+import torch
+from conftest import GOLDEN
+
+from offrl import Trainer, config_factory, policy_from_checkpoint
+from offrl.__main__ import main
+from offrl.checkpoint import write_checkpoint
+from offrl.compat import weights_to_robomimic
+from offrl.training.checkpointer import Checkpointer
+
+
+def complete(**sections):
+    """A robomimic config, known by a key that all of its versions write."""
+    return {"train": {"hdf5_use_swmr": True}, **sections}
+
+
+def test_robomimics_configs_train_on_padded_steps_and_ours_do_not():
+    golden = json.loads((GOLDEN / "configs/bc.json").read_text())
+    assert config_factory("bc", golden).train.mask_padded_steps is False
+    ours = config_factory("bc")
+    assert ours.train.mask_padded_steps
+    assert config_factory("bc", ours.to_dict()).train.mask_padded_steps
+    assert config_factory("bc", complete()).train.mask_padded_steps is False
+
+
+def test_keys_of_earlier_versions_are_moved_or_reported_once(caplog):
+    encoder = {
+        "low_dim": {"feature_dimension": None, "core_class": None, "core_kwargs": None},
+        "rgb": {
+            "feature_dimension": 32,
+            "core_class": "VisualCore",
+            "core_kwargs": {"backbone_class": "ShallowConv"},
+            "pool_class": "SpatialSoftmax",
+            "pool_kwargs": {"num_kp": 16},
+        },
+    }
+    with caplog.at_level(logging.WARNING):
+        config = config_factory(
+            "bc",
+            complete(experiment={"mse": {"enabled": False}}, observation={"encoder": encoder}),
+        )
+    assert config.observation.encoder["low_dim"].core_kwargs == {}
+    assert config.observation.encoder["rgb"].core_kwargs == {
+        "backbone_class": "ShallowConv",
+        "feature_dimension": 32,
+        "pool_class": "SpatialSoftmax",
+        "pool_kwargs": {"num_kp": 16},
+    }
+    assert [r.message for r in caplog.records if "experiment.mse" in r.message]
+    with pytest.raises(ValueError, match="experiment.mse: unknown config key"):
+        config_factory("bc", {"experiment": {"mse": {}}})
+
+
+def robomimic_checkpoint(name="bc"):
+    return torch.load(GOLDEN / f"cases/{name}/model.pth", weights_only=True)
+
+
+def test_checkpoints_of_earlier_versions_load(tmp_path):
+    new = robomimic_checkpoint()
+    keys = new["shape_metadata"]["all_shapes"]
+    means = {
+        k: {"mean": torch.full((1, *s), 2.0), "std": torch.ones(1, *s)} for k, s in keys.items()
+    }
+    old = {
+        **{k: v for k, v in new.items() if k != "action_normalization_stats"},
+        "model": new["model"]["nets"],
+        "obs_normalization_stats": means,
+    }
+    policy, _ = policy_from_checkpoint(ckpt_dict=old, device="cpu")
+    plain, _ = policy_from_checkpoint(ckpt_dict=new, device="cpu")
+    obs = {k: torch.randn(1, *s) for k, s in keys.items()}
+    shifted = {k: v + 2.0 for k, v in obs.items()}
+    torch.testing.assert_close(policy.policy.get_action(shifted), plain.policy.get_action(obs))
+
+
+def test_statistics_that_a_policy_needs_are_asked_for():
+    content = robomimic_checkpoint()
+    config = json.loads(content["config"])
+    config["train"]["action_config"] = {"actions": {"normalization": "min_max"}}
+    del content["action_normalization_stats"]
+    content["config"] = json.dumps(config)
+    with pytest.raises(ValueError, match="lacks their statistics .action_normalization_stats"):
+        policy_from_checkpoint(ckpt_dict=content, device="cpu")
+
+
+def test_weights_of_another_architecture_are_named(tmp_path):
+    content = robomimic_checkpoint()
+    content["model"]["nets"]["policy.nets.stranger.weight"] = torch.zeros(1)
+    write_checkpoint(tmp_path / "odd.pth", content)
+    with pytest.raises(ValueError, match=r"odd.pth: .*unexpected: policy.nets.stranger.weight"):
+        policy_from_checkpoint(tmp_path / "odd.pth")
+
+
+@pytest.mark.parametrize("switch", [{}, {"rnn": {"enabled": True, "horizon": 5}}])
+def test_an_exported_checkpoint_is_robomimics_and_acts_the_same(small_config, tmp_path, switch):
+    algo = {"gmm": {"enabled": True}, **switch}
+    trainer = Trainer(
+        small_config({"algo": algo, "train": {"hdf5_normalize_obs": True, "seq_length": 3}})
+    )
+    list(Checkpointer(trainer)(trainer()))
+    source, target = str(trainer.run.last_checkpoint), str(tmp_path / "theirs.pth")
+    assert main(["export-robomimic", source, target]) == 0
+    assert main(["export-robomimic", source, target]) == 1  # nothing is overwritten
+    theirs = torch.load(target, weights_only=True)
+    assert theirs.keys() == robomimic_checkpoint().keys() | {"obs_normalization_stats"}
+    assert theirs["model"].keys() == robomimic_checkpoint()["model"].keys()
+    ours, back = (policy_from_checkpoint(p, device="cpu")[0].policy for p in (source, target))
+    assert theirs["model"]["nets"].keys() == weights_to_robomimic(ours.nets).keys()
+    obs = {"position": torch.randn(2, 4, 3), "speed": torch.randn(2, 4, 2)}
+    first, second = (policy.action_distribution(obs)[0].mean for policy in (ours, back))
+    assert torch.equal(first, second)
