@@ -144,7 +144,10 @@ class DatasetConfig(Section):
     path: str
     filter_key: str | None = None
     demo_limit: Count | None = None
-    weight: float = 1.0
+    weight: float = Field(1.0, gt=0)  # of each of its windows, see normalize_weights_by_ds_size
+    eval: bool = True  # evaluate in its environment
+    key: str | None = None  # name of its environment in the logs, instead of the task's
+    lang: str | None = None
 
 
 class ActionConfig(Section):
@@ -154,7 +157,7 @@ class ActionConfig(Section):
 class TrainConfig(Section):
     data: list[DatasetConfig] | None = None  # a path, or a list of {path, ...}
     output_dir: str = "runs"
-    normalize_weights_by_ds_size: bool = False
+    normalize_weights_by_ds_size: bool = False  # weights are of datasets, whatever their sizes
     num_data_workers: int = Field(0, ge=0)
     hdf5_cache_mode: Literal["all", "low_dim"] | None = "all"
     hdf5_use_swmr: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -20,10 +20,19 @@ class BatchLoader:
     batches given out, is all the state there is: set it to go on from there. As in robomimic the
     last, incomplete batch of a pass is left out.
 
+    weights: how often to draw from each of the dataset's files: windows of file ``k`` are drawn
+        with probability in proportion to ``weights[k]``, with replacement.
     num_workers: processes that read streamed data ahead; data in memory is gathered at once.
     """
 
-    def __init__(self, dataset: SequenceDataset, batch_size: int, seed: int, num_workers: int = 0):
+    def __init__(
+        self,
+        dataset: SequenceDataset,
+        batch_size: int,
+        seed: int,
+        num_workers: int = 0,
+        weights: Sequence[float] | None = None,
+    ):
         if batch_size > len(dataset):
             raise ValueError(
                 f"train.batch_size: {batch_size} is more than the {len(dataset)} windows of "
@@ -32,6 +41,7 @@ class BatchLoader:
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed = seed
+        self.weights = weights
         self.num_workers = num_workers if dataset.is_streamed else 0
         self.batches_per_pass = len(dataset) // batch_size
         self.position = 0
@@ -61,11 +71,21 @@ class BatchLoader:
         for number in count(first_pass):
             # Seeds of passes must not collide with those of a run whose seed is one higher.
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-            order = torch.randperm(len(self.dataset), generator=generator).to(device)
+            order = self._order(generator).to(device)
             yield from order[: self.batches_per_pass * self.batch_size].split(self.batch_size)[
                 skip:
             ]
             skip = 0
+
+    def _order(self, generator: torch.Generator) -> Tensor:
+        if self.weights is None:
+            return torch.randperm(len(self.dataset), generator=generator)
+        sizes = torch.tensor([source.num_windows for source in self.dataset.sources])
+        shares = torch.tensor(self.weights, dtype=torch.float64) * sizes
+        draws = len(self.dataset)
+        file = torch.multinomial(shares, draws, replacement=True, generator=generator)
+        within = torch.rand(draws, generator=generator, dtype=torch.float64) * sizes[file]
+        return (sizes.cumsum(0) - sizes)[file] + within.long()
 
 
 class _WholeBatches(Dataset):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -24,8 +27,19 @@ def _say_once(message: str) -> None:
     log.info(message)
 
 
+@dataclass
+class Source:
+    """One of the files: its demonstrations, and what environment they were recorded in."""
+
+    path: str
+    demos: list[str]
+    lengths: np.ndarray
+    env_args: dict[str, Any] | None
+    num_windows: int = 0
+
+
 class SequenceDataset(Dataset):
-    """Windows of ``T = frame_stack - 1 + seq_length`` steps from a robomimic HDF5 file.
+    """Windows of ``T = frame_stack - 1 + seq_length`` steps from robomimic HDF5 files.
 
     Item ``i`` is a nested dict of numpy arrays: ``obs/KEY`` and ``next_obs/KEY`` ``[T, ...]``,
     ``goal_obs/KEY`` ``[...]``, ``actions`` ``[T, A]`` (all ``action_keys``, normalised and
@@ -37,6 +51,8 @@ class SequenceDataset(Dataset):
     The arrays are never copied per window: memory is that of the data. Observations are float32
     (images uint8) and are *not* normalised here; actions are.
 
+    hdf5_path: a file or several, whose demonstrations are strung together and share statistics;
+        for several, ``filter_by_attribute`` and ``demo_limit`` may be lists, too.
     hdf5_cache_mode: ``"all"``, all in memory; ``"low_dim"``, only vectors, images are read from
         the file; ``None``, no observation in memory.
     goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
@@ -45,7 +61,7 @@ class SequenceDataset(Dataset):
 
     def __init__(
         self,
-        hdf5_path: str,
+        hdf5_path: str | Sequence[str],
         obs_keys: Sequence[str],
         action_keys: Sequence[str] = ("actions",),
         dataset_keys: Sequence[str] = ("actions", "rewards", "dones"),
@@ -59,15 +75,16 @@ class SequenceDataset(Dataset):
         hdf5_cache_mode: Literal["all", "low_dim"] | None = "all",
         hdf5_use_swmr: bool = True,
         hdf5_normalize_obs: bool = False,
-        filter_by_attribute: str | None = None,
+        filter_by_attribute: str | Sequence[str | None] | None = None,
         load_next_obs: bool = True,
-        demo_limit: int | None = None,
+        demo_limit: int | Sequence[int | None] | None = None,
     ):
         if goal_mode not in (None, "last"):
             raise ValueError(f"goal_mode: {goal_mode!r}; allowed: null, 'last'")
         if hdf5_cache_mode not in (None, "low_dim", "all"):
             raise ValueError(f"hdf5_cache_mode: {hdf5_cache_mode!r}; allowed: null, low_dim, all")
-        self.hdf5_path = str(hdf5_path)
+        paths = [hdf5_path] if isinstance(hdf5_path, (str, os.PathLike)) else list(hdf5_path)
+        self.hdf5_path = ", ".join(map(str, paths))
         self.obs_keys = tuple(sorted(obs_keys))
         self.action_keys = tuple(action_keys)
         self.dataset_keys = tuple(dict.fromkeys((*dataset_keys, *action_keys)))
@@ -80,14 +97,22 @@ class SequenceDataset(Dataset):
         self.hdf5_use_swmr = hdf5_use_swmr
         self.hdf5_normalize_obs = hdf5_normalize_obs
         self.load_next_obs = load_next_obs
-        self._open_file: DemoFile | None = None  # for streamed keys; opened where it is used
+        self._open_files: dict[int, DemoFile] = {}  # of streamed keys; opened where they are used
 
-        with DemoFile(self.hdf5_path, swmr=hdf5_use_swmr) as file:
-            self.env_args = file.env_args
-            self.demos = file.demos(filter_by_attribute, demo_limit)
-            self.lengths = file.lengths(self.demos, self.action_keys[0])
+        with ExitStack() as stack:
+            files = [stack.enter_context(DemoFile(p, swmr=hdf5_use_swmr)) for p in paths]
+            filters = _one_for_each(filter_by_attribute, paths)
+            limits = _one_for_each(demo_limit, paths)
+            self.sources = []
+            for file, filter_key, limit in zip(files, filters, limits, strict=True):
+                demos = file.demos(filter_key, limit)
+                lengths = file.lengths(demos, self.action_keys[0])
+                self.sources.append(Source(str(file.path), demos, lengths, file.env_args))
+            self.env_args = self.sources[0].env_args
+            self.demos = [demo for source in self.sources for demo in source.demos]
+            self.lengths = np.concatenate([source.lengths for source in self.sources])
             self._index_windows()
-            self._load(file)
+            self._load(files)
 
     # -- construction -----------------------------------------------------------------------------
 
@@ -110,6 +135,10 @@ class SequenceDataset(Dataset):
                 f"for windows of frame_stack {self.n_frame_stack} and seq_length {self.seq_length} "
                 "without padding; set train.pad_seq_length and train.pad_frame_stack to true"
             )
+        first_demo = np.cumsum([0, *(len(source.demos) for source in self.sources)])
+        self._first_demo = first_demo[:-1]
+        for source, start, stop in zip(self.sources, first_demo, first_demo[1:], strict=False):
+            source.num_windows = int(counts[start:stop].sum())
         ends = np.cumsum(self.lengths)
         begins = ends - self.lengths
         first_window = np.cumsum(counts) - counts
@@ -121,15 +150,14 @@ class SequenceDataset(Dataset):
         self._goal_shift = skipped_end
         self._offsets = torch.arange(1 - self.n_frame_stack, self.seq_length)
 
-    def _load(self, file: DemoFile) -> None:
-        first = self.demos[0]
+    def _load(self, files: Sequence[DemoFile]) -> None:
         self._arrays: dict[str, Tensor] = {}
         self._streamed: set[str] = set()
-        self.obs_shapes = {k: file.shape(first, f"obs/{k}") for k in self.obs_keys}
+        self.obs_shapes = {k: self._shape(files, f"obs/{k}") for k in self.obs_keys}
         self._obs_stats: dict[str, Statistics] = {}
 
         wants_next = self.load_next_obs or self.goal_mode is not None
-        self._derives_next_obs = wants_next and not file.has(first, "next_obs")
+        self._derives_next_obs = wants_next and not self._is_in_all(files, "next_obs")
         if self._derives_next_obs:
             _say_once(f"{self.hdf5_path} has no next_obs: taken from the obs one step later")
         groups = ["obs", "next_obs"] if wants_next and not self._derives_next_obs else ["obs"]
@@ -139,26 +167,42 @@ class SequenceDataset(Dataset):
             for group in groups:
                 path = f"{group}/{key}"
                 if cached:
-                    self._arrays[path] = torch.from_numpy(file.read(self.demos, path, self.lengths))
+                    self._arrays[path] = torch.from_numpy(self._read(files, path))
                 else:
-                    file.check(self.demos, path, self.lengths)
+                    for file, source in zip(files, self.sources, strict=True):
+                        file.check(source.demos, path, source.lengths)
                     self._streamed.add(path)
             if self.hdf5_normalize_obs and is_vector:
                 path = f"obs/{key}"
-                rows = (
-                    self._arrays[path].numpy()
-                    if cached
-                    else file.read(self.demos, path, self.lengths)
-                )
+                rows = self._arrays[path].numpy() if cached else self._read(files, path)
                 self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
 
         for key in self.dataset_keys:
-            if key in self.action_keys or file.has(first, key):
-                rows = file.read(self.demos, key, self.lengths)
-                self._arrays[key] = torch.from_numpy(rows)
+            if key in self.action_keys or self._is_in_all(files, key):
+                self._shape(files, key)
+                self._arrays[key] = torch.from_numpy(self._read(files, key))
             else:
                 self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
         self._join_actions()
+
+    def _read(self, files: Sequence[DemoFile], path: str) -> np.ndarray:
+        """``[sum(lengths), ...]`` of all files."""
+        parts = [f.read(s.demos, path, s.lengths) for f, s in zip(files, self.sources, strict=True)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _shape(self, files: Sequence[DemoFile], path: str) -> tuple[int, ...]:
+        """Shape of one step; ``ValueError`` if the files do not agree on it."""
+        shapes = [f.shape(s.demos[0], path) for f, s in zip(files, self.sources, strict=True)]
+        for source, shape in zip(self.sources, shapes, strict=True):
+            if shape != shapes[0]:
+                raise ValueError(
+                    f"{path} has shape {list(shapes[0])} in {self.sources[0].path}, but "
+                    f"{list(shape)} in {source.path}; train on files that agree"
+                )
+        return shapes[0]
+
+    def _is_in_all(self, files: Sequence[DemoFile], key: str) -> bool:
+        return all(f.has(s.demos[0], key) for f, s in zip(files, self.sources, strict=True))
 
     def _join_actions(self) -> None:
         self._action_stats: dict[str, Statistics] = {}
@@ -265,14 +309,23 @@ class SequenceDataset(Dataset):
         return array.index_select(0, rows.flatten()).view(*rows.shape, *array.shape[1:])
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open_file": None}  # each process opens the file for itself
+        return self.__dict__ | {"_open_files": {}}  # each process opens them for itself
 
     def _read_window(self, path: str, rows: np.ndarray) -> Tensor:
-        if self._open_file is None:
-            self._open_file = DemoFile(self.hdf5_path, swmr=self.hdf5_use_swmr)
         demo = int(np.searchsorted(self._demo_begins, rows[0], side="right")) - 1
+        source = int(np.searchsorted(self._first_demo, demo, side="right")) - 1
+        if source not in self._open_files:
+            self._open_files[source] = DemoFile(self.sources[source].path, self.hdf5_use_swmr)
         steps = rows - self._demo_begins[demo]
-        read = self._open_file.read_rows(
+        read = self._open_files[source].read_rows(
             self.demos[demo], path, int(steps.min()), int(steps.max()) + 1
         )
         return torch.from_numpy(read[steps - steps.min()])
+
+
+def _one_for_each(value: Any, paths: Sequence[Any]) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        if len(value) != len(paths):
+            raise ValueError(f"{len(value)} filter keys or demo limits for {len(paths)} files")
+        return list(value)
+    return [value] * len(paths)

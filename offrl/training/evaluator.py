@@ -20,7 +20,9 @@ class Evaluator:
     """Inserts, every ``experiment.rollout.rate`` epochs and in the last one, an ``episode`` record
     per episode and one ``rollout`` record before the ``epoch`` record.
 
-    The episodes have the same seeds every time. Training goes on as if nothing had been evaluated.
+    With several environments that record is of all their episodes, and an ``env_rollout`` record
+    for each comes before. The episodes have the same seeds every time. Training goes on as if
+    nothing had been evaluated.
     """
 
     def __init__(self, trainer: Trainer):
@@ -28,7 +30,7 @@ class Evaluator:
         self.config = trainer.config.experiment.rollout
         self.video: Path | None = None  # the last one written
         self.no_video = "no evaluation (experiment.rollout.enabled is false)"
-        self._pool = self._make_pool() if self.config.enabled else None
+        self._pools = self._make_pools() if self.config.enabled else {}
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
@@ -40,36 +42,42 @@ class Evaluator:
         self, policy: RolloutPolicy, kind: str = "rollout", first_seed: int = SELECTION_SEEDS
     ) -> Iterator[Record]:
         """Run the episodes: ``episode`` records, then one of type ``kind``."""
-        assert self._pool is not None
-        results: list[EpisodeResult] = []
-        for result in evaluate(policy, self._pool, self._requests(first_seed)):
-            results.append(result)
-            yield self.trainer.record("episode", _describe(result))
-        self._report_crashes(results)
-        self._write_video(kind, results)
-        yield self.trainer.record(kind, summarize(results))
+        everything: list[EpisodeResult] = []
+        for name, pool in self._pools.items():
+            results: list[EpisodeResult] = []
+            for result in evaluate(policy, pool, self._requests(pool, first_seed)):
+                results.append(result)
+                yield self.trainer.record("episode", _describe(result))
+            self._report_crashes(results)
+            several = len(self._pools) > 1
+            self._write_video(f"{kind}_{_file_name(name)}" if several else kind, results)
+            if several:
+                yield self.trainer.record(f"env_{kind}", summarize(results)) | {"env": name}
+            everything += results
+        yield self.trainer.record(kind, summarize(everything))
 
     def test(self, policy: RolloutPolicy) -> Iterator[Record]:
         """A final success rate, on initial states that were not used to choose a checkpoint."""
-        if self._pool is not None:
+        if self._pools:
             yield from self.evaluate(policy, kind="test", first_seed=TEST_SEEDS)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        for pool in self._pools.values():
+            pool.close()
 
     def _is_due(self, epoch: int) -> bool:
-        if self._pool is None or epoch <= self.config.warmstart:
+        if not self._pools or epoch <= self.config.warmstart:
             return False
         return epoch % self.config.rate == 0 or epoch == self.trainer.config.train.num_epochs
 
-    def _make_pool(self) -> EnvPool:
-        if self.trainer.env_args is None:
+    def _make_pools(self) -> dict[str, EnvPool]:
+        environments = self.trainer.environments
+        if not environments:
             raise ValueError(
                 f"{self.trainer.dataset.hdf5_path}: names no environment (env_args) to evaluate "
                 "in; set experiment.rollout.enabled=false"
             )
-        sees_images = renders_observations(self.trainer.env_args)
+        sees_images = any(map(renders_observations, environments.values()))
         backend = working_backend() if self._films or sees_images else None
         self.no_video = "experiment.render_video is false"
         if self._films and backend is None:
@@ -80,22 +88,25 @@ class Evaluator:
                 f"the policy sees images, and no rendering back end works here; {INSTALL_HINT}, or "
                 "train without evaluation (experiment.rollout.enabled=false)"
             )
-        pool = EnvPool(self.trainer.env_args, self.config.num_workers, self.config.timeout, backend)
+        pools = {
+            name: EnvPool(env_args, self.config.num_workers, self.config.timeout, backend)
+            for name, env_args in environments.items()
+        }
         try:
-            pool.check()
+            for pool in pools.values():
+                pool.check()
         except ValueError as error:
             raise ValueError(
                 f"{error}; mend it, or train without evaluation (experiment.rollout.enabled=false)"
             ) from None
-        return pool
+        return pools
 
     @property
     def _films(self) -> bool:
         return bool(self.trainer.config.experiment.render_video and self.config.video_episodes)
 
-    def _requests(self, first_seed: int) -> list[EpisodeRequest]:
-        assert self._pool is not None
-        with_video = self.config.video_episodes if self._films and self._pool.gl_backend else 0
+    def _requests(self, pool: EnvPool, first_seed: int) -> list[EpisodeRequest]:
+        with_video = self.config.video_episodes if self._films and pool.gl_backend else 0
         return [
             EpisodeRequest(
                 seed=first_seed + i,
@@ -107,8 +118,8 @@ class Evaluator:
         ]
 
     def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
-        if kind == "rollout" and self.trainer.config.experiment.keep_all_videos:
-            kind = f"epoch_{self.trainer.epoch}"
+        if kind.startswith("rollout") and self.trainer.config.experiment.keep_all_videos:
+            kind = kind.replace("rollout", f"epoch_{self.trainer.epoch}", 1)
         for result in results:
             if result.no_video:
                 self.no_video = result.no_video
@@ -135,6 +146,10 @@ class Evaluator:
                 crashed[0].request.seed,
                 crashed[0].error,
             )
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
 
 
 def _describe(result: EpisodeResult) -> dict[str, float]:

@@ -17,6 +17,8 @@ TENSORBOARD_TAGS = {
     "valid": "Valid",
     "rollout": "Rollout",
     "test": "Test",
+    "env_rollout": "Rollout",
+    "env_test": "Test",
     "epoch": "Timing_Stats",
 }
 
@@ -89,8 +91,9 @@ class Logger:
         if group is None:
             return {}
         suffix = ""
-        if record["type"] in ("rollout", "test") and self.trainer.env_args:
-            suffix = f"/{self.trainer.env_args['env_name']}"
+        if group in ("Rollout", "Test"):
+            environments = list(self.trainer.environments)
+            suffix = f"/{record.get('env', environments[0] if len(environments) == 1 else 'all')}"
         return {f"{group}/{name}{suffix}": value for name, value in record["logs"].items()}
 
     def _is_known_json(self, line: str) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from offrl.algos import Algo, algo_factory
 from offrl.checkpoint import config_from_checkpoint
-from offrl.config import Config, find_file
+from offrl.config import Config, TrainConfig, find_file
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
@@ -49,22 +49,25 @@ class Trainer:
         self.config = config
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
-        filter_key = config.train.data[0].filter_key or config.train.hdf5_filter_key
-        self.dataset = self._make_dataset(filter_key)
+        self.dataset = self._make_dataset(
+            [e.filter_key or config.train.hdf5_filter_key for e in config.train.data]
+        )
         self._check_actions()
-        self.loader = self._make_loader(self.dataset, config.train.batch_size)
+        self.loader = self._make_loader(
+            self.dataset, config.train.batch_size, sampling_weights(config.train, self.dataset)
+        )
         self.valid_loader: BatchLoader | None = None
         if config.experiment.validate:
             self.valid_loader = self._make_valid_loader()
         if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
             config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
         self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
-        self.env_args = self._evaluation_env_args()
-        data = fingerprint([self.dataset.hdf5_path])
+        self.environments = self._evaluation_environments()
+        data = fingerprint(source.path for source in self.dataset.sources)
         if run is not None and config.meta.provenance.get("dataset_fingerprint", data) != data:
             raise ValueError(
-                f"{run.path}: {self.dataset.hdf5_path} is not the file that this run was trained "
-                "on; put that one back, or start a new run from the weights (experiment.ckpt_path)"
+                f"{run.path}: {self.dataset.hdf5_path} is not the data that this run was trained "
+                "on; put it back, or start a new run from the weights (experiment.ckpt_path)"
             )
         config.meta.provenance = provenance() | {
             "dataset_fingerprint": data,
@@ -155,13 +158,13 @@ class Trainer:
 
     # -- parts ------------------------------------------------------------------------------------
 
-    def _make_dataset(self, filter_key: str | None) -> SequenceDataset:
+    def _make_dataset(self, filter_keys: Sequence[str | None]) -> SequenceDataset:
         train, modalities = self.config.train, self.config.observation.modalities
-        entry = train.data[0]  # type: ignore[index] (checked)
+        entries = train.data or []
         groups = modalities.to_dict().values()
         windows_have_padding = train.seq_length > 1 or train.frame_stack > 1
         return SequenceDataset(
-            hdf5_path=entry.path,
+            hdf5_path=[entry.path for entry in entries],
             obs_keys=sorted({key for group in groups for keys in group.values() for key in keys}),
             action_keys=train.action_keys,
             dataset_keys=train.dataset_keys,
@@ -175,16 +178,18 @@ class Trainer:
             hdf5_cache_mode=train.hdf5_cache_mode,
             hdf5_use_swmr=train.hdf5_use_swmr,
             hdf5_normalize_obs=train.hdf5_normalize_obs,
-            filter_by_attribute=filter_key,
+            filter_by_attribute=filter_keys,
             load_next_obs=train.hdf5_load_next_obs,
-            demo_limit=entry.demo_limit,
+            demo_limit=[entry.demo_limit for entry in entries],
         )
 
-    def _make_loader(self, dataset: SequenceDataset, batch_size: int) -> BatchLoader:
+    def _make_loader(
+        self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
+    ) -> BatchLoader:
         train = self.config.train
         if not dataset.is_streamed and self._fits_on_device(dataset):
             dataset.to(self.device)
-        return BatchLoader(dataset, batch_size, train.seed, train.num_data_workers)
+        return BatchLoader(dataset, batch_size, train.seed, train.num_data_workers, weights)
 
     def _make_valid_loader(self) -> BatchLoader:
         key = self.config.train.hdf5_validation_filter_key
@@ -193,7 +198,7 @@ class Trainer:
                 "train.hdf5_validation_filter_key: experiment.validate needs the filter key of "
                 'the held-out demonstrations, e.g. "valid"; or set experiment.validate=false'
             )
-        dataset = self._make_dataset(key)
+        dataset = self._make_dataset([key] * len(self.dataset.sources))
         return self._make_loader(dataset, min(self.config.train.batch_size, len(dataset)))
 
     def _check_actions(self) -> None:
@@ -213,17 +218,31 @@ class Trainer:
         free, _ = torch.cuda.mem_get_info(self.device)
         return dataset.nbytes < free // 2
 
-    def _evaluation_env_args(self) -> dict[str, Any] | None:
-        """The dataset's environment, changed by ``env`` and ``env_meta_update_dict``."""
+    @property
+    def env_args(self) -> dict[str, Any] | None:
+        """The environment of the first dataset that is evaluated in."""
+        return next(iter(self.environments.values()), None)
+
+    def _evaluation_environments(self) -> dict[str, dict[str, Any]]:
+        """``env_args`` by their names in the logs: of each dataset, and ``additional_envs``; with
+        ``env`` and ``env_meta_update_dict`` laid over them."""
         experiment = self.config.experiment
-        if self.dataset.env_args is None:
-            return None
-        env_args = merge(self.dataset.env_args, experiment.env_meta_update_dict)
         groups = self.config.observation.modalities.to_dict().values()
-        if not any(group.get("rgb") or group.get("depth") for group in groups):
-            if env_args.get("env_kwargs", {}).get("use_camera_obs"):  # nobody would look at them
+        sees_images = any(group.get("rgb") or group.get("depth") for group in groups)
+        environments: dict[str, dict[str, Any]] = {}
+        for entry, source in zip(self.config.train.data or [], self.dataset.sources, strict=True):
+            if source.env_args is None or not entry.eval:
+                continue
+            env_args = merge(source.env_args, experiment.env_meta_update_dict)
+            if env_args.get("env_kwargs", {}).get("use_camera_obs") and not sees_images:
                 env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
-        return env_args | ({"env_name": experiment.env} if experiment.env else {})
+            if experiment.env:
+                env_args["env_name"] = experiment.env
+            environments.setdefault(entry.key or env_args["env_name"], env_args)
+        for name in experiment.additional_envs or []:
+            first = next(iter(environments.values()), {})
+            environments.setdefault(name, {**first, "env_name": name})
+        return environments
 
     def _make_algo(self) -> Algo:
         algo = algo_factory(
@@ -336,9 +355,18 @@ def _check_supported(config: Config) -> None:
             "observation.modalities.goal: environments give no goals in this version; set "
             "experiment.rollout.enabled=false"
         )
-    if config.experiment.additional_envs:
-        raise ValueError("experiment.additional_envs: this version evaluates in one environment")
     if config.experiment.render:
         raise ValueError("experiment.render: no windows; use experiment.render_video")
-    if len(config.train.data) > 1:
-        raise ValueError("train.data: this version trains on one dataset at a time")
+    if any(entry.lang for entry in config.train.data):
+        raise ValueError(
+            "train.data.lang: no language model embeds sentences here; store the embedding as an "
+            "observation of the dataset and name it in observation.modalities"
+        )
+
+
+def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float] | None:
+    """The weight of a window of each file; ``None`` if all are equal."""
+    weights = [entry.weight for entry in train.data or []]
+    if train.normalize_weights_by_ds_size:
+        weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
+    return weights if len(set(weights)) > 1 else None

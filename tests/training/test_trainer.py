@@ -146,7 +146,6 @@ def test_training_starts_from_given_weights(small_config, tmp_path):
             },
             "environments give no goals",
         ),
-        ({"experiment": {"additional_envs": ["Stack"]}}, "experiment.additional_envs"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_at_once(small_config, overrides, words):

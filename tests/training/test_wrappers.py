@@ -292,7 +292,7 @@ def test_resuming_on_another_dataset_is_refused(small_config, demos):
     Trainer(config, run)
     with h5py.File(demos, "r+") as file:
         file["data/demo_0/actions"][0, 0] += 0.1
-    with pytest.raises(ValueError, match="is not the file that this run was trained on"):
+    with pytest.raises(ValueError, match="is not the data that this run was trained on"):
         Trainer(config, run)
 
 

@@ -1,0 +1,121 @@
+"""Training on several files: weights, shared statistics, an environment of each."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from conftest import write_demos
+from toy_env import toy_args
+
+from offrl import Trainer, policy_from_checkpoint
+from offrl.data.loader import BatchLoader
+from offrl.data.sequence import SequenceDataset
+from offrl.training import Checkpointer, Evaluator, Logger
+
+KEYS = ["position", "speed"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = [str(tmp_path / f"{name}.hdf5") for name in ("one", "two")]
+    write_demos(paths[0], lengths=(5, 7, 6), seed=1)
+    write_demos(paths[1], lengths=(30, 40), seed=2)
+    return paths
+
+
+def test_windows_are_those_of_the_files_one_after_the_other(files):
+    options = {"obs_keys": KEYS, "seq_length": 4, "frame_stack": 2, "get_pad_mask": True}
+    both = SequenceDataset(files, **options)
+    alone = [SequenceDataset(path, **options) for path in files]
+    assert len(both) == sum(map(len, alone)) and [s.num_windows for s in both.sources] == [18, 70]
+    for cache in ("all", "low_dim", None):
+        both = SequenceDataset(files, hdf5_cache_mode=cache, **options)
+        for index in (0, 17, 18, 60):
+            mine = both[index]
+            theirs = alone[index >= 18][index - 18 * (index >= 18)]
+            for key in KEYS:
+                np.testing.assert_array_equal(mine["obs"][key], theirs["obs"][key])
+            np.testing.assert_array_equal(mine["actions"], theirs["actions"])
+
+
+def test_statistics_are_of_all_files(files):
+    config = {"actions": {"normalization": "min_max"}}
+    both = SequenceDataset(files, KEYS, action_config=config, hdf5_normalize_obs=True)
+    rows = []
+    for path in files:
+        with h5py.File(path) as file:
+            rows += [demo["obs/speed"][()] for demo in file["data"].values()]
+    mean = np.concatenate(rows).mean(0)
+    np.testing.assert_allclose(both.get_obs_normalization_stats()["speed"]["offset"][0], mean, 1e-4)
+    actions = both.get_batch(torch.arange(len(both)))["actions"]
+    assert float(actions.max()) == pytest.approx(0.999999) and float(both.largest_action) < 1
+
+
+@pytest.mark.parametrize(("weights", "share"), [((1.0, 1.0), 18 / 88), ((10.0, 1.0), 180 / 250)])
+def test_weights_are_of_windows(files, weights, share):
+    dataset = SequenceDataset(files, KEYS)
+    loader = BatchLoader(dataset, 80, seed=0, weights=weights)
+    indices = loader._indices()
+    drawn = torch.cat([next(indices) for _ in range(200)])
+    assert 0 <= int(drawn.min()) and int(drawn.max()) < 88
+    assert float((drawn < 18).float().mean()) == pytest.approx(share, abs=0.02)
+    assert len(drawn.unique()) == 88
+
+
+def test_normalised_weights_are_of_datasets(small_config, files):
+    data = [{"path": files[0], "weight": 3.0}, {"path": files[1]}]
+    trainer = Trainer(small_config({"train": {"data": data, "normalize_weights_by_ds_size": True}}))
+    indices = trainer.loader._indices()
+    drawn = torch.cat([next(indices) for _ in range(400)])
+    assert float((drawn < 18).float().mean()) == pytest.approx(0.75, abs=0.03)
+    assert Trainer(small_config({"train": {"data": files}})).loader.weights is None
+
+
+def test_filter_keys_and_limits_are_of_each_file(small_config, files):
+    data = [{"path": files[0], "filter_key": "valid"}, {"path": files[1], "demo_limit": 1}]
+    trainer = Trainer(small_config({"train": {"data": data}}))
+    assert [source.demos for source in trainer.dataset.sources] == [["demo_2"], ["demo_0"]]
+
+
+def test_files_that_do_not_agree_are_named(files, tmp_path):
+    odd = str(tmp_path / "odd.hdf5")
+    write_demos(odd, obs={"position": (4,), "speed": (2,)})
+    with pytest.raises(ValueError, match=r"obs/position has shape \[3\] in .*one.hdf5, but \[4\]"):
+        SequenceDataset([files[0], odd], KEYS)
+    with h5py.File(odd, "r+") as file:
+        for demo in file["data"].values():
+            length = len(demo["actions"])
+            del demo["actions"]
+            demo["actions"] = np.zeros((length, 5))
+    with pytest.raises(ValueError, match=r"actions has shape \[2\] in .*one.hdf5, but \[5\] in"):
+        SequenceDataset([files[0], odd], ["speed"])
+
+
+def test_each_dataset_has_its_environment(small_config, files):
+    for path, slow in zip(files, (0.0, 0.001), strict=True):
+        with h5py.File(path, "r+") as file:
+            file["data"].attrs["env_args"] = json.dumps(toy_args(slow=slow))
+    rollout = {"enabled": True, "n": 3, "horizon": 5, "rate": 3, "num_workers": 1}
+    data = [{"path": files[0], "key": "near"}, {"path": files[1], "key": "far"}]
+    config = small_config(
+        {"experiment": {"rollout": rollout, "render_video": False}, "train": {"data": data}}
+    )
+    trainer = Trainer(config)
+    evaluator, logger = Evaluator(trainer), Logger(trainer)
+    try:
+        records = list(Checkpointer(trainer)(logger(evaluator(trainer()))))
+    finally:
+        evaluator.close()
+        logger.close()
+    assert [r["env"] for r in records if r["type"] == "env_rollout"] == ["near", "far"]
+    (overall,) = (r["logs"] for r in records if r["type"] == "rollout")
+    assert overall["n"] == 6
+    _, content = policy_from_checkpoint(trainer.run.last_checkpoint)
+    assert content["env_metadata"]["env_kwargs"]["slow"] == 0.0
+
+    data[1]["eval"] = False
+    assert list(Trainer(small_config({"train": {"data": data}})).environments) == ["near"]
+    with pytest.raises(ValueError, match="train.data.lang"):
+        Trainer(small_config({"train": {"data": [{"path": files[0], "lang": "walk home"}]}}))
