@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,40 @@ from offrl.models.resnet import load_imagenet, resnet
 from offrl.registry import BACKBONES, CORES, POOLINGS
 
 
+class Core(nn.Module):
+    """A backbone, a pooling (or none), and a linear layer to ``feature_dimension`` (or none)."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        input_shape: Sequence[int],
+        pool_class: str | None,
+        pool_kwargs: Mapping[str, Any] | None,
+        feature_dimension: int | None,
+    ):
+        super().__init__()
+        self.backbone = backbone
+        shape = _output_shape(backbone, input_shape)
+        self.pool: nn.Module | None = None
+        if pool_class is not None:
+            shape = (*shape, 1)[:3]  # scans become images one pixel wide
+            self.pool = _make(POOLINGS[pool_class], {**(pool_kwargs or {}), "input_shape": shape})
+            shape = _output_shape(self.pool, shape)
+        self.output_dim = feature_dimension or math.prod(shape)
+        self.linear: nn.Module | None = None
+        if feature_dimension is not None:
+            self.linear = Linear(math.prod(shape), feature_dimension)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.backbone(x)
+        if self.pool is not None:
+            features = self.pool(features if features.ndim == 4 else features[..., None])
+        features = features.flatten(1)
+        return features if self.linear is None else self.linear(features)
+
+
 @CORES.register("VisualCore")
-class VisualCore(nn.Module):
+class VisualCore(Core):
     """Images ``[B, C, H, W]`` in [0, 1] to features ``[B, feature_dimension]``."""
 
     def __init__(
@@ -33,32 +66,21 @@ class VisualCore(nn.Module):
         flatten: bool = True,
         feature_dimension: int | None = 64,
     ):
-        super().__init__()
-        if not flatten:
-            raise ValueError("core_kwargs.flatten: a policy's features are vectors; set it to true")
+        _check_flatten(flatten)
         options = {"input_channel": input_shape[0], **(backbone_kwargs or {})}
-        self.backbone = _make(BACKBONES[backbone_class], options)
-        shape = _output_shape(self.backbone, input_shape)
-        self.pool: nn.Module | None = None
-        if pool_class is not None:
-            options = {**(pool_kwargs or {}), "input_shape": shape}
-            self.pool = _make(POOLINGS[pool_class], options)
-            shape = _output_shape(self.pool, shape)
-        self.output_dim = feature_dimension or math.prod(shape)
-        self.linear: nn.Module | None = None
-        if feature_dimension is not None:
-            self.linear = Linear(math.prod(shape), feature_dimension)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.backbone(images)
-        features = features if self.pool is None else self.pool(features)
-        features = features.flatten(1)
-        return features if self.linear is None else self.linear(features)
+        backbone = _make(BACKBONES[backbone_class], options)
+        super().__init__(backbone, input_shape, pool_class, pool_kwargs, feature_dimension)
 
 
 @CORES.register("ScanCore")
-class ScanCore(nn.Module):
-    """One-dimensional scans ``[B, 1, L]`` through convolutions to features ``[B, F]``."""
+class ScanCore(Core):
+    """One-dimensional scans ``[B, L]`` or ``[B, 1, L]`` through convolutions to ``[B, F]``."""
+
+    CONVOLUTIONS: ClassVar[dict[str, Sequence[int]]] = {
+        "out_channels": (32, 64, 64),
+        "kernel_size": (8, 4, 2),
+        "stride": (4, 2, 1),
+    }
 
     def __init__(
         self,
@@ -70,55 +92,54 @@ class ScanCore(nn.Module):
         flatten: bool = True,
         feature_dimension: int | None = None,
     ):
-        super().__init__()
-        default = {"out_channels": (32, 64, 64), "kernel_size": (8, 4, 2), "stride": (4, 2, 1)}
-        per_layer = conv_kwargs or default
-        self.backbone = nn.Sequential()
+        _check_flatten(flatten)
+        per_layer = conv_kwargs or self.CONVOLUTIONS
+        layers: dict[str, nn.Module] = {}
         channels = 1
         for i, size in enumerate(per_layer["out_channels"]):
-            options = {key: values[i] for key, values in per_layer.items()}
-            self.backbone.add_module(f"conv{i}", nn.Conv1d(channels, **options))
+            options: dict[str, Any] = {key: values[i] for key, values in per_layer.items()}
+            layers[f"conv{i}"] = nn.Conv1d(channels, **options)
             if conv_activation is not None:
-                self.backbone.add_module(f"act{i}", nn.ReLU())
+                layers[f"act{i}"] = nn.ReLU()
             channels = size
-        length = math.prod(input_shape)
-        shape = _output_shape(self.backbone, (1, length))
-        self.pool: nn.Module | None = None
-        if pool_class is not None:
-            shape = (*shape, 1)
-            self.pool = _make(POOLINGS[pool_class], {**(pool_kwargs or {}), "input_shape": shape})
-            shape = _output_shape(self.pool, shape)
-        self.output_dim = feature_dimension or math.prod(shape)
-        self.linear: nn.Module | None = None
-        if feature_dimension is not None:
-            self.linear = Linear(math.prod(shape), feature_dimension)
+        shape = (1, math.prod(input_shape))
+        backbone = nn.Sequential(OrderedDict(layers))
+        super().__init__(backbone, shape, pool_class, pool_kwargs, feature_dimension)
 
-    def forward(self, scans: Tensor) -> Tensor:
-        features = self.backbone(scans.flatten(1)[:, None])
-        if self.pool is not None:
-            features = self.pool(features[..., None])
-        features = features.flatten(1)
-        return features if self.linear is None else self.linear(features)
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)[:, None])
+
+
+def _check_flatten(flatten: bool) -> None:
+    if not flatten:
+        raise ValueError("core_kwargs.flatten: a policy's features are vectors; set it to true")
 
 
 # -- backbones: [B, C, H, W] -> [B, C', H', W'] ---------------------------------------------------
 
 
-def _register_resnet(depth: int) -> None:
-    def build(
-        input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
-    ) -> nn.Module:
-        first = CoordConv2d(input_channel, 64, 7, 2, 3, bias=False) if input_coord_conv else None
-        net = resnet(depth, input_channel, first)
-        if pretrained:
-            load_imagenet(net, depth)
-        return net
-
-    BACKBONES.register(f"ResNet{depth}Conv")(build)
+@BACKBONES.register("ResNet18Conv")
+def resnet18_conv(
+    input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
+) -> nn.Module:
+    return _resnet_conv(18, input_channel, pretrained, input_coord_conv)
 
 
-_register_resnet(18)
-_register_resnet(50)
+@BACKBONES.register("ResNet50Conv")
+def resnet50_conv(
+    input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
+) -> nn.Module:
+    return _resnet_conv(50, input_channel, pretrained, input_coord_conv)
+
+
+def _resnet_conv(
+    depth: int, input_channel: int, pretrained: bool, input_coord_conv: bool
+) -> nn.Module:
+    first = CoordConv2d(input_channel, 64, 7, 2, 3, bias=False) if input_coord_conv else None
+    net = resnet(depth, input_channel, first)
+    if pretrained:
+        load_imagenet(net, depth)
+    return net
 
 
 @BACKBONES.register("ShallowConv")
