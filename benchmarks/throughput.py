@@ -1,6 +1,6 @@
 """Training speed: offrl, robomimic 0.3.0 and a bare loop train the same network on the same data.
 
-    python benchmarks/throughput.py [--repeats 7] [--steps 200] [--json out.json]
+    python benchmarks/throughput.py [--policy mlp] [--repeats 7] [--steps 200] [--json out.json]
 
 The bare loop is what the arithmetic costs: the network, the data as one tensor on the device,
 random indices, a fused optimizer and nothing else. A second one multiplies with offrl's layers, so
@@ -20,24 +20,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest.mock import MagicMock
 
 import h5py
 import numpy as np
 import torch
+from bare import BareMLP, BareRNN, BareTransformer
 from measure import alternate, machine, markdown, ratio, timed
 from torch import nn
-from torch.nn import functional as F
 
 from offrl import config_factory
 from offrl.config import Config, find_file, read_config_file
 from offrl.data.sequence import SequenceDataset
 from offrl.models.linear import Linear
 from offrl.training import Trainer
+from offrl.tree import merge
 
 PEER = "robomimic==0.3.0"
 PEER_FOLDER = Path(__file__).parent / ".peers" / PEER.replace("==", "-")
@@ -53,9 +56,37 @@ PEER_UNUSED = (
 )
 
 
-def bc_config(steps: int) -> Config:
+@dataclass
+class Policy:
+    """What is trained: by offrl's and robomimic's config keys, and by hand."""
+
+    title: str
+    bare: type[nn.Module]
+    algo: dict[str, Any]
+    train: dict[str, Any]
+
+
+GMM = {"actor_layer_dims": [], "gmm": {"enabled": True}}
+POLICIES = {
+    "mlp": Policy("MLP (1024, 1024)", BareMLP, {}, {}),
+    "rnn_gmm": Policy(
+        "RNN-GMM (LSTM 2 x 400, windows of 10)",
+        BareRNN,
+        GMM | {"rnn": {"enabled": True}},
+        {"seq_length": 10},
+    ),
+    "transformer_gmm": Policy(
+        "Transformer-GMM (6 x 512, context 10)",
+        BareTransformer,
+        GMM | {"transformer": {"enabled": True}},
+        {"frame_stack": 10},
+    ),
+}
+
+
+def bc_config(steps: int, policy: Policy = POLICIES["mlp"]) -> Config:
     content = read_config_file(find_file("bc.json", "configs"))
-    config = config_factory("bc", content)
+    config = config_factory("bc", merge(content, {"algo": policy.algo, "train": policy.train}))
     config.experiment.validate = False
     config.experiment.rollout.enabled = False
     config.experiment.epoch_every_n_steps = steps
@@ -72,23 +103,19 @@ def offrl_loop(trainer: Trainer) -> Callable[[], float]:
     return timed(lambda: next(r for r in records if r["type"] == "epoch"))
 
 
-def bare_loop(trainer: Trainer, linear: type[nn.Linear]) -> Callable[[], float]:
+def bare_loop(trainer: Trainer, policy: Policy, linear: type[nn.Linear]) -> Callable[[], float]:
     """The trainer's network and data, by hand."""
     config, dataset, device = trainer.config, trainer.dataset, trainer.device
     everything = dataset.get_batch(torch.arange(len(dataset), device=dataset.device))
-    obs = torch.cat([everything["obs"][key][:, 0] for key in dataset.obs_keys], dim=-1).to(device)
-    actions = everything["actions"][:, 0].to(device)
-    dims = [obs.shape[1], *config.algo["actor_layer_dims"]]
-    layers: list[nn.Module] = []
-    for size_in, size_out in zip(dims, dims[1:], strict=False):
-        layers += [linear(size_in, size_out), nn.ReLU()]
-    net = nn.Sequential(*layers, linear(dims[-1], actions.shape[1]), nn.Tanh()).to(device)
+    obs = torch.cat([everything["obs"][key] for key in dataset.obs_keys], dim=-1).to(device)
+    actions = everything["actions"].to(device)
+    net = policy.bare(obs.shape[-1], actions.shape[-1], linear).to(device)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True)
 
     def train() -> None:
         for _ in range(config.experiment.epoch_every_n_steps or 0):
             indices = torch.randint(len(obs), (config.train.batch_size,), device=device)
-            loss = F.mse_loss(net(obs[indices]), actions[indices])
+            loss = net(obs[indices], actions[indices])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -96,13 +123,13 @@ def bare_loop(trainer: Trainer, linear: type[nn.Linear]) -> Callable[[], float]:
     return timed(train)
 
 
-def robomimic_loop(steps: int) -> Callable[[], float]:
+def robomimic_loop(steps: int, policy: Policy) -> Callable[[], float]:
     """robomimic in a process of its own; ``RuntimeError`` says why there is none."""
     install_peer()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(
-        target=serve_robomimic, args=(theirs, steps, torch.get_num_threads()), daemon=True
+        target=serve_robomimic, args=(theirs, steps, policy, torch.get_num_threads()), daemon=True
     )
     process.start()
     theirs.close()
@@ -143,7 +170,7 @@ def install_peer() -> None:
         raise RuntimeError(f"it cannot be installed ({reason})")
 
 
-def serve_robomimic(connection: Connection, steps: int, num_threads: int) -> None:
+def serve_robomimic(connection: Connection, steps: int, policy: Policy, num_threads: int) -> None:
     """The other process: ``robomimic/scripts/train.py`` up to its ``run_epoch``, on request."""
     sys.path.insert(0, str(PEER_FOLDER))
     for name in PEER_UNUSED:
@@ -152,7 +179,7 @@ def serve_robomimic(connection: Connection, steps: int, num_threads: int) -> Non
         except ImportError:
             sys.modules[name] = MagicMock()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        run_epoch = robomimic_epoch(bc_config(steps))
+        run_epoch = robomimic_epoch(bc_config(steps, policy), policy)
         torch.set_num_threads(num_threads)
         connection.send("ready")
         try:
@@ -162,7 +189,7 @@ def serve_robomimic(connection: Connection, steps: int, num_threads: int) -> Non
             return
 
 
-def robomimic_epoch(config: Config) -> Callable[[], object]:
+def robomimic_epoch(config: Config, policy: Policy) -> Callable[[], object]:
     from robomimic.algo import algo_factory
     from robomimic.config import config_factory
     from robomimic.utils import file_utils, obs_utils, torch_utils, train_utils
@@ -174,6 +201,9 @@ def robomimic_epoch(config: Config) -> Callable[[], object]:
         theirs.train.hdf5_cache_mode = "all"
         theirs.train.batch_size = config.train.batch_size
         theirs.algo.actor_layer_dims = config.algo["actor_layer_dims"]
+        theirs.train.update(policy.train)
+        for section in ("gmm", "rnn", "transformer"):
+            theirs.algo[section].update(policy.algo.get(section, {}))
     obs_utils.initialize_obs_utils_with_config(theirs)
     shapes = file_utils.get_shape_metadata_from_dataset(
         dataset_path=theirs.train.data, all_obs_keys=theirs.all_obs_keys
@@ -219,39 +249,44 @@ def load_times(trainer: Trainer, repeats: int) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--policy", choices=POLICIES, default="mlp", help="what to train")
     parser.add_argument("--repeats", type=int, default=7, help="turns of each contestant")
     parser.add_argument("--steps", type=int, default=200, help="training steps per turn")
     parser.add_argument("--json", type=Path, help="also write every measured second there")
     args = parser.parse_args()
 
-    trainer = Trainer(bc_config(args.steps))
+    policy = POLICIES[args.policy]
+    trainer = Trainer(bc_config(args.steps, policy))
     contestants = {
         "offrl": offrl_loop(trainer),
-        "bare loop": bare_loop(trainer, nn.Linear),
-        "bare loop, offrl's layers": bare_loop(trainer, Linear),
+        "bare loop": bare_loop(trainer, policy, nn.Linear),
+        "bare loop, offrl's layers": bare_loop(trainer, policy, Linear),
     }
     try:
-        contestants[PEER] = robomimic_loop(args.steps)
+        contestants[PEER] = robomimic_loop(args.steps, policy)
     except RuntimeError as error:
         print(f"without {PEER}: {error}", file=sys.stderr)
     train = alternate(contestants, args.repeats)
     load = load_times(trainer, args.repeats)
 
     print(f"{machine()}; {args.repeats} turns of {args.steps} steps\n")
-    print(report(train, load, args.steps, trainer))
+    print(report(policy, train, load, args.steps, trainer))
     if args.json:
         content = {"machine": machine(), "steps": args.steps, "train": train, "load": load}
         args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def report(
-    train: dict[str, list[float]], load: dict[str, list[float]], steps: int, trainer: Trainer
+    policy: Policy,
+    train: dict[str, list[float]],
+    load: dict[str, list[float]],
+    steps: int,
+    trainer: Trainer,
 ) -> str:
-    dims = ", ".join(map(str, trainer.config.algo["actor_layer_dims"]))
     ours = train["offrl"]
     training = markdown(
         [
-            f"BC, MLP ({dims}), batch {trainer.config.train.batch_size}",
+            f"BC, {policy.title}, batch {trainer.config.train.batch_size}",
             "ms per step",
             "offrl's time / this",
             "offrl's rate / this",

@@ -152,6 +152,8 @@ class DatasetConfig(Section):
 
 class ActionConfig(Section):
     normalization: Literal["min_max", "gaussian"] | None = None
+    format: Literal["rot_6d"] | None = None  # a rotation, turned into the next when acting
+    convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = "rot_axis_angle"
 
 
 class TrainConfig(Section):

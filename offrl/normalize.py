@@ -1,4 +1,4 @@
-"""Normalisation by recorded statistics: ``(x - offset) / scale`` and back."""
+"""Normalisation by recorded statistics, ``(x - offset) / scale`` and back; formats of rotations."""
 
 from __future__ import annotations
 
@@ -35,3 +35,51 @@ class Normalizer:
         scale = torch.cat([s["scale"] for s in self.stats.values()], dim=-1)
         offset = torch.cat([s["offset"] for s in self.stats.values()], dim=-1)
         return vector * scale + offset
+
+
+# -- rotations ------------------------------------------------------------------------------------
+
+
+def rot_6d_to_matrix(rotation: torch.Tensor) -> torch.Tensor:
+    """The first two rows of a rotation matrix, ``[..., 6]``, made orthonormal: ``[..., 3, 3]``
+    (Zhou et al., 2019, arXiv:1812.07035). Networks learn them without jumps."""
+    first, second = rotation[..., :3], rotation[..., 3:]
+    x = torch.nn.functional.normalize(first, dim=-1)
+    y = torch.nn.functional.normalize(second - (x * second).sum(-1, keepdim=True) * x, dim=-1)
+    return torch.stack([x, y, torch.linalg.cross(x, y)], dim=-2)
+
+
+def matrix_to_axis_angle(matrix: torch.Tensor) -> torch.Tensor:
+    """``[..., 3, 3]`` to axis times angle, ``[..., 3]`` in radians."""
+    xx, yy, zz = matrix.diagonal(dim1=-2, dim2=-1).unbind(-1)
+    # The quaternion (w, x, y, z), four times each product of two components; the row of the
+    # largest component has the best digits.
+    off = lambda i, j: (matrix[..., i, j], matrix[..., j, i])  # noqa: E731
+    (xy, yx), (xz, zx), (yz, zy) = off(0, 1), off(0, 2), off(1, 2)
+    products = torch.stack(
+        [
+            torch.stack([1 + xx + yy + zz, zy - yz, xz - zx, yx - xy], dim=-1),
+            torch.stack([zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx], dim=-1),
+            torch.stack([xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy], dim=-1),
+            torch.stack([yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz], dim=-1),
+        ],
+        dim=-2,
+    )
+    best = products.diagonal(dim1=-2, dim2=-1).argmax(-1)[..., None, None]
+    row = products.gather(-2, best.expand(*best.shape[:-1], 4)).squeeze(-2)
+    quaternion = torch.nn.functional.normalize(row, dim=-1)
+    quaternion = torch.where(quaternion[..., :1] < 0, -quaternion, quaternion)
+    sine = quaternion[..., 1:].norm(dim=-1, keepdim=True)
+    angle = 2 * torch.atan2(sine, quaternion[..., :1])
+    return quaternion[..., 1:] * torch.where(sine > 1e-7, angle / sine.clamp(min=1e-7), 2.0)
+
+
+def matrix_to_euler(matrix: torch.Tensor) -> torch.Tensor:
+    """``R = Rx(a) Ry(b) Rz(c)`` as ``(a, b, c)``, ``[..., 3]`` in radians."""
+    a = torch.atan2(-matrix[..., 1, 2], matrix[..., 2, 2])
+    b = torch.asin(matrix[..., 0, 2].clamp(-1, 1))
+    c = torch.atan2(-matrix[..., 0, 1], matrix[..., 0, 0])
+    return torch.stack([a, b, c], dim=-1)
+
+
+CONVERSIONS = {"rot_axis_angle": matrix_to_axis_angle, "rot_euler": matrix_to_euler}

@@ -90,7 +90,7 @@ class RolloutPolicy:
         states = {row: self._states[env] for row, env in envs}
         with torch.no_grad():
             batch, state = self.policy.act(obs, goal, self._join_states(states), generators)
-            raw = self.policy.action_normalizer.unnormalize_vector(batch).cpu().numpy()
+            raw = self.policy.raw_action(batch).cpu().numpy()
         for row, env in envs:
             self._states[env] = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
         return {env: raw[row] for row, env in envs}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from offrl.config import Config, config_factory
-from offrl.normalize import Normalizer, Stats
+from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
 from offrl.tree import map_leaves
@@ -246,6 +246,21 @@ class PolicyAlgo(Algo):
     def _with_time(self, obs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         stacked = self.global_config.train.frame_stack > 1
         return obs if stacked else map_leaves(lambda x: x[:, None], obs)
+
+    def raw_action(self, action: torch.Tensor) -> torch.Tensor:
+        """What ``act`` returned, ``[B, A]``, as the environment takes it: normalisation undone and
+        rotations in the format of ``train.action_config``."""
+        raw = self.action_normalizer.unnormalize_vector(action)
+        config = self.global_config.train.action_config
+        if not any(c.format for c in config.values()):
+            return raw
+        parts = []
+        widths = [stats["scale"].shape[-1] for stats in self.action_normalizer.stats.values()]
+        for key, part in zip(self.action_normalizer.stats, raw.split(widths, dim=-1), strict=True):
+            if key in config and config[key].format == "rot_6d":
+                part = CONVERSIONS[config[key].convert_at_runtime](rot_6d_to_matrix(part))
+            parts.append(part)
+        return torch.cat(parts, dim=-1)
 
     def reset(self) -> None:
         self._state = None
