@@ -170,14 +170,19 @@ def install_peer() -> None:
         raise RuntimeError(f"it cannot be installed ({reason})")
 
 
-def serve_robomimic(connection: Connection, steps: int, policy: Policy, num_threads: int) -> None:
-    """The other process: ``robomimic/scripts/train.py`` up to its ``run_epoch``, on request."""
+def import_peer() -> None:
+    """Make robomimic importable in this process."""
     sys.path.insert(0, str(PEER_FOLDER))
     for name in PEER_UNUSED:
         try:
             import_module(name)
         except ImportError:
             sys.modules[name] = MagicMock()
+
+
+def serve_robomimic(connection: Connection, steps: int, policy: Policy, num_threads: int) -> None:
+    """The other process: ``robomimic/scripts/train.py`` up to its ``run_epoch``, on request."""
+    import_peer()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         run_epoch = robomimic_epoch(bc_config(steps, policy), policy)
         torch.set_num_threads(num_threads)

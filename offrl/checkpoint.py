@@ -23,7 +23,7 @@ import torch
 
 from offrl.algos import algo_factory
 from offrl.compat import upgrade_checkpoint
-from offrl.config import Config, config_factory
+from offrl.config import Config, config_factory, without_pretrained
 from offrl.envs import make_env
 from offrl.rollout import RolloutPolicy
 from offrl.tree import map_leaves
@@ -133,7 +133,7 @@ def policy_from_checkpoint(
     shapes = content["shape_metadata"]
     algo = algo_factory(
         config.algo_name,
-        config,
+        without_pretrained(config),
         obs_key_shapes=shapes["all_shapes"],
         ac_dim=shapes["ac_dim"],
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),

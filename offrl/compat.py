@@ -146,11 +146,10 @@ MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before r
 def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A complete robomimic config (0.2 to 0.5) with the keys of today; any other as it is."""
     train = config.get("train", {})
-    complete = isinstance(train, Mapping) and "hdf5_use_swmr" in train
-    if not complete or "mask_padded_steps" in train:
+    if not isinstance(train, Mapping) or "hdf5_use_swmr" not in train:
         return config
     config = json.loads(json.dumps(config))
-    config["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
+    config["train"].setdefault("mask_padded_steps", False)  # robomimic trains on padded steps
     dropped = []
     for path in REMOVED:
         section, _, key = path.partition(".")
@@ -206,6 +205,8 @@ def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
 def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     """One of our checkpoints, whose networks are ``nets``, as robomimic's ``save_model`` would
     have written it, without the state of the optimizers."""
+    if "provenance" not in content:
+        raise ValueError("this is robomimic's own checkpoint already")
     optimizers = {
         name: {"state": {}, "param_groups": optimizer["param_groups"]}
         for name, optimizer in content["model"]["optimizers"].items()

@@ -300,6 +300,16 @@ class Config(Section):
     meta: MetaConfig = MetaConfig()
 
 
+def without_pretrained(config: Config) -> Config:
+    """A copy whose image backbones fetch no weights, where others are about to be loaded."""
+    config = config.model_copy(deep=True)
+    for encoder in config.observation.encoder.values():
+        backbone = encoder.core_kwargs.get("backbone_kwargs") or {}
+        if backbone.get("pretrained"):
+            backbone["pretrained"] = False
+    return config
+
+
 def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """The defaults of an algorithm with nested ``overrides`` laid over them.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -45,6 +46,18 @@ class Registry:
                 hint = " There is no such module here or among the installed packages."
             raise ValueError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}.")
         return self._entries[key]
+
+    def build(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call an entry. Options that only other entries take, left in a config from a template,
+        are left out; ``ValueError`` for those that nothing here takes."""
+        taken = {key: inspect.signature(entry).parameters for key, entry in self._entries.items()}
+        own = inspect.signature(self[name]).parameters
+        strange = [o for o in options if not any(o in others for others in taken.values())]
+        if strange:
+            raise ValueError(
+                f"{self.kind} {name}: takes no {strange[0]!r}; it takes {', '.join(own)}"
+            )
+        return self[name](*args, **{key: v for key, v in options.items() if key in own})
 
     def names(self) -> list[str]:
         """Every known name; modules of the package are imported to learn theirs."""

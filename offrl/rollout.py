@@ -110,7 +110,7 @@ class RolloutPolicy:
                 f"the policy needs the observation {', '.join(missing)}; the environment gave "
                 f"{', '.join(sorted(obs))}"
             )
-        selected = {key: np.asarray(obs[key]) for key in self.policy.obs_spec.keys(group)}
+        selected = {key: np.atleast_1d(obs[key]) for key in self.policy.obs_spec.keys(group)}
         self.policy.obs_spec.check_shapes({k: x.shape for k, x in selected.items()}, group)
         return selected
 

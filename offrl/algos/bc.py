@@ -6,6 +6,7 @@ maximum likelihood; the mixture is BC-GMM of Mandlekar et al. (2021, arXiv:2108.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +17,8 @@ from offrl import models
 from offrl.algos.base import PolicyAlgo, register_algo_factory_func
 from offrl.config import AlgoConfig, FreeMap, Map, OptimConfig, Section
 from offrl.tree import map_leaves
+
+log = logging.getLogger(__name__)
 
 
 class LossConfig(Section):
@@ -83,7 +86,7 @@ class VAEConfig(Section):
 
 class RNNConfig(Section):
     enabled: bool = False
-    horizon: int = 10
+    horizon: int = Field(10, ge=1)
     hidden_dim: int = 400
     rnn_type: Literal["LSTM", "GRU"] = "LSTM"
     num_layers: int = 2
@@ -93,7 +96,7 @@ class RNNConfig(Section):
 
 class TransformerConfig(Section):
     enabled: bool = False
-    context_length: int = 10
+    context_length: int = Field(10, ge=1)
     embed_dim: int = 512
     num_layers: int = 6
     num_heads: int = 8
@@ -101,7 +104,7 @@ class TransformerConfig(Section):
     attn_dropout: float = 0.1
     block_output_dropout: float = 0.1
     sinusoidal_embedding: bool = False
-    activation: str = "gelu"
+    activation: Literal["gelu", "geglu"] = "gelu"
     supervise_all_steps: bool = False
     nn_parameter_for_timesteps: bool = True
     pred_future_acs: bool = False
@@ -128,8 +131,13 @@ class BCConfig(AlgoConfig):
         transformer, prior = self.transformer, self.vae.prior
         if transformer.pred_future_acs and not transformer.supervise_all_steps:
             raise ValueError("algo.transformer.pred_future_acs: needs supervise_all_steps")
-        if prior.is_conditioned and not prior.learn:
-            raise ValueError("algo.vae.prior.is_conditioned: needs algo.vae.prior.learn")
+        for switch in ("is_conditioned", "use_gmm"):
+            if prior[switch] and not prior.learn:
+                raise ValueError(f"algo.vae.prior.{switch}: needs algo.vae.prior.learn")
+        if prior.use_gmm and prior.use_categorical:
+            raise ValueError(
+                "algo.vae.prior.use_gmm and use_categorical are both true; enable one of them"
+            )
         if self.vae.enabled and not (self.vae.decoder.is_conditioned or prior.is_conditioned):
             raise ValueError(
                 "algo.vae: neither decoder nor prior is conditioned, so the policy would see "
@@ -149,29 +157,43 @@ class BC(PolicyAlgo):
     def _create_networks(self) -> None:
         make = models.vae_from_config if self.algo_config.vae.enabled else models.actor_from_config
         self.nets["policy"] = make(self.algo_config, self.obs_spec, self.ac_dim)
-        transformer, frame_stack = (
-            self.algo_config.transformer,
-            self.global_config.train.frame_stack,
-        )
-        if transformer.enabled and transformer.context_length != frame_stack:
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        train, rnn = self.global_config.train, self.algo_config.rnn
+        transformer = self.algo_config.transformer
+        context = transformer.context_length
+        if transformer.enabled and context != train.frame_stack:
             raise ValueError(
-                f"train.frame_stack: {frame_stack}, but algo.transformer.context_length is "
-                f"{transformer.context_length}; set both to the same number"
+                f"train.frame_stack: {train.frame_stack}, but algo.transformer.context_length is "
+                f"{context}; set both to the same number"
+            )
+        if transformer.enabled and transformer.pred_future_acs and train.seq_length < context:
+            raise ValueError(
+                f"train.seq_length: {train.seq_length}, but algo.transformer.pred_future_acs needs "
+                f"the actions of {context} steps to come; set it to {context}"
+            )
+        if rnn.enabled and train.frame_stack - 1 + train.seq_length < rnn.horizon:
+            log.warning(
+                "train.seq_length: %d, but the policy will remember algo.rnn.horizon = %d steps "
+                "while acting; set both to the same number",
+                train.seq_length,
+                rnn.horizon,
             )
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        seen, targets, _ = self._steps()
+        seen, targets, *_ = self._steps()
         mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
-        obs = map_leaves(lambda x: x[:, seen], self.prepare_obs(batch["obs"]))
         return {
-            "obs": obs,
+            "obs": self.prepare_obs(map_leaves(lambda x: x[:, seen], batch["obs"])),
             "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
             "actions": self.to_device(batch["actions"][:, targets]),
             "pad_mask": None if mask is None else self.to_device(mask[:, targets]),
         }
 
-    def _steps(self) -> tuple[slice, slice, slice]:
-        """Which steps of a window are seen, which are targets, and which outputs answer to those.
+    def _steps(self) -> tuple[slice, slice, slice, int]:
+        """Which steps of a window are seen, which are targets, which outputs answer to those, and
+        which output is the action of now.
 
         All, but for a Transformer, which is trained on its last step or on every one of its
         context, to act now or (``pred_future_acs``) for the whole context to come.
@@ -179,12 +201,14 @@ class BC(PolicyAlgo):
         config = self.algo_config.transformer
         context = config.context_length
         if not config.enabled:
-            return slice(None), slice(None), slice(None)
+            return slice(None), slice(None), slice(None), -1
         # A VAE infers a latent for every step, and so answers for all.
         if not (config.supervise_all_steps or self.algo_config.vae.enabled):
-            return slice(context), slice(context - 1, context), slice(context - 1, context)
-        first = context - 1 if config.pred_future_acs else 0
-        return slice(context), slice(first, first + context), slice(None)
+            last = slice(context - 1, context)
+            return slice(context), last, last, -1
+        if config.pred_future_acs:
+            return slice(context), slice(context - 1, 2 * context - 1), slice(None), 0
+        return slice(context), slice(context), slice(None), -1
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
@@ -251,7 +275,7 @@ class BC(PolicyAlgo):
         state: Any = None,
         generators: Sequence[torch.Generator | None] | None = None,
     ) -> tuple[torch.Tensor, Any]:
-        now = 0 if self.algo_config.transformer.pred_future_acs else -1
+        *_, now = self._steps()
         if self.algo_config.rnn.enabled:  # it remembers the frames before
             obs = map_leaves(lambda x: x[:, -1:], obs)
         if self.algo_config.vae.enabled:

@@ -55,6 +55,8 @@ class SequenceDataset(Dataset):
         for several, ``filter_by_attribute`` and ``demo_limit`` may be lists, too.
     hdf5_cache_mode: ``"all"``, all in memory; ``"low_dim"``, only vectors, images are read from
         the file; ``None``, no observation in memory.
+    action_stats: normalise actions by these instead of by the data's own: held-out demonstrations
+        by those of the training.
     goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
         sequences are not padded).
     """
@@ -78,6 +80,7 @@ class SequenceDataset(Dataset):
         filter_by_attribute: str | Sequence[str | None] | None = None,
         load_next_obs: bool = True,
         demo_limit: int | Sequence[int | None] | None = None,
+        action_stats: Mapping[str, Statistics] | None = None,
     ):
         if goal_mode not in (None, "last"):
             raise ValueError(f"goal_mode: {goal_mode!r}; allowed: null, 'last'")
@@ -89,6 +92,7 @@ class SequenceDataset(Dataset):
         self.action_keys = tuple(action_keys)
         self.dataset_keys = tuple(dict.fromkeys((*dataset_keys, *action_keys)))
         self.action_config = dict(action_config or {})
+        self._given_action_stats = action_stats or {}
         self.n_frame_stack, self.seq_length = frame_stack, seq_length
         self.pad_frame_stack, self.pad_seq_length = pad_frame_stack, pad_seq_length
         self.get_pad_mask = get_pad_mask
@@ -97,7 +101,8 @@ class SequenceDataset(Dataset):
         self.hdf5_use_swmr = hdf5_use_swmr
         self.hdf5_normalize_obs = hdf5_normalize_obs
         self.load_next_obs = load_next_obs
-        self._open_files: dict[int, DemoFile] = {}  # of streamed keys; opened where they are used
+        # Of streamed keys; each process opens them for itself, where they are used.
+        self._open_files: dict[tuple[int, int], DemoFile] = {}
 
         with ExitStack() as stack:
             files = [stack.enter_context(DemoFile(p, swmr=hdf5_use_swmr)) for p in paths]
@@ -153,7 +158,8 @@ class SequenceDataset(Dataset):
     def _load(self, files: Sequence[DemoFile]) -> None:
         self._arrays: dict[str, Tensor] = {}
         self._streamed: set[str] = set()
-        self.obs_shapes = {k: self._shape(files, f"obs/{k}") for k in self.obs_keys}
+        # A number per step is a vector of one.
+        self.obs_shapes = {k: self._shape(files, f"obs/{k}") or (1,) for k in self.obs_keys}
         self._obs_stats: dict[str, Statistics] = {}
 
         wants_next = self.load_next_obs or self.goal_mode is not None
@@ -210,7 +216,8 @@ class SequenceDataset(Dataset):
         for key in self.action_keys:
             rows = self._arrays[key].numpy().astype(np.float32).reshape(len(self._arrays[key]), -1)
             config = dict(self.action_config.get(key) or {})
-            stats = action_statistics(rows, config.get("normalization"))
+            stats = self._given_action_stats.get(key)
+            stats = stats or action_statistics(rows, config.get("normalization"))
             self._action_stats[key] = stats
             parts.append((rows - stats["offset"]) / stats["scale"])
         self._arrays["actions"] = torch.from_numpy(np.concatenate(parts, axis=-1))
@@ -306,21 +313,28 @@ class SequenceDataset(Dataset):
         if path in self._streamed:
             return torch.stack([self._read_window(path, window) for window in rows.cpu().numpy()])
         array = self._arrays[path]
-        return array.index_select(0, rows.flatten()).view(*rows.shape, *array.shape[1:])
+        shape = self._step_shape(path, array)
+        return array.index_select(0, rows.flatten()).view(*rows.shape, *shape)
+
+    def _step_shape(self, path: str, array: Tensor) -> tuple[int, ...]:
+        group, _, key = path.partition("/")
+        return self.obs_shapes[key] if group in ("obs", "next_obs") else tuple(array.shape[1:])
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open_files": {}}  # each process opens them for itself
+        return self.__dict__ | {"_open_files": {}}
 
     def _read_window(self, path: str, rows: np.ndarray) -> Tensor:
         demo = int(np.searchsorted(self._demo_begins, rows[0], side="right")) - 1
         source = int(np.searchsorted(self._first_demo, demo, side="right")) - 1
-        if source not in self._open_files:
-            self._open_files[source] = DemoFile(self.sources[source].path, self.hdf5_use_swmr)
+        handle = (os.getpid(), source)
+        if handle not in self._open_files:
+            self._open_files[handle] = DemoFile(self.sources[source].path, self.hdf5_use_swmr)
         steps = rows - self._demo_begins[demo]
-        read = self._open_files[source].read_rows(
+        read = self._open_files[handle].read_rows(
             self.demos[demo], path, int(steps.min()), int(steps.max()) + 1
         )
-        return torch.from_numpy(read[steps - steps.min()])
+        window = torch.from_numpy(read[steps - steps.min()])
+        return window.view(len(rows), *self._step_shape(path, window))
 
 
 def _one_for_each(value: Any, paths: Sequence[Any]) -> list[Any]:

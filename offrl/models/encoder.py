@@ -67,12 +67,12 @@ class KeyEncoder(nn.Module):
         self.core: nn.Module | None = None
         self.randomizers = nn.ModuleList()
         for name, kwargs in config.randomizers():
-            self.randomizers.append(RANDOMIZERS[name](shape, **kwargs))
+            self.randomizers.append(RANDOMIZERS.build(name, shape, **kwargs))
             with torch.no_grad():
                 shape = self.randomizers[-1].plain(torch.zeros(1, *shape)).shape[1:]
         self.output_dim = prod(shape)
         if config.core_class is not None:
-            self.core = CORES[config.core_class](shape, **config.core_kwargs)
+            self.core = CORES.build(config.core_class, shape, **config.core_kwargs)
             self.output_dim = self.core.output_dim
 
     def forward(self, x: Tensor) -> Tensor:

@@ -183,7 +183,8 @@ class DeterministicHead(nn.Module):
 
 @HEADS.register("gaussian")
 class GaussianHead(nn.Module):
-    """Mean ``tanh(clamp(linear))``; a std that starts at ``init_std``, learned unless fixed.
+    """Mean ``tanh(clamp(linear))``; a std that is learned, from ``init_std`` on (``softplus``) or
+    one (``exp``), unless it is fixed at ``init_std``.
 
     use_tanh: the tanh of the whole distribution instead of the mean's.
     """
@@ -214,9 +215,9 @@ class GaussianHead(nn.Module):
         mean = mean if self.use_tanh else torch.tanh(mean)
         if self.scale is None:
             return distribution(mean, torch.full_like(mean, self.init_std))
-        # Scaled so that the network's zero means init_std.
-        at_zero = {"softplus": math.log(2.0), "exp": 1.0}[self.std_activation]
-        std = _activate(self.scale(features), self.std_activation) * (self.init_std / at_zero)
+        std = _activate(self.scale(features), self.std_activation)
+        if self.std_activation == "softplus":  # the network's zero means init_std
+            std = std * (self.init_std / math.log(2.0))
         return distribution(mean, std.clamp(self.min_std, self.MAX_STD))
 
 

@@ -20,7 +20,8 @@ class Linear(nn.Linear):
     """``y = x W^T + b``, ``[..., input_dim]`` to ``[..., output_dim]``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not (HAS_ONEDNN and _is_plain(input) and _is_plain(self.weight)):
+        is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # others must read it
+        if is_traced or not (HAS_ONEDNN and _is_plain(input) and _is_plain(self.weight)):
             return super().forward(input)
         rows = input.reshape(-1, self.in_features)
         output = _OneDNNLinear.apply(rows, self.weight, self.bias)

@@ -59,7 +59,7 @@ class Transformer(nn.Module):
             )
         )
         self.output_norm = nn.LayerNorm(embed_dim)
-        self.apply(_initialize)
+        self.blocks.apply(_initialize)
 
     def forward(self, features: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         steps = features.shape[1]
@@ -126,7 +126,7 @@ def sines(steps: int, dim: int) -> Tensor:
 
 
 def _initialize(module: nn.Module) -> None:
-    if isinstance(module, (nn.Linear, nn.Embedding)):
+    if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
+        if module.bias is not None:
             nn.init.zeros_(module.bias)

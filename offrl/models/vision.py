@@ -6,10 +6,9 @@ those of robomimic's configs (``core_class``, ``core_kwargs``).
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -37,7 +36,7 @@ class Core(nn.Module):
         self.pool: nn.Module | None = None
         if pool_class is not None:
             shape = (*shape, 1)[:3]  # scans become images one pixel wide
-            self.pool = _make(POOLINGS[pool_class], {**(pool_kwargs or {}), "input_shape": shape})
+            self.pool = POOLINGS.build(pool_class, shape, **(pool_kwargs or {}))
             shape = _output_shape(self.pool, shape)
         self.output_dim = feature_dimension or math.prod(shape)
         self.linear: nn.Module | None = None
@@ -67,8 +66,8 @@ class VisualCore(Core):
         feature_dimension: int | None = 64,
     ):
         _check_flatten(flatten)
-        options = {"input_channel": input_shape[0], **(backbone_kwargs or {})}
-        backbone = _make(BACKBONES[backbone_class], options)
+        options = {**(backbone_kwargs or {}), "input_channel": input_shape[0]}
+        backbone = BACKBONES.build(backbone_class, **options)
         super().__init__(backbone, input_shape, pool_class, pool_kwargs, feature_dimension)
 
 
@@ -93,13 +92,15 @@ class ScanCore(Core):
         feature_dimension: int | None = None,
     ):
         _check_flatten(flatten)
+        if conv_activation not in ("relu", None):
+            raise ValueError(f'core_kwargs.conv_activation: {conv_activation!r}; "relu" or null')
         per_layer = conv_kwargs or self.CONVOLUTIONS
         layers: dict[str, nn.Module] = {}
         channels = 1
         for i, size in enumerate(per_layer["out_channels"]):
             options: dict[str, Any] = {key: values[i] for key, values in per_layer.items()}
             layers[f"conv{i}"] = nn.Conv1d(channels, **options)
-            if conv_activation is not None:
+            if conv_activation == "relu":
                 layers[f"act{i}"] = nn.ReLU()
             channels = size
         shape = (1, math.prod(input_shape))
@@ -237,12 +238,6 @@ class SpatialMeanPool(nn.Module):
 
 
 # -- construction ---------------------------------------------------------------------------------
-
-
-def _make(factory: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Without options of other classes, which robomimic's configs may hold from a template."""
-    known = inspect.signature(factory).parameters
-    return factory(**{key: value for key, value in options.items() if key in known})
 
 
 def _output_shape(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, ...]:

@@ -67,9 +67,11 @@ class Checkpointer:
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
-            # Of equally successful policies the one of higher return, then the one trained longer.
+            # Of equally successful policies the one of higher return, then the one trained longer
+            # (but not every one that never succeeds).
             score = (logs["Success_Rate"], logs["Return"])
-            if score >= (self.best["best_success_rate"], self.best["best_success_return"]):
+            best = (self.best["best_success_rate"], self.best["best_success_return"])
+            if score > best or (score == best and logs["Success_Rate"] > 0):
                 self.best["best_success_rate"], self.best["best_success_return"] = score
                 self._improved.add("rollout_success_rate")
 

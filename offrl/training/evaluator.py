@@ -43,15 +43,17 @@ class Evaluator:
     ) -> Iterator[Record]:
         """Run the episodes: ``episode`` records, then one of type ``kind``."""
         everything: list[EpisodeResult] = []
+        episode = "episode" if kind == "rollout" else f"{kind}_episode"
         for name, pool in self._pools.items():
             results: list[EpisodeResult] = []
             for result in evaluate(policy, pool, self._requests(pool, first_seed)):
                 results.append(result)
-                yield self.trainer.record("episode", _describe(result))
+                yield self.trainer.record(episode, _describe(result))
             self._report_crashes(results)
             several = len(self._pools) > 1
             self._write_video(f"{kind}_{_file_name(name)}" if several else kind, results)
             if several:
+                pool.close()  # its simulators would wait for all the others
                 yield self.trainer.record(f"env_{kind}", summarize(results)) | {"env": name}
             everything += results
         yield self.trainer.record(kind, summarize(everything))

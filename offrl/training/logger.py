@@ -69,13 +69,15 @@ class Logger:
         head = [record["type"], record["epoch"], record["step"], record["time"]]
         lines = io.StringIO()
         csv.writer(lines, lineterminator="\n").writerows(
-            [*head, *i] for i in record["logs"].items()
+            [*head, f"{name}/{record['env']}" if "env" in record else name, value]
+            for name, value in record["logs"].items()
         )
         self._csv.write(lines.getvalue())
         self._csv.flush()
-        if self._text and record["type"] != "episode":
+        if self._text and not record["type"].endswith("episode"):
             numbers = "  ".join(f"{k} {v:.5g}" for k, v in record["logs"].items())
-            line = f"epoch {record['epoch']}  {record['type']}  {numbers}"
+            what = " ".join(filter(None, [record["type"], record.get("env")]))
+            line = f"epoch {record['epoch']}  {what}  {numbers}"
             self._text.handle(logging.makeLogRecord({"msg": line, "levelno": logging.INFO}))
         scalars = self._scalars(record)
         if self._tensorboard:
@@ -112,7 +114,7 @@ class Logger:
 
     def _is_known(self, kind: str, epoch: int) -> bool:
         # A test follows the last checkpoint and is run again.
-        return epoch <= self.trainer.epoch and kind != "test"
+        return epoch <= self.trainer.epoch and not kind.startswith(("test", "env_test"))
 
     def _start_tensorboard(self) -> Any:
         from torch.utils.tensorboard import SummaryWriter

@@ -40,12 +40,13 @@ class Progress:
                 if kind in ("progress", "train"):
                     bar.set_description(f"epoch {record['epoch']}", refresh=False)
                     bar.set_postfix(loss=f"{logs['Loss']:.4g}", refresh=False)
-                elif kind == "episode":
+                elif kind.endswith("episode"):
                     episodes += 1
                     bar.set_description(f"episode {episodes} of {config.experiment.rollout.n}")
-                elif kind == "rollout":
+                elif kind.endswith("rollout"):
                     episodes = 0
-                    bar.write(f"epoch {record['epoch']}: {success_line(logs)}")
+                    where = f" in {record['env']}" if "env" in record else ""
+                    bar.write(f"epoch {record['epoch']}{where}: {success_line(logs)}")
                 yield record
 
     def _line(self, record: Record) -> None:

@@ -11,10 +11,11 @@ import torch
 
 from offrl.algos import Algo, algo_factory
 from offrl.checkpoint import config_from_checkpoint
-from offrl.config import Config, TrainConfig, find_file
+from offrl.config import Config, TrainConfig, find_file, without_pretrained
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
+from offrl.normalize import Stats
 from offrl.specs import processed_shapes
 from offrl.training.run import RunFolder, provenance
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
@@ -40,8 +41,8 @@ class Trainer:
         _check_supported(config)
         for entry in config.train.data:
             entry.path = str(find_file(entry.path))
-        resumes = run is not None and run.last_checkpoint.exists()
-        if resumes:
+        self._resumes = run is not None and run.last_checkpoint.exists()
+        if self._resumes:
             config.experiment.ckpt_path = None  # its weights have been overtaken
         if config.experiment.ckpt_path is not None:
             config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
@@ -158,7 +159,9 @@ class Trainer:
 
     # -- parts ------------------------------------------------------------------------------------
 
-    def _make_dataset(self, filter_keys: Sequence[str | None]) -> SequenceDataset:
+    def _make_dataset(
+        self, filter_keys: Sequence[str | None], action_stats: Stats | None = None
+    ) -> SequenceDataset:
         train, modalities = self.config.train, self.config.observation.modalities
         entries = train.data or []
         groups = modalities.to_dict().values()
@@ -181,6 +184,7 @@ class Trainer:
             filter_by_attribute=filter_keys,
             load_next_obs=train.hdf5_load_next_obs,
             demo_limit=[entry.demo_limit for entry in entries],
+            action_stats=action_stats,
         )
 
     def _make_loader(
@@ -198,7 +202,8 @@ class Trainer:
                 "train.hdf5_validation_filter_key: experiment.validate needs the filter key of "
                 'the held-out demonstrations, e.g. "valid"; or set experiment.validate=false'
             )
-        dataset = self._make_dataset([key] * len(self.dataset.sources))
+        stats = self.dataset.get_action_normalization_stats()
+        dataset = self._make_dataset([key] * len(self.dataset.sources), stats)
         return self._make_loader(dataset, min(self.config.train.batch_size, len(dataset)))
 
     def _check_actions(self) -> None:
@@ -238,16 +243,22 @@ class Trainer:
                 env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
             if experiment.env:
                 env_args["env_name"] = experiment.env
-            environments.setdefault(entry.key or env_args["env_name"], env_args)
+            name = entry.key or env_args["env_name"]
+            if environments.setdefault(name, env_args) != env_args:
+                raise ValueError(
+                    f"train.data: {source.path} was recorded in another environment {name!r} than "
+                    "a dataset before it; give each entry a key of its own"
+                )
         for name in experiment.additional_envs or []:
             first = next(iter(environments.values()), {})
             environments.setdefault(name, {**first, "env_name": name})
         return environments
 
     def _make_algo(self) -> Algo:
+        has_weights = self._resumes or self.config.experiment.ckpt_path is not None
         algo = algo_factory(
             self.config.algo_name,
-            self.config,
+            without_pretrained(self.config) if has_weights else self.config,
             obs_key_shapes=self._obs_shapes,
             ac_dim=self.dataset.ac_dim,
             device=self.device,

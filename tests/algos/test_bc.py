@@ -94,3 +94,62 @@ def test_an_algorithm_is_one_file_anywhere(tmp_path, monkeypatch, small_config):
     config = small_config({"algo": {"actor_layer_dims": [8]}}, "my_package.halved_bc")
     logs = next(r["logs"] for r in Trainer(config)() if r["type"] == "train")
     assert logs["Loss"] == pytest.approx(0.5 * logs["L2_Loss"])
+
+
+@pytest.mark.parametrize(
+    ("algo", "train", "words"),
+    [
+        (
+            {"transformer": {"enabled": True, "context_length": 4}},
+            {"frame_stack": 3},
+            "train.frame_stack: 3, but algo.transformer.context_length is 4",
+        ),
+        (
+            {
+                "transformer": {
+                    "enabled": True,
+                    "context_length": 4,
+                    "pred_future_acs": True,
+                    "supervise_all_steps": True,
+                }
+            },
+            {"frame_stack": 4},
+            "train.seq_length: 1, .* needs the actions of 4 steps",
+        ),
+        ({"transformer": {"pred_future_acs": True}}, {}, "needs supervise_all_steps"),
+        ({"transformer": {"activation": "relu"}}, {}, "'gelu' or 'geglu'"),
+        ({"vae": {"prior": {"use_gmm": True}}}, {}, "use_gmm: needs algo.vae.prior.learn"),
+        (
+            {"vae": {"prior": {"use_gmm": True, "learn": True, "use_categorical": True}}},
+            {},
+            "both true",
+        ),
+        (
+            {"vae": {"enabled": True, "decoder": {"is_conditioned": False}}},
+            {},
+            "the policy would see nothing",
+        ),
+    ],
+)
+def test_contradictions_are_named(small_config, algo, train, words):
+    with pytest.raises(ValueError, match=words):
+        Trainer(small_config({"algo": algo, "train": train}))
+
+
+def test_a_transformer_that_predicts_what_comes_acts_on_its_first_output(small_config):
+    switches = {"pred_future_acs": True, "supervise_all_steps": True}
+    size = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "context_length": 3}
+    overrides = {
+        "algo": {"transformer": {"enabled": True, **switches, **size}},
+        "train": {"frame_stack": 3, "seq_length": 3},
+    }
+    algo = Trainer(small_config(overrides)).algo
+    algo.set_eval()
+    obs = {"position": torch.randn(2, 3, 3), "speed": torch.randn(2, 3, 2)}
+    pi, _ = algo.action_distribution(obs)
+    torch.testing.assert_close(algo.act(obs)[0], pi.at(0).mode())
+
+
+def test_windows_shorter_than_the_memory_are_pointed_out(small_config, caplog):
+    Trainer(small_config({"algo": {"rnn": {"enabled": True, "hidden_dim": 4}}}))
+    assert "algo.rnn.horizon = 10" in caplog.text

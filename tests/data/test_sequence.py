@@ -188,3 +188,26 @@ def test_filter_keys_and_limits_choose_demos(demos):
 def test_demos_are_ordered_by_number(tmp_path):
     path = write_demos(tmp_path / "many.hdf5", lengths=[3] * 12)
     assert SequenceDataset(path, KEYS).demos == [f"demo_{i}" for i in range(12)]
+
+
+def test_numbers_are_vectors_of_one(tmp_path):
+    path = tmp_path / "numbers.hdf5"
+    write_demos(path, obs={"height": (), "speed": (2,)})
+    for cache in ("all", None):
+        dataset = SequenceDataset(path, ["height", "speed"], hdf5_cache_mode=cache, seq_length=3)
+        assert dataset.obs_shapes == {"height": (1,), "speed": (2,)}
+        batch = dataset.get_batch(torch.arange(4))
+        assert batch["obs"]["height"].shape == batch["next_obs"]["height"].shape == (4, 3, 1)
+
+
+def test_held_out_actions_are_normalised_as_those_of_the_training(demos):
+    config = {"actions": {"normalization": "min_max"}}
+    options = {"obs_keys": ["speed"], "action_config": config}
+    train = SequenceDataset(demos, filter_by_attribute="train", **options)
+    stats = train.get_action_normalization_stats()
+    valid = SequenceDataset(demos, filter_by_attribute="valid", action_stats=stats, **options)
+    whole = SequenceDataset(demos, ["speed"])
+    raw = whole.get_batch(torch.tensor([len(train)]))["actions"][0, 0]
+    expected = (raw - stats["actions"]["offset"][0]) / stats["actions"]["scale"][0]
+    actual = valid.get_batch(torch.tensor([0]))["actions"][0, 0]
+    torch.testing.assert_close(actual, expected.float(), atol=1e-5, rtol=1e-5)

@@ -69,13 +69,13 @@ def test_low_noise_is_close_to_a_mode():
     assert torch.equal(Deterministic(pi.mode()).low_noise().sample(), pi.mode())
 
 
-@pytest.mark.parametrize("activation", ["softplus", "exp"])
-def test_a_gaussians_std_starts_at_init_std_and_stays_in_bounds(activation):
+@pytest.mark.parametrize(("activation", "start"), [("softplus", 0.3), ("exp", 1.0)])
+def test_a_gaussians_std_starts_where_robomimics_does_and_stays_in_bounds(activation, start):
     head = GaussianHead(4, 2, init_std=0.3, min_std=0.05, std_activation=activation)
     with torch.no_grad():
         head.scale.weight.zero_()
         head.scale.bias.zero_()
-        torch.testing.assert_close(head(torch.randn(3, 1, 4)).std, torch.full((3, 1, 2), 0.3))
+        torch.testing.assert_close(head(torch.randn(3, 1, 4)).std, torch.full((3, 1, 2), start))
         head.scale.bias.fill_(-50.0)
         assert (head(torch.randn(3, 1, 4)).std == 0.05).all()
         head.scale.bias.fill_(50.0)

@@ -78,3 +78,11 @@ def test_without_onednn(monkeypatch):
     ours, theirs = pair(8, 4)
     x = torch.randn(3, 8)
     assert torch.equal(ours(x), theirs(x))
+
+
+def test_a_traced_network_is_plain_pytorch():
+    ours, _ = pair(8, 4)
+    traced = torch.jit.trace(ours, torch.randn(3, 8))
+    assert "onednn" not in str(traced.graph).lower()
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(traced(x), ours(x))

@@ -150,3 +150,16 @@ def test_an_observation_goes_through_all_its_randomizers_and_its_core():
     encoder = KeyEncoder(ObsKey("rgb", (3, 16, 16), config), core_relu=True)
     images = torch.rand(5, 4, 3, 16, 16)
     assert encoder(images).shape == encoder.eval()(images).shape == (5, 4, 7)
+
+
+def test_arguments_of_others_are_left_out_and_of_none_are_errors():
+    leftover = {"crop_height": 4, "noise_std": 0.1}
+    config = EncoderConfig(obs_randomizer_class="ColorRandomizer", obs_randomizer_kwargs=leftover)
+    KeyEncoder(ObsKey("rgb", (3, 8, 8), config), core_relu=True)
+    for kwargs, words in (
+        ({"backbone_kwargs": {"pretraned": True}}, "ResNet18Conv: takes no 'pretraned'"),
+        ({"backbone": "ShallowConv"}, "VisualCore: takes no 'backbone'; it takes .*backbone_class"),
+    ):
+        config = EncoderConfig(core_class="VisualCore", core_kwargs=kwargs)
+        with pytest.raises(ValueError, match=words):
+            KeyEncoder(ObsKey("rgb", (3, 32, 32), config), core_relu=True)

@@ -65,11 +65,11 @@ def test_a_run_with_a_simulator_ends_with_a_test(config_file, demos, tmp_path, c
     lines = (the_run(tmp_path) / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     seeds = {
-        kind: [r["logs"]["Seed"] for r in records if r["type"] == "episode"][s]
-        for kind, s in (("select", slice(0, 3)), ("test", slice(3, 6)))
+        kind: [r["logs"]["Seed"] for r in records if r["type"] == kind]
+        for kind in ("episode", "test_episode")
     }
-    assert sorted(seeds["test"]) == [0, 1, 2]
-    assert not set(seeds["test"]) & set(seeds["select"])
+    assert sorted(seeds["test_episode"]) == [0, 1, 2]
+    assert not set(seeds["test_episode"]) & set(seeds["episode"])
     assert records[-1]["type"] == "test" and records[-1]["logs"]["n"] == 3
     assert "video:" in capsys.readouterr().out
 
@@ -317,8 +317,8 @@ def test_a_debug_run_does_everything_in_little(tmp_path):
     kinds = [json.loads(x)["type"] for x in (run / "metrics.jsonl").read_text().splitlines()]
     assert kinds == [
         *["train", "valid", "episode", "episode", "rollout", "epoch"] * 2,
-        "episode",
-        "episode",
+        "test_episode",
+        "test_episode",
         "test",
     ]
     assert "robosuite WARNING" not in result.stderr
