@@ -263,6 +263,12 @@ class Trainer:
             ac_dim=self.dataset.ac_dim,
             device=self.device,
         )
+        # What the networks cannot see shows now, not in the first step.
+        first = torch.zeros(1, dtype=torch.long, device=self.dataset.device)
+        try:
+            algo.obs_spec.process(self.dataset.get_batch(first)["obs"], "obs")
+        except ValueError as error:
+            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
         algo.set_statistics(
             obs=self.dataset.get_obs_normalization_stats(),
             actions=self.dataset.get_action_normalization_stats(),
