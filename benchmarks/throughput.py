@@ -36,7 +36,8 @@ from measure import alternate, machine, markdown, ratio, timed
 from torch import nn
 
 from offrl import config_factory
-from offrl.config import Config, find_file, read_config_file
+from offrl.config import Config
+from offrl.config_files import find_file, read_config_file
 from offrl.data.sequence import SequenceDataset
 from offrl.models.linear import Linear
 from offrl.training import Trainer

@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "offrl"
 LAYERS = {
     "compat": 0,
     "config": 0,
+    "config_files": 0,
     "registry": 0,
     "specs": 0,
     "tree": 0,

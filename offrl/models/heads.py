@@ -41,6 +41,14 @@ def random_rows(
     return torch.stack(rows).to(like.device)
 
 
+def draw_index(weights: Tensor, generators: Generators | None) -> Tensor:
+    """Indices ``[B, ...]`` by probabilities ``[B, ..., K]``: the cumulative ones inverted at a
+    uniform number."""
+    uniform = random_rows("rand", weights[..., 0], generators)
+    index = (uniform[..., None] > weights.cumsum(-1)).sum(-1)
+    return index.clamp(max=weights.shape[-1] - 1)
+
+
 class ActionDistribution:
     """Interface of a head's output; subclasses are dataclasses of tensors ``[B, T, ...]``."""
 
@@ -144,10 +152,7 @@ class GaussianMixture(ActionDistribution):
         return torch.logsumexp(self.logits + components, dim=-1)
 
     def sample(self, generators: Generators | None = None) -> Tensor:
-        # The component by inverting the cumulative weights at a uniform number.
-        uniform = random_rows("rand", self.logits[..., 0], generators)
-        cumulative = self.logits.exp().cumsum(-1)
-        index = (uniform[..., None] > cumulative).sum(-1).clamp(max=self.logits.shape[-1] - 1)
+        index = draw_index(self.logits.exp(), generators)
         mean, std = _component(self.mean, index), _component(self.std, index)
         return mean + std * random_rows("randn", mean, generators)
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from offrl.config import AlgoConfig, Section
 from offrl.models.encoder import Encoder
-from offrl.models.heads import DeterministicHead, Generators, random_rows
+from offrl.models.heads import DeterministicHead, Generators, draw_index, random_rows
 from offrl.models.linear import Linear
 from offrl.models.nets import Actor, encoder_from_config, trunk_from_config
 from offrl.models.trunks import MLP
@@ -157,8 +157,7 @@ class GaussianPrior(Prior):
         else:
             prior = self.parameters_for(obs, goal)
             weights = self._log_weights(prior).exp().expand(*like.shape[:2], -1)
-            uniform = random_rows("rand", like[..., 0], generators)
-            index = (uniform[..., None] > weights.cumsum(-1)).sum(-1).clamp(max=self.num_modes - 1)
+            index = draw_index(weights, generators)
             chosen = F.one_hot(index, self.num_modes)[..., None]
             mean, logvar = ((prior[name] * chosen).sum(-2) for name in ("mean", "logvar"))
             z = _reparameterize(mean, logvar, random_rows("randn", like, generators))
@@ -200,10 +199,8 @@ class CategoricalPrior(Prior):
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
         steps = next(iter(obs.values()))
-        like = steps.new_empty(*steps.shape[:2], self.latent_dim, dtype=torch.float32)
-        cumulative = self._prior_logp(obs, goal).exp().cumsum(-1)
-        uniform = random_rows("rand", like, generators)[..., None]
-        index = (uniform > cumulative).sum(-1).clamp(max=self.num_classes - 1)
+        weights = self._prior_logp(obs, goal).exp()
+        index = draw_index(weights.expand(*steps.shape[:2], -1, -1), generators)
         return F.one_hot(index, self.num_classes).float().flatten(-2)
 
     def _logits(self, posterior: Mapping[str, Tensor]) -> Tensor:

@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Any:
-    from offrl.config import config_factory, find_file, parse_override, read_config_file
+    from offrl.config import config_factory
+    from offrl.config_files import find_file, parse_override, read_config_file
     from offrl.tree import merge
 
     content = read_config_file(find_file(args.config, "configs"))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import offrl
-from offrl.config import PROJECT_ROOT, Config, config_factory, read_config_file
+from offrl.config import Config, config_factory
+from offrl.config_files import PROJECT_ROOT, read_config_file
 
 
 class RunFolder:

@@ -11,7 +11,8 @@ import torch
 
 from offrl.algos import Algo, algo_factory
 from offrl.checkpoint import config_from_checkpoint
-from offrl.config import Config, TrainConfig, find_file, without_pretrained
+from offrl.config import Config, TrainConfig, without_pretrained
+from offrl.config_files import find_file
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
