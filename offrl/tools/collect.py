@@ -74,7 +74,10 @@ def run(args: argparse.Namespace) -> int:
     episode, tried = args.seed, 0
     with EnvPool(env_args, args.workers) as pool:
         pool.check()
-        with DemoWriter(args.output, env_args) as writer, tqdm(total=args.n, unit="demo") as bar:
+        with (
+            DemoWriter(args.output, env_args) as writer,
+            tqdm(total=args.n, unit="demo", disable=None) as bar,
+        ):
             while writer.num_demos < args.n:
                 # The same episodes in the same order, however many workers there are.
                 batch = range(episode, episode + args.n - writer.num_demos)

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     with EnvPool(env_args, args.workers, rollout.timeout, backend) as pool:
         pool.check()
         episodes = evaluate(policy, pool, requests)
-        results = list(tqdm(episodes, total=args.n, unit="episode"))
+        results = list(tqdm(episodes, total=args.n, unit="episode", disable=None))
     results.sort(key=lambda r: r.request.seed)
     logs = summarize(results)
     print(success_line(logs))
