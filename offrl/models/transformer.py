@@ -20,8 +20,6 @@ class Transformer(nn.Module):
     Positions are a free parameter (``nn_parameter_for_timesteps``), an embedding table or sines.
     """
 
-    is_recurrent = False
-
     def __init__(
         self,
         input_dim: int,

@@ -19,8 +19,6 @@ from offrl.registry import TRUNKS
 class MLP(nn.Module):
     """Fully connected layers with a ReLU behind each; every time step by itself, no state."""
 
-    is_recurrent = False
-
     def __init__(self, input_dim: int, layer_dims: Sequence[int]):
         super().__init__()
         dims = [input_dim, *layer_dims]
@@ -41,8 +39,6 @@ class RNN(MLP):
     It is trained on windows that start from nothing, so while acting it starts from nothing again
     every ``horizon`` steps. With ``open_loop`` it sees the first observation of a window only.
     """
-
-    is_recurrent = True
 
     def __init__(
         self,
