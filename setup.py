@@ -26,6 +26,7 @@ setup(
     extras_require={
         "wandb": ["wandb>=0.16"],
         "plot": ["matplotlib>=3.7"],
+        "language": ["transformers>=4.40"],
         "test": [
             "pytest>=7.4",
             "pytest-xdist>=3.5",
@@ -34,6 +35,7 @@ setup(
             "ruff>=0.5",
             "mypy>=1.8",
             "types-PyYAML",
+            "transformers>=4.40",
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},

@@ -25,7 +25,9 @@ from offrl.algos import algo_factory
 from offrl.compat import upgrade_checkpoint
 from offrl.config import Config, config_factory, without_pretrained
 from offrl.envs import make_env
+from offrl.language import embed
 from offrl.rollout import RolloutPolicy
+from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
@@ -146,7 +148,16 @@ def policy_from_checkpoint(
     algo.set_eval()
     if verbose:
         log.info("%s\n%s", config.dump(), algo.nets)
-    return RolloutPolicy(algo), content
+    return RolloutPolicy(algo, instruction=_instruction(algo, content)), content
+
+
+def _instruction(algo: Any, content: Mapping[str, Any]) -> Any:
+    """The embedding of the sentence that the policy was trained to obey, if there is one."""
+    lang = (content.get("env_metadata") or {}).get("lang")
+    if not lang or LANGUAGE not in algo.obs_spec.keys("obs"):
+        return None
+    stored = content.get("instructions", {}).get(lang)
+    return embed(lang) if stored is None else stored.numpy()
 
 
 def _check_statistics(algo: Any, where: str) -> None:

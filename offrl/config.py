@@ -248,6 +248,7 @@ class ModalitiesConfig(Section):
         scan=[],
     )
     goal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])
+    subgoal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])  # what a planner proposes
 
 
 class EncoderConfig(Section):
@@ -303,8 +304,7 @@ def without_pretrained(config: Config) -> Config:
     config = config.model_copy(deep=True)
     for encoder in config.observation.encoder.values():
         backbone = encoder.core_kwargs.get("backbone_kwargs") or {}
-        if backbone.get("pretrained"):
-            backbone["pretrained"] = False
+        encoder.core_kwargs["backbone_kwargs"] = {**backbone, "pretrained": False}
     return config
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from offrl import tree
+from offrl.specs import LANGUAGE
 
 # Episode seeds come in disjoint blocks, so that no initial state of a demonstration is a test
 # case, and no test case was used to choose a checkpoint.
@@ -30,15 +31,23 @@ class RolloutPolicy:
     randomness of its own. The network sees batches of ``batch_size`` rows always, and an episode
     has its row by its seed: the last bits of a result depend on the batch's shape and on the row,
     but not on what is in the other rows.
+
+    instruction: the embedding of what to do (``offrl.language.embed``), for policies that were
+        trained with one and environments that do not give it.
     """
 
-    def __init__(self, algo: Any, batch_size: int = 1):
+    def __init__(self, algo: Any, batch_size: int = 1, instruction: np.ndarray | None = None):
         self.policy = algo
         self.batch_size = batch_size
+        self.instruction = instruction
         self._rows: dict[int, int] = {}
         self._frames: dict[int, deque] = {}
         self._states: dict[int, Any] = {}
         self._generators: dict[int, torch.Generator | None] = {}
+
+    @property
+    def needs_goal(self) -> bool:
+        return bool(self.policy.obs_spec.keys("goal"))
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
         """Forget the last episode of ``env``. With a seed, the episode's sampling depends on it
@@ -104,6 +113,8 @@ class RolloutPolicy:
         return tree.gather(np.stack, list(frames))
 
     def _select(self, obs: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
+        if self.instruction is not None:
+            obs = {LANGUAGE: self.instruction, **obs}
         missing = [key for key in self.policy.obs_spec.keys(group) if key not in obs]
         if missing:
             raise ValueError(
@@ -143,10 +154,11 @@ def rollout(
 ) -> dict[str, Any]:
     """One episode in this process: ``{"Return", "Horizon", "Success_Rate"}``."""
     obs, _ = env.reset(seed=seed)
+    goal = (env.unwrapped.get_goal(),) if getattr(policy, "needs_goal", False) else ()
     policy.start_episode(seed=seed)
     total, length, success = 0.0, 0, False
     for length in range(1, horizon + 1):  # noqa: B007 (read after the loop)
-        obs, reward, terminated, truncated, _ = env.step(policy(obs))
+        obs, reward, terminated, truncated, _ = env.step(policy(obs, *goal))
         total += reward
         success = success or env.is_success()["task"]
         if terminated or truncated or (success and terminate_on_success):
@@ -160,7 +172,7 @@ def evaluate(policy: Any, pool: Any, requests: Sequence[Any]) -> Iterator[Any]:
     Bit-equal for any number of workers; torch's random state stays untouched.
     """
     if isinstance(policy, RolloutPolicy):
-        policy = RolloutPolicy(policy.policy, batch_size=EVALUATION_BATCH)
+        policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction)
     with _num_threads(1):  # idle threads would spin on the cores that the simulators need
         yield from pool.run(requests, policy)
 

@@ -9,6 +9,8 @@ from typing import Any
 from offrl.config import EncoderConfig, ObservationConfig
 from offrl.registry import MODALITIES
 
+LANGUAGE = "lang_emb"  # robomimic's name of the observation that says what to do
+
 
 class Modality:
     """A kind of observation: how the file's arrays become what a network sees.

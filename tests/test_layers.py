@@ -10,6 +10,7 @@ LAYERS = {
     "compat": 0,
     "config": 0,
     "config_files": 0,
+    "language": 0,
     "registry": 0,
     "specs": 0,
     "tree": 0,

@@ -69,7 +69,15 @@ class ToyEnv(gymnasium.Env):
             raise FloatingPointError("physics exploded")
 
 
+class GoalToyEnv(ToyEnv):
+    """With a goal of each episode's own."""
+
+    def get_goal(self):
+        return {"position": np.array([*self.np_random.uniform(-1, 1, 2), 1.0])}
+
+
 gymnasium.register("Toy-v0", entry_point=ToyEnv)
+gymnasium.register("GoalToy-v0", entry_point=GoalToyEnv)
 
 
 def toy_args(**kwargs):
@@ -85,7 +93,7 @@ class WalkHome:
     def start_episode(self, env=0, seed=None):
         self.generators[env] = np.random.default_rng(seed)
 
-    def act(self, obs_by_env):
+    def act(self, obs_by_env, goal_by_env=None):
         return {
             env: np.clip(
                 -obs["position"][:2] + 0.3 * self.generators[env].standard_normal(2), -1, 1

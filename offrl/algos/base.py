@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -46,6 +46,8 @@ class Algo:
     ``algo.optim_params`` names gets an optimizer of that name.
     """
 
+    GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  # of observations that the algorithm uses
+
     def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
         from offrl.algos.optim import make_optimizer, make_schedule
 
@@ -54,6 +56,12 @@ class Algo:
         self.obs_spec = obs_spec
         self.ac_dim = ac_dim
         self.device = torch.device(device)
+        for group in obs_spec.groups:
+            if obs_spec.keys(group) and group not in self.GROUPS:
+                raise ValueError(
+                    f"observation.modalities.{group}: {config.algo_name} uses no {group}s; name no "
+                    "observations there"
+                )
         self.nets = torch.nn.ModuleDict()
         self._create_networks()
         self.nets.to(self.device)

@@ -55,6 +55,8 @@ class SequenceDataset(Dataset):
         for several, ``filter_by_attribute`` and ``demo_limit`` may be lists, too.
     hdf5_cache_mode: ``"all"``, all in memory; ``"low_dim"``, only vectors, images are read from
         the file; ``None``, no observation in memory.
+    constants: for each file, observations ``{key: [...]}`` that are the same at all its steps
+        (an instruction's embedding), instead of stored ones. They are not normalised.
     action_stats: normalise actions by these instead of by the data's own: held-out demonstrations
         by those of the training.
     goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
@@ -81,6 +83,7 @@ class SequenceDataset(Dataset):
         load_next_obs: bool = True,
         demo_limit: int | Sequence[int | None] | None = None,
         action_stats: Mapping[str, Statistics] | None = None,
+        constants: Sequence[Mapping[str, np.ndarray]] | None = None,
     ):
         if goal_mode not in (None, "last"):
             raise ValueError(f"goal_mode: {goal_mode!r}; allowed: null, 'last'")
@@ -117,6 +120,7 @@ class SequenceDataset(Dataset):
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.lengths = np.concatenate([source.lengths for source in self.sources])
             self._index_windows()
+            self._constants = _stack_constants(constants or [{}] * len(paths))
             self._load(files)
 
     # -- construction -----------------------------------------------------------------------------
@@ -148,6 +152,7 @@ class SequenceDataset(Dataset):
         begins = ends - self.lengths
         first_window = np.cumsum(counts) - counts
         self._demo_begins = begins
+        self._file_begins = torch.from_numpy(begins[self._first_demo])
         within_demo = np.arange(counts.sum()) - np.repeat(first_window, counts)
         self._start = torch.from_numpy(np.repeat(begins, counts) + skipped_start + within_demo)
         self._begin = torch.from_numpy(np.repeat(begins, counts))
@@ -158,8 +163,10 @@ class SequenceDataset(Dataset):
     def _load(self, files: Sequence[DemoFile]) -> None:
         self._arrays: dict[str, Tensor] = {}
         self._streamed: set[str] = set()
+        stored = [key for key in self.obs_keys if key not in self._constants]
         # A number per step is a vector of one.
-        self.obs_shapes = {k: self._shape(files, f"obs/{k}") or (1,) for k in self.obs_keys}
+        self.obs_shapes = {k: self._shape(files, f"obs/{k}") or (1,) for k in stored}
+        self.obs_shapes |= {k: tuple(values.shape[1:]) for k, values in self._constants.items()}
         self._obs_stats: dict[str, Statistics] = {}
 
         wants_next = self.load_next_obs or self.goal_mode is not None
@@ -167,7 +174,7 @@ class SequenceDataset(Dataset):
         if self._derives_next_obs:
             _say_once(f"{self.hdf5_path} has no next_obs: taken from the obs one step later")
         groups = ["obs", "next_obs"] if wants_next and not self._derives_next_obs else ["obs"]
-        for key in self.obs_keys:
+        for key in stored:
             is_vector = len(self.obs_shapes[key]) <= 1
             cached = self.hdf5_cache_mode == "all" or (self.hdf5_cache_mode and is_vector)
             for group in groups:
@@ -259,7 +266,8 @@ class SequenceDataset(Dataset):
     def to(self, device: torch.device | str) -> SequenceDataset:
         """Move the cached arrays, so that batches are gathered where they are used."""
         self._arrays = {k: a.to(device) for k, a in self._arrays.items()}
-        for name in ("_start", "_begin", "_last", "_offsets"):
+        self._constants = {k: values.to(device) for k, values in self._constants.items()}
+        for name in ("_start", "_begin", "_last", "_offsets", "_file_begins"):
             setattr(self, name, getattr(self, name).to(device))
         return self
 
@@ -310,6 +318,9 @@ class SequenceDataset(Dataset):
 
     def _gather(self, path: str, rows: Tensor) -> Tensor:
         """Rows ``[B, T]`` of one key, ``[B, T, ...]``."""
+        constant = self._constants.get(path.partition("/")[2])
+        if constant is not None:
+            return constant[torch.bucketize(rows, self._file_begins, right=True) - 1]
         if path in self._streamed:
             return torch.stack([self._read_window(path, window) for window in rows.cpu().numpy()])
         array = self._arrays[path]
@@ -335,6 +346,11 @@ class SequenceDataset(Dataset):
         )
         window = torch.from_numpy(read[steps - steps.min()])
         return window.view(len(rows), *self._step_shape(path, window))
+
+
+def _stack_constants(constants: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
+    """``{key: [files, ...]}``"""
+    return {k: torch.from_numpy(np.stack([c[k] for c in constants])) for k in constants[0]}
 
 
 def _one_for_each(value: Any, paths: Sequence[Any]) -> list[Any]:

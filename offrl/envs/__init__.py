@@ -19,8 +19,8 @@ def make_env(env_args: Mapping[str, Any]) -> gymnasium.Env:
 
     Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.
     Beside gymnasium's there are ``is_success() -> {"task": bool}``, ``serialize()`` (the
-    ``env_args`` again) and, where the simulator can, ``get_state()``, ``reset_to(state)`` and
-    ``render()``.
+    ``env_args`` again) and, where the simulator can, ``get_state()``, ``reset_to(state)``,
+    ``render()`` and ``get_goal()``, the goal ``{key: [...]}`` of the episode.
     """
     kind = env_args.get("type", "gymnasium")
     name = ROBOMIMIC_TYPES.get(kind, kind) if isinstance(kind, (int, str)) else kind

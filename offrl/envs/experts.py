@@ -50,7 +50,9 @@ class ExpertPolicy:
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
         self._generators[env] = np.random.default_rng(seed)
 
-    def act(self, obs_by_env: Mapping[int, Obs]) -> dict[int, np.ndarray]:
+    def act(
+        self, obs_by_env: Mapping[int, Obs], goal_by_env: Mapping[int, Obs] | None = None
+    ) -> dict[int, np.ndarray]:
         return {env: self._act(env, obs) for env, obs in obs_by_env.items()}
 
     def _act(self, env: int, obs: Obs) -> np.ndarray:

@@ -33,6 +33,7 @@ class EpisodeRequest:
     terminate_on_success: bool = True
     frame_every: int | None = None  # steps between the frames of a video; None: no video
     record: bool = False  # bring the trajectory back
+    goal: bool = False  # ask the environment for the episode's goal (``get_goal``)
 
 
 @dataclass
@@ -55,7 +56,9 @@ class Policy(Protocol):
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None: ...
 
-    def act(self, obs_by_env: Mapping[int, Any]) -> dict[int, np.ndarray]: ...
+    def act(
+        self, obs_by_env: Mapping[int, Any], goal_by_env: Mapping[int, Any] | None = None
+    ) -> dict[int, np.ndarray]: ...
 
 
 # -- the worker's side ----------------------------------------------------------------------------
@@ -85,10 +88,11 @@ def run_episode(env: Any, request: EpisodeRequest, connection: Connection) -> Ep
     result = EpisodeResult(request)
     trajectory = _Recorder(env) if request.record else None
     obs, _ = env.reset(seed=request.seed)
+    goal = _goal_of(env) if request.goal else None
     for step in range(request.horizon):
         if request.frame_every and step % request.frame_every == 0:
             _film(env, result)
-        connection.send(("obs", obs))
+        connection.send(("obs", (obs, goal)))
         action = connection.recv()
         if trajectory:
             trajectory.before_step(obs, action)
@@ -105,6 +109,12 @@ def run_episode(env: Any, request: EpisodeRequest, connection: Connection) -> Ep
     if trajectory:
         result.trajectory = trajectory.arrays()
     return result
+
+
+def _goal_of(env: Any) -> Any:
+    if not hasattr(env.unwrapped, "get_goal"):
+        raise ValueError("it gives no goals (get_goal), and the policy needs one")
+    return env.unwrapped.get_goal()
 
 
 def _film(env: Any, result: EpisodeResult) -> None:
@@ -234,18 +244,16 @@ class EnvPool:
         for slot in list(self._workers):
             self._kill(slot)
 
-    def check(self) -> None:
-        """Make one environment; ``ValueError`` if it cannot be made."""
-        for result in self.run([EpisodeRequest(seed=0, horizon=0)], policy=None):
+    def check(self, policy: Policy, goal: bool = False) -> None:
+        """Take one step; ``ValueError`` if environment and policy do not go together."""
+        for result in self.run([EpisodeRequest(seed=0, horizon=1, goal=goal)], policy):
             if result.error:
                 raise ValueError(
-                    f"the environment {self.env_args.get('env_name')!r} cannot be made: "
+                    f"the environment {self.env_args.get('env_name')!r} does not work: "
                     f"{result.error}"
                 )
 
-    def run(
-        self, requests: Sequence[EpisodeRequest], policy: Policy | None
-    ) -> Iterator[EpisodeResult]:
+    def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
         """Results in the order in which episodes end."""
         todo = deque(range(len(requests)))
         attempts = [0] * len(requests)
@@ -255,10 +263,13 @@ class EnvPool:
                     if todo and (slot not in self._workers or self._workers[slot].job is None):
                         self._assign(slot, todo.popleft(), requests, attempts, policy)
                 waiting: dict[int, Any] = {}
+                goals: dict[int, Any] = {}
                 for slot, (kind, content) in self._messages():
                     worker = self._workers[slot]
                     if kind == "obs":
-                        waiting[slot] = content
+                        waiting[slot], goal = content
+                        if goal is not None:
+                            goals[slot] = goal
                         continue
                     job, worker.job = worker.job, None
                     assert job is not None
@@ -271,8 +282,8 @@ class EnvPool:
                         todo.appendleft(job)
                     else:
                         yield EpisodeResult(requests[job], error=content)
-                if waiting and policy is not None:
-                    for slot, action in policy.act(waiting).items():
+                if waiting:
+                    for slot, action in policy.act(waiting, goals or None).items():
                         self._workers[slot].send(action)
         finally:
             for slot in self._busy():  # the caller stopped early: these wait in mid-episode
@@ -284,15 +295,14 @@ class EnvPool:
         job: int,
         requests: Sequence[EpisodeRequest],
         attempts: list[int],
-        policy: Policy | None,
+        policy: Policy,
     ) -> None:
         if slot not in self._workers:
             self._workers[slot] = _Worker(self.env_args, self._environ)
         attempts[job] += 1
         self._workers[slot].job = job
         self._workers[slot].send(requests[job])
-        if policy is not None:
-            policy.start_episode(env=slot, seed=requests[job].seed)
+        policy.start_episode(env=slot, seed=requests[job].seed)
 
     def _busy(self) -> list[int]:
         return [slot for slot, worker in self._workers.items() if worker.job is not None]

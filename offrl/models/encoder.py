@@ -8,16 +8,17 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from offrl.models import randomizers, vision  # noqa: F401 (they fill the registries)
+from offrl.models import pretrained, randomizers, vision  # noqa: F401 (they fill the registries)
 from offrl.registry import CORES, RANDOMIZERS
-from offrl.specs import ObsKey, ObsSpec
+from offrl.specs import LANGUAGE, ObsKey, ObsSpec
 
 
 class Encoder(nn.Module):
     """Joins the features of each group's observations, in the order of the spec: ``[B, T, F]``.
 
     An observation goes through its modality's core, if that has one, every time step by itself.
-    Goals ``[B, ...]`` have no time of their own and repeat over ``T``.
+    Goals ``[B, ...]`` have no time of their own and repeat over ``T``. The embedding of an
+    instruction, ``LANGUAGE``, goes into the cores that see it, or else is a feature of its own.
 
     core_relu: a ReLU behind each core, as robomimic has it everywhere but before Transformers.
     """
@@ -29,17 +30,23 @@ class Encoder(nn.Module):
         self.keys = {group: spec.keys(group) for group in groups if spec.keys(group)}
         if not self.keys.get("obs"):
             raise ValueError("observation.modalities.obs: name at least one observation key")
+        language = spec.groups["obs"].get(LANGUAGE)
+        language_dim = prod(language.shape) if language else None
         self.cores = nn.ModuleDict()
         self.output_dim = 0
         for group, keys in self.keys.items():
-            cores = {key: KeyEncoder(spec.groups[group][key], core_relu) for key in keys}
+            keys_of = spec.groups[group]
+            cores = {key: KeyEncoder(keys_of[key], core_relu, language_dim) for key in keys}
+            if any(core.sees_language for core in cores.values()):
+                cores.pop(LANGUAGE, None)
             self.cores[group] = nn.ModuleDict(cores)
             self.output_dim += sum(core.output_dim for core in cores.values())
 
     def forward(
         self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None = None
     ) -> Tensor:
-        features = [core(obs[key]) for key, core in self.cores["obs"].items()]
+        language = obs.get(LANGUAGE)
+        features = [core(obs[key], language) for key, core in self.cores["obs"].items()]
         if "goal" in self.keys:
             if goal is None:
                 raise ValueError(
@@ -47,8 +54,9 @@ class Encoder(nn.Module):
                     'or train with train.goal_mode "last"'
                 )
             steps = features[0].shape[1]
+            language = None if language is None else language[:, :1]
             features += [
-                core(goal[key][:, None]).expand(-1, steps, -1)
+                core(goal[key][:, None], language).expand(-1, steps, -1)
                 for key, core in self.cores["goal"].items()
             ]
         return torch.cat(features, dim=-1)
@@ -60,7 +68,7 @@ class KeyEncoder(nn.Module):
     Without either the observation itself is its features.
     """
 
-    def __init__(self, obs: ObsKey, core_relu: bool):
+    def __init__(self, obs: ObsKey, core_relu: bool, language_dim: int | None = None):
         super().__init__()
         self.core_relu = core_relu
         config, shape = obs.encoder, obs.shape
@@ -72,17 +80,23 @@ class KeyEncoder(nn.Module):
                 shape = self.randomizers[-1].plain(torch.zeros(1, *shape)).shape[1:]
         self.output_dim = prod(shape)
         if config.core_class is not None:
-            self.core = CORES.build(config.core_class, shape, **config.core_kwargs)
+            options = {**config.core_kwargs, "language_dim": language_dim}
+            self.core = CORES.build(config.core_class, shape, **options)
             self.output_dim = self.core.output_dim
+        self.sees_language = getattr(self.core, "sees_language", False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
         if self.core is None and not self.randomizers:
             return x.flatten(2)
         features = x.flatten(0, 1)
         for randomizer in self.randomizers:
             features = randomizer(features)
         if self.core is not None:
-            features = self.core(features)
+            inputs = [features]
+            if self.sees_language and language is not None:
+                steps = language.flatten(0, 1)
+                inputs.append(steps.repeat_interleave(len(features) // len(steps), dim=0))
+            features = self.core(*inputs)
             features = features.relu() if self.core_relu else features
         features = features.flatten(1)
         for randomizer in reversed(self.randomizers):

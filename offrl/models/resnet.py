@@ -12,6 +12,8 @@ from urllib.error import URLError
 import torch
 from torch import Tensor, nn
 
+from offrl.models.linear import Linear
+
 WEIGHTS = {
     18: "https://download.pytorch.org/models/resnet18-f37072fd.pth",
     50: "https://download.pytorch.org/models/resnet50-11ad3fa6.pth",
@@ -44,18 +46,18 @@ class Residual(nn.Module):
 
 
 def resnet(depth: int, input_channel: int = 3, first: nn.Module | None = None) -> nn.Sequential:
-    """ResNet 18 or 50: ``[B, C, H, W]`` to ``[B, 512 or 2048, H / 32, W / 32]``.
+    """ResNet 18, 34 or 50: ``[B, C, H, W]`` to ``[B, 512 (50: 2048), H / 32, W / 32]``.
 
     first: a layer to take the place of the first convolution.
     """
-    counts = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}[depth]
+    counts = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}[depth]
     stages: list[nn.Module] = []
     size = 64
     for stage, count in enumerate(counts):
         width, blocks = 64 * 2**stage, []
         for block in range(count):
             stride = 2 if stage and not block else 1
-            if depth == 18:
+            if depth < 50:
                 layers = [(width, 3, stride), (width, 3, 1)]
             else:
                 layers = [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
@@ -68,6 +70,26 @@ def resnet(depth: int, input_channel: int = 3, first: nn.Module | None = None) -
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return net
+
+
+class FiLMResNet(nn.Module):
+    """A ResNet 18 (``resnet(18)``) that an instruction steers: its embedding ``[B, E]`` scales and
+    shifts the channels behind every residual block (Perez et al., 2018, arXiv:1709.07871)."""
+
+    def __init__(self, net: nn.Sequential, language_dim: int):
+        super().__init__()
+        self.stem = net[:4]
+        self.blocks = nn.ModuleList(block for stage in net[4:] for block in stage)
+        self.films = nn.ModuleList(
+            Linear(language_dim, 2 * block.bn2.num_features) for block in self.blocks
+        )
+
+    def forward(self, images: Tensor, language: Tensor) -> Tensor:
+        x = self.stem(images)
+        for block, film in zip(self.blocks, self.films, strict=True):
+            shift, scale = film(language)[..., None, None].chunk(2, dim=1)
+            x = ((1 + scale) * block(x) + shift).relu()
+        return x
 
 
 def load_imagenet(net: nn.Sequential, depth: int) -> None:

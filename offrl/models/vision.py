@@ -6,6 +6,7 @@ those of robomimic's configs (``core_class``, ``core_kwargs``).
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -15,26 +16,38 @@ import torch
 from torch import Tensor, nn
 
 from offrl.models.linear import Linear
-from offrl.models.resnet import load_imagenet, resnet
+from offrl.models.resnet import FiLMResNet, load_imagenet, resnet
 from offrl.registry import BACKBONES, CORES, POOLINGS
+
+log = logging.getLogger(__name__)
 
 
 class Core(nn.Module):
-    """A backbone, a pooling (or none), and a linear layer to ``feature_dimension`` (or none)."""
+    """A backbone, a pooling (or none), and a linear layer to ``feature_dimension`` (or none).
+
+    backbone: its inputs have the shapes ``input_shapes``.
+    """
+
+    sees_language: ClassVar[bool] = False  # whether it takes the instruction's embedding, too
 
     def __init__(
         self,
         backbone: nn.Module,
-        input_shape: Sequence[int],
+        input_shapes: Sequence[Sequence[int]],
         pool_class: str | None,
         pool_kwargs: Mapping[str, Any] | None,
         feature_dimension: int | None,
     ):
         super().__init__()
         self.backbone = backbone
-        shape = _output_shape(backbone, input_shape)
+        shape = _output_shape(backbone, *input_shapes)
         self.pool: nn.Module | None = None
         if pool_class is not None:
+            if len(shape) == 1:
+                raise ValueError(
+                    f"core_kwargs.pool_class: {pool_class} has nothing to pool, the backbone gives "
+                    "one vector per image; set it to null"
+                )
             shape = (*shape, 1)[:3]  # scans become images one pixel wide
             self.pool = POOLINGS.build(pool_class, shape, **(pool_kwargs or {}))
             shape = _output_shape(self.pool, shape)
@@ -43,8 +56,8 @@ class Core(nn.Module):
         if feature_dimension is not None:
             self.linear = Linear(math.prod(shape), feature_dimension)
 
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.backbone(x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        features = self.backbone(*inputs)
         if self.pool is not None:
             features = self.pool(features if features.ndim == 4 else features[..., None])
         features = features.flatten(1)
@@ -55,20 +68,46 @@ class Core(nn.Module):
 class VisualCore(Core):
     """Images ``[B, C, H, W]`` in [0, 1] to features ``[B, feature_dimension]``."""
 
+    BACKBONE = "ResNet18Conv"
+
     def __init__(
         self,
         input_shape: Sequence[int],
-        backbone_class: str = "ResNet18Conv",
+        backbone_class: str | None = None,
         backbone_kwargs: Mapping[str, Any] | None = None,
         pool_class: str | None = "SpatialSoftmax",
         pool_kwargs: Mapping[str, Any] | None = None,
         flatten: bool = True,
         feature_dimension: int | None = 64,
+        language_dim: int | None = None,
     ):
         _check_flatten(flatten)
         options = {**(backbone_kwargs or {}), "input_channel": input_shape[0]}
-        backbone = BACKBONES.build(backbone_class, **options)
-        super().__init__(backbone, input_shape, pool_class, pool_kwargs, feature_dimension)
+        shapes = [input_shape]
+        if self.sees_language:
+            if language_dim is None:
+                raise ValueError(
+                    f"core_class: {type(self).__name__} needs the embedding of an instruction; "
+                    "add lang_emb to observation.modalities.obs.low_dim"
+                )
+            options["lang_emb_dim"] = language_dim
+            shapes.append((language_dim,))
+        name = backbone_class or self.BACKBONE
+        backbone = BACKBONES.build(name, **options)
+        if isinstance(backbone, FiLMResNet) != self.sees_language:
+            raise ValueError(
+                f"core_kwargs.backbone_class: {name} does not go with {type(self).__name__}; "
+                "ResNet18ConvFiLM goes with VisualCoreLanguageConditioned and no other"
+            )
+        super().__init__(backbone, shapes, pool_class, pool_kwargs, feature_dimension)
+
+
+@CORES.register("VisualCoreLanguageConditioned")
+class VisualCoreLanguageConditioned(VisualCore):
+    """A ``VisualCore`` whose backbone also sees the embedding of an instruction, ``[B, E]``."""
+
+    BACKBONE = "ResNet18ConvFiLM"
+    sees_language = True
 
 
 @CORES.register("ScanCore")
@@ -105,10 +144,10 @@ class ScanCore(Core):
             channels = size
         shape = (1, math.prod(input_shape))
         backbone = nn.Sequential(OrderedDict(layers))
-        super().__init__(backbone, shape, pool_class, pool_kwargs, feature_dimension)
+        super().__init__(backbone, [shape], pool_class, pool_kwargs, feature_dimension)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(1)[:, None])
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return super().forward(inputs[0].flatten(1)[:, None])
 
 
 def _check_flatten(flatten: bool) -> None:
@@ -131,6 +170,17 @@ def resnet50_conv(
     input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
 ) -> nn.Module:
     return _resnet_conv(50, input_channel, pretrained, input_coord_conv)
+
+
+@BACKBONES.register("ResNet18ConvFiLM")
+def resnet18_conv_film(
+    input_channel: int = 3,
+    pretrained: bool = False,
+    input_coord_conv: bool = False,
+    lang_emb_dim: int = 768,
+) -> nn.Module:
+    net = _resnet_conv(18, input_channel, pretrained, input_coord_conv)
+    return FiLMResNet(net, lang_emb_dim)
 
 
 def _resnet_conv(
@@ -197,6 +247,11 @@ class SpatialSoftmax(nn.Module):
     ):
         super().__init__()
         channels, height, width = input_shape
+        if height * width == 1:
+            log.warning(
+                "SpatialSoftmax: its feature maps have one pixel only, so that it gives the same "
+                "for all images; use larger images or crops, or another pool_class"
+            )
         self.nets = None if num_kp is None else nn.Conv2d(channels, num_kp, 1)
         start = torch.ones(1) * temperature
         if learnable_temperature:
@@ -240,9 +295,9 @@ class SpatialMeanPool(nn.Module):
 # -- construction ---------------------------------------------------------------------------------
 
 
-def _output_shape(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, ...]:
+def _output_shape(module: nn.Module, *input_shapes: Sequence[int]) -> tuple[int, ...]:
     was_training = module.training
     with torch.no_grad():
-        output = module.eval()(torch.zeros(1, *input_shape))
+        output = module.eval()(*(torch.zeros(1, *shape) for shape in input_shapes))
     module.train(was_training)
     return tuple(output.shape[1:])

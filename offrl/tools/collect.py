@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     policy = ExpertPolicy(EXPERTS[args.env], args.noise)
     episode, tried = args.seed, 0
     with EnvPool(env_args, args.workers) as pool:
-        pool.check()
+        pool.check(policy)
         with (
             DemoWriter(args.output, env_args) as writer,
             tqdm(total=args.n, unit="demo", disable=None) as bar,

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--horizon", type=count, help="longest episode (default: the config's)")
     parser.add_argument("--env", help="another environment than that of the dataset")
+    parser.add_argument("--lang", help="another instruction than that of the dataset")
     parser.add_argument("--video", metavar="MP4", help="film the first episodes")
     parser.add_argument("--video-episodes", type=count, default=3, help="how many (default: 3)")
     parser.add_argument("--record", metavar="HDF5", help="write the episodes as a dataset")
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import policy_from_checkpoint
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
+    from offrl.language import embed
     from offrl.rollout import TEST_SEEDS, evaluate, summarize
     from offrl.training.progress import success_line
 
@@ -50,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     env_args = content.get("env_metadata")
     if not env_args:
         raise ValueError(f"{args.checkpoint}: names no environment (env_metadata)")
+    if args.lang:
+        policy.instruction = embed(args.lang)
     if args.env:
         env_args = {**env_args, "env_name": args.env}
     renders = args.video or renders_observations(env_args)
@@ -66,11 +70,12 @@ def run(args: argparse.Namespace) -> int:
             terminate_on_success=rollout.terminate_on_success,
             frame_every=1 if args.video and i < args.video_episodes else None,
             record=args.record is not None,
+            goal=policy.needs_goal,
         )
         for i in range(args.n)
     ]
     with EnvPool(env_args, args.workers, rollout.timeout, backend) as pool:
-        pool.check()
+        pool.check(policy, policy.needs_goal)
         episodes = evaluate(policy, pool, requests)
         results = list(tqdm(episodes, total=args.n, unit="episode", disable=None))
     results.sort(key=lambda r: r.request.seed)

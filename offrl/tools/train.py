@@ -162,13 +162,12 @@ def _train(config: Any, resume: str | None) -> int:
 def _train_and_test(trainer: Any, checkpointer: Any, logger: Any, evaluator: Any) -> Iterator[Any]:
     """All records: those of the training, then those of the test of its best checkpoint."""
     from offrl.checkpoint import policy_from_checkpoint
-    from offrl.rollout import RolloutPolicy
 
     yield from checkpointer(logger(evaluator(trainer())))
-    policy, best = RolloutPolicy(trainer.algo), checkpointer.best_checkpoint
+    algo, best = trainer.algo, checkpointer.best_checkpoint
     if best is not None:
-        policy, _ = policy_from_checkpoint(best, device=trainer.device)
-    yield from logger(evaluator.test(policy))
+        algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
+    yield from logger(evaluator.test(algo))
 
 
 class _Deferred(types.ModuleType):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,17 +36,18 @@ class Evaluator:
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
             if record["type"] == "epoch" and self._is_due(record["epoch"]):
-                yield from self.evaluate(RolloutPolicy(self.trainer.algo))
+                yield from self.evaluate(self.trainer.algo)
             yield record
 
     def evaluate(
-        self, policy: RolloutPolicy, kind: str = "rollout", first_seed: int = SELECTION_SEEDS
+        self, algo: Any, kind: str = "rollout", first_seed: int = SELECTION_SEEDS
     ) -> Iterator[Record]:
         """Run the episodes: ``episode`` records, then one of type ``kind``."""
         everything: list[EpisodeResult] = []
         episode = "episode" if kind == "rollout" else f"{kind}_episode"
         for name, pool in self._pools.items():
             results: list[EpisodeResult] = []
+            policy = self._policy(algo, pool)
             for result in evaluate(policy, pool, self._requests(pool, first_seed)):
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
@@ -58,10 +60,10 @@ class Evaluator:
             everything += results
         yield self.trainer.record(kind, summarize(everything))
 
-    def test(self, policy: RolloutPolicy) -> Iterator[Record]:
+    def test(self, algo: Any) -> Iterator[Record]:
         """A final success rate, on initial states that were not used to choose a checkpoint."""
         if self._pools:
-            yield from self.evaluate(policy, kind="test", first_seed=TEST_SEEDS)
+            yield from self.evaluate(algo, kind="test", first_seed=TEST_SEEDS)
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -96,12 +98,17 @@ class Evaluator:
         }
         try:
             for pool in pools.values():
-                pool.check()
+                policy = self._policy(self.trainer.algo, pool)
+                pool.check(policy, policy.needs_goal)
         except ValueError as error:
             raise ValueError(
                 f"{error}; mend it, or train without evaluation (experiment.rollout.enabled=false)"
             ) from None
         return pools
+
+    def _policy(self, algo: Any, pool: EnvPool) -> RolloutPolicy:
+        instruction = self.trainer.instructions.get(pool.env_args.get("lang", ""))
+        return RolloutPolicy(algo, instruction=instruction)
 
     @property
     def _films(self) -> bool:
@@ -115,6 +122,7 @@ class Evaluator:
                 horizon=self.config.horizon,
                 terminate_on_success=self.config.terminate_on_success,
                 frame_every=self.trainer.config.experiment.video_skip if i < with_video else None,
+                goal=bool(self.trainer.algo.obs_spec.keys("goal")),
             )
             for i in range(self.config.n)
         ]

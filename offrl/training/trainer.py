@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from offrl.algos import Algo, algo_factory
@@ -16,8 +17,9 @@ from offrl.config_files import find_file
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
+from offrl.language import embed
 from offrl.normalize import Stats
-from offrl.specs import processed_shapes
+from offrl.specs import LANGUAGE, modalities, processed_shapes
 from offrl.training.run import RunFolder, provenance
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 from offrl.tree import merge
@@ -49,6 +51,7 @@ class Trainer:
             config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
         seed_everything(config.train.seed)
         self.config = config
+        self.instructions = self._embed_instructions()  # {sentence: [E]}
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
         self.dataset = self._make_dataset(
@@ -163,13 +166,12 @@ class Trainer:
     def _make_dataset(
         self, filter_keys: Sequence[str | None], action_stats: Stats | None = None
     ) -> SequenceDataset:
-        train, modalities = self.config.train, self.config.observation.modalities
+        train = self.config.train
         entries = train.data or []
-        groups = modalities.to_dict().values()
         windows_have_padding = train.seq_length > 1 or train.frame_stack > 1
         return SequenceDataset(
             hdf5_path=[entry.path for entry in entries],
-            obs_keys=sorted({key for group in groups for keys in group.values() for key in keys}),
+            obs_keys=sorted(self._obs_keys),
             action_keys=train.action_keys,
             dataset_keys=train.dataset_keys,
             action_config=train.action_config,
@@ -186,7 +188,30 @@ class Trainer:
             load_next_obs=train.hdf5_load_next_obs,
             demo_limit=[entry.demo_limit for entry in entries],
             action_stats=action_stats,
+            constants=[
+                {LANGUAGE: self.instructions[e.lang]} if e.lang in self.instructions else {}
+                for e in entries
+            ],
         )
+
+    @property
+    def _obs_keys(self) -> set[str]:
+        return {key for group in modalities(self.config.observation).values() for key in group}
+
+    def _embed_instructions(self) -> dict[str, np.ndarray]:
+        sentences = [entry.lang for entry in self.config.train.data or []]
+        if LANGUAGE not in self._obs_keys:
+            if any(sentences):
+                log.warning(
+                    "train.data.lang: the policy does not see it; add %s to "
+                    "observation.modalities.obs.low_dim",
+                    LANGUAGE,
+                )
+            return {}
+        if any(sentences) and not all(sentences):
+            raise ValueError("train.data.lang: give an instruction for every dataset, or for none")
+        with preserved_rng():
+            return {lang: embed(lang) for lang in dict.fromkeys(sentences) if lang}
 
     def _make_loader(
         self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
@@ -244,11 +269,14 @@ class Trainer:
                 env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
             if experiment.env:
                 env_args["env_name"] = experiment.env
+            if entry.lang in self.instructions:
+                env_args["lang"] = entry.lang
             name = entry.key or env_args["env_name"]
             if environments.setdefault(name, env_args) != env_args:
                 raise ValueError(
-                    f"train.data: {source.path} was recorded in another environment {name!r} than "
-                    "a dataset before it; give each entry a key of its own"
+                    f"train.data: {source.path} was recorded in another environment {name!r}, or "
+                    "with another instruction, than a dataset before it; give each entry a key of "
+                    "its own"
                 )
         for name in experiment.additional_envs or []:
             first = next(iter(environments.values()), {})
@@ -303,6 +331,7 @@ class Trainer:
             "variable_state": {"epoch": self.epoch, "step": self.step},
             "rng": rng_state(),
             "loader": {"position": self.loader.position},
+            "instructions": {k: torch.from_numpy(v) for k, v in self.instructions.items()},
             "provenance": dict(self.config.meta.provenance),
         }
 
@@ -368,18 +397,13 @@ def _check_supported(config: Config) -> None:
     """What must be said, and keys of robomimic's that must not be ignored silently."""
     if not config.train.data:
         raise ValueError("train.data: name a dataset, or give --dataset FILE.hdf5")
-    if config.experiment.rollout.enabled and any(config.observation.modalities.goal.values()):
+    if any(config.observation.modalities.goal.values()) and config.train.goal_mode is None:
         raise ValueError(
-            "observation.modalities.goal: environments give no goals in this version; set "
-            "experiment.rollout.enabled=false"
+            'observation.modalities.goal: the data has no goals; set train.goal_mode to "last" '
+            "(the last observation of a demonstration), or name no goals"
         )
     if config.experiment.render:
         raise ValueError("experiment.render: no windows; use experiment.render_video")
-    if any(entry.lang for entry in config.train.data):
-        raise ValueError(
-            "train.data.lang: no language model embeds sentences here; store the embedding as an "
-            "observation of the dataset and name it in observation.modalities"
-        )
 
 
 def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float] | None:

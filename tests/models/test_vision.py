@@ -4,11 +4,17 @@ import pytest
 import torch
 
 from offrl.models import randomizers
-from offrl.models.encoder import KeyEncoder
+from offrl.models.encoder import Encoder, KeyEncoder
 from offrl.models.randomizers import ColorRandomizer, CropRandomizer, GaussianNoiseRandomizer
-from offrl.models.resnet import load_imagenet, resnet
-from offrl.models.vision import ScanCore, SpatialMeanPool, SpatialSoftmax, VisualCore
-from offrl.specs import EncoderConfig, ObsKey
+from offrl.models.resnet import FiLMResNet, load_imagenet, resnet
+from offrl.models.vision import (
+    ScanCore,
+    SpatialMeanPool,
+    SpatialSoftmax,
+    VisualCore,
+    VisualCoreLanguageConditioned,
+)
+from offrl.specs import EncoderConfig, ObsKey, ObsSpec
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,60 @@ def test_visual_cores(kwargs):
     features.sum().backward()
     unused = [n for n, p in core.named_parameters() if p.grad is None]
     assert not unused
+
+
+def language_spec(**encoder):
+    keys = {
+        "image": ObsKey("rgb", (3, 40, 40), EncoderConfig(**encoder)),
+        "lang_emb": ObsKey("low_dim", (6,), EncoderConfig()),
+    }
+    return ObsSpec({"obs": keys, "goal": {"image": keys["image"]}})
+
+
+def test_an_instruction_steers_the_image_features():
+    torch.manual_seed(0)
+    spec = language_spec(
+        core_class="VisualCoreLanguageConditioned",
+        obs_randomizer_class="CropRandomizer",
+        obs_randomizer_kwargs={"crop_height": 36, "crop_width": 38, "num_crops": 2},
+    )
+    encoder = Encoder(spec)
+    obs = {"image": torch.rand(2, 3, 3, 40, 40), "lang_emb": torch.randn(2, 3, 6)}
+    goal = {"image": torch.rand(2, 3, 40, 40)}
+    assert encoder(obs, goal).shape == (2, 3, encoder.output_dim) == (2, 3, 2 * 64)
+    encoder.eval()
+    before = encoder(obs, goal)
+    obs["lang_emb"][1] += 1.0
+    changed = (encoder(obs, goal) != before).flatten(1)
+    assert not changed[0].any() and changed[1].any()
+    obs["lang_emb"][0, 2] += 1.0  # each time step has its own
+    changed = (encoder(obs, goal) != before)[0]
+    assert not changed[:2].any() and changed[2, :64].any()
+
+
+def test_film_without_a_change_is_the_plain_network():
+    backbone = FiLMResNet(resnet(18), 6).eval()
+    for film in backbone.films:
+        torch.nn.init.zeros_(film.weight)
+        torch.nn.init.zeros_(film.bias)
+    images = torch.rand(2, 3, 40, 40)
+    plain = torch.nn.Sequential(backbone.stem, *backbone.blocks)
+    torch.testing.assert_close(backbone(images, torch.randn(2, 6)), plain(images))
+    torch.nn.init.constant_(backbone.films[-1].bias[:512], 3.0)  # the last shift
+    torch.testing.assert_close(backbone(images, torch.randn(2, 6)), plain(images) + 3.0)
+
+
+def test_language_is_a_feature_where_no_image_core_sees_it():
+    assert Encoder(language_spec(core_class="VisualCore"), ("obs",)).output_dim == 64 + 6
+
+
+def test_language_and_backbones_that_do_not_go_together():
+    with pytest.raises(ValueError, match="needs the embedding of an instruction; add lang_emb"):
+        VisualCoreLanguageConditioned((3, 40, 40))
+    with pytest.raises(ValueError, match="ResNet18ConvFiLM does not go with VisualCore;"):
+        VisualCore((3, 40, 40), "ResNet18ConvFiLM")
+    with pytest.raises(ValueError, match="ShallowConv does not go with VisualCoreLanguage"):
+        VisualCoreLanguageConditioned((3, 40, 40), "ShallowConv", language_dim=6)
 
 
 def test_scans():

@@ -117,5 +117,3 @@ def test_each_dataset_has_its_environment(small_config, files):
 
     data[1]["eval"] = False
     assert list(Trainer(small_config({"train": {"data": data}})).environments) == ["near"]
-    with pytest.raises(ValueError, match="train.data.lang"):
-        Trainer(small_config({"train": {"data": [{"path": files[0], "lang": "walk home"}]}}))

@@ -140,11 +140,12 @@ def test_training_starts_from_given_weights(small_config, tmp_path):
             "'position' \\(rgb\\): images of shape",
         ),
         (
-            {
-                "experiment": {"rollout": {"enabled": True}},
-                "observation": {"modalities": {"goal": {"low_dim": ["speed"]}}},
-            },
-            "environments give no goals",
+            {"observation": {"modalities": {"goal": {"low_dim": ["speed"]}}}},
+            "modalities.goal: the data has no goals; set train.goal_mode",
+        ),
+        (
+            {"observation": {"modalities": {"subgoal": {"low_dim": ["speed"]}}}},
+            "modalities.subgoal: bc uses no subgoals",
         ),
     ],
 )

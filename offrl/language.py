@@ -1,0 +1,41 @@
+"""Instructions as vectors, by the text half of CLIP (Radford et al., 2021, arXiv:2103.00020), as in
+robomimic."""
+
+from __future__ import annotations
+
+import numpy as np
+
+MODEL = "openai/clip-vit-large-patch14"
+NUM_TOKENS = 25  # longer sentences are cut
+
+
+def embed(sentence: str) -> np.ndarray:
+    """The embedding ``[768]`` of a sentence. ``ValueError`` where the model's weights are neither
+    here nor to be fetched."""
+    try:
+        from transformers import AutoTokenizer, CLIPTextModelWithProjection
+    except ImportError as error:
+        raise ImportError(
+            f"train.data.lang: needs the package transformers ({error}): "
+            "pip install 'offrl[language]'"
+        ) from error
+    import torch
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(MODEL)
+        encoder = CLIPTextModelWithProjection.from_pretrained(MODEL).eval()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"train.data.lang: the language model {MODEL} is not here and cannot be fetched "
+            f"({' '.join(str(error).split())[:120]}); run `hf download {MODEL}` where there is a "
+            "connection, or store the embeddings in the dataset as the observation lang_emb"
+        ) from None
+    tokens = tokenizer(
+        text=sentence,
+        padding="max_length",
+        truncation=True,
+        max_length=NUM_TOKENS,
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        return encoder(**tokens).text_embeds[0].numpy()

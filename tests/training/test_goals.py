@@ -1,0 +1,84 @@
+"""Policies with goals, evaluated in environments that give them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import write_demos
+from toy_env import toy_args
+
+from offrl import RolloutPolicy, Trainer
+from offrl.envs import make_env
+from offrl.envs.workers import EnvPool, EpisodeRequest
+from offrl.rollout import evaluate, rollout
+from offrl.training import Evaluator
+
+GOAL_ENV = toy_args() | {"env_name": "toy_env:GoalToy-v0"}
+
+
+@pytest.fixture
+def trainer(small_config, demos):
+    def make(env_args):
+        write_demos(demos, env_args=json.dumps(env_args))
+        return Trainer(
+            small_config(
+                {
+                    "train": {"goal_mode": "last"},
+                    "observation": {"modalities": {"goal": {"low_dim": ["position"]}}},
+                    "experiment": {
+                        "rollout": {"enabled": True, "n": 4, "horizon": 6, "rate": 3},
+                        "render_video": False,
+                    },
+                }
+            )
+        )
+
+    return make
+
+
+def test_the_environment_gives_the_goal_of_each_episode(trainer):
+    trainer = trainer(GOAL_ENV)
+    policy = RolloutPolicy(trainer.algo)
+    requests = [EpisodeRequest(seed, horizon=6, goal=True) for seed in range(4)]
+    with EnvPool(GOAL_ENV, 2) as pool:
+        results = sorted(evaluate(policy, pool, requests), key=lambda r: r.request.seed)
+    assert all(r.error is None for r in results)
+    alone = [rollout(policy, make_env(GOAL_ENV), horizon=6, seed=s)["Return"] for s in range(4)]
+    np.testing.assert_allclose([r.total_reward for r in results], alone, rtol=1e-5)
+
+    other = {0: {"position": np.full(3, 5.0)}}
+    obs = {0: {"position": np.zeros(3), "speed": np.zeros(2)}}
+    actions = []
+    for goal in ({0: {"position": np.zeros(3)}}, other):
+        policy.start_episode(seed=0)
+        actions.append(policy.act(obs, goal)[0])
+    assert not np.allclose(*actions)
+
+
+def test_training_evaluates_with_goals(trainer):
+    trainer = trainer(GOAL_ENV)
+    evaluator = Evaluator(trainer)
+    try:
+        (logs,) = (r["logs"] for r in evaluator(trainer()) if r["type"] == "rollout")
+    finally:
+        evaluator.close()
+    assert logs["n"] == 4 and logs["Crashed"] == 0
+    assert all(torch.isfinite(p).all() for p in trainer.algo.nets.parameters())
+
+
+def test_an_environment_without_goals_stops_before_training(trainer):
+    with pytest.raises(ValueError, match="gives no goals.*rollout.enabled=false"):
+        Evaluator(trainer(toy_args()))
+
+
+def test_an_environment_without_an_observation_stops_before_training(small_config, demos):
+    write_demos(demos, obs={"touch": (3,)}, env_args=json.dumps(toy_args()))
+    config = small_config(
+        {
+            "observation": {"modalities": {"obs": {"low_dim": ["touch"]}}},
+            "experiment": {"rollout": {"enabled": True}, "render_video": False},
+        }
+    )
+    with pytest.raises(ValueError, match="needs the observation touch; the environment gave"):
+        Evaluator(Trainer(config))
