@@ -152,7 +152,11 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(train, Mapping) or "hdf5_use_swmr" not in train:
         return config
     config = json.loads(json.dumps(config))
-    config["train"].setdefault("mask_padded_steps", False)  # robomimic trains on padded steps
+    if "mask_padded_steps" not in train:  # robomimic's own, not one that offrl has written
+        config["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
+        decoder = config.get("algo", {}).get("vae", {}).get("decoder", {})
+        if decoder.get("is_conditioned") is False:
+            decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
     dropped = []
     for path in REMOVED:
         section, _, key = path.partition(".")
@@ -222,6 +226,13 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         for name in ("obs_normalization_stats", "action_normalization_stats")
         if content[name]
     }
+    if "obs_normalization_stats" in statistics:  # robomimic wants some for every observation
+        import numpy as np
+
+        for key, shape in content["shape_metadata"]["all_shapes"].items():
+            identity = {"offset": np.zeros((1, *shape)), "scale": np.ones((1, *shape))}
+            plain = {kind: value.tolist() for kind, value in identity.items()}
+            statistics["obs_normalization_stats"].setdefault(key, plain)
     env_name = (content["env_metadata"] or {}).get("env_name", "")
     state = content["variable_state"]
     return {

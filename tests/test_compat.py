@@ -28,6 +28,12 @@ def test_robomimics_configs_train_on_padded_steps_and_ours_do_not():
     assert config_factory("bc", complete()).train.mask_padded_steps is False
 
 
+def test_a_vaes_decoder_is_conditioned_in_robomimic_whatever_its_config_says():
+    vae = {"vae": {"decoder": {"is_conditioned": False}}}
+    assert config_factory("bc", complete(algo=vae)).algo.vae.decoder.is_conditioned
+    assert not config_factory("bc", {"algo": vae}).algo.vae.decoder.is_conditioned
+
+
 def test_keys_of_earlier_versions_are_moved_or_reported_once(caplog):
     encoder = {
         "low_dim": {"feature_dimension": None, "core_class": None, "core_kwargs": None},

@@ -237,9 +237,12 @@ class BC(PolicyAlgo):
         prior = self.algo_config.vae.prior
         annealed = prior.categorical_init_temp - epoch * prior.categorical_temp_anneal_step
         temperature = max(annealed, prior.categorical_min_temp)
-        return self.nets["policy"].losses(
+        losses = self.nets["policy"].losses(
             batch["obs"], batch["goal_obs"], batch["actions"], temperature
         )
+        if prior.use_categorical:
+            losses["temperature"] = torch.full_like(losses["kl"], temperature)
+        return losses
 
     def _weights(self, terms: Iterable[str]) -> dict[str, float]:
         loss = self.algo_config.loss
@@ -264,6 +267,7 @@ class BC(PolicyAlgo):
             "kl": "KL_Loss",
             "reconstruction": "Reconstruction_Loss",
             "variance": "Encoder_Variance",
+            "temperature": "Gumbel_Temperature",
             "policy_grad_norm": "Policy_Grad_Norms",
         }
         return logs | {name: float(info[key]) for key, name in names.items() if key in info}

@@ -209,8 +209,9 @@ class GaussianHead(nn.Module):
     ):
         super().__init__()
         self.mean = Linear(input_dim, ac_dim)
-        self.scale = None if fixed_std else Linear(input_dim, ac_dim)
+        self.scale = Linear(input_dim, ac_dim)  # robomimic's weights have one also if it is fixed
         self.init_std, self.min_std, self.use_tanh = init_std, min_std, use_tanh
+        self.fixed_std = fixed_std
         self.std_activation = std_activation
 
     def forward(self, features: Tensor) -> Gaussian:
@@ -218,7 +219,7 @@ class GaussianHead(nn.Module):
         mean = self.mean(features).clamp(-limit, limit)
         distribution = TanhGaussian if self.use_tanh else Gaussian
         mean = mean if self.use_tanh else torch.tanh(mean)
-        if self.scale is None:
+        if self.fixed_std:
             return distribution(mean, torch.full_like(mean, self.init_std))
         std = _activate(self.scale(features), self.std_activation)
         if self.std_activation == "softplus":  # the network's zero means init_std

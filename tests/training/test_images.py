@@ -51,7 +51,7 @@ RNN = {"rnn": {"enabled": True, "horizon": 2, "hidden_dim": 8}}
 
 @pytest.mark.parametrize("algo", [{}, RNN, {"vae": {"enabled": True}}])
 @pytest.mark.parametrize("cache", ["all", "low_dim", None])
-def test_a_policy_that_sees_trains_and_acts(image_config, cache, algo):
+def test_a_policy_that_sees_trains_and_acts(image_config, tmp_path, cache, algo):
     train = {"hdf5_cache_mode": cache, "seq_length": 2, "hdf5_normalize_obs": True}
     trainer = Trainer(image_config(train, algo))
     list(Checkpointer(trainer)(trainer()))
@@ -70,6 +70,14 @@ def test_a_policy_that_sees_trains_and_acts(image_config, cache, algo):
     dark = RolloutPolicy(policy.policy)
     dark.start_episode(seed=0)
     assert not np.array_equal(dark(raw | {"picture": np.zeros((12, 10, 3), np.uint8)}), first)
+
+    assert main(["export-robomimic", str(trainer.run.last_checkpoint), f"{tmp_path}/out.pth"]) == 0
+    exported = torch.load(tmp_path / "out.pth", weights_only=True)
+    for key, shape in content["shape_metadata"]["all_shapes"].items():
+        assert np.shape(exported["obs_normalization_stats"][key]["scale"]) == (1, *shape)
+    back, _ = policy_from_checkpoint(tmp_path / "out.pth", device="cpu")
+    back.start_episode(seed=0)
+    np.testing.assert_array_equal(back(raw), first)
 
 
 def test_pictures_of_another_kind_are_refused(image_config, demos):
