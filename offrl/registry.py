@@ -15,9 +15,9 @@ T = TypeVar("T")
 class Registry:
     """Names and what they stand for.
 
-    A registry with a ``package`` finds names that nobody registered yet by importing
-    ``<package>.<name>`` or, for a dotted name, the user's own module of that name; importing it
-    is expected to register the last part of the name.
+    A dotted name that nobody registered yet is a user's own module, and a plain one, in a registry
+    with a ``package``, is ``<package>.<name>``; importing it is expected to register the last part
+    of the name.
     """
 
     def __init__(self, kind: str, package: str | None = None):
@@ -36,13 +36,14 @@ class Registry:
 
     def __getitem__(self, name: str) -> Any:
         key = name
-        if name not in self._entries and self.package and self._import(name):
+        is_module = self.package is not None or "." in name
+        if name not in self._entries and is_module and self._import(name):
             key = name.rpartition(".")[2]
         if key not in self._entries:
             known = self.names()
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            if self.package and "." in name:
+            if "." in name:
                 hint = " There is no such module here or among the installed packages."
             raise ValueError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}.")
         return self._entries[key]

@@ -223,3 +223,20 @@ def test_arguments_of_others_are_left_out_and_of_none_are_errors():
         config = EncoderConfig(core_class="VisualCore", core_kwargs=kwargs)
         with pytest.raises(ValueError, match=words):
             KeyEncoder(ObsKey("rgb", (3, 32, 32), config), core_relu=True)
+
+
+def test_a_backbone_of_a_users_own_is_named_by_its_dotted_path(tmp_path, monkeypatch):
+    (tmp_path / "my_cameras").mkdir()
+    (tmp_path / "my_cameras/__init__.py").write_text("")
+    (tmp_path / "my_cameras/one_pixel.py").write_text(
+        "from torch import nn\n"
+        "from offrl.registry import BACKBONES\n"
+        "@BACKBONES.register('one_pixel')\n"
+        "def one_pixel(input_channel=3):\n"
+        "    return nn.AdaptiveAvgPool2d(1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    core = VisualCore((3, 9, 9), "my_cameras.one_pixel", pool_class=None, feature_dimension=None)
+    assert core(torch.ones(2, 3, 9, 9)).tolist() == [[1.0] * 3] * 2
+    with pytest.raises(ValueError, match="unknown image backbone 'my_cameras.none'. There is no"):
+        VisualCore((3, 9, 9), "my_cameras.none")
