@@ -32,9 +32,8 @@ MODALITIES.register("low_dim")(Modality)
 MODALITIES.register("scan")(Modality)
 
 
-@MODALITIES.register("depth")
-class Depth(Modality):
-    """``[H, W, 1]`` to ``[1, H, W]``."""
+class Images(Modality):
+    """``[H, W, C]`` to ``[C, H, W]``."""
 
     CHANNELS: tuple[int, ...] = (1,)
 
@@ -52,8 +51,11 @@ class Depth(Modality):
         return x.movedim(-1, -3).float()
 
 
+MODALITIES.register("depth")(Images)
+
+
 @MODALITIES.register("rgb")
-class RGB(Depth):
+class RGB(Images):
     """uint8 ``[H, W, C]`` to ``[C, H, W]`` in [0, 1]."""
 
     CHANNELS = (3, 1, 4)

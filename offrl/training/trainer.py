@@ -19,7 +19,8 @@ from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.language import embed
 from offrl.normalize import Stats
-from offrl.specs import LANGUAGE, modalities, processed_shapes
+from offrl.registry import MODALITIES
+from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
 from offrl.training.run import RunFolder, provenance
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 from offrl.tree import merge
@@ -258,8 +259,9 @@ class Trainer:
         """``env_args`` by their names in the logs: of each dataset, and ``additional_envs``; with
         ``env`` and ``env_meta_update_dict`` laid over them."""
         experiment = self.config.experiment
-        groups = self.config.observation.modalities.to_dict().values()
-        sees_images = any(group.get("rgb") or group.get("depth") for group in groups)
+        groups = modalities(self.config.observation).values()
+        kinds = {modality for group in groups for modality in group.values()}
+        sees_images = any(issubclass(MODALITIES[kind], Images) for kind in kinds)
         environments: dict[str, dict[str, Any]] = {}
         for entry, source in zip(self.config.train.data or [], self.dataset.sources, strict=True):
             if source.env_args is None or not entry.eval:
