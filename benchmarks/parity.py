@@ -202,6 +202,7 @@ class Case:
                 torch.manual_seed(step)
                 inputs = self.ours.process_batch_for_training(batch)
                 actual = self.ours.log_info(self.ours.train_on_batch(inputs, 1))
+                assert actual.keys() == expected.keys()
                 for name, value in expected.items():
                     worst = max(worst, abs(actual[name] - value) / (abs(value) + 1e-3))
         return worst

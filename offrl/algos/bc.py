@@ -237,12 +237,9 @@ class BC(PolicyAlgo):
         prior = self.algo_config.vae.prior
         annealed = prior.categorical_init_temp - epoch * prior.categorical_temp_anneal_step
         temperature = max(annealed, prior.categorical_min_temp)
-        losses = self.nets["policy"].losses(
+        return self.nets["policy"].losses(
             batch["obs"], batch["goal_obs"], batch["actions"], temperature
         )
-        if prior.use_categorical:
-            losses["temperature"] = torch.full_like(losses["kl"], temperature)
-        return losses
 
     def _weights(self, terms: Iterable[str]) -> dict[str, float]:
         loss = self.algo_config.loss

@@ -36,8 +36,8 @@ class VAE(nn.Module):
     def losses(
         self, obs: Obs, goal: Obs | None, actions: Tensor, temperature: float = 1.0
     ) -> dict[str, Tensor]:
-        """Per time step ``[B, T]``: reconstruction error, KL divergence and the posterior's
-        variance. ``temperature`` is that of categorical latents."""
+        """Per time step ``[B, T]``: reconstruction error, KL divergence and, for the log, the
+        posterior's variance or the ``temperature`` of categorical latents."""
         posterior, _ = self.posterior(obs, goal, given=actions)
         z = self.prior.draw(posterior, temperature)
         reconstruction, _ = self.decoder(obs, goal, given=z)
@@ -45,7 +45,7 @@ class VAE(nn.Module):
         return {
             "reconstruction": errors.sum(-1) if self.sum_errors else errors.mean(-1),
             "kl": self.prior.kl(posterior, z, obs, goal),
-            "variance": self.prior.variance(posterior),
+            **self.prior.diagnostics(posterior, temperature),
         }
 
     def sample(
@@ -105,7 +105,8 @@ class Prior(nn.Module):
         """``KL(posterior || prior)`` in nats, ``[B, T]``; ``z`` is a sample of the posterior."""
         raise NotImplementedError(type(self).__name__)
 
-    def variance(self, posterior: Mapping[str, Tensor]) -> Tensor:
+    def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+        """For the log, ``[B, T]`` each."""
         raise NotImplementedError(type(self).__name__)
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
@@ -146,8 +147,8 @@ class GaussianPrior(Prior):
         modes = _log_normal(z[..., None, :], prior["mean"], prior["logvar"])
         return own - torch.logsumexp(self._log_weights(prior) + modes, dim=-1)
 
-    def variance(self, posterior: Mapping[str, Tensor]) -> Tensor:
-        return posterior["logvar"].exp().mean(-1)
+    def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+        return {"variance": posterior["logvar"].exp().mean(-1)}
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
         steps = next(iter(obs.values()))
@@ -193,9 +194,8 @@ class CategoricalPrior(Prior):
         logp = self._logits(posterior).log_softmax(-1)
         return (logp.exp() * (logp - self._prior_logp(obs, goal))).sum((-1, -2))
 
-    def variance(self, posterior: Mapping[str, Tensor]) -> Tensor:
-        p = self._logits(posterior).softmax(-1)
-        return (p * (1 - p)).mean((-1, -2))
+    def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+        return {"temperature": torch.full_like(posterior["logit"][..., 0], temperature)}
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
         steps = next(iter(obs.values()))
