@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from offrl.config import TrainConfig
 from offrl.data.sequence import SequenceDataset
 
 
@@ -86,6 +87,14 @@ class BatchLoader:
         file = torch.multinomial(shares, draws, replacement=True, generator=generator)
         within = torch.rand(draws, generator=generator, dtype=torch.float64) * sizes[file]
         return (sizes.cumsum(0) - sizes)[file] + within.long()
+
+
+def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float] | None:
+    """The weight of a window of each file; ``None`` if all are equal."""
+    weights = [entry.weight for entry in train.data or []]
+    if train.normalize_weights_by_ds_size:
+        weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
+    return weights if len(set(weights)) > 1 else None
 
 
 class _WholeBatches(Dataset):

@@ -12,15 +12,16 @@ import torch
 
 from offrl.algos import Algo, algo_factory
 from offrl.checkpoint import config_from_checkpoint
-from offrl.config import Config, TrainConfig, without_pretrained
+from offrl.config import Config, without_pretrained
 from offrl.config_files import find_file
 from offrl.data.hdf5 import fingerprint
-from offrl.data.loader import BatchLoader
+from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
 from offrl.language import embed
 from offrl.normalize import Stats
 from offrl.registry import MODALITIES
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
+from offrl.training.averages import Averages
 from offrl.training.run import RunFolder, provenance
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 from offrl.tree import merge
@@ -118,7 +119,7 @@ class Trainer:
 
     def _train_epoch(self, batches: Iterator[dict[str, Any]]) -> Iterator[Record]:
         self.algo.set_train()
-        averages = _Averages(self.PROGRESS_EVERY)
+        averages = Averages(self.PROGRESS_EVERY)
         steps = self.config.experiment.epoch_every_n_steps or 0
         for remaining in reversed(range(steps)):
             batch = self.algo.process_batch_for_training(next(batches))
@@ -135,7 +136,7 @@ class Trainer:
         """The same batches every epoch, so that losses compare."""
         steps = self.config.experiment.validation_epoch_every_n_steps or loader.batches_per_pass
         loader.position = 0
-        averages = _Averages(steps)
+        averages = Averages(steps)
         self.algo.set_eval()
         with preserved_rng():
             for _, batch in zip(range(steps), loader, strict=False):
@@ -361,40 +362,6 @@ class Trainer:
                 )
 
 
-class _Averages:
-    """Averages of the numbers that an epoch's steps return, taken on the device.
-
-    A step's numbers are copied into one row: to hold on to hundreds of small tensors scatters the
-    large ones over the heap, which costs more than the copy.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity  # steps between two folds
-        self._names: list[str] = []
-        self._rows = self._total = torch.empty(0)
-        self._recent = self._count = 0
-
-    def add(self, info: dict[str, torch.Tensor]) -> None:
-        values = list(info.values())
-        if not self._names:
-            self._names = list(info)
-            self._rows = values[0].new_empty(self._capacity, len(values))
-            self._total = values[0].new_zeros(len(values))
-        torch.stack(values, out=self._rows[self._recent])
-        self._recent += 1
-
-    def fold(self) -> torch.Tensor:
-        """Take in what was added since the last time; returns its losses, ``[num_steps]``."""
-        rows = self._rows[: self._recent]
-        self._total += rows.sum(0)
-        self._count += self._recent
-        self._recent = 0
-        return rows[:, self._names.index("loss")]
-
-    def mean(self) -> dict[str, torch.Tensor]:
-        return dict(zip(self._names, self._total / self._count, strict=True))
-
-
 def _check_supported(config: Config) -> None:
     """What must be said, and keys of robomimic's that must not be ignored silently."""
     if not config.train.data:
@@ -406,11 +373,3 @@ def _check_supported(config: Config) -> None:
         )
     if config.experiment.render:
         raise ValueError("experiment.render: no windows; use experiment.render_video")
-
-
-def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float] | None:
-    """The weight of a window of each file; ``None`` if all are equal."""
-    weights = [entry.weight for entry in train.data or []]
-    if train.normalize_weights_by_ds_size:
-        weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
-    return weights if len(set(weights)) > 1 else None
