@@ -148,24 +148,41 @@ def policy_from_checkpoint(
     algo.set_eval()
     if verbose:
         log.info("%s\n%s", config.dump(), algo.nets)
-    return RolloutPolicy(algo, instruction=_instruction(algo, content)), content
+    return RolloutPolicy(algo, instruction=instruction(algo, content)), content
 
 
-def _instruction(algo: Any, content: Mapping[str, Any]) -> Any:
-    """The embedding of the sentence that the policy was trained to obey, if there is one."""
-    lang = (content.get("env_metadata") or {}).get("lang")
-    if not lang or LANGUAGE not in algo.obs_spec.keys("obs"):
+def instruction(algo: Any, content: Mapping[str, Any], lang: str | None = None) -> Any:
+    """The embedding ``[E]`` of ``lang``; without it, of the sentence that the policy of this
+    checkpoint was trained to obey, or ``None`` if that is not one.
+
+    Only sentences that the policy was not trained with need the language model.
+    """
+    sees_language = any(LANGUAGE in group for group in algo.obs_spec.groups.values())
+    if not sees_language:
+        if lang:
+            raise ValueError(f"{lang!r}: this policy sees no instructions")
         return None
-    stored = content.get("instructions", {}).get(lang)
-    return embed(lang) if stored is None else stored.numpy()
+    stored = content.get("instructions")
+    if lang is None:
+        lang = (content.get("env_metadata") or {}).get("lang")
+        if stored is not None and lang not in stored:
+            lang = next(iter(stored)) if len(stored) == 1 else None
+    if lang is None:
+        return None
+    if stored and lang in stored:
+        return stored[lang].numpy()
+    return embed([lang])[lang]
 
 
 def _check_statistics(algo: Any, where: str) -> None:
     train = algo.global_config.train
     normalized = [key for key, c in train.action_config.items() if c.normalization]
+    # Images and instructions are not normalised.
+    obs = algo.obs_spec.groups["obs"].items()
+    vectors = [key for key, spec in obs if len(spec.shape) == 1 and key != LANGUAGE]
     for what, needed, stats in (
         ("action", normalized, algo.action_normalizer.stats),
-        ("observation", train.hdf5_normalize_obs, algo.obs_normalizer.stats),
+        ("observation", train.hdf5_normalize_obs and vectors, algo.obs_normalizer.stats),
     ):
         if needed and not stats:
             raise ValueError(

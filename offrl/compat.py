@@ -209,11 +209,26 @@ def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
+def _check_robomimic_has(algo: Mapping[str, Any]) -> None:
+    """``ValueError`` for combinations that robomimic does not build."""
+    heads, trunks = (
+        [name for name in names if algo.get(name, {}).get("enabled")]
+        for names in (("gaussian", "vae"), ("rnn", "transformer"))
+    )
+    if heads and trunks:
+        raise ValueError(
+            f"robomimic has no policy with algo.{heads[0]}.enabled and algo.{trunks[0]}.enabled"
+        )
+    if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
+        raise ValueError("robomimic has no policy with algo.gaussian.use_tanh")
+
+
 def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     """One of our checkpoints, whose networks are ``nets``, as robomimic's ``save_model`` would
     have written it, without the state of the optimizers."""
     if "provenance" not in content:
         raise ValueError("this is robomimic's own checkpoint already")
+    _check_robomimic_has(json.loads(content["config"])["algo"])
     optimizers = {
         name: {"state": {}, "param_groups": optimizer["param_groups"]}
         for name, optimizer in content["model"]["optimizers"].items()

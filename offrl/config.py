@@ -150,7 +150,8 @@ class DatasetConfig(Section):
 
 class ActionConfig(Section):
     normalization: Literal["min_max", "gaussian"] | None = None
-    format: Literal["rot_6d"] | None = None  # a rotation, turned into the next when acting
+    # A rotation in six numbers is turned into `convert_at_runtime` when acting; others pass.
+    format: Literal["rot_6d", "rot_axis_angle", "rot_euler"] | None = None
     convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = "rot_axis_angle"
 
 
@@ -170,7 +171,7 @@ class TrainConfig(Section):
     frame_stack: Count = 1
     pad_frame_stack: bool = True
     dataset_keys: list[str] = ["actions", "rewards", "dones"]
-    action_keys: list[str] = ["actions"]
+    action_keys: Annotated[list[str], Field(min_length=1)] = ["actions"]
     action_config: dict[str, ActionConfig] = {"actions": ActionConfig()}
     goal_mode: Literal["last"] | None = None
     cuda: bool = True

@@ -3,15 +3,20 @@ robomimic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 MODEL = "openai/clip-vit-large-patch14"
 NUM_TOKENS = 25  # longer sentences are cut
 
 
-def embed(sentence: str) -> np.ndarray:
-    """The embedding ``[768]`` of a sentence. ``ValueError`` where the model's weights are neither
-    here nor to be fetched."""
+def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
+    """The embedding ``[768]`` of each sentence. ``ValueError`` where the model's weights are
+    neither here nor to be fetched."""
+    sentences = list(dict.fromkeys(sentences))
+    if not sentences:
+        return {}
     try:
         from transformers import AutoTokenizer, CLIPTextModelWithProjection
     except ImportError as error:
@@ -31,11 +36,11 @@ def embed(sentence: str) -> np.ndarray:
             "connection, or store the embeddings in the dataset as the observation lang_emb"
         ) from None
     tokens = tokenizer(
-        text=sentence,
+        text=sentences,
         padding="max_length",
         truncation=True,
         max_length=NUM_TOKENS,
         return_tensors="pt",
     )
     with torch.no_grad():
-        return encoder(**tokens).text_embeds[0].numpy()
+        return dict(zip(sentences, encoder(**tokens).text_embeds.numpy(), strict=True))

@@ -51,14 +51,17 @@ class Registry:
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """Call an entry. Options that only other entries take, left in a config from a template,
         are left out; ``ValueError`` for those that nothing here takes."""
-        taken = {key: inspect.signature(entry).parameters for key, entry in self._entries.items()}
-        own = inspect.signature(self[name]).parameters
-        strange = [o for o in options if not any(o in others for others in taken.values())]
+        entry = self[name]
+        own = inspect.signature(entry).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
+            return entry(*args, **options)
+        taken = [inspect.signature(other).parameters for other in self._entries.values()]
+        strange = [o for o in options if not any(o in others for others in taken)]
         if strange:
             raise ValueError(
                 f"{self.kind} {name}: takes no {strange[0]!r}; it takes {', '.join(own)}"
             )
-        return self[name](*args, **{key: v for key, v in options.items() if key in own})
+        return entry(*args, **{key: v for key, v in options.items() if key in own})
 
     def names(self) -> list[str]:
         """Every known name; modules of the package are imported to learn theirs."""

@@ -32,8 +32,8 @@ class RolloutPolicy:
     has its row by its seed: the last bits of a result depend on the batch's shape and on the row,
     but not on what is in the other rows.
 
-    instruction: the embedding of what to do (``offrl.language.embed``), for policies that were
-        trained with one and environments that do not give it.
+    instruction: the embedding of what to do, for policies that were trained with one, instead of
+        what the environment says; ``None`` for the environment's.
     """
 
     def __init__(self, algo: Any, batch_size: int = 1, instruction: np.ndarray | None = None):
@@ -90,6 +90,9 @@ class RolloutPolicy:
         obs = self._batch({row: self._stack(env, obs_by_env[env]) for row, env in envs})
         goal = None
         if goal_by_env is not None:
+            without = [env for env in env_by_row.values() if goal_by_env.get(env) is None]
+            if without:
+                raise ValueError(f"environment {without[0]}: no goal was given")
             goal = self._batch({r: self._select(goal_by_env[env], "goal") for r, env in envs})
         generators: list[torch.Generator | None] | None = None
         if all(self._generators[env] is not None for env in env_by_row.values()):
@@ -114,14 +117,16 @@ class RolloutPolicy:
 
     def _select(self, obs: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
         if self.instruction is not None:
-            obs = {LANGUAGE: self.instruction, **obs}
+            obs = {**obs, LANGUAGE: self.instruction}
         missing = [key for key in self.policy.obs_spec.keys(group) if key not in obs]
         if missing:
+            hint = " (set policy.instruction, or --lang)" if LANGUAGE in missing else ""
             raise ValueError(
-                f"the policy needs the observation {', '.join(missing)}; the environment gave "
-                f"{', '.join(sorted(obs))}"
+                f"the policy needs the observation {', '.join(missing)}{hint}; the environment "
+                f"gave {', '.join(sorted(obs))}"
             )
-        selected = {key: np.atleast_1d(obs[key]) for key in self.policy.obs_spec.keys(group)}
+        # Copies: drivers reuse their buffers.
+        selected = {k: np.array(obs[k], ndmin=1) for k in self.policy.obs_spec.keys(group)}
         self.policy.obs_spec.check_shapes({k: x.shape for k, x in selected.items()}, group)
         return selected
 
@@ -154,7 +159,7 @@ def rollout(
 ) -> dict[str, Any]:
     """One episode in this process: ``{"Return", "Horizon", "Success_Rate"}``."""
     obs, _ = env.reset(seed=seed)
-    goal = (env.unwrapped.get_goal(),) if getattr(policy, "needs_goal", False) else ()
+    goal = (env.get_wrapper_attr("get_goal")(),) if getattr(policy, "needs_goal", False) else ()
     policy.start_episode(seed=seed)
     total, length, success = 0.0, 0, False
     for length in range(1, horizon + 1):  # noqa: B007 (read after the loop)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from conftest import GOLDEN
 
-from offrl import Trainer, config_factory, policy_from_checkpoint
+from offrl import Trainer, algo_factory, config_factory, policy_from_checkpoint
 from offrl.__main__ import main
 from offrl.checkpoint import write_checkpoint
-from offrl.compat import weights_to_robomimic
+from offrl.compat import weights_from_robomimic, weights_to_robomimic
 from offrl.training.checkpointer import Checkpointer
 
 
@@ -92,6 +92,48 @@ def test_statistics_that_a_policy_needs_are_asked_for():
     content["config"] = json.dumps(config)
     with pytest.raises(ValueError, match="lacks their statistics .action_normalization_stats"):
         policy_from_checkpoint(ckpt_dict=content, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("algo", "words"),
+    [
+        ({"vae": {"enabled": True}, "rnn": {"enabled": True}}, "algo.vae.enabled and algo.rnn"),
+        ({"gaussian": {"enabled": True, "use_tanh": True}}, "algo.gaussian.use_tanh"),
+    ],
+)
+def test_policies_that_robomimic_has_not_are_not_exported(
+    small_config, tmp_path, capsys, algo, words
+):
+    trainer = Trainer(small_config({"algo": algo}))
+    write_checkpoint(tmp_path / "ours.pth", trainer.state())
+    paths = [str(tmp_path / name) for name in ("ours.pth", "theirs.pth")]
+    assert main(["export-robomimic", *paths]) == 1
+    assert f"robomimic has no policy with {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pool_class", ["SpatialSoftmax", None])
+def test_film_networks_come_back_from_robomimics_names(pool_class):
+    """Names as robomimic 0.5 gives them: ``_base_block``, ``_conv_blocks``, ``_film_layers``."""
+    rgb = {"core_class": "VisualCoreLanguageConditioned", "core_kwargs": {"pool_class": pool_class}}
+    obs = {"low_dim": ["lang_emb", "speed"], "rgb": ["image"]}
+    config = config_factory(
+        "bc", {"observation": {"modalities": {"obs": obs}, "encoder": {"rgb": rgb}}}
+    )
+    shapes = {"lang_emb": (6,), "speed": (2,), "image": (3, 64, 64)}
+    nets = algo_factory("bc", config, shapes, 4, "cpu").nets
+    theirs = weights_to_robomimic(nets)
+    core = "policy.nets.encoder.nets.obs.obs_nets.image"
+    for name, shape in {
+        "backbone._base_block.0.weight": (64, 3, 7, 7),
+        "backbone._conv_blocks.2.downsample.0.weight": (128, 64, 1, 1),
+        "backbone._film_layers.7.lang_proj.weight": (1024, 6),
+        "nets.0._film_layers.0.lang_proj.bias": (128,),
+        f"nets.{3 if pool_class else 2}.weight": (64, 64 if pool_class else 2048),
+    }.items():
+        assert theirs[f"{core}.{name}"].shape == shape, name
+    back = weights_from_robomimic(theirs)
+    assert back.keys() == nets.state_dict().keys()
+    assert all(torch.equal(back[k], v) for k, v in nets.state_dict().items())
 
 
 def test_weights_of_another_architecture_are_named(tmp_path):

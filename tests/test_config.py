@@ -164,3 +164,27 @@ def test_any_allowed_value_survives_a_dump(batch_size, learning_rate, dims):
     assert again.train.batch_size == batch_size
     assert again.algo.actor_layer_dims == dims
     assert again.algo.optim_params["policy"].learning_rate.initial == learning_rate
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("algo.transformer.num_heads", 0),
+        ("algo.actor_layer_dims", [-1]),
+        ("algo.vae.latent_dim", 0),
+        ("algo.rnn.kwargs", {"proj_size": 3}),
+        ("train.action_keys", []),
+        ("train.action_config.actions.format", "rot_7d"),
+    ],
+)
+def test_numbers_that_make_no_network_are_refused(path, value):
+    overrides = value
+    for key in reversed(path.split(".")):
+        overrides = {key: overrides}
+    with pytest.raises(ValueError, match=path):
+        config_factory("bc", overrides)
+
+
+def test_formats_of_rotations_in_robomimics_templates_are_read():
+    config = {"actions": {"format": "rot_axis_angle", "normalization": None}}
+    assert config_factory("bc", {"train": {"action_config": config}})

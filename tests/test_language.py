@@ -10,6 +10,7 @@ from conftest import write_demos
 from toy_env import toy_args
 
 from offrl import Trainer, language, policy_from_checkpoint
+from offrl.__main__ import main
 from offrl.data.sequence import SequenceDataset
 from offrl.training import Checkpointer, Evaluator, Logger
 
@@ -69,16 +70,18 @@ def config(small_config, tmp_path):
 
 
 def test_sentences_have_embeddings(clip):
-    home, away = map(language.embed, SENTENCES)
+    home, away = language.embed(SENTENCES).values()
     assert home.shape == (8,) and home.dtype == np.float32
-    assert np.array_equal(home, language.embed("walk home")) and not np.allclose(home, away)
-    assert language.embed("walk " * 100).shape == (8,)
+    assert not np.allclose(home, away)
+    np.testing.assert_allclose(home, language.embed(["walk home"])["walk home"], atol=1e-6)
+    (long,) = language.embed(["walk " * 100]).values()
+    assert long.shape == (8,) and language.embed([]) == {}
 
 
 def test_a_model_that_is_not_there_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(language, "MODEL", str(tmp_path / "nothing"))
     with pytest.raises(ValueError, match="train.data.lang: the language model .*hf download"):
-        language.embed("walk home")
+        language.embed(["walk home"])
 
 
 def test_constants_are_those_of_their_file(tmp_path):
@@ -97,7 +100,7 @@ def test_constants_are_those_of_their_file(tmp_path):
     assert set(dataset.get_obs_normalization_stats()) == {"position"}
 
 
-def test_a_policy_learns_from_instructions_and_keeps_them(clip, config, monkeypatch):
+def test_a_policy_learns_from_instructions_and_keeps_them(clip, config, monkeypatch, tmp_path):
     trainer = Trainer(config())
     evaluator, logger = Evaluator(trainer), Logger(trainer)
     seen = []
@@ -111,19 +114,56 @@ def test_a_policy_learns_from_instructions_and_keeps_them(clip, config, monkeypa
         evaluator.close()
         logger.close()
     assert [r["env"] for r in records if r["type"] == "env_rollout"] == ["one", "two"]
-    expected = [torch.from_numpy(language.embed(lang)) for lang in SENTENCES]
+    expected = [torch.from_numpy(x) for x in language.embed(SENTENCES).values()]
     first, last = (batch[batch.abs().sum((1, 2)) > 0][0, 0] for batch in (seen[0], seen[-1]))
     assert torch.equal(first, expected[0]) and torch.equal(last, expected[1])
 
-    def no_model(sentence):
+    def no_model(sentences):
         raise AssertionError("the checkpoint holds the embedding")
 
     monkeypatch.setattr("offrl.checkpoint.embed", no_model)
+    monkeypatch.setattr("offrl.training.trainer.embed", no_model)
     policy, content = policy_from_checkpoint(trainer.run.last_checkpoint)
     assert content["env_metadata"]["lang"] == "walk home"
     assert np.array_equal(policy.instruction, expected[0].numpy())
     policy.start_episode()
-    assert policy({"position": np.zeros(3)}).shape == (2,)
+    action = policy({"position": np.zeros(3)})
+    assert np.array_equal(policy({"position": np.zeros(3), "lang_emb": np.ones(8)}), action)
+    policy.instruction = None  # the environment's
+    assert not np.array_equal(policy({"position": np.zeros(3), "lang_emb": np.ones(8)}), action)
+    with pytest.raises(ValueError, match=r"lang_emb \(set policy.instruction, or --lang\)"):
+        policy({"position": np.zeros(3)})
+    resumed = Trainer(config(), run=trainer.run)
+    assert np.array_equal(resumed.instructions["run away"], expected[1].numpy())
+
+    last, out = str(trainer.run.last_checkpoint), str(tmp_path / "out.hdf5")
+    other = ["--lang", "run away", "--n", "2", "--horizon", "3", "--record", out]
+    assert main(["rollout", "--checkpoint", last, *other]) == 0
+    with h5py.File(out) as file:
+        assert json.loads(file["data"].attrs["env_args"])["lang"] == "run away"
+
+
+def test_a_policy_without_ears_says_so(small_config, demos, capsys):
+    write_demos(demos, env_args=json.dumps(toy_args()))
+    trainer = Trainer(small_config())
+    list(Checkpointer(trainer)(trainer()))
+    last = str(trainer.run.last_checkpoint)
+    assert main(["rollout", "--checkpoint", last, "--lang", "run away"]) == 1
+    assert "this policy sees no instructions" in capsys.readouterr().err
+
+
+def test_one_instruction_is_kept_without_an_environment(clip, small_config, demos):
+    config = small_config(
+        {
+            "train": {"data": [{"path": str(demos), "lang": "walk home"}]},
+            "observation": {"modalities": {"obs": {"low_dim": ["lang_emb"]}}},
+        }
+    )
+    trainer = Trainer(config)
+    list(Checkpointer(trainer)(trainer()))
+    policy, content = policy_from_checkpoint(trainer.run.last_checkpoint)
+    assert content["env_metadata"] is None
+    assert np.array_equal(policy.instruction, trainer.instructions["walk home"])
 
 
 def test_instructions_are_for_all_datasets_or_for_none(clip, config, caplog):
@@ -137,9 +177,25 @@ def test_instructions_are_for_all_datasets_or_for_none(clip, config, caplog):
 
 
 def test_a_stored_embedding_needs_no_model(small_config, demos):
+    write_demos(demos, env_args=json.dumps(toy_args() | {"lang": "of whoever recorded it"}))
     with h5py.File(demos, "r+") as file:
         for demo in file["data"].values():
             demo["obs/lang_emb"] = np.ones((len(demo["actions"]), 5))
-    config = small_config({"observation": {"modalities": {"obs": {"low_dim": ["lang_emb"]}}}})
+    config = small_config(
+        {
+            "train": {"hdf5_normalize_obs": True},
+            "observation": {"modalities": {"obs": {"low_dim": ["lang_emb"]}}},
+            "experiment": {"rollout": {"enabled": True, "n": 2, "horizon": 3, "rate": 3}},
+        }
+    )
     trainer = Trainer(config)
-    assert trainer.dataset.obs_shapes == {"lang_emb": (5,)} and trainer.instructions == {}
+    assert trainer.dataset.obs_shapes == {"lang_emb": (5,)}
+    assert trainer.dataset.get_obs_normalization_stats() == {}
+    evaluator = Evaluator(trainer)
+    try:
+        (logs,) = (r["logs"] for r in evaluator(trainer()) if r["type"] == "rollout")
+    finally:
+        evaluator.close()
+    assert logs["n"] == 2
+    policy, _ = policy_from_checkpoint(ckpt_dict=trainer.state())
+    assert policy.instruction.tolist() == [1.0] * 5

@@ -102,6 +102,21 @@ def test_a_summary_leaves_out_what_could_not_be_run():
     assert summarize(results[2:]) == {"n": 0, "Crashed": 1}
 
 
+def test_a_driver_may_reuse_its_buffers(small_config):
+    trainer = Trainer(small_config({"train": {"frame_stack": 3}}))
+    buffer = {"position": np.zeros(3), "speed": np.zeros(2)}
+    actions = []
+    for reuse in (True, False):
+        policy = RolloutPolicy(trainer.algo)
+        policy.start_episode(seed=0)
+        for step in range(4):
+            buffer["position"][:] = step
+            policy(buffer if reuse else {key: value.copy() for key, value in buffer.items()})
+        frames = policy._frames[0]
+        actions.append([frame["position"][0] for frame in frames])
+    assert actions == [[1.0, 2.0, 3.0]] * 2
+
+
 def test_an_observation_of_another_shape_is_named(policy):
     policy.start_episode()
     with pytest.raises(ValueError, match=r"'position': of shape \[4\], .* made for \[3\]"):

@@ -76,6 +76,12 @@ class GoalToyEnv(ToyEnv):
         return {"position": np.array([*self.np_random.uniform(-1, 1, 2), 1.0])}
 
 
+class WithGoal(gymnasium.Wrapper):
+    def get_goal(self):
+        return {"position": np.zeros(3)}
+
+
+gymnasium.register("WrappedGoalToy-v0", entry_point=lambda **kwargs: WithGoal(ToyEnv(**kwargs)))
 gymnasium.register("Toy-v0", entry_point=ToyEnv)
 gymnasium.register("GoalToy-v0", entry_point=GoalToyEnv)
 

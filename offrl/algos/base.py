@@ -260,7 +260,7 @@ class PolicyAlgo(Algo):
         rotations in the format of ``train.action_config``."""
         raw = self.action_normalizer.unnormalize_vector(action)
         config = self.global_config.train.action_config
-        if not any(c.format for c in config.values()):
+        if not any(c.format == "rot_6d" for c in config.values()):
             return raw
         parts = []
         widths = [stats["scale"].shape[-1] for stats in self.action_normalizer.stats.values()]

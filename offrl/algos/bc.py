@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import field_validator, model_validator
 
 from offrl import models
 from offrl.algos.base import PolicyAlgo, register_algo_factory_func
-from offrl.config import AlgoConfig, FreeMap, Map, OptimConfig, Section
+from offrl.config import AlgoConfig, Count, FreeMap, Map, OptimConfig, Section
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class GaussianConfig(Section):
 
 class GMMConfig(Section):
     enabled: bool = False
-    num_modes: int = Field(5, ge=1)
+    num_modes: Count = 5
     min_std: float = 1e-4
     std_activation: Literal["softplus", "exp"] = "softplus"
     low_noise_eval: bool = True
@@ -62,10 +62,10 @@ class VAEPriorConfig(Section):
     learn: bool = False
     is_conditioned: bool = False
     use_gmm: bool = False
-    gmm_num_modes: int = 10
+    gmm_num_modes: Count = 10
     gmm_learn_weights: bool = False
     use_categorical: bool = False
-    categorical_dim: int = 10
+    categorical_dim: Count = 10
     categorical_gumbel_softmax_hard: bool = False
     categorical_init_temp: float = 1.0
     categorical_temp_anneal_step: float = 0.001
@@ -74,32 +74,40 @@ class VAEPriorConfig(Section):
 
 class VAEConfig(Section):
     enabled: bool = False
-    latent_dim: int = 14
+    latent_dim: Count = 14
     latent_clip: float | None = None
     kl_weight: float = 1.0
     decoder: VAEDecoderConfig = VAEDecoderConfig()
     prior: VAEPriorConfig = VAEPriorConfig()
-    encoder_layer_dims: list[int] = [300, 400]
-    decoder_layer_dims: list[int] = [300, 400]
-    prior_layer_dims: list[int] = [300, 400]
+    encoder_layer_dims: list[Count] = [300, 400]
+    decoder_layer_dims: list[Count] = [300, 400]
+    prior_layer_dims: list[Count] = [300, 400]
 
 
 class RNNConfig(Section):
     enabled: bool = False
-    horizon: int = Field(10, ge=1)
-    hidden_dim: int = 400
+    horizon: Count = 10
+    hidden_dim: Count = 400
     rnn_type: Literal["LSTM", "GRU"] = "LSTM"
-    num_layers: int = 2
+    num_layers: Count = 2
     open_loop: bool = False
     kwargs: FreeMap = Map(bidirectional=False)
+
+    @field_validator("kwargs")
+    @classmethod
+    def _known(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        for key in kwargs:
+            if key not in ("bidirectional", "dropout", "bias"):
+                raise ValueError(f"takes no {key!r}; it takes bidirectional, dropout, bias")
+        return kwargs
 
 
 class TransformerConfig(Section):
     enabled: bool = False
-    context_length: int = Field(10, ge=1)
-    embed_dim: int = 512
-    num_layers: int = 6
-    num_heads: int = 8
+    context_length: Count = 10
+    embed_dim: Count = 512
+    num_layers: Count = 6
+    num_heads: Count = 8
     emb_dropout: float = 0.1
     attn_dropout: float = 0.1
     block_output_dropout: float = 0.1
@@ -115,7 +123,7 @@ class BCConfig(AlgoConfig):
 
     optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}
     loss: LossConfig = LossConfig()
-    actor_layer_dims: list[int] = [1024, 1024]
+    actor_layer_dims: list[Count] = [1024, 1024]
     gaussian: GaussianConfig = GaussianConfig()
     gmm: GMMConfig = GMMConfig()
     vae: VAEConfig = VAEConfig()

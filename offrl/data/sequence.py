@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from offrl.data.hdf5 import DemoFile
 from offrl.data.statistics import Statistics, action_statistics, obs_statistics
+from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class SequenceDataset(Dataset):
         skipped_end = 0 if self.pad_seq_length else self.seq_length - 1
         counts = self.lengths - skipped_start - skipped_end
         if self.pad_seq_length:
-            counts = np.maximum(counts, 1)
+            counts = np.where(self.lengths > skipped_start, np.maximum(counts, 1), counts)
         short = int(np.argmin(self.lengths))
         if self.lengths[short] < 1:
             raise ValueError(
@@ -170,11 +171,15 @@ class SequenceDataset(Dataset):
         self._obs_stats: dict[str, Statistics] = {}
 
         wants_next = self.load_next_obs or self.goal_mode is not None
-        self._derives_next_obs = wants_next and not self._is_in_all(files, "next_obs")
-        if self._derives_next_obs:
-            _say_once(f"{self.hdf5_path} has no next_obs: taken from the obs one step later")
-        groups = ["obs", "next_obs"] if wants_next and not self._derives_next_obs else ["obs"]
+        has_next = [key for key in stored if self._is_in_all(files, f"next_obs/{key}")]
+        self._derived = {key for key in stored if wants_next and key not in has_next}
+        if self._derived:
+            _say_once(
+                f"{self.hdf5_path} has no next_obs of {', '.join(sorted(self._derived))}: taken "
+                "from the obs one step later"
+            )
         for key in stored:
+            groups = ["obs", "next_obs"] if wants_next and key in has_next else ["obs"]
             is_vector = len(self.obs_shapes[key]) <= 1
             cached = self.hdf5_cache_mode == "all" or (self.hdf5_cache_mode and is_vector)
             for group in groups:
@@ -185,7 +190,7 @@ class SequenceDataset(Dataset):
                     for file, source in zip(files, self.sources, strict=True):
                         file.check(source.demos, path, source.lengths)
                     self._streamed.add(path)
-            if self.hdf5_normalize_obs and is_vector:
+            if self.hdf5_normalize_obs and is_vector and key != LANGUAGE:
                 path = f"obs/{key}"
                 rows = self._arrays[path].numpy() if cached else self._read(files, path)
                 self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
@@ -219,17 +224,23 @@ class SequenceDataset(Dataset):
 
     def _join_actions(self) -> None:
         self._action_stats: dict[str, Statistics] = {}
+        self.largest_actions: dict[str, float] = {}  # normalised
         parts = []
         for key in self.action_keys:
             rows = self._arrays[key].numpy().astype(np.float32).reshape(len(self._arrays[key]), -1)
             config = dict(self.action_config.get(key) or {})
+            if config.get("format") == "rot_6d" and rows.shape[-1] != 6:
+                raise ValueError(
+                    f"train.action_config.{key}.format: rot_6d has six numbers, but {key} in "
+                    f"{self.hdf5_path} has {rows.shape[-1]}"
+                )
             stats = self._given_action_stats.get(key)
             stats = stats or action_statistics(rows, config.get("normalization"))
             self._action_stats[key] = stats
             parts.append((rows - stats["offset"]) / stats["scale"])
+            self.largest_actions[key] = float(np.abs(parts[-1]).max())
         self._arrays["actions"] = torch.from_numpy(np.concatenate(parts, axis=-1))
         self.ac_dim = self._arrays["actions"].shape[-1]
-        self.largest_action = self._arrays["actions"].abs().max()  # normalised
 
     # -- what it holds ----------------------------------------------------------------------------
 
@@ -262,6 +273,15 @@ class SequenceDataset(Dataset):
     def get_action_normalization_stats(self) -> dict[str, Statistics]:
         """``{key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not normalised."""
         return self._action_stats
+
+    def constant_obs(self, key: str) -> list[np.ndarray | None]:
+        """For each file, the value ``[...]`` of an observation that is in memory and the same at
+        all of the file's steps."""
+        rows = self._arrays.get(f"obs/{key}")
+        if rows is None:
+            return [None] * len(self.sources)
+        parts = np.split(rows.cpu().numpy(), self._file_begins[1:].cpu().numpy())
+        return [part[0] if (part == part[0]).all() else None for part in parts]
 
     def to(self, device: torch.device | str) -> SequenceDataset:
         """Move the cached arrays, so that batches are gathered where they are used."""
@@ -306,15 +326,17 @@ class SequenceDataset(Dataset):
     @property
     def _reaches_ends(self) -> bool:
         """Whether a batch depends on where demonstrations begin and end: single steps do not."""
-        return bool(
-            len(self._offsets) > 1 or self.goal_mode or self.get_pad_mask or self._derives_next_obs
-        )
+        return bool(len(self._offsets) > 1 or self.goal_mode or self.get_pad_mask or self._derived)
 
     def _gather_obs(self, group: str, rows: Tensor, last: Tensor | None) -> dict[str, Tensor]:
-        if group == "next_obs" and self._derives_next_obs:
-            assert last is not None
-            group, rows = "obs", torch.minimum(rows + 1, last)
-        return {key: self._gather(f"{group}/{key}", rows) for key in self.obs_keys}
+        derived = self._derived if group == "next_obs" else set()
+        later = torch.minimum(rows + 1, last) if derived and last is not None else rows
+        return {
+            key: self._gather(f"obs/{key}", later)
+            if key in derived
+            else self._gather(f"{group}/{key}", rows)
+            for key in self.obs_keys
+        }
 
     def _gather(self, path: str, rows: Tensor) -> Tensor:
         """Rows ``[B, T]`` of one key, ``[B, T, ...]``."""

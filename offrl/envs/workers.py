@@ -33,7 +33,6 @@ class EpisodeRequest:
     terminate_on_success: bool = True
     frame_every: int | None = None  # steps between the frames of a video; None: no video
     record: bool = False  # bring the trajectory back
-    goal: bool = False  # ask the environment for the episode's goal (``get_goal``)
 
 
 @dataclass
@@ -52,7 +51,10 @@ class EpisodeResult:
 
 
 class Policy(Protocol):
-    """What answers observations: a ``RolloutPolicy`` or an ``ExpertPolicy``."""
+    """What answers observations: a ``RolloutPolicy`` or an ``ExpertPolicy``.
+
+    One with a true ``needs_goal`` is given the goal of each episode (``env.get_goal()``).
+    """
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None: ...
 
@@ -70,9 +72,9 @@ def serve(file_descriptor: int) -> None:
     try:
         env = make_env(connection.recv())
         while True:
-            request = connection.recv()
+            request, needs_goal = connection.recv()
             try:
-                connection.send(("done", run_episode(env, request, connection)))
+                connection.send(("done", run_episode(env, request, connection, needs_goal)))
             except (EOFError, BrokenPipeError):
                 return
             except Exception as error:
@@ -83,16 +85,19 @@ def serve(file_descriptor: int) -> None:
         connection.send(("no env", _describe(error)))
 
 
-def run_episode(env: Any, request: EpisodeRequest, connection: Connection) -> EpisodeResult:
-    """One episode; each observation goes to the parent, which sends the action."""
+def run_episode(
+    env: Any, request: EpisodeRequest, connection: Connection, needs_goal: bool = False
+) -> EpisodeResult:
+    """One episode; the goal and each observation go to the parent, which sends the action."""
     result = EpisodeResult(request)
     trajectory = _Recorder(env) if request.record else None
     obs, _ = env.reset(seed=request.seed)
-    goal = _goal_of(env) if request.goal else None
+    if needs_goal:
+        connection.send(("goal", _goal_of(env)))
     for step in range(request.horizon):
         if request.frame_every and step % request.frame_every == 0:
             _film(env, result)
-        connection.send(("obs", (obs, goal)))
+        connection.send(("obs", obs))
         action = connection.recv()
         if trajectory:
             trajectory.before_step(obs, action)
@@ -112,9 +117,11 @@ def run_episode(env: Any, request: EpisodeRequest, connection: Connection) -> Ep
 
 
 def _goal_of(env: Any) -> Any:
-    if not hasattr(env.unwrapped, "get_goal"):
-        raise ValueError("it gives no goals (get_goal), and the policy needs one")
-    return env.unwrapped.get_goal()
+    try:
+        get_goal = env.get_wrapper_attr("get_goal")
+    except AttributeError:
+        raise ValueError("it gives no goals (get_goal), and the policy needs one") from None
+    return get_goal()
 
 
 def _film(env: Any, result: EpisodeResult) -> None:
@@ -180,6 +187,7 @@ class _Worker:
         child_end.close()
         self.connection.send(dict(env_args))
         self.job: int | None = None  # the number of the request it works on
+        self.goal: Any = None  # of its episode
         self.last_heard = time.monotonic()
 
     def send(self, message: Any) -> None:
@@ -244,9 +252,9 @@ class EnvPool:
         for slot in list(self._workers):
             self._kill(slot)
 
-    def check(self, policy: Policy, goal: bool = False) -> None:
+    def check(self, policy: Policy) -> None:
         """Take one step; ``ValueError`` if environment and policy do not go together."""
-        for result in self.run([EpisodeRequest(seed=0, horizon=1, goal=goal)], policy):
+        for result in self.run([EpisodeRequest(seed=0, horizon=1)], policy):
             if result.error:
                 raise ValueError(
                     f"the environment {self.env_args.get('env_name')!r} does not work: "
@@ -263,13 +271,13 @@ class EnvPool:
                     if todo and (slot not in self._workers or self._workers[slot].job is None):
                         self._assign(slot, todo.popleft(), requests, attempts, policy)
                 waiting: dict[int, Any] = {}
-                goals: dict[int, Any] = {}
                 for slot, (kind, content) in self._messages():
                     worker = self._workers[slot]
                     if kind == "obs":
-                        waiting[slot], goal = content
-                        if goal is not None:
-                            goals[slot] = goal
+                        waiting[slot] = content
+                        continue
+                    if kind == "goal":
+                        worker.goal = content
                         continue
                     job, worker.job = worker.job, None
                     assert job is not None
@@ -283,7 +291,9 @@ class EnvPool:
                     else:
                         yield EpisodeResult(requests[job], error=content)
                 if waiting:
-                    for slot, action in policy.act(waiting, goals or None).items():
+                    goals = {slot: self._workers[slot].goal for slot in waiting}
+                    given = goals if _needs_goal(policy) else None
+                    for slot, action in policy.act(waiting, given).items():
                         self._workers[slot].send(action)
         finally:
             for slot in self._busy():  # the caller stopped early: these wait in mid-episode
@@ -301,7 +311,7 @@ class EnvPool:
             self._workers[slot] = _Worker(self.env_args, self._environ)
         attempts[job] += 1
         self._workers[slot].job = job
-        self._workers[slot].send(requests[job])
+        self._workers[slot].send((requests[job], _needs_goal(policy)))
         policy.start_episode(env=slot, seed=requests[job].seed)
 
     def _busy(self) -> list[int]:
@@ -327,3 +337,7 @@ class EnvPool:
 
     def _kill(self, slot: int) -> None:
         self._workers.pop(slot).kill()
+
+
+def _needs_goal(policy: Policy) -> bool:
+    return getattr(policy, "needs_goal", False)

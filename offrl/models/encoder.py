@@ -35,8 +35,10 @@ class Encoder(nn.Module):
         self.cores = nn.ModuleDict()
         self.output_dim = 0
         for group, keys in self.keys.items():
-            keys_of = spec.groups[group]
-            cores = {key: KeyEncoder(keys_of[key], core_relu, language_dim) for key in keys}
+            cores = {
+                key: _key_encoder(key, spec.groups[group][key], core_relu, language_dim)
+                for key in keys
+            }
             if any(core.sees_language for core in cores.values()):
                 cores.pop(LANGUAGE, None)
             self.cores[group] = nn.ModuleDict(cores)
@@ -102,3 +104,14 @@ class KeyEncoder(nn.Module):
         for randomizer in reversed(self.randomizers):
             features = randomizer.average(features)
         return features.unflatten(0, x.shape[:2])
+
+
+def _key_encoder(key: str, obs: ObsKey, core_relu: bool, language_dim: int | None) -> KeyEncoder:
+    try:
+        return KeyEncoder(obs, core_relu, language_dim)
+    except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
+        # The options are free-form: what they do not fit shows when the network is made.
+        raise ValueError(
+            f"observation {key!r}: observation.encoder.{obs.modality} does not work for shape "
+            f"{list(obs.shape)}: {error}"
+        ) from error

@@ -38,10 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.checkpoint import policy_from_checkpoint
+    from offrl.checkpoint import instruction, policy_from_checkpoint
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
-    from offrl.language import embed
     from offrl.rollout import TEST_SEEDS, evaluate, summarize
     from offrl.training.progress import success_line
 
@@ -52,10 +51,11 @@ def run(args: argparse.Namespace) -> int:
     env_args = content.get("env_metadata")
     if not env_args:
         raise ValueError(f"{args.checkpoint}: names no environment (env_metadata)")
-    if args.lang:
-        policy.instruction = embed(args.lang)
     if args.env:
         env_args = {**env_args, "env_name": args.env}
+    if args.lang:
+        policy.instruction = instruction(policy.policy, content, args.lang)
+        env_args = {**env_args, "lang": args.lang}
     renders = args.video or renders_observations(env_args)
     backend = working_backend() if renders else None
     if renders and backend is None:
@@ -70,12 +70,11 @@ def run(args: argparse.Namespace) -> int:
             terminate_on_success=rollout.terminate_on_success,
             frame_every=1 if args.video and i < args.video_episodes else None,
             record=args.record is not None,
-            goal=policy.needs_goal,
         )
         for i in range(args.n)
     ]
     with EnvPool(env_args, args.workers, rollout.timeout, backend) as pool:
-        pool.check(policy, policy.needs_goal)
+        pool.check(policy)
         episodes = evaluate(policy, pool, requests)
         results = list(tqdm(episodes, total=args.n, unit="episode", disable=None))
     results.sort(key=lambda r: r.request.seed)

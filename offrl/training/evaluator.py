@@ -98,8 +98,7 @@ class Evaluator:
         }
         try:
             for pool in pools.values():
-                policy = self._policy(self.trainer.algo, pool)
-                pool.check(policy, policy.needs_goal)
+                pool.check(self._policy(self.trainer.algo, pool))
         except ValueError as error:
             raise ValueError(
                 f"{error}; mend it, or train without evaluation (experiment.rollout.enabled=false)"
@@ -122,7 +121,6 @@ class Evaluator:
                 horizon=self.config.horizon,
                 terminate_on_success=self.config.terminate_on_success,
                 frame_every=self.trainer.config.experiment.video_skip if i < with_video else None,
-                goal=bool(self.trainer.algo.obs_spec.keys("goal")),
             )
             for i in range(self.config.n)
         ]

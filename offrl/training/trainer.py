@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from offrl.algos import Algo, algo_factory
-from offrl.checkpoint import config_from_checkpoint
+from offrl.checkpoint import config_from_checkpoint, read_checkpoint
 from offrl.config import Config, without_pretrained
 from offrl.config_files import find_file
 from offrl.data.hdf5 import fingerprint
@@ -53,12 +54,14 @@ class Trainer:
             config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
         seed_everything(config.train.seed)
         self.config = config
-        self.instructions = self._embed_instructions()  # {sentence: [E]}
+        self._langs = [entry.lang for entry in config.train.data]
+        self.instructions = self._embed_instructions(run)  # {sentence: [E]}
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
         self.dataset = self._make_dataset(
             [e.filter_key or config.train.hdf5_filter_key for e in config.train.data]
         )
+        self._take_stored_instructions()
         self._check_actions()
         self.loader = self._make_loader(
             self.dataset, config.train.batch_size, sampling_weights(config.train, self.dataset)
@@ -200,20 +203,32 @@ class Trainer:
     def _obs_keys(self) -> set[str]:
         return {key for group in modalities(self.config.observation).values() for key in group}
 
-    def _embed_instructions(self) -> dict[str, np.ndarray]:
-        sentences = [entry.lang for entry in self.config.train.data or []]
-        if LANGUAGE not in self._obs_keys:
-            if any(sentences):
-                log.warning(
-                    "train.data.lang: the policy does not see it; add %s to "
-                    "observation.modalities.obs.low_dim",
-                    LANGUAGE,
-                )
+    def _embed_instructions(self, run: RunFolder | None) -> dict[str, np.ndarray]:
+        sentences = [lang for lang in self._langs if lang]
+        if sentences and LANGUAGE not in self._obs_keys:
+            log.warning(
+                "train.data.lang: the policy does not see it; add %s to "
+                "observation.modalities.obs.low_dim",
+                LANGUAGE,
+            )
+        if not sentences or LANGUAGE not in self._obs_keys:
             return {}
-        if any(sentences) and not all(sentences):
+        if len(sentences) < len(self._langs):
             raise ValueError("train.data.lang: give an instruction for every dataset, or for none")
+        if run is not None and self._resumes:  # the same to the last bit, and without the model
+            stored = read_checkpoint(run.last_checkpoint).get("instructions", {})
+            if set(sentences) <= set(stored):
+                return {lang: stored[lang].numpy() for lang in sentences}
         with preserved_rng():
-            return {lang: embed(lang) for lang in dict.fromkeys(sentences) if lang}
+            return embed(sentences)
+
+    def _take_stored_instructions(self) -> None:
+        """What files hold as an embedding, the same at all steps, serves for evaluation as well."""
+        if LANGUAGE in self._obs_keys and not self.instructions:
+            for k, value in enumerate(self.dataset.constant_obs(LANGUAGE)):
+                if value is not None:
+                    name = f"{LANGUAGE} of {Path(self.dataset.sources[k].path).name}"
+                    self.instructions[name], self._langs[k] = value, name
 
     def _make_loader(
         self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
@@ -235,15 +250,22 @@ class Trainer:
         return self._make_loader(dataset, min(self.config.train.batch_size, len(dataset)))
 
     def _check_actions(self) -> None:
-        largest = float(self.dataset.largest_action)
-        if largest > 1.001:
-            log.warning(
-                "%s: actions reach %.3g, but policies act within [-1, 1]; set "
-                'train.action_config.%s.normalization to "min_max"',
-                self.dataset.hdf5_path,
-                largest,
-                self.dataset.action_keys[0],
-            )
+        config = self.config.train.action_config
+        for key, largest in self.dataset.largest_actions.items():
+            if key not in config:
+                raise ValueError(
+                    f"train.action_config: says nothing about the action key {key!r}; add "
+                    f'{{"{key}": {{"normalization": "min_max"}}}}, or null instead of "min_max"'
+                )
+            if largest > 1.001:
+                log.warning(
+                    "%s: %s reach %.3g, but policies act within [-1, 1]; set "
+                    'train.action_config.%s.normalization to "min_max"',
+                    self.dataset.hdf5_path,
+                    key,
+                    largest,
+                    key,
+                )
 
     def _fits_on_device(self, dataset: SequenceDataset) -> bool:
         if self.device.type == "cpu":
@@ -264,7 +286,8 @@ class Trainer:
         kinds = {modality for group in groups for modality in group.values()}
         sees_images = any(issubclass(MODALITIES[kind], Images) for kind in kinds)
         environments: dict[str, dict[str, Any]] = {}
-        for entry, source in zip(self.config.train.data or [], self.dataset.sources, strict=True):
+        datasets = zip(self.config.train.data or [], self.dataset.sources, self._langs, strict=True)
+        for entry, source, lang in datasets:
             if source.env_args is None or not entry.eval:
                 continue
             env_args = merge(source.env_args, experiment.env_meta_update_dict)
@@ -272,10 +295,12 @@ class Trainer:
                 env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
             if experiment.env:
                 env_args["env_name"] = experiment.env
-            if entry.lang in self.instructions:
-                env_args["lang"] = entry.lang
-            name = entry.key or env_args["env_name"]
-            if environments.setdefault(name, env_args) != env_args:
+            env_args.pop("lang", None)  # of whoever recorded it
+            if lang in self.instructions:
+                env_args["lang"] = lang
+            name = entry.key or env_args.get("env_name", "")
+            clashes = environments.setdefault(name, env_args) != env_args
+            if clashes and experiment.rollout.enabled:
                 raise ValueError(
                     f"train.data: {source.path} was recorded in another environment {name!r}, or "
                     "with another instruction, than a dataset before it; give each entry a key of "

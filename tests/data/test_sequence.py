@@ -138,6 +138,20 @@ def test_memory_is_that_of_the_data(demos):
     assert sizes.pop() == 18 * 4 * (3 + 2 + 2 + 1 + 1)
 
 
+def test_only_the_next_obs_that_the_file_lacks_are_derived(tmp_path):
+    path = write_demos(tmp_path / "demos.hdf5", lengths=(5, 4), next_obs=True)
+    with h5py.File(path, "r+") as file:
+        for demo in file["data"].values():
+            del demo["next_obs/speed"]
+            stored = demo["next_obs/position"][()]
+            speed = demo["obs/speed"][()]
+    item = SequenceDataset(path, KEYS, goal_mode="last")[7]  # the last but one of the second
+    np.testing.assert_allclose(item["next_obs"]["position"][0], stored[2].astype("f4"))
+    np.testing.assert_allclose(item["next_obs"]["speed"][0], speed[3].astype("f4"))
+    np.testing.assert_allclose(item["goal_obs"]["position"], stored[3].astype("f4"))
+    np.testing.assert_allclose(item["goal_obs"]["speed"], speed[3].astype("f4"))
+
+
 def test_missing_next_obs_is_said_once(demos, caplog):
     with caplog.at_level(logging.INFO):
         dataset = SequenceDataset(demos, KEYS)

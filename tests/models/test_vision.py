@@ -103,8 +103,10 @@ def test_film_without_a_change_is_the_plain_network():
     images = torch.rand(2, 3, 40, 40)
     plain = torch.nn.Sequential(backbone.stem, *backbone.blocks)
     torch.testing.assert_close(backbone(images, torch.randn(2, 6)), plain(images))
-    torch.nn.init.constant_(backbone.films[-1].bias[:512], 3.0)  # the last shift
-    torch.testing.assert_close(backbone(images, torch.randn(2, 6)), plain(images) + 3.0)
+    with torch.no_grad():  # shifts come first, then scales
+        backbone.films[-1].bias[:512] = 3.0
+        backbone.films[-1].bias[512:] = 0.5
+    torch.testing.assert_close(backbone(images, torch.randn(2, 6)), 1.5 * plain(images) + 3.0)
 
 
 def test_language_is_a_feature_where_no_image_core_sees_it():
@@ -232,11 +234,12 @@ def test_a_backbone_of_a_users_own_is_named_by_its_dotted_path(tmp_path, monkeyp
         "from torch import nn\n"
         "from offrl.registry import BACKBONES\n"
         "@BACKBONES.register('one_pixel')\n"
-        "def one_pixel(input_channel=3):\n"
-        "    return nn.AdaptiveAvgPool2d(1)\n"
+        "def one_pixel(input_channel=3, size_of_my_pixel=1):\n"
+        "    return nn.AdaptiveAvgPool2d(size_of_my_pixel)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    core = VisualCore((3, 9, 9), "my_cameras.one_pixel", pool_class=None, feature_dimension=None)
-    assert core(torch.ones(2, 3, 9, 9)).tolist() == [[1.0] * 3] * 2
+    options = {"pool_class": None, "feature_dimension": None}
+    core = VisualCore((3, 9, 9), "my_cameras.one_pixel", {"size_of_my_pixel": 2}, **options)
+    assert core(torch.ones(2, 3, 9, 9)).tolist() == [[1.0] * 12] * 2
     with pytest.raises(ValueError, match="unknown image backbone 'my_cameras.none'. There is no"):
         VisualCore((3, 9, 9), "my_cameras.none")

@@ -40,7 +40,7 @@ def trainer(small_config, demos):
 def test_the_environment_gives_the_goal_of_each_episode(trainer):
     trainer = trainer(GOAL_ENV)
     policy = RolloutPolicy(trainer.algo)
-    requests = [EpisodeRequest(seed, horizon=6, goal=True) for seed in range(4)]
+    requests = [EpisodeRequest(seed, horizon=6) for seed in range(4)]
     with EnvPool(GOAL_ENV, 2) as pool:
         results = sorted(evaluate(policy, pool, requests), key=lambda r: r.request.seed)
     assert all(r.error is None for r in results)
@@ -49,6 +49,8 @@ def test_the_environment_gives_the_goal_of_each_episode(trainer):
 
     other = {0: {"position": np.full(3, 5.0)}}
     obs = {0: {"position": np.zeros(3), "speed": np.zeros(2)}}
+    with pytest.raises(ValueError, match="environment 0: no goal was given"):
+        policy.act(obs, {1: {"position": np.zeros(3)}})
     actions = []
     for goal in ({0: {"position": np.zeros(3)}}, other):
         policy.start_episode(seed=0)
@@ -56,8 +58,9 @@ def test_the_environment_gives_the_goal_of_each_episode(trainer):
     assert not np.allclose(*actions)
 
 
-def test_training_evaluates_with_goals(trainer):
-    trainer = trainer(GOAL_ENV)
+@pytest.mark.parametrize("name", ["GoalToy-v0", "WrappedGoalToy-v0"])
+def test_training_evaluates_with_goals(trainer, name):
+    trainer = trainer(toy_args() | {"env_name": f"toy_env:{name}"})
     evaluator = Evaluator(trainer)
     try:
         (logs,) = (r["logs"] for r in evaluator(trainer()) if r["type"] == "rollout")

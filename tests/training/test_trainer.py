@@ -1,8 +1,11 @@
+import json
 import math
 
 import h5py
 import pytest
 import torch
+from conftest import write_demos
+from toy_env import toy_args
 
 from offrl import Trainer
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
@@ -123,6 +126,9 @@ def test_training_starts_from_given_weights(small_config, tmp_path):
     assert same(weights(first), weights(second)) and second.epoch == 0
 
 
+CONVOLUTIONS = {"core_kwargs": {"conv_kwargs": {"kernel_size": [2]}}}
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -147,11 +153,45 @@ def test_training_starts_from_given_weights(small_config, tmp_path):
             {"observation": {"modalities": {"subgoal": {"low_dim": ["speed"]}}}},
             "modalities.subgoal: bc uses no subgoals",
         ),
+        ({"train": {"action_keys": ["rewards"]}}, "says nothing about the action key 'rewards'"),
+        (
+            {"train": {"action_config": {"actions": {"format": "rot_6d"}}}},
+            "actions.format: rot_6d has six numbers, but actions in .* has 2",
+        ),
+        (
+            {"observation": {"encoder": {"low_dim": {"obs_randomizer_class": "CropRandomizer"}}}},
+            r"'position': observation.encoder.low_dim does not work for shape \[3\]",
+        ),
+        (
+            {"observation": {"encoder": {"low_dim": {"core_class": "ScanCore"} | CONVOLUTIONS}}},
+            "observation.encoder.low_dim does not work",
+        ),
+        ({"train": {"pad_frame_stack": False, "frame_stack": 9}}, "demo_0 has 5 steps, too few"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_at_once(small_config, overrides, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         Trainer(small_config(overrides))
+
+
+def test_the_action_that_is_too_large_is_named(small_config, demos, caplog):
+    with h5py.File(demos, "r+") as file:
+        for demo in file["data"].values():
+            demo["turns"] = 3.0 * demo["actions"][()]
+    scaled = {"normalization": "min_max"}
+    train = {"action_keys": ["actions", "turns"], "action_config": {"actions": scaled, "turns": {}}}
+    Trainer(small_config({"train": train}))
+    assert "turns reach 2." in caplog.text and "action_config.turns.normalization" in caplog.text
+
+
+def test_without_evaluation_environments_may_clash(small_config, demos, tmp_path):
+    other = tmp_path / "other.hdf5"
+    write_demos(demos, env_args=json.dumps(toy_args()))
+    write_demos(other, env_args=json.dumps(toy_args(slow=0.1)))
+    train = {"data": [str(demos), str(other)]}
+    Trainer(small_config({"train": train}))
+    with pytest.raises(ValueError, match="other.hdf5 was recorded in another environment"):
+        Trainer(small_config({"train": train, "experiment": {"rollout": {"enabled": True}}}))
 
 
 def test_nan_in_the_data_is_refused(small_config, demos):
