@@ -77,3 +77,15 @@ def small_config(demos, tmp_path):
         return config_factory(algo_name, merge(merge(small, paths), overrides or {}))
 
     return make
+
+
+def train_completely(trainer):
+    """All records of a training with its evaluations, logs and checkpoints."""
+    from offrl.training import Checkpointer, Evaluator, Logger
+
+    evaluator, logger = Evaluator(trainer), Logger(trainer)
+    try:
+        return list(Checkpointer(trainer)(logger(evaluator(trainer()))))
+    finally:
+        evaluator.close()
+        logger.close()

@@ -6,13 +6,13 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from conftest import write_demos
+from conftest import train_completely, write_demos
 from toy_env import toy_args
 
 from offrl import Trainer, language, policy_from_checkpoint
 from offrl.__main__ import main
 from offrl.data.sequence import SequenceDataset
-from offrl.training import Checkpointer, Evaluator, Logger
+from offrl.training import Checkpointer
 
 SENTENCES = ("walk home", "run away")
 
@@ -102,17 +102,12 @@ def test_constants_are_those_of_their_file(tmp_path):
 
 def test_a_policy_learns_from_instructions_and_keeps_them(clip, config, monkeypatch, tmp_path):
     trainer = Trainer(config())
-    evaluator, logger = Evaluator(trainer), Logger(trainer)
     seen = []
     act = trainer.algo.act
     monkeypatch.setattr(
         trainer.algo, "act", lambda obs, *rest: (seen.append(obs["lang_emb"]), act(obs, *rest))[1]
     )
-    try:
-        records = list(Checkpointer(trainer)(logger(evaluator(trainer()))))
-    finally:
-        evaluator.close()
-        logger.close()
+    records = train_completely(trainer)
     assert [r["env"] for r in records if r["type"] == "env_rollout"] == ["one", "two"]
     expected = [torch.from_numpy(x) for x in language.embed(SENTENCES).values()]
     first, last = (batch[batch.abs().sum((1, 2)) > 0][0, 0] for batch in (seen[0], seen[-1]))
@@ -191,11 +186,7 @@ def test_a_stored_embedding_needs_no_model(small_config, demos):
     trainer = Trainer(config)
     assert trainer.dataset.obs_shapes == {"lang_emb": (5,)}
     assert trainer.dataset.get_obs_normalization_stats() == {}
-    evaluator = Evaluator(trainer)
-    try:
-        (logs,) = (r["logs"] for r in evaluator(trainer()) if r["type"] == "rollout")
-    finally:
-        evaluator.close()
+    (logs,) = (r["logs"] for r in train_completely(trainer) if r["type"] == "rollout")
     assert logs["n"] == 2
     policy, _ = policy_from_checkpoint(ckpt_dict=trainer.state())
     assert policy.instruction.tolist() == [1.0] * 5

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import write_demos
+from conftest import train_completely, write_demos
 from toy_env import toy_args
 
 from offrl import RolloutPolicy, Trainer
@@ -61,11 +61,7 @@ def test_the_environment_gives_the_goal_of_each_episode(trainer):
 @pytest.mark.parametrize("name", ["GoalToy-v0", "WrappedGoalToy-v0"])
 def test_training_evaluates_with_goals(trainer, name):
     trainer = trainer(toy_args() | {"env_name": f"toy_env:{name}"})
-    evaluator = Evaluator(trainer)
-    try:
-        (logs,) = (r["logs"] for r in evaluator(trainer()) if r["type"] == "rollout")
-    finally:
-        evaluator.close()
+    (logs,) = (r["logs"] for r in train_completely(trainer) if r["type"] == "rollout")
     assert logs["n"] == 4 and logs["Crashed"] == 0
     assert all(torch.isfinite(p).all() for p in trainer.algo.nets.parameters())
 

@@ -6,13 +6,12 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from conftest import write_demos
+from conftest import train_completely, write_demos
 from toy_env import toy_args
 
 from offrl import Trainer, policy_from_checkpoint
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
-from offrl.training import Checkpointer, Evaluator, Logger
 
 KEYS = ["position", "speed"]
 
@@ -103,12 +102,7 @@ def test_each_dataset_has_its_environment(small_config, files):
         {"experiment": {"rollout": rollout, "render_video": False}, "train": {"data": data}}
     )
     trainer = Trainer(config)
-    evaluator, logger = Evaluator(trainer), Logger(trainer)
-    try:
-        records = list(Checkpointer(trainer)(logger(evaluator(trainer()))))
-    finally:
-        evaluator.close()
-        logger.close()
+    records = train_completely(trainer)
     assert [r["env"] for r in records if r["type"] == "env_rollout"] == ["near", "far"]
     (overall,) = (r["logs"] for r in records if r["type"] == "rollout")
     assert overall["n"] == 6

@@ -8,6 +8,7 @@ import os
 import h5py
 import pytest
 import torch
+from conftest import train_completely
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_env import toy_args
 
@@ -35,12 +36,7 @@ def toy_config(small_config, demos):
 
 def run_all(config, run=None):
     trainer = Trainer(config, run)
-    evaluator, logger = Evaluator(trainer), Logger(trainer)
-    try:
-        return trainer, list(Checkpointer(trainer)(logger(evaluator(trainer()))))
-    finally:
-        evaluator.close()
-        logger.close()
+    return trainer, train_completely(trainer)
 
 
 def test_the_evaluator_inserts_its_records_before_the_epochs_end(toy_config):
