@@ -15,9 +15,9 @@ T = TypeVar("T")
 class Registry:
     """Names and what they stand for.
 
-    A dotted name that nobody registered yet is a user's own module, and a plain one, in a registry
-    with a ``package``, is ``<package>.<name>``; importing it is expected to register the last part
-    of the name.
+    A dotted name that nobody registered yet is in a module of a user's own, ``module.name``, or is
+    that module; a plain one, in a registry with a ``package``, is ``<package>.<name>``. Importing
+    the module is expected to register the last part of the name.
     """
 
     def __init__(self, kind: str, package: str | None = None):
@@ -44,7 +44,10 @@ class Registry:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             if "." in name:
-                hint = " There is no such module here or among the installed packages."
+                module = name.rpartition(".")[0]
+                hint = (
+                    f" There is no module {name} or {module} here or among the installed packages."
+                )
             raise ValueError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}.")
         return self._entries[key]
 
@@ -58,9 +61,9 @@ class Registry:
         taken = [inspect.signature(other).parameters for other in self._entries.values()]
         strange = [o for o in options if not any(o in others for others in taken)]
         if strange:
-            raise ValueError(
-                f"{self.kind} {name}: takes no {strange[0]!r}; it takes {', '.join(own)}"
-            )
+            close = difflib.get_close_matches(strange[0], own, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(own)}"
+            raise ValueError(f"{self.kind} {name}: takes no {strange[0]!r}; {hint}")
         return entry(*args, **{key: v for key, v in options.items() if key in own})
 
     def names(self) -> list[str]:
@@ -72,23 +75,28 @@ class Registry:
 
     def _import(self, name: str) -> bool:
         """Import the module that should register ``name``; whether there is one."""
-        module = name if "." in name else f"{self.package}.{name}"
-        try:
-            importlib.import_module(module)
-        except (ImportError, SyntaxError) as error:
-            # "There is no such module" means an unknown name; a module that exists and cannot be
-            # imported is the user's to see.
-            missing = getattr(error, "name", None) if type(error) is ModuleNotFoundError else None
-            if missing and (module == missing or module.startswith(f"{missing}.")):
-                return False
-            raise ValueError(f"{self.kind} {name!r}: importing {module} failed: {error}") from error
-        key = name.rpartition(".")[2]
-        if "." in name and key not in self._entries:
-            raise ValueError(
-                f"{self.kind} {name!r}: {module} was imported but registers no {self.kind} "
-                f"{key!r}; name it so where it registers"
-            )
-        return True
+        folder, _, key = name.rpartition(".")
+        for module in (name, folder) if folder else (f"{self.package}.{name}",):
+            try:
+                importlib.import_module(module)
+            except (ImportError, SyntaxError) as error:
+                # That there is no such module means an unknown name; one that exists and cannot be
+                # imported is the user's to see.
+                absent = (
+                    getattr(error, "name", None) if type(error) is ModuleNotFoundError else None
+                )
+                if absent and (module == absent or module.startswith(f"{absent}.")):
+                    continue
+                raise ValueError(
+                    f"{self.kind} {name!r}: importing {module} failed: {error}"
+                ) from error
+            if folder and key not in self._entries:
+                raise ValueError(
+                    f"{self.kind} {name!r}: {module} was imported but registers no {self.kind} "
+                    f"{key!r}; name it so where it registers"
+                )
+            return True
+        return False
 
 
 ALGOS = Registry("algorithm", package="offrl.algos")

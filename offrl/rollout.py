@@ -62,7 +62,14 @@ class RolloutPolicy:
         self, obs: Mapping[str, np.ndarray], goal: Mapping[str, np.ndarray] | None = None
     ) -> np.ndarray:
         """``{key: [...]}`` of one environment to an action ``[A]``."""
-        return self.act({0: obs}, None if goal is None else {0: goal})[0]
+        action = self.act({0: obs}, None if goal is None else {0: goal})[0]
+        if not np.isfinite(action).all():  # nothing that a robot should get
+            bad = [key for key, x in self._frames[0][-1].items() if not np.isfinite(x).all()]
+            raise ValueError(
+                f"the action is NaN or infinite ({', '.join(bad) or 'no observation'} is): "
+                f"{action}; call start_episode() before going on"
+            )
+        return action
 
     def act(
         self,
@@ -89,6 +96,8 @@ class RolloutPolicy:
         envs = env_by_row.items()
         obs = self._batch({row: self._stack(env, obs_by_env[env]) for row, env in envs})
         goal = None
+        if goal_by_env is None and self.needs_goal:
+            raise ValueError("this policy is conditioned on a goal: call policy(obs, goal)")
         if goal_by_env is not None:
             without = [env for env in env_by_row.values() if goal_by_env.get(env) is None]
             if without:
@@ -121,9 +130,10 @@ class RolloutPolicy:
         missing = [key for key in self.policy.obs_spec.keys(group) if key not in obs]
         if missing:
             hint = " (set policy.instruction, or --lang)" if LANGUAGE in missing else ""
+            what = "observation" if group == "obs" else group
             raise ValueError(
-                f"the policy needs the observation {', '.join(missing)}{hint}; the environment "
-                f"gave {', '.join(sorted(obs))}"
+                f"the policy needs the {what} {', '.join(missing)}{hint}; the environment gave "
+                f"{', '.join(sorted(obs))}"
             )
         # Copies: drivers reuse their buffers.
         selected = {k: np.array(obs[k], ndmin=1) for k in self.policy.obs_spec.keys(group)}

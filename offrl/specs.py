@@ -112,10 +112,11 @@ class ObsSpec:
     def check_shapes(self, stored: Mapping[str, Sequence[int]], group: str) -> None:
         """``ValueError`` if an observation has another shape than the networks were made for."""
         for key, spec in self.groups.get(group, {}).items():
-            if MODALITIES[spec.modality]().shape(stored[key]) != spec.shape:
+            shape = _processed_shape(key, spec.modality, stored[key])
+            if shape != spec.shape:
                 raise ValueError(
-                    f"observation {key!r}: of shape {list(stored[key])}, but the policy was made "
-                    f"for {list(spec.shape)}"
+                    f"observation {key!r}: of shape {list(shape)}, but the policy was made for "
+                    f"{list(spec.shape)}"
                 )
 
     def process(self, obs: Mapping[str, Any], group: str) -> dict[str, Any]:
@@ -144,11 +145,15 @@ def processed_shapes(
     shapes = {}
     for modality_of in modalities(config).values():
         for key, modality in modality_of.items():
-            try:
-                shapes[key] = MODALITIES[modality]().shape(stored[key])
-            except ValueError as error:
-                raise ValueError(f"observation {key!r} ({modality}): {error}") from None
+            shapes[key] = _processed_shape(key, modality, stored[key])
     return shapes
+
+
+def _processed_shape(key: str, modality: str, stored: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return MODALITIES[modality]().shape(stored)
+    except ValueError as error:
+        raise ValueError(f"observation {key!r} ({modality}): {error}") from None
 
 
 def _encoder(config: ObservationConfig, modality: str) -> EncoderConfig:

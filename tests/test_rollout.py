@@ -102,6 +102,13 @@ def test_a_summary_leaves_out_what_could_not_be_run():
     assert summarize(results[2:]) == {"n": 0, "Crashed": 1}
 
 
+def test_an_action_that_is_not_finite_never_leaves_the_policy(policy):
+    policy.start_episode()
+    obs = {"position": np.array([0.0, np.nan, 0.0]), "speed": np.zeros(2)}
+    with pytest.raises(ValueError, match=r"action is NaN or infinite \(position is\)"):
+        policy(obs)
+
+
 def test_a_driver_may_reuse_its_buffers(small_config):
     trainer = Trainer(small_config({"train": {"frame_stack": 3}}))
     buffer = {"position": np.zeros(3), "speed": np.zeros(2)}

@@ -256,10 +256,8 @@ class EnvPool:
         """Take one step; ``ValueError`` if environment and policy do not go together."""
         for result in self.run([EpisodeRequest(seed=0, horizon=1)], policy):
             if result.error:
-                raise ValueError(
-                    f"the environment {self.env_args.get('env_name')!r} does not work: "
-                    f"{result.error}"
-                )
+                name = self.env_args.get("env_name")
+                raise ValueError(f"the environment {name!r}: {result.error}")
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
         """Results in the order in which episodes end."""

@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", required=True, help="HDF5 file with states and model_file")
     parser.add_argument("--output", required=True, help="the HDF5 file to write")
     parser.add_argument("--cameras", nargs="+", default=["agentview"], help="(default: agentview)")
+    parser.add_argument("--depth", action="store_true", help="depth maps as well")
     parser.add_argument("--size", type=count, default=84, help="height and width (default: 84)")
     parser.add_argument("--filter-key", help="only the demonstrations of mask/FILTER_KEY")
     parser.add_argument("--n", type=count, help="only the first n of them")
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     with DemoFile(find_file(args.dataset)) as file:
         if file.env_args is None:
             raise ValueError(f"{file.path}: names no environment (env_args) to render")
-        env_args = with_cameras(file.env_args, args.cameras, args.size)
+        env_args = with_cameras(file.env_args, args.cameras, args.size, args.depth)
         demos = file.demos(args.filter_key, args.n)
         env = make_env(env_args)
         with DemoWriter(args.output, env_args) as writer:
@@ -50,11 +51,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def with_cameras(env_args: Mapping[str, Any], cameras: list[str], size: int) -> dict[str, Any]:
+def with_cameras(
+    env_args: Mapping[str, Any], cameras: list[str], size: int, depth: bool
+) -> dict[str, Any]:
     kwargs = {
         "use_camera_obs": True,
         "has_offscreen_renderer": True,
         "camera_names": cameras,
+        "camera_depths": depth,
         "camera_heights": size,
         "camera_widths": size,
     }

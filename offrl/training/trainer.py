@@ -51,7 +51,10 @@ class Trainer:
         if self._resumes:
             config.experiment.ckpt_path = None  # its weights have been overtaken
         if config.experiment.ckpt_path is not None:
-            config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
+            try:
+                config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
+            except FileNotFoundError as error:
+                raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
         seed_everything(config.train.seed)
         self.config = config
         self._langs = [entry.lang for entry in config.train.data]
@@ -71,7 +74,10 @@ class Trainer:
             self.valid_loader = self._make_valid_loader()
         if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
             config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
-        self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
+        try:
+            self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
+        except ValueError as error:
+            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
         self.environments = self._evaluation_environments()
         data = fingerprint(source.path for source in self.dataset.sources)
         if run is not None and config.meta.provenance.get("dataset_fingerprint", data) != data:

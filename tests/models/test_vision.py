@@ -220,26 +220,36 @@ def test_arguments_of_others_are_left_out_and_of_none_are_errors():
     KeyEncoder(ObsKey("rgb", (3, 8, 8), config), core_relu=True)
     for kwargs, words in (
         ({"backbone_kwargs": {"pretraned": True}}, "ResNet18Conv: takes no 'pretraned'"),
-        ({"backbone": "ShallowConv"}, "VisualCore: takes no 'backbone'; it takes .*backbone_class"),
+        (
+            {"backbone": "ShallowConv"},
+            "VisualCore: takes no 'backbone'; did you mean backbone_class",
+        ),
     ):
         config = EncoderConfig(core_class="VisualCore", core_kwargs=kwargs)
         with pytest.raises(ValueError, match=words):
             KeyEncoder(ObsKey("rgb", (3, 32, 32), config), core_relu=True)
 
 
-def test_a_backbone_of_a_users_own_is_named_by_its_dotted_path(tmp_path, monkeypatch):
-    (tmp_path / "my_cameras").mkdir()
-    (tmp_path / "my_cameras/__init__.py").write_text("")
-    (tmp_path / "my_cameras/one_pixel.py").write_text(
+def test_parts_of_a_users_own_are_named_by_their_dotted_path(tmp_path, monkeypatch):
+    (tmp_path / "my_nets.py").write_text(
         "from torch import nn\n"
-        "from offrl.registry import BACKBONES\n"
+        "from offrl.registry import BACKBONES, CORES\n"
         "@BACKBONES.register('one_pixel')\n"
         "def one_pixel(input_channel=3, size_of_my_pixel=1):\n"
         "    return nn.AdaptiveAvgPool2d(size_of_my_pixel)\n"
+        "@CORES.register('anything')\n"
+        "def anything(input_shape, **options):\n"
+        "    core = nn.Flatten()\n"
+        "    core.output_dim = options['size_of_my_output']\n"
+        "    return core\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     options = {"pool_class": None, "feature_dimension": None}
-    core = VisualCore((3, 9, 9), "my_cameras.one_pixel", {"size_of_my_pixel": 2}, **options)
+    core = VisualCore((3, 9, 9), "my_nets.one_pixel", {"size_of_my_pixel": 2}, **options)
     assert core(torch.ones(2, 3, 9, 9)).tolist() == [[1.0] * 12] * 2
-    with pytest.raises(ValueError, match="unknown image backbone 'my_cameras.none'. There is no"):
-        VisualCore((3, 9, 9), "my_cameras.none")
+    config = EncoderConfig(core_class="my_nets.anything", core_kwargs={"size_of_my_output": 4})
+    assert KeyEncoder(ObsKey("low_dim", (4,), config), core_relu=True).output_dim == 4
+    with pytest.raises(ValueError, match="my_nets was imported but registers no image backbone"):
+        VisualCore((3, 9, 9), "my_nets.two_pixels")
+    with pytest.raises(ValueError, match="no module your_nets.pixel or your_nets here"):
+        VisualCore((3, 9, 9), "your_nets.pixel")

@@ -86,7 +86,14 @@ def test_a_recording_that_fails_leaves_no_file(tmp_path):
 
 def test_an_environment_that_is_not_there_fails(checkpoint, capsys):
     assert evaluate(checkpoint, "--env", "toy_env:Missing-v0") == 1
-    assert "does not work" in capsys.readouterr().err
+    assert "the environment 'toy_env:Missing-v0'" in capsys.readouterr().err
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path):
+    (tmp_path / "offrl").mkdir()
+    command = [sys.executable, "-c", "import offrl; print(offrl.__version__)"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_training_survives_simulators_that_do_not(toy_config, caplog):
 
 def test_an_environment_that_cannot_be_made_stops_before_training(toy_config):
     overrides = {"experiment": {"env_meta_update_dict": toy_args(broken=True)}}
-    with pytest.raises(ValueError, match="does not work.*rollout.enabled=false"):
+    with pytest.raises(ValueError, match="Toy-v0.*rollout.enabled=false"):
         run_all(toy_config(overrides))
 
 
