@@ -7,8 +7,8 @@ setup(
     long_description=open("README.md", encoding="utf-8").read(),
     long_description_content_type="text/markdown",
     license="MIT",
-    # Said aloud, so that an editable installation is a plain path: the folder that a clone is in may
-    # be called offrl, too, and would else hide the package from scripts beside it.
+    # Said aloud, so that an editable installation is a plain path: a clone's folder may be called
+    # offrl, too, and would else hide the package from scripts beside it.
     package_dir={"": "."},
     packages=find_packages(include=["offrl", "offrl.*"]),
     python_requires=">=3.10,<3.13",
