@@ -241,10 +241,11 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         for name in ("obs_normalization_stats", "action_normalization_stats")
         if content[name]
     }
+    shapes = content["shape_metadata"]["all_shapes"]
     if "obs_normalization_stats" in statistics:  # robomimic wants some for every observation
         import numpy as np
 
-        for key, shape in content["shape_metadata"]["all_shapes"].items():
+        for key, shape in shapes.items():
             identity = {"offset": np.zeros((1, *shape)), "scale": np.ones((1, *shape))}
             plain = {kind: value.tolist() for kind, value in identity.items()}
             statistics["obs_normalization_stats"].setdefault(key, plain)
@@ -259,7 +260,8 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         "config": content["config"],
         "algo_name": content["algo_name"],
         "env_metadata": content["env_metadata"],
-        "shape_metadata": content["shape_metadata"],
+        # robomimic joins the observations in the order of this map.
+        "shape_metadata": content["shape_metadata"] | {"all_shapes": dict(sorted(shapes.items()))},
         "variable_state": {
             "epoch": state["epoch"],
             "best_valid_loss": state.get("best_valid_loss"),

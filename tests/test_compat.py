@@ -148,7 +148,13 @@ def test_weights_of_another_architecture_are_named(tmp_path):
 def test_an_exported_checkpoint_is_robomimics_and_acts_the_same(small_config, tmp_path, switch):
     algo = {"gmm": {"enabled": True}, **switch}
     trainer = Trainer(
-        small_config({"algo": algo, "train": {"hdf5_normalize_obs": True, "seq_length": 3}})
+        small_config(
+            {
+                "algo": algo,
+                "train": {"hdf5_normalize_obs": True, "seq_length": 3},
+                "observation": {"modalities": {"obs": {"low_dim": ["speed", "position"]}}},
+            }
+        )
     )
     list(Checkpointer(trainer)(trainer()))
     source, target = str(trainer.run.last_checkpoint), str(tmp_path / "theirs.pth")
@@ -159,6 +165,7 @@ def test_an_exported_checkpoint_is_robomimics_and_acts_the_same(small_config, tm
     assert theirs["model"].keys() == robomimic_checkpoint()["model"].keys()
     ours, back = (policy_from_checkpoint(p, device="cpu")[0].policy for p in (source, target))
     assert theirs["model"]["nets"].keys() == weights_to_robomimic(ours.nets).keys()
+    assert list(theirs["shape_metadata"]["all_shapes"]) == ["position", "speed"]
     obs = {"position": torch.randn(2, 4, 3), "speed": torch.randn(2, 4, 2)}
     first, second = (policy.action_distribution(obs)[0].mean for policy in (ours, back))
     assert torch.equal(first, second)
