@@ -304,8 +304,11 @@ def without_pretrained(config: Config) -> Config:
     """A copy whose image backbones fetch no weights, where others are about to be loaded."""
     config = config.model_copy(deep=True)
     for encoder in config.observation.encoder.values():
-        backbone = encoder.core_kwargs.get("backbone_kwargs") or {}
-        encoder.core_kwargs["backbone_kwargs"] = {**backbone, "pretrained": False}
+        options = encoder.core_kwargs.get("backbone_kwargs") or {}
+        backbone = encoder.core_kwargs.get("backbone_class") or ""
+        may_fetch = backbone and "." not in backbone  # not one of a user's own
+        if may_fetch or options.get("pretrained"):
+            encoder.core_kwargs["backbone_kwargs"] = {**options, "pretrained": False}
     return config
 
 

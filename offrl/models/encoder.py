@@ -82,8 +82,8 @@ class KeyEncoder(nn.Module):
                 shape = self.randomizers[-1].plain(torch.zeros(1, *shape)).shape[1:]
         self.output_dim = prod(shape)
         if config.core_class is not None:
-            options = {**config.core_kwargs, "language_dim": language_dim}
-            self.core = CORES.build(config.core_class, shape, **options)
+            options = {} if language_dim is None else {"language_dim": language_dim}
+            self.core = CORES.build(config.core_class, shape, **config.core_kwargs, **options)
             self.output_dim = self.core.output_dim
         self.sees_language = getattr(self.core, "sees_language", False)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from offrl import algo_factory, policy_from_checkpoint
 from offrl.models.pretrained import R3MImages, mvp_conv, r3m_conv
 from offrl.models.resnet import resnet
 from offrl.models.vision import VisualCore
@@ -81,3 +82,30 @@ def test_wrong_options_are_named(packages):
         r3m_conv(r3m_model_class="resnet99")
     with pytest.raises(ValueError, match="MVPConv: for images of 3 channels, not 1"):
         mvp_conv(input_channel=1)
+
+
+def test_a_policy_with_r3m_is_deployed_without_its_package(packages, monkeypatch, small_config):
+    with_images = {
+        "core_class": "VisualCore",
+        "core_kwargs": {"backbone_class": "R3MConv", "pool_class": None},
+    }
+    overrides = {
+        "observation": {
+            "modalities": {"obs": {"low_dim": ["speed"], "rgb": ["image"]}},
+            "encoder": {"rgb": with_images},
+        }
+    }
+    config = small_config(overrides)
+    shapes = {"speed": (2,), "image": (3, 40, 40)}
+    nets = algo_factory("bc", config, shapes, 2, "cpu").nets.state_dict()
+    monkeypatch.delitem(sys.modules, "r3m")
+    content = {
+        "model": {"nets": nets},
+        "config": config.dump(),
+        "algo_name": "bc",
+        "shape_metadata": {"all_shapes": shapes, "ac_dim": 2},
+        "provenance": {},
+    }
+    policy, _ = policy_from_checkpoint(ckpt_dict=content)
+    loaded = policy.policy.nets.state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in nets.items())
