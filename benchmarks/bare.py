@@ -40,6 +40,43 @@ class BareMixture(nn.Module):
         return -torch.logsumexp(self.logits(features).log_softmax(-1) + log_prob, dim=-1).mean()
 
 
+class BareGMM(nn.Module):
+    """Two layers of 1024, five Gaussians."""
+
+    def __init__(self, obs_dim: int, ac_dim: int, linear: type[nn.Linear] = nn.Linear):
+        super().__init__()
+        layers = [linear(obs_dim, 1024), nn.ReLU(), linear(1024, 1024), nn.ReLU()]
+        self.net, self.head = nn.Sequential(*layers), BareMixture(1024, ac_dim, linear)
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        return self.head(self.net(obs), actions)
+
+
+class BareVAE(nn.Module):
+    """Encoder and decoder of 300 and 400, a latent of 14, the prior N(0, 1)."""
+
+    def __init__(self, obs_dim: int, ac_dim: int, linear: type[nn.Linear] = nn.Linear):
+        super().__init__()
+
+        def net(size: int) -> nn.Sequential:
+            return nn.Sequential(linear(size, 300), nn.ReLU(), linear(300, 400), nn.ReLU())
+
+        self.encoder, self.mean, self.logvar = (
+            net(obs_dim + ac_dim),
+            linear(400, 14),
+            linear(400, 14),
+        )
+        self.decoder, self.action = net(obs_dim + 14), linear(400, ac_dim)
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        features = self.encoder(torch.cat([actions, obs], dim=-1))
+        mean, logvar = self.mean(features), self.logvar(features)
+        z = mean + (0.5 * logvar).exp() * torch.randn_like(mean)
+        decoded = torch.tanh(self.action(self.decoder(torch.cat([z, obs], dim=-1))))
+        kl = 0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(-1).mean()
+        return F.mse_loss(decoded, actions) + kl
+
+
 class BareRNN(nn.Module):
     """LSTM of 2 x 400, five Gaussians."""
 

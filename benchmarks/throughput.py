@@ -31,7 +31,7 @@ from unittest.mock import MagicMock
 import h5py
 import numpy as np
 import torch
-from bare import BareMLP, BareRNN, BareTransformer
+from bare import BareGMM, BareMLP, BareRNN, BareTransformer, BareVAE
 from measure import alternate, machine, markdown, ratio, timed
 from torch import nn
 
@@ -70,6 +70,8 @@ class Policy:
 GMM = {"actor_layer_dims": [], "gmm": {"enabled": True}}
 POLICIES = {
     "mlp": Policy("MLP (1024, 1024)", BareMLP, {}, {}),
+    "gmm": Policy("GMM (MLP 1024, 1024)", BareGMM, {"gmm": {"enabled": True}}, {}),
+    "vae": Policy("VAE (300, 400), N(0, 1)", BareVAE, {"vae": {"enabled": True}}, {}),
     "rnn_gmm": Policy(
         "RNN-GMM (LSTM 2 x 400, windows of 10)",
         BareRNN,
@@ -208,7 +210,7 @@ def robomimic_epoch(config: Config, policy: Policy) -> Callable[[], object]:
         theirs.train.batch_size = config.train.batch_size
         theirs.algo.actor_layer_dims = config.algo["actor_layer_dims"]
         theirs.train.update(policy.train)
-        for section in ("gmm", "rnn", "transformer"):
+        for section in ("gmm", "vae", "rnn", "transformer"):
             theirs.algo[section].update(policy.algo.get(section, {}))
     obs_utils.initialize_obs_utils_with_config(theirs)
     shapes = file_utils.get_shape_metadata_from_dataset(

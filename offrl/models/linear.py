@@ -15,13 +15,19 @@ from torch.autograd import Function
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
+# Multiplications (rows x inputs x outputs) from which on its kernels pay for being called from
+# Python, see docs/benchmarks.md.
+SMALLEST = 2**25
+
 
 class Linear(nn.Linear):
     """``y = x W^T + b``, ``[..., input_dim]`` to ``[..., output_dim]``."""
 
     def forward(self, input: Tensor) -> Tensor:
         is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # others must read it
-        if is_traced or not (HAS_ONEDNN and _is_plain(input) and _is_plain(self.weight)):
+        if is_traced or input.numel() * self.out_features < SMALLEST:
+            return super().forward(input)
+        if not (HAS_ONEDNN and _is_plain(input) and _is_plain(self.weight)):
             return super().forward(input)
         rows = input.reshape(-1, self.in_features)
         output = _OneDNNLinear.apply(rows, self.weight, self.bias)

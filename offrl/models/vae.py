@@ -148,7 +148,7 @@ class GaussianPrior(Prior):
         return own - torch.logsumexp(self._log_weights(prior) + modes, dim=-1)
 
     def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
-        return {"variance": posterior["logvar"].exp().mean(-1)}
+        return {"variance": posterior["logvar"].detach().exp().mean(-1)}
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
         steps = next(iter(obs.values()))

@@ -12,6 +12,13 @@ from offrl.models.linear import Linear
 SIZES = st.integers(1, 40)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_products_go_to_onednn_too():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "SMALLEST", 0)
+        yield
+
+
 def pair(size_in: int, size_out: int, bias: bool = True) -> tuple[Linear, nn.Linear]:
     ours, theirs = Linear(size_in, size_out, bias), nn.Linear(size_in, size_out, bias)
     theirs.load_state_dict(ours.state_dict())
@@ -86,3 +93,15 @@ def test_a_traced_network_is_plain_pytorch():
     assert "onednn" not in str(traced.graph).lower()
     x = torch.randn(5, 8)
     torch.testing.assert_close(traced(x), ours(x))
+
+
+def test_small_products_are_left_to_pytorch(monkeypatch):
+    def nothing_else(*_):
+        raise AssertionError("called from Python")
+
+    monkeypatch.setattr(linear, "_OneDNNLinear", nothing_else)
+    monkeypatch.setattr(linear, "SMALLEST", 3 * 4 * 5 + 1)
+    assert Linear(4, 5)(torch.randn(3, 4)).shape == (3, 5)
+    if linear.HAS_ONEDNN:
+        with pytest.raises(AttributeError):  # a product of the size from which on oneDNN is called
+            Linear(4, 6)(torch.randn(3, 4))
