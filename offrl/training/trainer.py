@@ -8,21 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from offrl.algos import Algo, algo_factory
-from offrl.checkpoint import config_from_checkpoint, read_checkpoint
+from offrl.checkpoint import config_from_checkpoint
 from offrl.config import Config, without_pretrained
 from offrl.config_files import find_file
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
-from offrl.language import embed
 from offrl.normalize import Stats
 from offrl.registry import MODALITIES
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
 from offrl.training.averages import Averages
+from offrl.training.instructions import embed_instructions
 from offrl.training.run import RunFolder, provenance
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 from offrl.tree import merge
@@ -58,7 +57,9 @@ class Trainer:
         seed_everything(config.train.seed)
         self.config = config
         self._langs = [entry.lang for entry in config.train.data]
-        self.instructions = self._embed_instructions(run)  # {sentence: [E]}
+        last = run.last_checkpoint if run is not None and self._resumes else None
+        # {sentence: [E]}
+        self.instructions = embed_instructions(self._langs, LANGUAGE in self._obs_keys, last)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
         self.dataset = self._make_dataset(
@@ -208,25 +209,6 @@ class Trainer:
     @property
     def _obs_keys(self) -> set[str]:
         return {key for group in modalities(self.config.observation).values() for key in group}
-
-    def _embed_instructions(self, run: RunFolder | None) -> dict[str, np.ndarray]:
-        sentences = [lang for lang in self._langs if lang]
-        if sentences and LANGUAGE not in self._obs_keys:
-            log.warning(
-                "train.data.lang: the policy does not see it; add %s to "
-                "observation.modalities.obs.low_dim",
-                LANGUAGE,
-            )
-        if not sentences or LANGUAGE not in self._obs_keys:
-            return {}
-        if len(sentences) < len(self._langs):
-            raise ValueError("train.data.lang: give an instruction for every dataset, or for none")
-        if run is not None and self._resumes:  # the same to the last bit, and without the model
-            stored = read_checkpoint(run.last_checkpoint).get("instructions", {})
-            if set(sentences) <= set(stored):
-                return {lang: stored[lang].numpy() for lang in sentences}
-        with preserved_rng():
-            return embed(sentences)
 
     def _take_stored_instructions(self) -> None:
         """What files hold as an embedding, the same at all steps, serves for evaluation as well."""
