@@ -289,9 +289,10 @@ class EnvPool:
                     else:
                         yield EpisodeResult(requests[job], error=content)
                 if waiting:
-                    goals = {slot: self._workers[slot].goal for slot in waiting}
-                    given = goals if _needs_goal(policy) else None
-                    for slot, action in policy.act(waiting, given).items():
+                    goals = None
+                    if _needs_goal(policy):
+                        goals = {slot: self._workers[slot].goal for slot in waiting}
+                    for slot, action in policy.act(waiting, goals).items():
                         self._workers[slot].send(action)
         finally:
             for slot in self._busy():  # the caller stopped early: these wait in mid-episode
