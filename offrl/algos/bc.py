@@ -233,8 +233,9 @@ class BC(PolicyAlgo):
         return info
 
     def _actor_losses(self, batch: dict[str, Any], epoch: int) -> dict[str, torch.Tensor]:
-        pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"])
-        pi, losses = pi.at(self._steps()[2]), {}
+        *_, answers, _ = self._steps()
+        pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"], answers=answers)
+        losses = {}
         for term, weight in self._weights(pi.LOSSES).items():
             # One without weight is for the log alone: it needs no graph.
             with torch.set_grad_enabled(torch.is_grad_enabled() and weight != 0):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from offrl.config import AlgoConfig, Section
 from offrl.models import heads, transformer, trunks  # noqa: F401 (they fill the registries)
 from offrl.models.encoder import Encoder
+from offrl.models.trunks import EVERY_STEP
 from offrl.registry import HEADS, TRUNKS
 from offrl.specs import ObsSpec
 
@@ -31,15 +32,17 @@ class Actor(nn.Module):
         goal: Mapping[str, Tensor] | None = None,
         state: Any = None,
         given: Tensor | None = None,
+        answers: slice = EVERY_STEP,
     ) -> tuple[Any, Any]:
         """The head's output, and the trunk's state after the last step (``None`` if it has none).
 
         given: more features ``[B, T, D]``, in front of those of the observations.
+        answers: the steps that the output is for.
         """
         parts = [] if given is None else [given]
         if self.encoder is not None:
             parts.append(self.encoder(obs, goal))
-        features, state = self.trunk(torch.cat(parts, dim=-1), state)
+        features, state = self.trunk(torch.cat(parts, dim=-1), state, answers)
         return self.head(features), state
 
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from offrl.models.dropout import Dropout
 from offrl.models.linear import Linear
+from offrl.models.trunks import EVERY_STEP
 from offrl.registry import TRUNKS
 
 
@@ -49,17 +51,17 @@ class Transformer(nn.Module):
         else:
             self.position_table = nn.Embedding(context_length, embed_dim)
         self.embed_norm = nn.LayerNorm(embed_dim)
-        self.embed_dropout = nn.Dropout(emb_dropout)
-        self.blocks = nn.Sequential(
-            *(
-                Block(embed_dim, num_heads, attn_dropout, block_output_dropout, activation)
-                for _ in range(num_layers)
-            )
+        self.embed_dropout = Dropout(emb_dropout)
+        self.blocks = nn.ModuleList(
+            Block(embed_dim, num_heads, attn_dropout, block_output_dropout, activation)
+            for _ in range(num_layers)
         )
         self.output_norm = nn.LayerNorm(embed_dim)
         self.blocks.apply(_initialize)
 
-    def forward(self, features: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    def forward(
+        self, features: Tensor, state: Any = None, answers: slice = EVERY_STEP
+    ) -> tuple[Tensor, Any]:
         steps = features.shape[1]
         if steps > self.context_length:
             raise ValueError(
@@ -69,7 +71,11 @@ class Transformer(nn.Module):
         table = getattr(self, "position_table", None)
         positions = self.positions if table is None else table.weight[None]
         x = self.embed(features) + positions[:, :steps]
-        x = self.blocks(self.embed_dropout(self.embed_norm(x)))
+        x = self.embed_dropout(self.embed_norm(x))
+        *blocks, last_block = self.blocks
+        for block in blocks:
+            x = block(x)
+        x = last_block(x, answers)
         return self.output_norm(x), state
 
 
@@ -95,16 +101,19 @@ class Block(nn.Module):
             GEGLU() if gated else nn.GELU(),
             Linear(4 * embed_dim, embed_dim),
         )
-        self.dropout = nn.Dropout(output_dropout)
+        self.dropout = Dropout(output_dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self._attend(self.norm1(x)))
+    def forward(self, x: Tensor, answers: slice = EVERY_STEP) -> Tensor:
+        x = x[:, answers] + self.dropout(self._attend(self.norm1(x), answers))
         return x + self.dropout(self.mlp(self.norm2(x)))
 
-    def _attend(self, x: Tensor) -> Tensor:
-        heads = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    def _attend(self, x: Tensor, answers: slice) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        sees = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
         dropout = self.attn_dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(*heads, dropout_p=dropout, is_causal=True)
+        mixed = F.scaled_dot_product_attention(
+            q[:, :, answers], k, v, attn_mask=sees[answers], dropout_p=dropout
+        )
         return self.output(mixed.transpose(1, 2).flatten(2))
 
 

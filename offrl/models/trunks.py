@@ -1,6 +1,7 @@
 """Trunks: features ``[B, T, F]`` and a recurrent state to features ``[B, T, output_dim]``.
 
 A state is a dict of tensors ``[B, ...]``, one row per environment; a row of zeros is a start.
+``answers`` are the steps whose features are wanted: no others are computed, where that is possible.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 from offrl.models.linear import Linear
 from offrl.registry import TRUNKS
+
+EVERY_STEP = slice(None)
 
 
 @TRUNKS.register("mlp")
@@ -28,8 +31,10 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers)
         self.output_dim = dims[-1]
 
-    def forward(self, features: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        return self.layers(features), state
+    def forward(
+        self, features: Tensor, state: Any = None, answers: slice = EVERY_STEP
+    ) -> tuple[Tensor, Any]:
+        return self.layers(features[:, answers]), state
 
 
 @TRUNKS.register("rnn")
@@ -59,7 +64,10 @@ class RNN(MLP):
         self.horizon, self.open_loop = horizon, open_loop
 
     def forward(
-        self, features: Tensor, state: Mapping[str, Tensor] | None = None
+        self,
+        features: Tensor,
+        state: Mapping[str, Tensor] | None = None,
+        answers: slice = EVERY_STEP,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         first, hidden = features[:, :1], None
         age = torch.zeros(len(features), dtype=torch.long, device=features.device)
@@ -72,7 +80,7 @@ class RNN(MLP):
             features = first.expand_as(features)
         output, hidden = self.rnn(features, hidden)
         state = {"age": age + features.shape[1], "first": first, **_pack(hidden)}
-        return self.layers(output), state
+        return self.layers(output[:, answers]), state
 
 
 def _pack(hidden: Any) -> dict[str, Tensor]:

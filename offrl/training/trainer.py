@@ -20,6 +20,7 @@ from offrl.data.sequence import SequenceDataset
 from offrl.normalize import Stats
 from offrl.registry import MODALITIES
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
+from offrl.training.allocator import keep_freed_memory
 from offrl.training.averages import Averages
 from offrl.training.instructions import embed_instructions
 from offrl.training.run import RunFolder, provenance
@@ -55,6 +56,7 @@ class Trainer:
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
         seed_everything(config.train.seed)
+        keep_freed_memory()
         self.config = config
         self._langs = [entry.lang for entry in config.train.data]
         last = run.last_checkpoint if run is not None and self._resumes else None
