@@ -13,9 +13,8 @@ LARGEST_KEPT, MOST_KEPT = 2**28, 2**30  # bytes: of a tensor, of what is free in
 def keep_freed_memory() -> None:
     """Let the process keep the memory of freed CPU tensors for the next ones.
 
-    glibc gives tensors above 32 MiB at most, and whatever is free at the heap's end, back to the
-    system, which hands it out again page by page, zeroed: 5 to 10 % of a training step
-    (``docs/benchmarks.md``). Other C libraries are left alone.
+    glibc gives large ones back to the system, which hands the memory out again page by page,
+    zeroed: 5 to 10 % of a training step (``docs/benchmarks.md``). Other C libraries are left alone.
     """
     if platform.libc_ver()[0] != "glibc":
         return
