@@ -28,6 +28,8 @@ VAE_RULES = (
 RULES = (
     ("{net}.nets.mlp._model.{rest}", "{net}.trunk.layers.{rest}"),
     ("{net}.nets.decoder.nets.{rest}", "{net}.head.{rest}"),
+    ("log_entropy_weight.{rest}", "entropy.{rest}"),
+    ("log_cql_weight.{rest}", "cql.{rest}"),
     ("{net}.nets.rnn.nets.{rest}", "{net}.trunk.rnn.{rest}"),
     ("{net}.nets.embed_encoder.{rest}", "{net}.trunk.embed.{rest}"),
     ("{net}.nets.embed_ln.{rest}", "{net}.trunk.embed_norm.{rest}"),
@@ -46,6 +48,7 @@ RULES = (
     (CORE + ".pool.{rest}", OUR_CORE + ".pool.{rest}"),
     (CORE + ".nets.{i}.{leaf}", OUR_CORE + ".linear.{leaf}"),
 )
+MEMBER = r"(?P<top>\w+)\.(?P<i>\d+)\.(?P<rest>.+)"  # of an ensemble, a list in robomimic
 # Second names of weights, and attention masks, which are constants.
 ALIASES = re.compile(
     r"\.rnn\.per_step_net\.|\.attention\.mask$|\.obs_nets\.[^.]+\.nets\.([01]\.|2\.(?!weight|bias))"
@@ -68,14 +71,53 @@ def weights_from_robomimic(weights: Mapping[str, Any]) -> dict[str, Any]:
         if not ALIASES.search(name):
             ours = _rename(_rename(name, VAE_RULES), RULES)
             renamed[ours.replace(".cores.condition.", ".cores.obs.")] = value
-    return renamed
+    return _stack_members(renamed)
+
+
+def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights of ``critic.0``, ``critic.1``, ... as those of one ensemble; encoders apart."""
+    stacked: dict[str, Any] = {}
+    members: dict[str, dict[int, Any]] = {}
+    for name, value in weights.items():
+        match = re.fullmatch(MEMBER, name)
+        if match is None:
+            stacked[name] = value
+        elif match["rest"].startswith("encoder."):
+            rest = match["rest"].removeprefix("encoder.")
+            stacked[f"{match['top']}.encoders.{match['i']}.{rest}"] = value
+        else:
+            members.setdefault(f"{match['top']}.{match['rest']}", {})[int(match["i"])] = value
+    if members:
+        import torch
+
+        for name, values in members.items():
+            stacked[name] = torch.stack([values[i] for i in sorted(values)])
+    return stacked
+
+
+def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
+    """The weights ``critic.0...``, ``critic.1...`` that an ensemble's stands for; others alone."""
+    top, _, rest = name.partition(".")
+    if not hasattr(nets[top], "num_critics"):
+        yield name, value
+    elif rest.startswith("encoders."):
+        _, i, rest = rest.split(".", 2)
+        yield f"{top}.{i}.encoder.{rest}", value
+    else:
+        for i, member in enumerate(value):
+            yield f"{top}.{i}.{rest}", member
 
 
 def weights_to_robomimic(nets: Any) -> dict[str, Any]:
     """The weights of an algorithm's networks (``algo.nets``) under all of robomimic's names."""
     renamed: dict[str, Any] = {}
-    for name, value in nets.state_dict().items():
-        theirs = _rename(name, RULES, to_robomimic=True)
+    weights = (
+        (name, member, part)
+        for name, value in nets.state_dict().items()
+        for member, part in _members(name, value, nets)
+    )
+    for name, member, value in weights:
+        theirs = _rename(member, RULES, to_robomimic=True)
         parent, _, leaf = name.rpartition(".")
         if parent.endswith(".core.linear"):
             core = nets.get_submodule(parent.removesuffix(".linear"))

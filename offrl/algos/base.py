@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from offrl.config import Config, config_factory
+from offrl.config import Config, OptimConfig, config_factory
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
@@ -68,22 +68,27 @@ class Algo:
 
         self.obs_normalizer = Normalizer()
         self.action_normalizer = Normalizer()
-        unknown = [name for name in self.algo_config.optim_params if name not in self.nets]
+        self.optim_params = self._optim_params()
+        unknown = [name for name in self.optim_params if name not in self.nets]
         if unknown:
             raise ValueError(
                 f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
             )
         self.optimizers = {
             name: make_optimizer(self.nets[name].parameters(), optim)
-            for name, optim in self.algo_config.optim_params.items()
+            for name, optim in self.optim_params.items()
         }
         self.schedules = {
             name: make_schedule(self.optimizers[name], optim, config)
-            for name, optim in self.algo_config.optim_params.items()
+            for name, optim in self.optim_params.items()
         }
 
     def _create_networks(self) -> None:
         raise NotImplementedError(type(self).__name__)
+
+    def _optim_params(self) -> dict[str, OptimConfig]:
+        """The config of each network's optimizer."""
+        return dict(self.algo_config.optim_params)
 
     # -- training ---------------------------------------------------------------------------------
 
@@ -135,17 +140,18 @@ class Algo:
         raw = {key: obs[key].to(self.device) for key in self.obs_spec.keys(group)}
         return self.obs_normalizer.normalize(self.obs_spec.process(raw, group))
 
-    def optimize(self, name: str, loss: torch.Tensor) -> torch.Tensor:
-        """One optimizer step of ``nets[name]``; the squared norm of its (clipped) gradient."""
-        optimizer, limit = self.optimizers[name], self.global_config.train.max_grad_norm
+    def optimize(
+        self, name: str, loss: torch.Tensor, max_grad_norm: float | None = None
+    ) -> torch.Tensor:
+        """One optimizer step of ``nets[name]``, whatever other networks the loss goes through; the
+        squared norm of its gradient (of each critic's, ``[N]``), clipped at ``max_grad_norm`` or
+        else ``train.max_grad_norm``."""
+        optimizer = self.optimizers[name]
+        limit = max_grad_norm or self.global_config.train.max_grad_norm
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if limit is None:
-            norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
-            norm = torch.linalg.vector_norm(torch.stack(norms))
-        else:
-            norm = torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
+        loss.backward(inputs=parameters)
+        norm = clip_gradients(self.nets[name], parameters, limit)
         optimizer.step()
         schedule = self.schedules[name]
         if schedule and self._schedules_by_step(name):
@@ -153,7 +159,7 @@ class Algo:
         return norm.detach().square()
 
     def _schedules_by_step(self, name: str) -> bool:
-        return self.algo_config.optim_params[name].learning_rate.step_every_batch
+        return self.optim_params[name].learning_rate.step_every_batch
 
     # -- statistics and state ---------------------------------------------------------------------
 
@@ -205,6 +211,18 @@ class Algo:
                 f"the weights do not fit this {self.algo_config.ALGO_NAME} network "
                 f"({'; '.join(found)}); use the config that they were trained with"
             )
+
+
+def clip_gradients(
+    net: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], limit: float | None
+) -> torch.Tensor:
+    """The norm of the gradient, at most ``limit`` afterwards; an ensemble has one per member."""
+    if hasattr(net, "clip_gradients"):
+        return net.clip_gradients(limit)
+    if limit is not None:
+        return torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
+    norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 class PolicyAlgo(Algo):

@@ -71,6 +71,10 @@ class VAEPriorConfig(Section):
     categorical_temp_anneal_step: float = 0.001
     categorical_min_temp: float = 0.3
 
+    def temperature(self, epoch: int) -> float:
+        annealed = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
+        return max(annealed, self.categorical_min_temp)
+
 
 class VAEConfig(Section):
     enabled: bool = False
@@ -243,9 +247,7 @@ class BC(PolicyAlgo):
         return losses
 
     def _vae_losses(self, batch: dict[str, Any], epoch: int) -> dict[str, torch.Tensor]:
-        prior = self.algo_config.vae.prior
-        annealed = prior.categorical_init_temp - epoch * prior.categorical_temp_anneal_step
-        temperature = max(annealed, prior.categorical_min_temp)
+        temperature = self.algo_config.vae.prior.temperature(epoch)
         return self.nets["policy"].losses(
             batch["obs"], batch["goal_obs"], batch["actions"], temperature
         )

@@ -21,19 +21,25 @@ class Encoder(nn.Module):
     instruction, ``LANGUAGE``, goes into the cores that see it, or else is a feature of its own.
 
     core_relu: a ReLU behind each core, as robomimic has it everywhere but before Transformers.
+    num_frames: so many observations make one step: ``[B, num_frames, ...]`` to ``[B, 1, F]``.
     """
 
     def __init__(
-        self, spec: ObsSpec, groups: Sequence[str] = ("obs", "goal"), core_relu: bool = True
+        self,
+        spec: ObsSpec,
+        groups: Sequence[str] = ("obs", "goal"),
+        core_relu: bool = True,
+        num_frames: int = 1,
     ):
         super().__init__()
+        self.num_frames = num_frames
         self.keys = {group: spec.keys(group) for group in groups if spec.keys(group)}
         if not self.keys.get("obs"):
             raise ValueError("observation.modalities.obs: name at least one observation key")
         language = spec.groups["obs"].get(LANGUAGE)
         language_dim = prod(language.shape) if language else None
         self.cores = nn.ModuleDict()
-        self.output_dim = 0
+        self.obs_dim = self.output_dim = 0
         for group, keys in self.keys.items():
             cores = {
                 key: _key_encoder(key, spec.groups[group][key], core_relu, language_dim)
@@ -42,13 +48,18 @@ class Encoder(nn.Module):
             if any(core.sees_language for core in cores.values()):
                 cores.pop(LANGUAGE, None)
             self.cores[group] = nn.ModuleDict(cores)
-            self.output_dim += sum(core.output_dim for core in cores.values())
+            dim = sum(core.output_dim for core in cores.values())
+            if group == "obs":
+                self.obs_dim = dim = dim * num_frames
+            self.output_dim += dim
 
     def forward(
         self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None = None
     ) -> Tensor:
         language = obs.get(LANGUAGE)
         features = [core(obs[key], language) for key, core in self.cores["obs"].items()]
+        if self.num_frames > 1:
+            features = [torch.cat(features, dim=-1).flatten(1)[:, None]]
         if "goal" in self.keys:
             if goal is None:
                 raise ValueError(

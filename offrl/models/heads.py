@@ -58,6 +58,11 @@ class ActionDistribution:
         """The distribution at one time step, over actions ``[B, A]``."""
         return type(self)(*(getattr(self, f.name)[:, step] for f in fields(self)))  # type: ignore[arg-type]
 
+    def repeated(self: Self, times: int) -> Self:
+        """One step's distribution as that of so many steps."""
+        parts = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+        return type(self)(*(x.expand(-1, times, *x.shape[2:]) for x in parts))
+
     def loss(self, term: str, actions: Tensor) -> Tensor:
         """One of ``LOSSES`` per time step, ``[B, T]``."""
         return -self.log_prob(actions)
@@ -112,6 +117,13 @@ class Gaussian(ActionDistribution):
     def sample(self, generators: Generators | None = None) -> Tensor:
         return self.mean + self.std * random_rows("randn", self.mean, generators)
 
+    def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Actions ``[B, num_samples, A]`` through which gradients flow, and their log densities
+        ``[B, num_samples]``, of a distribution for one step, ``T = 1``."""
+        noise = torch.randn((num_samples, *self.mean.shape), device=self.mean.device)
+        actions = (self.mean + self.std * noise).squeeze(2).movedim(0, 1)
+        return actions, _normal_log_prob(actions, self.mean, self.std)
+
     def mode(self) -> Tensor:
         return self.mean
 
@@ -124,12 +136,17 @@ class TanhGaussian(Gaussian):
     """The tanh of a normal variable, with its density in (-1, 1) (Haarnoja et al., 2018,
     arXiv:1801.01290, appendix C)."""
 
-    LARGEST = 1 - 1e-6  # actions at the very bounds would be infinitely far
+    MARGIN = 1e-6  # actions at the very bounds would be infinitely far; robomimic's convention
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        before = torch.atanh(actions.clamp(-self.LARGEST, self.LARGEST))
-        slope = 2 * (math.log(2.0) - before - F.softplus(-2 * before))  # log(1 - tanh^2)
+        above, below = (1 + actions).clamp(self.MARGIN), (1 - actions).clamp(self.MARGIN)
+        before = 0.5 * (above / below).log()  # atanh, exact near the bounds
+        slope = torch.log(1 - actions.square() + self.MARGIN)
         return super().log_prob(before) - slope.sum(-1)
+
+    def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
+        before, log_prob = super().rsample(num_samples)
+        return torch.tanh(before), log_prob - _log_slope(before).sum(-1)
 
     def sample(self, generators: Generators | None = None) -> Tensor:
         return torch.tanh(super().sample(generators))
@@ -163,6 +180,11 @@ class GaussianMixture(ActionDistribution):
         return replace(self, std=torch.full_like(self.std, EVAL_STD))
 
 
+def _log_slope(x: Tensor) -> Tensor:
+    """``log(1 - tanh(x)^2)``"""
+    return 2 * (math.log(2.0) - x - F.softplus(-2 * x))
+
+
 def _normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     z = (x - mean) / std
     return (-0.5 * z * z - std.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * x.shape[-1]
@@ -192,6 +214,7 @@ class GaussianHead(nn.Module):
     one (``exp``), unless it is fixed at ``init_std``.
 
     use_tanh: the tanh of the whole distribution instead of the mean's.
+    init_last_fc_weight: the weights start uniformly between this and its negative.
     """
 
     MEAN_LIMIT = 9.0
@@ -206,10 +229,14 @@ class GaussianHead(nn.Module):
         std_activation: str = "softplus",
         fixed_std: bool = False,
         use_tanh: bool = False,
+        init_last_fc_weight: float | None = None,
     ):
         super().__init__()
         self.mean = Linear(input_dim, ac_dim)
         self.scale = Linear(input_dim, ac_dim)  # robomimic's weights have one also if it is fixed
+        if init_last_fc_weight is not None:
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -init_last_fc_weight, init_last_fc_weight)
         self.init_std, self.min_std, self.use_tanh = init_std, min_std, use_tanh
         self.fixed_std = fixed_std
         self.std_activation = std_activation

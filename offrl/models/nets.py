@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offrl.config import AlgoConfig, Section
+from offrl.config import Section
 from offrl.models import heads, transformer, trunks  # noqa: F401 (they fill the registries)
 from offrl.models.encoder import Encoder
 from offrl.models.trunks import EVERY_STEP
@@ -41,17 +41,20 @@ class Actor(nn.Module):
         """
         parts = [] if given is None else [given]
         if self.encoder is not None:
-            parts.append(self.encoder(obs, goal))
+            features = self.encoder(obs, goal)
+            if given is not None:  # several for one step
+                features = features.expand(-1, given.shape[1], -1)
+            parts.append(features)
         features, state = self.trunk(torch.cat(parts, dim=-1), state, answers)
         return self.head(features), state
 
 
-def actor_from_config(config: AlgoConfig, spec: ObsSpec, ac_dim: int) -> Actor:
+def actor_from_config(config: Section, spec: ObsSpec, ac_dim: int, num_frames: int = 1) -> Actor:
     """The actor that robomimic's switches (``gaussian.enabled``, ``rnn.enabled``, ...) describe.
 
-    The one place where the switches are read.
+    The one place where the switches are read. num_frames: see ``Encoder``.
     """
-    encoder = encoder_from_config(config, spec)
+    encoder = encoder_from_config(config, spec, num_frames)
     trunk = trunk_from_config(config, encoder.output_dim, config["actor_layer_dims"])
     switches = (head for head in ("gaussian", "gmm") if head in config)
     name = next((head for head in switches if config[head].enabled), "deterministic")
@@ -59,11 +62,26 @@ def actor_from_config(config: AlgoConfig, spec: ObsSpec, ac_dim: int) -> Actor:
     return Actor(encoder, trunk, HEADS[name](trunk.output_dim, ac_dim, **options))
 
 
-def encoder_from_config(config: AlgoConfig, spec: ObsSpec) -> Encoder:
-    return Encoder(spec, core_relu=not ("transformer" in config and config["transformer"].enabled))
+def mlp_actor(
+    spec: ObsSpec,
+    ac_dim: int,
+    layer_dims: Sequence[int],
+    head: str = "deterministic",
+    num_frames: int = 1,
+    **options: Any,
+) -> Actor:
+    """An actor for one step at a time; ``options`` are the head's."""
+    encoder = Encoder(spec, num_frames=num_frames)
+    trunk = TRUNKS["mlp"](encoder.output_dim, layer_dims)
+    return Actor(encoder, trunk, HEADS[head](trunk.output_dim, ac_dim, **options))
 
 
-def trunk_from_config(config: AlgoConfig, input_dim: int, layer_dims: Sequence[int]) -> nn.Module:
+def encoder_from_config(config: Section, spec: ObsSpec, num_frames: int = 1) -> Encoder:
+    has_transformer = "transformer" in config and config["transformer"].enabled
+    return Encoder(spec, core_relu=not has_transformer, num_frames=num_frames)
+
+
+def trunk_from_config(config: Section, input_dim: int, layer_dims: Sequence[int]) -> nn.Module:
     """The Transformer, the RNN with ``layer_dims`` behind it or the MLP of ``layer_dims``."""
     if "transformer" in config and config["transformer"].enabled:
         options = _options(config["transformer"], "supervise_all_steps", "pred_future_acs")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.config import AlgoConfig, Section
+from offrl.config import Section
 from offrl.models.encoder import Encoder
 from offrl.models.heads import DeterministicHead, Generators, draw_index, random_rows
 from offrl.models.linear import Linear
@@ -49,10 +49,16 @@ class VAE(nn.Module):
         }
 
     def sample(
-        self, obs: Obs, goal: Obs | None, state: Any = None, generators: Generators | None = None
+        self,
+        obs: Obs,
+        goal: Obs | None,
+        state: Any = None,
+        generators: Generators | None = None,
+        num_samples: int | None = None,
     ) -> tuple[Tensor, Any]:
-        """Actions ``[B, T, A]`` for latents from the prior, and the decoder's state."""
-        z = self.prior.sample(obs, goal, generators)
+        """Actions ``[B, T, A]`` for latents from the prior, and the decoder's state; or
+        ``num_samples`` actions ``[B, num_samples, A]`` for the one step of ``obs``."""
+        z = self.prior.sample(obs, goal, generators, num_samples)
         actions, state = self.decoder(obs, goal, state, given=z)
         return actions.mode(), state
 
@@ -109,7 +115,14 @@ class Prior(nn.Module):
         """For the log, ``[B, T]`` each."""
         raise NotImplementedError(type(self).__name__)
 
-    def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
+    def sample(
+        self,
+        obs: Obs,
+        goal: Obs | None,
+        generators: Generators | None,
+        num_samples: int | None = None,
+    ) -> Tensor:
+        """Latents, one per time step, or ``num_samples`` for one step."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -150,9 +163,16 @@ class GaussianPrior(Prior):
     def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
         return {"variance": posterior["logvar"].detach().exp().mean(-1)}
 
-    def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
-        steps = next(iter(obs.values()))
-        like = steps.new_empty(*steps.shape[:2], self.latent_size, dtype=torch.float32)
+    def sample(
+        self,
+        obs: Obs,
+        goal: Obs | None,
+        generators: Generators | None,
+        num_samples: int | None = None,
+    ) -> Tensor:
+        some = next(iter(obs.values()))
+        shape = _draws(some, num_samples)
+        like = some.new_empty(*shape, self.latent_size, dtype=torch.float32)
         if not self.learn:
             z = random_rows("randn", like, generators)
         else:
@@ -197,10 +217,16 @@ class CategoricalPrior(Prior):
     def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
         return {"temperature": torch.full_like(posterior["logit"][..., 0], temperature)}
 
-    def sample(self, obs: Obs, goal: Obs | None, generators: Generators | None) -> Tensor:
-        steps = next(iter(obs.values()))
+    def sample(
+        self,
+        obs: Obs,
+        goal: Obs | None,
+        generators: Generators | None,
+        num_samples: int | None = None,
+    ) -> Tensor:
+        shape = _draws(next(iter(obs.values())), num_samples)
         weights = self._prior_logp(obs, goal).exp()
-        index = draw_index(weights.expand(*steps.shape[:2], -1, -1), generators)
+        index = draw_index(weights.expand(*shape, -1, -1), generators)
         return F.one_hot(index, self.num_classes).float().flatten(-2)
 
     def _logits(self, posterior: Mapping[str, Tensor]) -> Tensor:
@@ -214,6 +240,11 @@ class CategoricalPrior(Prior):
         return torch.full(shape, -math.log(self.num_classes), device=device)
 
 
+def _draws(obs: Tensor, num_samples: int | None) -> tuple[int, int]:
+    """``B`` and how many latents for each: as many as time steps, or ``num_samples``."""
+    return len(obs), obs.shape[1] if num_samples is None else num_samples
+
+
 def _reparameterize(mean: Tensor, logvar: Tensor, noise: Tensor) -> Tensor:
     return mean + (0.5 * logvar).clamp(-4.0, 15.0).exp() * noise
 
@@ -223,19 +254,22 @@ def _log_normal(x: Tensor, mean: Tensor, logvar: Tensor) -> Tensor:
     return -0.5 * ((x - mean).square() / logvar.exp() + logvar + math.log(2 * math.pi)).sum(-1)
 
 
-def vae_from_config(config: AlgoConfig, spec: ObsSpec, ac_dim: int) -> VAE:
-    """The VAE policy that ``algo.vae`` describes; its decoder has the trunk of ``algo``."""
+def vae_from_config(config: Section, spec: ObsSpec, ac_dim: int, num_frames: int = 1) -> VAE:
+    """The VAE policy that ``vae`` in a section describes; its decoder has the trunk of that.
+
+    num_frames: see ``Encoder``.
+    """
     vae = config["vae"]
-    prior = prior_from_config(vae, spec)
-    posterior = _network(spec, ac_dim, vae.encoder_layer_dims, prior.posterior_shapes)
-    encoder = encoder_from_config(config, spec) if vae.decoder.is_conditioned else None
+    prior = prior_from_config(vae, spec, num_frames)
+    posterior = _network(spec, ac_dim, vae.encoder_layer_dims, prior.posterior_shapes, num_frames)
+    encoder = encoder_from_config(config, spec, num_frames) if vae.decoder.is_conditioned else None
     size_in = prior.latent_size + (encoder.output_dim if encoder else 0)
     trunk = trunk_from_config(config, size_in, vae.decoder_layer_dims)
     decoder = Actor(encoder, trunk, DeterministicHead(trunk.output_dim, ac_dim))
     return VAE(posterior, decoder, prior, vae.decoder.reconstruction_sum_across_elements)
 
 
-def prior_from_config(vae: Section, spec: ObsSpec) -> Prior:
+def prior_from_config(vae: Section, spec: ObsSpec, num_frames: int) -> Prior:
     config = vae["prior"]
     if config.use_categorical:
         shapes = {"logit": (vae["latent_dim"], config.categorical_dim)}
@@ -244,15 +278,21 @@ def prior_from_config(vae: Section, spec: ObsSpec) -> Prior:
         shapes = {name: (num_modes, vae["latent_dim"]) for name in ("mean", "logvar")}
         if config.use_gmm and config.gmm_learn_weights:
             shapes["weight"] = (num_modes,)
-    net = _network(spec, 0, vae["prior_layer_dims"], shapes) if config.is_conditioned else None
+    net = None
+    if config.is_conditioned:
+        net = _network(spec, 0, vae["prior_layer_dims"], shapes, num_frames)
     if config.use_categorical:
         return CategoricalPrior(shapes, config.learn, net, config.categorical_gumbel_softmax_hard)
     return GaussianPrior(shapes, config.learn, net, vae["latent_clip"])
 
 
 def _network(
-    spec: ObsSpec, extra_dim: int, layer_dims: Sequence[int], shapes: Mapping[str, Sequence[int]]
+    spec: ObsSpec,
+    extra_dim: int,
+    layer_dims: Sequence[int],
+    shapes: Mapping[str, Sequence[int]],
+    num_frames: int,
 ) -> Actor:
-    encoder = Encoder(spec)
+    encoder = Encoder(spec, num_frames=num_frames)
     trunk = MLP(extra_dim + encoder.output_dim, layer_dims)
     return Actor(encoder, trunk, Parameters(trunk.output_dim, shapes))

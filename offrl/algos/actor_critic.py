@@ -1,0 +1,223 @@
+"""What the offline actor-critic algorithms share: transitions, targets, critics, logs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl import models
+from offrl.algos.base import PolicyAlgo, ValueAlgo
+from offrl.config import AlgoConfig, Count, LearningRateConfig, OptimConfig, Section
+from offrl.tree import map_leaves
+
+
+class EnsembleConfig(Section):
+    n: Count = 2
+
+
+class CriticConfig(Section):
+    use_huber: bool = False
+    max_gradient_norm: float | None = Field(None, gt=0)  # of each critic by itself
+    layer_dims: list[Count] = [300, 400]
+    ensemble: EnsembleConfig = EnsembleConfig()
+
+
+class BoundedCriticConfig(CriticConfig):
+    value_bounds: tuple[float, float] | None = None  # of what the networks can say
+
+
+class WeightedEnsembleConfig(EnsembleConfig):
+    weight: float = Field(1.0, ge=0, le=1)  # of the least value in a target; the rest: the largest
+
+
+class StagedOptimConfig(OptimConfig):
+    """An optimizer that works from ``start_epoch`` on and before ``end_epoch``; -1: no limit."""
+
+    start_epoch: int = -1
+    end_epoch: int = -1
+
+    def is_due(self, epoch: int) -> bool:
+        return epoch >= self.start_epoch and (self.end_epoch == -1 or epoch < self.end_epoch)
+
+
+class ActorCriticConfig(AlgoConfig):
+    """Base of their ``algo`` sections."""
+
+    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True}}
+
+    discount: float = Field(0.99, ge=0, le=1)
+    n_step: Count = 1  # rewards summed before a value is bootstrapped
+    target_tau: float = Field(0.005, ge=0, le=1)
+    critic: CriticConfig = CriticConfig()
+
+
+def learning_rate(initial: float, decay_factor: float = 0.1, staged: bool = False) -> OptimConfig:
+    rate = LearningRateConfig(initial=initial, decay_factor=decay_factor)
+    return (StagedOptimConfig if staged else OptimConfig)(learning_rate=rate)
+
+
+class ActorCritic(PolicyAlgo, ValueAlgo):
+    """Critics ``critic`` ``Q(s, a, g)`` and an ``actor`` ``pi(a | s, g)``.
+
+    A batch is made of transitions: observations ``[B, frames, ...]``, actions ``[B, 1, A]``,
+    rewards ``[B, 1]`` summed over ``n_step`` steps, and ``discounts`` ``[B, 1]``, the factor of the
+    value after them: 0 where the episode terminated. Networks with a slow copy
+    (``self.add_target``) have it under ``<name>_target``.
+    """
+
+    def __init__(self, **kwargs: Any):
+        self._targets: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self.num_updates = 0
+        super().__init__(**kwargs)
+        for name in [name for name in self.nets if f"{name}_target" in self.nets]:
+            slow, fast = self.nets[f"{name}_target"], self.nets[name]
+            self._targets[name] = list(slow.parameters()), list(fast.parameters())
+
+    # -- networks ---------------------------------------------------------------------------------
+
+    @property
+    def num_frames(self) -> int:
+        return self.global_config.train.frame_stack
+
+    def add_critics(self, **options: Any) -> None:
+        config = self.algo_config["critic"]
+        self.nets["critic"] = models.Critics(
+            self.obs_spec,
+            self.ac_dim,
+            config.layer_dims,
+            config.ensemble.n,
+            num_frames=self.num_frames,
+            **options,
+        )
+        self.add_target("critic")
+
+    def add_target(self, name: str) -> None:
+        self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False)
+
+    def update_target(self, name: str) -> None:
+        """Polyak averaging, one kernel for all weights."""
+        torch._foreach_lerp_(*self._targets[name], self.algo_config["target_tau"])
+
+    def set_train(self) -> None:
+        super().set_train()
+        for name in self._targets:
+            self.nets[f"{name}_target"].eval()
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        n, now = self.algo_config["n_step"], self.num_frames - 1
+        steps = slice(now, now + n)
+        if batch["actions"].shape[1] < now + n:
+            raise ValueError(
+                f"train.seq_length: {batch['actions'].shape[1] - now}, but algo.n_step is {n}; set "
+                "both to the same number"
+            )
+        rewards, dones = (
+            self.to_device(batch[key]).flatten(1)[:, steps] for key in ("rewards", "dones")
+        )
+        # A step counts if it is in the demonstration and none before it ended the episode.
+        counts = torch.cat([torch.ones_like(dones[:, :1]), 1 - dones[:, :-1]], dim=1).cumprod(1)
+        if "pad_mask" in batch and self.global_config.train.mask_padded_steps:
+            counts = counts * self.to_device(batch["pad_mask"]).flatten(1)[:, steps]
+        discount = self.algo_config["discount"]
+        weights = discount ** torch.arange(n, device=self.device)
+        ended = (dones * counts).amax(1, keepdim=True)
+        discounts = discount ** counts.sum(1, keepdim=True)
+        rewards = (rewards * counts * weights).sum(1, keepdim=True)
+        if "infinite_horizon" in self.algo_config and self.algo_config["infinite_horizon"]:
+            # The last reward is received for ever.
+            rewards = torch.where(ended > 0, rewards / (1 - discounts), rewards)
+        seen = map_leaves(lambda x: x[:, : self.num_frames], batch["obs"])
+        later = {
+            key: torch.cat([batch["obs"][key][:, n : n + now], x[:, n + now - 1 : n + now]], dim=1)
+            for key, x in batch["next_obs"].items()
+        }
+        return {
+            "obs": self.prepare_obs(seen),
+            "next_obs": self.prepare_obs(later),
+            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            "actions": self.to_device(batch["actions"][:, now : now + 1]),
+            "rewards": rewards,
+            "dones": ended,
+            "discounts": (1 - ended) * discounts,
+        }
+
+    # -- updates ----------------------------------------------------------------------------------
+
+    def td_losses(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Of each critic ``[N]``, for values ``[N, B, 1]`` and targets ``[B, 1]``."""
+        error = torch.nn.functional.smooth_l1_loss if self.algo_config["critic"].use_huber else torch.nn.functional.mse_loss
+        return error(q, target.expand_as(q), reduction="none").mean((1, 2))
+
+    def pessimistic(self, q: torch.Tensor) -> torch.Tensor:
+        """The critics' values ``[N, ...]`` as one: the least, or partly (``critic.ensemble.weight``)
+        the largest (Fujimoto et al., 2019, arXiv:1812.02900, equation 13)."""
+        weight = self.algo_config["critic"].ensemble.weight
+        return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
+
+    def critic_info(self, batch: Mapping[str, Any], losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        """For the log; ``loss`` is the critics' sum, to which others are added."""
+        return {
+            "loss": losses.detach().sum(),
+            "Critic/Done_Mask_Percentage": 100 * (1 - batch["dones"]).mean(),
+            **{f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses.detach(), 1)},
+        }
+
+    def optimize_critics(self, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        """One step of each critic, for the log."""
+        norms = self.optimize("critic", losses.sum(), self.algo_config["critic"].max_gradient_norm)
+        return {f"Critic/Critic{i}_Grad_Norms": norm for i, norm in enumerate(norms, 1)}
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def act(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        state: Any = None,
+        generators: Sequence[torch.Generator | None] | None = None,
+    ) -> tuple[torch.Tensor, Any]:
+        pi, state = self.action_distribution(obs, goal, state)
+        pi = pi.at(-1)
+        if self._low_noise_eval and not self.nets.training:
+            pi = pi.low_noise()
+        return pi.sample(generators), state
+
+    _low_noise_eval = True
+
+    def action_distribution(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        state: Any = None,
+    ) -> tuple[Any, Any]:
+        return self.nets["actor"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
+
+    def get_state_action_value(
+        self, obs_dict: Mapping[str, torch.Tensor], actions: torch.Tensor, goal_dict: Any = None
+    ) -> torch.Tensor:
+        """Of actions ``[B, A]``, the first critic's ``[B, 1]``."""
+        obs = self.prepare_obs(self._with_time(obs_dict))
+        goal = self.prepare_obs(goal_dict, "goal")
+        return self.nets["critic"](obs, self.to_device(actions)[:, None], goal)[0]
+
+    # -- logs and state ---------------------------------------------------------------------------
+
+    def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        logs = super().log_info(info)
+        rate = logs.pop("Optimizer/critic0_lr")
+        members = range(self.nets["critic"].num_critics)
+        logs |= {f"Optimizer/critic{i}0_lr": rate for i in members}
+        return logs | {key: float(value) for key, value in info.items() if key != "loss"}
+
+    def serialize(self) -> dict[str, Any]:
+        return super().serialize() | {"num_updates": self.num_updates}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize(state)
+        self.num_updates = state.get("num_updates", 0)

@@ -1,0 +1,285 @@
+"""Batch-constrained Q-learning (Fujimoto et al., 2019, arXiv:1812.02900).
+
+A generative model of the data's actions proposes some, a network may perturb them a little, and the
+one of the highest value is taken: in the targets and while acting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, model_validator
+
+from offrl import models
+from offrl.algos.actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    BoundedCriticConfig,
+    StagedOptimConfig,
+    WeightedEnsembleConfig,
+    learning_rate,
+)
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.bc import GMMConfig, VAEConfig
+from offrl.config import Count, OptimConfig, Section
+
+
+class DistributionalConfig(Section):
+    enabled: bool = False
+    num_atoms: Count = 51
+
+
+class BCQEnsembleConfig(WeightedEnsembleConfig):
+    weight: float = Field(0.75, ge=0, le=1)
+
+
+class BCQCriticConfig(BoundedCriticConfig):
+    num_action_samples: Count = 10  # proposals in a target
+    num_action_samples_rollout: Count = 100  # while acting
+    ensemble: BCQEnsembleConfig = BCQEnsembleConfig()
+    distributional: DistributionalConfig = DistributionalConfig()
+
+
+class ActionSamplerConfig(Section):
+    actor_layer_dims: list[Count] = [1024, 1024]
+    gmm: GMMConfig = GMMConfig()
+    vae: VAEConfig = VAEConfig(enabled=True)
+    freeze_encoder_epoch: int = -1  # from it on the VAE's posterior stays as it is; -1: never
+
+
+class PerturbationConfig(Section):
+    enabled: bool = False
+    perturbation_scale: float = Field(0.05, ge=0)
+    layer_dims: list[Count] = [300, 400]
+
+
+class BCQConfig(ActorCriticConfig):
+    ALGO_NAME: ClassVar[str] = "bcq"
+
+    optim_params: dict[str, StagedOptimConfig] = {
+        name: learning_rate(1e-3, staged=True) for name in ("critic", "action_sampler", "actor")
+    }
+    infinite_horizon: bool = False
+    critic: BCQCriticConfig = BCQCriticConfig()
+    action_sampler: ActionSamplerConfig = ActionSamplerConfig()
+    actor: PerturbationConfig = PerturbationConfig()
+
+    @model_validator(mode="after")
+    def _switches_agree(self) -> BCQConfig:
+        sampler = self.action_sampler
+        if not (sampler.gmm.enabled or sampler.vae.enabled):
+            raise ValueError(
+                "algo.action_sampler.gmm.enabled and vae.enabled are both false; enable one"
+            )
+        if self.critic.distributional.enabled and self.critic.value_bounds is None:
+            raise ValueError(
+                "algo.critic.value_bounds: a distributional critic needs the least and the largest "
+                "possible return, e.g. [0, 1]"
+            )
+        return self
+
+
+@register_algo_factory_func("bcq")
+def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[BCQ], dict[str, Any]]:
+    return (DistributionalBCQ if algo_config.critic.distributional.enabled else BCQ), {}
+
+
+class BCQ(ActorCritic):
+    def _create_networks(self) -> None:
+        config, spec = self.algo_config, self.obs_spec
+        self._add_critics()
+        # robomimic's order: the mixture wins where both are enabled, as the VAE is by default.
+        self._has_gmm = config.action_sampler.gmm.enabled
+        make = models.actor_from_config if self._has_gmm else models.vae_from_config
+        self.nets["action_sampler"] = make(
+            config.action_sampler, spec, self.ac_dim, self.num_frames
+        )
+        if config.actor.enabled:
+            self.nets["actor"] = models.PerturbationActor(
+                spec,
+                self.ac_dim,
+                config.actor.layer_dims,
+                config.actor.perturbation_scale,
+                self.num_frames,
+            )
+            self.add_target("actor")
+
+    def _add_critics(self) -> None:
+        self.add_critics(value_bounds=self.algo_config.critic.value_bounds)
+
+    def _optim_params(self) -> dict[str, OptimConfig]:
+        optims = super()._optim_params()
+        return {name: o for name, o in optims.items() if name != "actor" or name in self.nets}
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        info = self._train_sampler(batch, epoch, self._trains("action_sampler", epoch, validate))
+        training = self.nets.training
+        self.nets["action_sampler"].eval()  # a mixture proposes its means
+        parts = [info, self._train_critics(batch, self._trains("critic", epoch, validate))]
+        if "actor" in self.nets:
+            parts.append(self._train_actor(batch, self._trains("actor", epoch, validate)))
+        self.nets["action_sampler"].train(training)
+        if not validate:
+            for name in self._targets:
+                self.update_target(name)
+        loss = sum(part["loss"] for part in parts)
+        return {k: v for part in parts for k, v in part.items()} | {"loss": loss}
+
+    def _trains(self, name: str, epoch: int, validate: bool) -> bool:
+        return not validate and self.algo_config.optim_params[name].is_due(epoch)
+
+    def _train_sampler(
+        self, batch: dict[str, Any], epoch: int, trains: bool
+    ) -> dict[str, torch.Tensor]:
+        obs, goal, actions = batch["obs"], batch["goal_obs"], batch["actions"]
+        config, sampler = self.algo_config.action_sampler, self.nets["action_sampler"]
+        with torch.set_grad_enabled(trains):
+            if self._has_gmm:
+                loss, info = -sampler(obs, goal)[0].log_prob(actions).mean(), {}
+            else:
+                # The posterior sees the step's one observation and its action.
+                terms = sampler.losses(obs, goal, actions, config.vae.prior.temperature(epoch))
+                info = {name: term.mean() for name, term in terms.items()}
+                loss = info["reconstruction"] + config.vae.kl_weight * info["kl"]
+        names = {
+            "reconstruction": "Reconsruction_Loss",  # robomimic's spelling
+            "kl": "KL_Loss",
+            "variance": "Encoder_Variance",
+            "temperature": "Gumbel_Temperature",
+        }
+        logs = {f"Action_Sampler/{names[k]}": v.detach() for k, v in info.items()}
+        if trains:
+            logs["Action_Sampler/Grad_Norms"] = self.optimize("action_sampler", loss)
+        return logs | {"Action_Sampler/Loss": loss.detach(), "loss": loss.detach()}
+
+    def _train_critics(self, batch: dict[str, Any], trains: bool) -> dict[str, torch.Tensor]:
+        obs, goal, actions = batch["obs"], batch["goal_obs"], batch["actions"]
+        with torch.no_grad():
+            proposals = self._propose(
+                batch["next_obs"], goal, self.algo_config.critic.num_action_samples, "actor_target"
+            )
+            target = self._target(batch, proposals)
+        with torch.set_grad_enabled(trains):
+            losses = self._critic_losses(obs, goal, actions, target)
+        info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
+        return info | (self.optimize_critics(losses) if trains else {})
+
+    def _target(self, batch: dict[str, Any], proposals: torch.Tensor) -> torch.Tensor:
+        """The best proposal's value, ``[B, 1]``."""
+        q = self.nets["critic_target"](batch["next_obs"], proposals, batch["goal_obs"])
+        value = self.pessimistic(q).amax(1, keepdim=True)
+        return batch["rewards"] + batch["discounts"] * value
+
+    def _critic_losses(
+        self, obs: Any, goal: Any, actions: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
+        return self.td_losses(self.nets["critic"](obs, actions, goal), target)
+
+    def _train_actor(self, batch: dict[str, Any], trains: bool) -> dict[str, torch.Tensor]:
+        """The perturbation climbs the first critic (deterministic policy gradient)."""
+        obs, goal = batch["obs"], batch["goal_obs"]
+        with torch.no_grad():
+            proposals = self._sample(obs, goal, 1)
+        with torch.set_grad_enabled(trains):
+            perturbed = self.nets["actor"](obs, proposals, goal)
+            loss = -self.nets["critic"](obs, perturbed, goal)[0].mean()
+        info = {"Actor/Loss": loss.detach(), "loss": loss.detach()}
+        return info | ({"Actor/Grad_Norms": self.optimize("actor", loss)} if trains else {})
+
+    def _propose(
+        self,
+        obs: Any,
+        goal: Any,
+        num_samples: int,
+        actor: str,
+        generators: Sequence[torch.Generator | None] | None = None,
+    ) -> torch.Tensor:
+        """Actions ``[B, num_samples, A]``, perturbed by ``actor``."""
+        actions = self._sample(obs, goal, num_samples, generators)
+        return self.nets[actor](obs, actions, goal) if "actor" in self.nets else actions
+
+    def _sample(
+        self,
+        obs: Any,
+        goal: Any,
+        num_samples: int,
+        generators: Sequence[torch.Generator | None] | None = None,
+    ) -> torch.Tensor:
+        sampler = self.nets["action_sampler"]
+        if not self._has_gmm:
+            return sampler.sample(obs, goal, None, generators, num_samples)[0]
+        pi = sampler(obs, goal)[0]
+        if self.algo_config.action_sampler.gmm.low_noise_eval:
+            pi = pi.low_noise()
+        return pi.repeated(num_samples).sample(generators)
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def best_action(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        generators: Sequence[torch.Generator | None] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first critic's value ``[B, 1]`` of the best proposal ``[B, A]``, for observations
+        ``[B, frames, ...]``."""
+        obs, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
+        num = self.algo_config.critic.num_action_samples_rollout
+        proposals = self._propose(obs, goal, num, "actor", generators)
+        value, best = self.nets["critic"](obs, proposals, goal)[0].max(1, keepdim=True)
+        return value, proposals.take_along_dim(best[..., None], dim=1)[:, 0]
+
+    def act(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        state: Any = None,
+        generators: Sequence[torch.Generator | None] | None = None,
+    ) -> tuple[torch.Tensor, Any]:
+        return self.best_action(obs, goal, generators)[1], state
+
+    def action_distribution(self, obs: Any, goal: Any = None, state: Any = None) -> Any:
+        raise ValueError("bcq: the best of some proposals has no density in closed form")
+
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
+        """Of the best proposal, ``[B, 1]``."""
+        return self.best_action(self._with_time(obs_dict), goal_dict)[0]
+
+
+class DistributionalBCQ(BCQ):
+    """One critic that says how likely each of some returns is (C51: Bellemare et al., 2017,
+    arXiv:1707.06887)."""
+
+    def _add_critics(self) -> None:
+        config = self.algo_config.critic
+        self.nets["critic"] = models.DistributionalCritics(
+            self.obs_spec,
+            self.ac_dim,
+            config.layer_dims,
+            1,
+            config.value_bounds,
+            self.num_frames,
+            config.distributional.num_atoms,
+        )
+        self.add_target("critic")
+
+    def _target(self, batch: dict[str, Any], proposals: torch.Tensor) -> torch.Tensor:
+        """Probabilities ``[B, atoms]`` of the best proposal's returns."""
+        critic = self.nets["critic_target"]
+        probabilities = critic.probabilities(batch["next_obs"], proposals, batch["goal_obs"])[0]
+        best = (probabilities * critic.atoms).sum(-1).argmax(1)
+        chosen = probabilities[torch.arange(len(best), device=best.device), best]
+        returns = batch["rewards"] + batch["discounts"] * critic.atoms
+        return critic.project(returns, chosen)
+
+    def _critic_losses(
+        self, obs: Any, goal: Any, actions: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
+        """KL divergence from the target, ``[1]``."""
+        log_p = self.nets["critic"].outputs(obs, actions, goal).log_softmax(-1)[0, :, 0]
+        entropy = torch.special.entr(target).sum(-1).mean()
+        return (-(target * log_p).sum(-1).mean() - entropy)[None]

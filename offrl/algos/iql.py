@@ -1,0 +1,156 @@
+"""Implicit Q-learning (Kostrikov et al., 2021, arXiv:2110.06169).
+
+No action outside the data is ever evaluated: ``V`` is an upper expectile of ``Q`` over the data's
+actions, ``Q`` regresses on ``r + gamma V(s')``, and the actor clones the data's actions, weighted by
+the exponential of their advantage.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from offrl import models
+from offrl.algos.actor_critic import ActorCritic, ActorCriticConfig, learning_rate
+from offrl.algos.base import register_algo_factory_func
+from offrl.config import Count, OptimConfig, Section
+
+
+class CommonNetConfig(Section):
+    std_activation: Literal["softplus", "exp"] = "softplus"
+    low_noise_eval: bool = True
+    use_tanh: bool = False
+
+
+class GaussianNetConfig(Section):
+    init_last_fc_weight: float = 0.001
+    init_std: float = 0.3
+    fixed_std: bool = False
+
+
+class GMMNetConfig(Section):
+    num_modes: Count = 5
+    min_std: float = 1e-4
+
+
+class ActorNetConfig(Section):
+    type: Literal["gaussian", "gmm"] = "gaussian"
+    common: CommonNetConfig = CommonNetConfig()
+    gaussian: GaussianNetConfig = GaussianNetConfig()
+    gmm: GMMNetConfig = GMMNetConfig()
+
+
+class ActorConfig(Section):
+    net: ActorNetConfig = ActorNetConfig()
+    layer_dims: list[Count] = [300, 400]
+    max_gradient_norm: float | None = Field(None, gt=0)
+
+
+class AdvantageConfig(Section):
+    clip_adv_value: float | None = None
+    beta: float = Field(1.0, gt=0)  # the temperature: weights are exp(advantage / beta)
+    use_final_clip: bool = True  # weights at most 100
+
+
+class IQLConfig(ActorCriticConfig):
+    ALGO_NAME: ClassVar[str] = "iql"
+
+    optim_params: dict[str, OptimConfig] = {
+        name: learning_rate(1e-4, decay_factor=0.0) for name in ("critic", "vf", "actor")
+    }
+    target_tau: float = 0.01
+    actor: ActorConfig = ActorConfig()
+    adv: AdvantageConfig = AdvantageConfig()
+    vf_quantile: float = Field(0.9, gt=0, lt=1)  # tau, the expectile of the value regression
+
+
+@register_algo_factory_func("iql")
+def algo_config_to_class(algo_config: IQLConfig) -> tuple[type[IQL], dict[str, Any]]:
+    return IQL, {}
+
+
+class IQL(ActorCritic):
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self.add_critics()
+        self.nets["vf"] = models.StateValue(
+            self.obs_spec, config.critic.layer_dims, self.num_frames
+        )
+        net = config.actor.net
+        options = {"std_activation": net.common.std_activation, **net[net.type].to_dict()}
+        if net.type == "gaussian":
+            options |= {"use_tanh": net.common.use_tanh, "min_std": 0.007}
+        self.nets["actor"] = models.mlp_actor(
+            self.obs_spec, self.ac_dim, config.actor.layer_dims, net.type, self.num_frames, **options
+        )
+        self._low_noise_eval = net.common.low_noise_eval
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
+        with torch.no_grad():
+            q_min = nets["critic_target"](obs, actions, goal).amin(0)
+            backup = batch["rewards"] + batch["discounts"] * nets["vf"](batch["next_obs"], goal)
+        with torch.set_grad_enabled(not validate):
+            q = nets["critic"](obs, actions, goal)
+            q_losses = self.td_losses(q, backup)
+
+            v = nets["vf"](obs, goal)
+            v_loss = expectile_loss(q_min - v, self.algo_config.vf_quantile)
+
+            advantage = q_min - v.detach()
+            weight = self._advantage_weight(advantage)
+            log_prob = nets["actor"](obs, goal)[0].log_prob(actions)
+            actor_loss = -(weight * log_prob).mean()
+
+        if not validate:
+            self.optimize_critics(q_losses)
+            self.update_target("critic")
+            self.optimize("vf", v_loss, self.algo_config.critic.max_gradient_norm)
+            self.optimize("actor", actor_loss, self.algo_config.actor.max_gradient_norm)
+        spreads = {
+            "vf/q_pred": q_min, "vf/v_pred": v, "adv/adv": advantage, "adv/adv_weight": weight
+        }
+        return {
+            "loss": (q_losses.sum() + v_loss + actor_loss).detach(),
+            "actor/log_prob": log_prob.detach().mean(),
+            "actor/loss": actor_loss.detach(),
+            "critic/critic1_pred": q[0].detach().mean(),
+            "critic/critic1_loss": q_losses[0].detach(),
+            "vf/v_loss": v_loss.detach(),
+            **spread(spreads),
+        }
+
+    def _advantage_weight(self, advantage: torch.Tensor) -> torch.Tensor:
+        config = self.algo_config.adv
+        if config.clip_adv_value is not None:
+            advantage = advantage.clamp(max=config.clip_adv_value)
+        weight = (advantage / config.beta).exp()
+        return weight.clamp(max=100.0) if config.use_final_clip else weight
+
+    def get_state_value(
+        self, obs_dict: Any, goal_dict: Any = None
+    ) -> torch.Tensor:
+        """``[B, 1]``"""
+        obs = self.prepare_obs(self._with_time(obs_dict))
+        return self.nets["vf"](obs, self.prepare_obs(goal_dict, "goal"))
+
+
+def expectile_loss(error: torch.Tensor, expectile: float) -> torch.Tensor:
+    """Squared error that weighs positive ones by ``expectile``, others by the rest (equation 5)."""
+    weight = torch.where(error > 0, expectile, 1 - expectile)
+    return (weight * error.square()).mean()
+
+
+def spread(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Largest, smallest, mean and standard deviation of each, for the log."""
+    rows = torch.stack([value.detach().flatten() for value in values.values()])
+    logs = {"max": rows.amax(1), "min": rows.amin(1), "mean": rows.mean(1), "std": rows.std(1)}
+    return {
+        f"{name}/{kind}": numbers[i]
+        for kind, numbers in logs.items()
+        for i, name in enumerate(values)
+    }

@@ -1,0 +1,116 @@
+"""TD3+BC (Fujimoto & Gu, 2021, arXiv:2106.06860): TD3, its actor held to the data's actions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl import models
+from offrl.algos.actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    BoundedCriticConfig,
+    StagedOptimConfig,
+    WeightedEnsembleConfig,
+    learning_rate,
+)
+from offrl.algos.base import register_algo_factory_func
+from offrl.config import Count, Section
+
+
+class TD3BCCriticConfig(BoundedCriticConfig):
+    ensemble: WeightedEnsembleConfig = WeightedEnsembleConfig()
+    layer_dims: list[Count] = [256, 256]
+
+
+class TD3BCActorConfig(Section):
+    update_freq: Count = 2  # critic updates per update of the actor and the targets
+    noise_std: float = Field(0.2, ge=0)
+    noise_clip: float = Field(0.5, ge=0)
+    layer_dims: list[Count] = [256, 256]
+
+
+class TD3BCConfig(ActorCriticConfig):
+    ALGO_NAME: ClassVar[str] = "td3_bc"
+    DEFAULTS: ClassVar[dict[str, Any]] = {
+        "experiment": {"rollout": {"horizon": 1000, "rate": 1}},
+        "train": {
+            "hdf5_load_next_obs": True,
+            "hdf5_normalize_obs": True,
+            "batch_size": 256,
+            "num_epochs": 200,
+        },
+    }
+
+    optim_params: dict[str, StagedOptimConfig] = {
+        name: learning_rate(3e-4, staged=True) for name in ("critic", "actor")
+    }
+    alpha: float = Field(2.5, ge=0)  # weight of the value against cloning
+    infinite_horizon: bool = False
+    critic: TD3BCCriticConfig = TD3BCCriticConfig()
+    actor: TD3BCActorConfig = TD3BCActorConfig()
+
+
+@register_algo_factory_func("td3_bc")
+def algo_config_to_class(algo_config: TD3BCConfig) -> tuple[type[TD3BC], dict[str, Any]]:
+    return TD3BC, {}
+
+
+class TD3BC(ActorCritic):
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self.add_critics(value_bounds=config.critic.value_bounds)
+        self.nets["actor"] = models.mlp_actor(
+            self.obs_spec, self.ac_dim, config.actor.layer_dims, num_frames=self.num_frames
+        )
+        self.add_target("actor")
+        self._actor_norm = torch.zeros((), device=self.device)
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
+        config, optim = self.algo_config, self.algo_config.optim_params
+        trains_critic = not validate and optim["critic"].is_due(epoch)
+        with torch.no_grad():
+            target = self._target(batch)
+        with torch.set_grad_enabled(trains_critic):
+            q_losses = self.td_losses(nets["critic"](obs, actions, goal), target)
+        info = self.critic_info(batch, q_losses) | {"Critic/Q_Targets": target.mean()}
+        if trains_critic:
+            info |= self.optimize_critics(q_losses)
+            self.num_updates += 1
+
+        trains_actor = not validate and optim["actor"].is_due(epoch)
+        trains_actor &= self.num_updates % config.actor.update_freq == 0
+        with torch.set_grad_enabled(trains_actor):
+            policy = nets["actor"](obs, goal)[0].mode()
+            q = nets["critic"](obs, policy, goal)[0]
+            actor_loss = torch.nn.functional.mse_loss(policy, actions) - config.alpha * q.mean() / q.detach().abs().mean()
+        if trains_actor:
+            self._actor_norm = self.optimize("actor", actor_loss)
+            self.update_target("critic")
+            self.update_target("actor")
+        actor_loss = actor_loss.detach()
+        return info | {
+            "Actor/Loss": actor_loss,
+            "Actor/Grad_Norms": self._actor_norm,
+            "loss": info["loss"] + actor_loss,
+        }
+
+    def _target(self, batch: dict[str, Any]) -> torch.Tensor:
+        config, next_obs, goal = self.algo_config, batch["next_obs"], batch["goal_obs"]
+        next_actions = self.nets["actor_target"](next_obs, goal)[0].mode()
+        if config.actor.noise_std:  # target policy smoothing
+            limit = config.actor.noise_clip
+            noise = torch.randn_like(next_actions) * config.actor.noise_std
+            next_actions = (next_actions + noise.clamp(-limit, limit)).clamp(-1.0, 1.0)
+        q = self.nets["critic_target"](next_obs, next_actions, goal)
+        return batch["rewards"] + batch["discounts"] * self.pessimistic(q)
+
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
+        """The first critic's, of the actor's action: ``[B, 1]``."""
+        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
+        return self.nets["critic"](obs, self.nets["actor"](obs, goal)[0].mode(), goal)[0]

@@ -1,0 +1,208 @@
+"""Value functions: ensembles of critics ``Q(s, a, g)`` as one batched network, and ``V(s, g)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from offrl.models.encoder import Encoder
+from offrl.models.heads import DeterministicHead
+from offrl.models.linear import Linear
+from offrl.models.trunks import MLP
+from offrl.specs import ObsSpec
+
+Obs = Mapping[str, Tensor]
+
+
+class EnsembleLinear(nn.Module):
+    """``N`` linear layers in one product: weights ``[N, O, I]``, biases ``[N, O]``."""
+
+    def __init__(self, num_members: int, input_dim: int, output_dim: int):
+        super().__init__()
+        members = [nn.Linear(input_dim, output_dim) for _ in range(num_members)]
+        self.weight = nn.Parameter(torch.stack([member.weight.detach() for member in members]))
+        self.bias = nn.Parameter(torch.stack([member.bias.detach() for member in members]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``."""
+        if x.ndim == 2:
+            shared = F.linear(x, self.weight.flatten(0, 1), self.bias.flatten())
+            return shared.unflatten(-1, self.bias.shape).movedim(1, 0)
+        return torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
+
+
+class Ensemble(nn.Module):
+    """``N`` fully connected networks of the same shape, a ReLU behind each hidden layer."""
+
+    def __init__(self, num_members: int, input_dim: int, layer_dims: Sequence[int]):
+        super().__init__()
+        dims = [input_dim, *layer_dims]
+        layers: list[nn.Module] = []
+        for size_in, size_out in zip(dims, dims[1:], strict=False):
+            layers += [EnsembleLinear(num_members, size_in, size_out), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.output_dim = dims[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class Critics(nn.Module):
+    """``num_critics`` functions ``Q(s, a, g)``, each with weights of its own.
+
+    value_bounds: the outputs are squashed between these two by a tanh.
+    """
+
+    def __init__(
+        self,
+        spec: ObsSpec,
+        ac_dim: int,
+        layer_dims: Sequence[int],
+        num_critics: int = 2,
+        value_bounds: Sequence[float] | None = None,
+        num_frames: int = 1,
+        num_outputs: int = 1,
+    ):
+        super().__init__()
+        self.num_critics, self.value_bounds = num_critics, value_bounds
+        first = Encoder(spec, num_frames=num_frames)
+        others = num_critics - 1 if any(True for _ in first.parameters()) else 0
+        self.encoders = nn.ModuleList(
+            [first, *(Encoder(spec, num_frames=num_frames) for _ in range(others))]
+        )
+        self.trunk = Ensemble(num_critics, first.output_dim + ac_dim, layer_dims)
+        output = EnsembleLinear(num_critics, self.trunk.output_dim, num_outputs)
+        self.head = nn.ModuleDict({"value": output})
+
+    def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        """Values ``[N, B, K]`` of ``K`` actions ``[B, K, A]`` in each state."""
+        return bounded(self.outputs(obs, actions, goal).squeeze(-1), self.value_bounds)
+
+    def outputs(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        """What the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
+        inputs = [
+            with_actions(encoder(obs, goal), actions, encoder).flatten(0, 1)
+            for encoder in self.encoders
+        ]
+        rows = inputs[0] if len(inputs) == 1 else torch.stack(inputs)
+        return self.head["value"](self.trunk(rows)).unflatten(1, actions.shape[:2])
+
+    def clip_gradients(self, limit: float | None) -> Tensor:
+        """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
+        stacked = [*self.trunk.parameters(), *self.head.parameters()]
+        norms = torch.stack([torch.linalg.vector_norm(p.grad.flatten(1), dim=1) for p in stacked])
+        norm = torch.linalg.vector_norm(norms, dim=0)
+        own = [
+            [p.grad for p in encoder.parameters() if p.grad is not None]
+            for encoder in self.encoders
+        ]
+        if any(own):
+            theirs = torch.stack([torch.linalg.vector_norm(torch.stack(torch._foreach_norm(g))) for g in own])
+            norm = torch.hypot(norm, theirs)
+        if limit is not None:
+            factors = (limit / (norm + 1e-6)).clamp(max=1.0)
+            for parameter in stacked:
+                parameter.grad.mul_(factors.view(-1, *[1] * (parameter.ndim - 1)))
+            for gradients, factor in zip(own, factors, strict=False):
+                if gradients:
+                    torch._foreach_mul_(gradients, factor)
+            norm = norm * factors
+        return norm
+
+
+class DistributionalCritics(Critics):
+    """Critics that give a probability to each of ``num_outputs`` returns, the ``atoms``, evenly
+    spaced between the value bounds (Bellemare et al., 2017, arXiv:1707.06887)."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        assert self.value_bounds is not None
+        num_atoms = self.head["value"].bias.shape[-1]
+        atoms = torch.linspace(*self.value_bounds, num_atoms)
+        self.register_buffer("atoms", atoms, persistent=False)
+
+    def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        """Expected returns ``[N, B, K]``."""
+        return (self.probabilities(obs, actions, goal) * self.atoms).sum(-1)
+
+    def probabilities(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        """``[N, B, K, atoms]``"""
+        return self.outputs(obs, actions, goal).softmax(-1)
+
+    def project(self, returns: Tensor, probabilities: Tensor) -> Tensor:
+        """Each row's probabilities of its ``returns``, both ``[B, atoms]``, as probabilities of the
+        atoms: each goes to the two nearest, in proportion to their nearness (algorithm 1)."""
+        low, high = self.atoms[0], self.atoms[-1]
+        spacing = (high - low) / (len(self.atoms) - 1)
+        distance = returns.clamp(low, high)[:, None, :] - self.atoms[None, :, None]
+        nearness = (1 - distance.abs() / spacing).clamp(min=0)
+        return (nearness * probabilities[:, None, :]).sum(-1)
+
+
+class StateValue(nn.Module):
+    """``V(s, g)``"""
+
+    def __init__(self, spec: ObsSpec, layer_dims: Sequence[int], num_frames: int = 1):
+        super().__init__()
+        self.encoder = Encoder(spec, num_frames=num_frames)
+        self.trunk = MLP(self.encoder.output_dim, layer_dims)
+        self.head = nn.ModuleDict({"value": Linear(self.trunk.output_dim, 1)})
+
+    def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """``[B, 1]``"""
+        features, _ = self.trunk(self.encoder(obs, goal))
+        return self.head["value"](features).squeeze(-1)
+
+
+class PerturbationActor(nn.Module):
+    """Actions, and a small step from each, that a network takes (Fujimoto et al., 2019,
+    arXiv:1812.02900, section 5)."""
+
+    def __init__(
+        self,
+        spec: ObsSpec,
+        ac_dim: int,
+        layer_dims: Sequence[int],
+        scale: float,
+        num_frames: int = 1,
+    ):
+        super().__init__()
+        self.encoder = Encoder(spec, num_frames=num_frames)
+        self.trunk = MLP(self.encoder.output_dim + ac_dim, layer_dims)
+        self.head = DeterministicHead(self.trunk.output_dim, ac_dim)
+        self.scale = scale
+
+    def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        """Actions ``[B, K, A]`` to the same, within [-1, 1]."""
+        features = with_actions(self.encoder(obs, goal), actions, self.encoder)
+        step = self.head(self.trunk(features)[0]).mode()
+        return (actions + self.scale * step).clamp(-1.0, 1.0)
+
+
+def with_actions(features: Tensor, actions: Tensor, encoder: Encoder) -> Tensor:
+    """Features of a state ``[B, 1, F]`` beside those of each action, between observations and
+    goals: ``[B, K, F + A]``."""
+    obs, goal = features.expand(-1, actions.shape[1], -1).tensor_split([encoder.obs_dim], dim=-1)
+    return torch.cat([obs, actions, goal], dim=-1)
+
+
+def bounded(values: Tensor, bounds: Sequence[float] | None) -> Tensor:
+    if bounds is None:
+        return values
+    low, high = bounds
+    return (high + low) / 2 + (high - low) / 2 * torch.tanh(values)
+
+
+class Scalar(nn.Module):
+    """A number that is learned."""
+
+    def __init__(self, value: float):
+        super().__init__()
+        self.param = nn.Parameter(torch.tensor([value]))
+
+    def forward(self) -> Any:
+        return self.param
