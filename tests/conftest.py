@@ -53,7 +53,12 @@ SMALL = {
         "rollout": {"enabled": False},
         "save": {"every_n_epochs": 1},
     },
-    "train": {"num_epochs": 3, "batch_size": 4, "cuda": False},
+    "train": {
+        "num_epochs": 3,
+        "batch_size": 4,
+        "cuda": False,
+        "hdf5_normalize_obs": False,
+    },
     "observation": {"modalities": {"obs": {"low_dim": ["position", "speed"]}}},
 }
 

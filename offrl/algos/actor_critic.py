@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from offrl import models
 from offrl.algos.base import PolicyAlgo, ValueAlgo
@@ -27,7 +27,15 @@ class CriticConfig(Section):
 
 
 class BoundedCriticConfig(CriticConfig):
-    value_bounds: tuple[float, float] | None = None  # of what the networks can say
+    # The least and the largest that the networks can say.
+    value_bounds: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+
+    @field_validator("value_bounds")
+    @classmethod
+    def _ordered(cls, bounds: list[float] | None) -> list[float] | None:
+        if bounds is not None and bounds[0] >= bounds[1]:
+            raise ValueError(f"{bounds}: the first must be less than the second")
+        return bounds
 
 
 class WeightedEnsembleConfig(EnsembleConfig):
@@ -120,10 +128,13 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         rewards, dones = (
             self.to_device(batch[key]).flatten(1)[:, steps] for key in ("rewards", "dones")
         )
-        # A step counts if it is in the demonstration and none before it ended the episode.
-        counts = torch.cat([torch.ones_like(dones[:, :1]), 1 - dones[:, :-1]], dim=1).cumprod(1)
-        if "pad_mask" in batch and self.global_config.train.mask_padded_steps:
-            counts = counts * self.to_device(batch["pad_mask"]).flatten(1)[:, steps]
+        counts = torch.ones_like(dones)
+        if self.global_config.train.mask_padded_steps:
+            # A step counts if it is in the demonstration and none before it ended the episode.
+            counts[:, 1:] -= dones[:, :-1]
+            counts = counts.cumprod(1)
+            if "pad_mask" in batch:
+                counts = counts * self.to_device(batch["pad_mask"]).flatten(1)[:, steps]
         discount = self.algo_config["discount"]
         weights = discount ** torch.arange(n, device=self.device)
         ended = (dones * counts).amax(1, keepdim=True)

@@ -132,12 +132,13 @@ class CQL(ActorCritic):
         actor_loss = (weight.detach() * log_prob - value).mean()
         info = {"Actor/Loss": actor_loss.detach(), "Entropy_Weight": weight.detach().squeeze()}
 
+        entropy_loss = torch.zeros((), device=self.device)
         if "entropy" in self.nets:
             surplus = -(log_prob.detach() + self.target_entropy)
             entropy_loss = (self.nets["entropy"]() * surplus).mean()
-            info["Entropy_Weight_Loss"] = entropy_loss.detach()
             if not validate:
                 info["Entropy_Grad_Norms"] = self.optimize("entropy", entropy_loss)
+        info["Entropy_Weight_Loss"] = entropy_loss.detach()
         if not validate:
             limit = self.algo_config.actor.max_gradient_norm
             info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)

@@ -57,6 +57,8 @@ class Critics(nn.Module):
     value_bounds: the outputs are squashed between these two by a tanh.
     """
 
+    OUTPUT = "value"  # robomimic's name of the last layer
+
     def __init__(
         self,
         spec: ObsSpec,
@@ -76,7 +78,7 @@ class Critics(nn.Module):
         )
         self.trunk = Ensemble(num_critics, first.output_dim + ac_dim, layer_dims)
         output = EnsembleLinear(num_critics, self.trunk.output_dim, num_outputs)
-        self.head = nn.ModuleDict({"value": output})
+        self.head = nn.ModuleDict({self.OUTPUT: output})
 
     def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """Values ``[N, B, K]`` of ``K`` actions ``[B, K, A]`` in each state."""
@@ -89,7 +91,7 @@ class Critics(nn.Module):
             for encoder in self.encoders
         ]
         rows = inputs[0] if len(inputs) == 1 else torch.stack(inputs)
-        return self.head["value"](self.trunk(rows)).unflatten(1, actions.shape[:2])
+        return self.head[self.OUTPUT](self.trunk(rows)).unflatten(1, actions.shape[:2])
 
     def clip_gradients(self, limit: float | None) -> Tensor:
         """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
@@ -118,11 +120,12 @@ class DistributionalCritics(Critics):
     """Critics that give a probability to each of ``num_outputs`` returns, the ``atoms``, evenly
     spaced between the value bounds (Bellemare et al., 2017, arXiv:1707.06887)."""
 
+    OUTPUT = "log_probs"
+
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         assert self.value_bounds is not None
-        num_atoms = self.head["value"].bias.shape[-1]
-        atoms = torch.linspace(*self.value_bounds, num_atoms)
+        atoms = torch.linspace(*self.value_bounds, self.head[self.OUTPUT].bias.shape[-1])
         self.register_buffer("atoms", atoms, persistent=False)
 
     def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:

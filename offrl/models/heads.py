@@ -141,12 +141,15 @@ class TanhGaussian(Gaussian):
     def log_prob(self, actions: Tensor) -> Tensor:
         above, below = (1 + actions).clamp(self.MARGIN), (1 - actions).clamp(self.MARGIN)
         before = 0.5 * (above / below).log()  # atanh, exact near the bounds
-        slope = torch.log(1 - actions.square() + self.MARGIN)
-        return super().log_prob(before) - slope.sum(-1)
+        return super().log_prob(before) - self._log_slope(actions)
 
     def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
         before, log_prob = super().rsample(num_samples)
-        return torch.tanh(before), log_prob - _log_slope(before).sum(-1)
+        actions = torch.tanh(before)
+        return actions, log_prob - self._log_slope(actions)
+
+    def _log_slope(self, actions: Tensor) -> Tensor:
+        return torch.log(1 - actions.square() + self.MARGIN).sum(-1)
 
     def sample(self, generators: Generators | None = None) -> Tensor:
         return torch.tanh(super().sample(generators))
@@ -178,11 +181,6 @@ class GaussianMixture(ActionDistribution):
 
     def low_noise(self) -> GaussianMixture:
         return replace(self, std=torch.full_like(self.std, EVAL_STD))
-
-
-def _log_slope(x: Tensor) -> Tensor:
-    """``log(1 - tanh(x)^2)``"""
-    return 2 * (math.log(2.0) - x - F.softplus(-2 * x))
 
 
 def _normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:

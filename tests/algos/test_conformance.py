@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from offrl import RolloutPolicy, Trainer, algo_factory
+from offrl import RolloutPolicy, Trainer, algo_factory, config_factory
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.registry import ALGOS
@@ -58,7 +58,28 @@ OTHERS = {
         }
     },
 }
+BOUNDED = {"value_bounds": [-1.0, 9.0]}
+DISTRIBUTIONAL = {"distributional": {"enabled": True, "num_atoms": 11}}
 VARIANTS = {
+    "bcq": {
+        "vae": {},
+        "perturbed": {"actor": {"enabled": True}},
+        "gmm": {"action_sampler": {"gmm": {"enabled": True}, "vae": {"enabled": False}}},
+        "distributional": {"critic": BOUNDED | DISTRIBUTIONAL},
+        "learned_prior": {
+            "action_sampler": {"vae": {"prior": {"learn": True, "is_conditioned": True}}}
+        },
+    },
+    "cql": {
+        "lagrange": {},
+        "fixed_weights": {
+            "critic": {"target_q_gap": None, "deterministic_backup": False},
+            "actor": {"target_entropy": None},
+        },
+        "from_cloning": {"actor": {"bc_start_steps": 2}, "critic": {"num_action_samples": 3}},
+    },
+    "iql": {"gaussian": {}, "gmm": {"actor": {"net": {"type": "gmm"}}}},
+    "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
 }
 CASES = [
@@ -77,8 +98,11 @@ def make(small_config, demos):
         seed_everything(0)
         train = train or {}
         overrides = fit(overrides, train)
-        rate = {"optim_params": {"policy": {"learning_rate": {"initial": 1e-3}}}}
-        config = small_config({"algo": overrides | rate, "train": train}, name)
+        rate = {"learning_rate": {"initial": 1e-3}}
+        rates = dict.fromkeys(config_factory(name).algo.optim_params, rate)
+        config = small_config(
+            {"algo": overrides | {"optim_params": rates}, "train": {"batch_size": 4} | train}, name
+        )
         dataset = SequenceDataset(
             demos,
             ["position", "speed"],
@@ -204,7 +228,8 @@ STREAMED = {"hdf5_cache_mode": None, "num_data_workers": 2, "frame_stack": 2}
 @pytest.mark.parametrize("train", [{"seq_length": 2}, STREAMED], ids=["in_memory", "streamed"])
 def test_a_resumed_training_equals_an_uninterrupted_one(small_config, name, overrides, train):
     schedule = {"learning_rate": {"scheduler_type": "cosine", "step_every_batch": True}}
-    algo = fit(overrides, train) | {"optim_params": {"policy": schedule}}
+    schedules = dict.fromkeys(config_factory(name).algo.optim_params, schedule)
+    algo = fit(overrides, train) | {"optim_params": schedules}
     config = small_config({"algo": algo, "train": train}, name)
     whole = Trainer(config)
     for record in whole():
