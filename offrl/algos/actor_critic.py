@@ -4,68 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import torch
-from pydantic import Field, field_validator
 
 from offrl import models
 from offrl.algos.base import PolicyAlgo, ValueAlgo
-from offrl.config import AlgoConfig, Count, LearningRateConfig, OptimConfig, Section
 from offrl.tree import map_leaves
 
 
-class EnsembleConfig(Section):
-    n: Count = 2
-
-
-class CriticConfig(Section):
-    use_huber: bool = False
-    max_gradient_norm: float | None = Field(None, gt=0)  # of each critic by itself
-    layer_dims: list[Count] = [300, 400]
-    ensemble: EnsembleConfig = EnsembleConfig()
-
-
-class BoundedCriticConfig(CriticConfig):
-    # The least and the largest that the networks can say.
-    value_bounds: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
-
-    @field_validator("value_bounds")
-    @classmethod
-    def _ordered(cls, bounds: list[float] | None) -> list[float] | None:
-        if bounds is not None and bounds[0] >= bounds[1]:
-            raise ValueError(f"{bounds}: the first must be less than the second")
-        return bounds
-
-
-class WeightedEnsembleConfig(EnsembleConfig):
-    weight: float = Field(1.0, ge=0, le=1)  # of the least value in a target; the rest: the largest
-
-
-class StagedOptimConfig(OptimConfig):
-    """An optimizer that works from ``start_epoch`` on and before ``end_epoch``; -1: no limit."""
-
-    start_epoch: int = -1
-    end_epoch: int = -1
-
-    def is_due(self, epoch: int) -> bool:
-        return epoch >= self.start_epoch and (self.end_epoch == -1 or epoch < self.end_epoch)
-
-
-class ActorCriticConfig(AlgoConfig):
-    """Base of their ``algo`` sections."""
-
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True}}
-
-    discount: float = Field(0.99, ge=0, le=1)
-    n_step: Count = 1  # rewards summed before a value is bootstrapped
-    target_tau: float = Field(0.005, ge=0, le=1)
-    critic: CriticConfig = CriticConfig()
-
-
-def learning_rate(initial: float, decay_factor: float = 0.1, staged: bool = False) -> OptimConfig:
-    rate = LearningRateConfig(initial=initial, decay_factor=decay_factor)
-    return (StagedOptimConfig if staged else OptimConfig)(learning_rate=rate)
+MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values
 
 
 class ActorCritic(PolicyAlgo, ValueAlgo):
@@ -102,6 +50,24 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
             **options,
         )
         self.add_target("critic")
+
+    def add_stochastic_actor(self) -> None:
+        """``algo.actor.net``: a Gaussian, its tanh, or a mixture."""
+        net = self.algo_config["actor"].net
+        options = net.common.to_dict() | net[net.type].to_dict()
+        self._low_noise_eval = options.pop("low_noise_eval")
+        if net.type == "gaussian":
+            options["min_std"] = MIN_STD
+        else:
+            del options["use_tanh"]
+        self.nets["actor"] = models.mlp_actor(
+            self.obs_spec,
+            self.ac_dim,
+            self.algo_config["actor"].layer_dims,
+            net.type,
+            self.num_frames,
+            **options,
+        )
 
     def add_target(self, name: str) -> None:
         self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False)

@@ -13,8 +13,8 @@ import torch
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.actor_critic import (
-    ActorCritic,
+from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.sections import (
     ActorCriticConfig,
     BoundedCriticConfig,
     StagedOptimConfig,

@@ -7,45 +7,16 @@ the exponential of their advantage.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.actor_critic import ActorCritic, ActorCriticConfig, learning_rate
+from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.config import Count, OptimConfig, Section
-
-
-class CommonNetConfig(Section):
-    std_activation: Literal["softplus", "exp"] = "softplus"
-    low_noise_eval: bool = True
-    use_tanh: bool = False
-
-
-class GaussianNetConfig(Section):
-    init_last_fc_weight: float = 0.001
-    init_std: float = 0.3
-    fixed_std: bool = False
-
-
-class GMMNetConfig(Section):
-    num_modes: Count = 5
-    min_std: float = 1e-4
-
-
-class ActorNetConfig(Section):
-    type: Literal["gaussian", "gmm"] = "gaussian"
-    common: CommonNetConfig = CommonNetConfig()
-    gaussian: GaussianNetConfig = GaussianNetConfig()
-    gmm: GMMNetConfig = GMMNetConfig()
-
-
-class ActorConfig(Section):
-    net: ActorNetConfig = ActorNetConfig()
-    layer_dims: list[Count] = [300, 400]
-    max_gradient_norm: float | None = Field(None, gt=0)
+from offrl.algos.sections import ActorConfig, ActorCriticConfig, learning_rate
+from offrl.config import OptimConfig, Section
 
 
 class AdvantageConfig(Section):
@@ -78,14 +49,7 @@ class IQL(ActorCritic):
         self.nets["vf"] = models.StateValue(
             self.obs_spec, config.critic.layer_dims, self.num_frames
         )
-        net = config.actor.net
-        options = {"std_activation": net.common.std_activation, **net[net.type].to_dict()}
-        if net.type == "gaussian":
-            options |= {"use_tanh": net.common.use_tanh, "min_std": 0.007}
-        self.nets["actor"] = models.mlp_actor(
-            self.obs_spec, self.ac_dim, config.actor.layer_dims, net.type, self.num_frames, **options
-        )
-        self._low_noise_eval = net.common.low_noise_eval
+        self.add_stochastic_actor()
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False

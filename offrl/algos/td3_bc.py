@@ -8,8 +8,8 @@ import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.actor_critic import (
-    ActorCritic,
+from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.sections import (
     ActorCriticConfig,
     BoundedCriticConfig,
     StagedOptimConfig,

@@ -1,0 +1,161 @@
+"""SAC-N (An et al., 2021, arXiv:2110.01548): offline soft actor-critic whose many critics agree on
+little that the data does not show; the least of their values is believed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from offrl import models
+from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.sections import (
+    ActorConfig,
+    ActorCriticConfig,
+    ActorNetConfig,
+    BoundedCriticConfig,
+    CommonNetConfig,
+    EnsembleConfig,
+    learning_rate,
+)
+from offrl.config import Count, OptimConfig
+
+
+class TanhNetConfig(CommonNetConfig):
+    std_activation: Literal["softplus", "exp"] = "exp"
+    use_tanh: bool = True
+
+
+class SACNetConfig(ActorNetConfig):
+    type: Literal["gaussian"] = "gaussian"
+    common: TanhNetConfig = TanhNetConfig()
+
+
+class SACActorConfig(ActorConfig):
+    bc_start_steps: int = Field(0, ge=0)  # updates in which the actor clones
+    target_entropy: float | Literal["default"] | None = "default"  # -A; None: entropy weight 1
+    net: SACNetConfig = SACNetConfig()
+
+
+class SACNActorConfig(SACActorConfig):
+    layer_dims: list[Count] = [256, 256, 256]
+
+
+class ManyConfig(EnsembleConfig):
+    n: Count = 10
+
+
+class SACCriticConfig(BoundedCriticConfig):
+    deterministic_backup: bool = False  # targets without the entropy
+
+
+class SACNCriticConfig(SACCriticConfig):
+    layer_dims: list[Count] = [256, 256, 256]
+    ensemble: ManyConfig = ManyConfig()
+
+
+class SACNConfig(ActorCriticConfig):
+    ALGO_NAME: ClassVar[str] = "sac_n"
+    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True, "batch_size": 256}}
+
+    optim_params: dict[str, OptimConfig] = {
+        name: learning_rate(3e-4) for name in ("critic", "actor")
+    }
+    critic: SACNCriticConfig = SACNCriticConfig()
+    actor: SACNActorConfig = SACNActorConfig()
+
+
+@register_algo_factory_func("sac_n")
+def algo_config_to_class(algo_config: SACNConfig) -> tuple[type[SACN], dict[str, Any]]:
+    return SACN, {}
+
+
+class SACN(ActorCritic):
+    """``entropy`` is the logarithm of the entropy's weight ``alpha``."""
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self.add_stochastic_actor()
+        self.add_critics(value_bounds=config["critic"].value_bounds)
+        self.target_entropy = config["actor"].target_entropy
+        if self.target_entropy == "default":
+            self.target_entropy = -float(self.ac_dim)
+        if self.target_entropy is not None:
+            self.nets["entropy"] = models.Scalar(0.0)
+
+    def _optim_params(self) -> dict[str, OptimConfig]:
+        given = super()._optim_params()
+        if "entropy" in self.nets:
+            given["entropy"] = learning_rate(given["actor"].learning_rate.initial)
+        return given
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        with torch.set_grad_enabled(not validate):
+            actor = self._train_actor(batch, validate)
+            critics = self._train_critics(batch, validate)
+        return actor | critics | {"loss": actor["Actor/Loss"] + critics["loss"]}
+
+    def _train_actor(self, batch: dict[str, Any], validate: bool) -> dict[str, torch.Tensor]:
+        """Soft policy improvement: entropy is rewarded by a weight that keeps it at its target."""
+        obs, goal = batch["obs"], batch["goal_obs"]
+        pi, _ = self.nets["actor"](obs, goal)
+        policy, log_prob = pi.rsample(1)
+        alpha = self._entropy_weight()
+        if self.num_updates < self.algo_config["actor"].bc_start_steps:
+            value = pi.log_prob(batch["actions"])
+        else:
+            value = self.nets["critic"](obs, policy, goal).amin(0)
+        actor_loss = (alpha * log_prob - value).mean()
+        info = {"Actor/Loss": actor_loss.detach(), "Entropy_Weight": alpha.squeeze()}
+
+        entropy_loss = torch.zeros((), device=self.device)
+        if "entropy" in self.nets:
+            surplus = -(log_prob.detach() + self.target_entropy)
+            entropy_loss = (self.nets["entropy"]() * surplus).mean()
+            if not validate:
+                info["Entropy_Grad_Norms"] = self.optimize("entropy", entropy_loss)
+        info["Entropy_Weight_Loss"] = entropy_loss.detach()
+        if not validate:
+            limit = self.algo_config["actor"].max_gradient_norm
+            info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)
+            self.num_updates += 1
+        return info
+
+    def _entropy_weight(self) -> torch.Tensor:
+        if "entropy" in self.nets:
+            return self.nets["entropy"]().detach().exp()
+        return torch.ones(1, device=self.device)
+
+    def _train_critics(self, batch: dict[str, Any], validate: bool) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            next_pi, _ = self.nets["actor"](batch["next_obs"], batch["goal_obs"])
+            target = batch["rewards"] + batch["discounts"] * self._next_value(batch, next_pi)
+        losses, info = self._critic_losses(batch, target)
+        info |= self.critic_info(batch, losses)
+        if not validate:
+            info |= self.optimize_critics(losses)
+            self.update_target("critic")
+        return info
+
+    def _next_value(self, batch: dict[str, Any], next_pi: Any) -> torch.Tensor:
+        actions, log_prob = next_pi.rsample(1)
+        value = self.nets["critic_target"](batch["next_obs"], actions, batch["goal_obs"]).amin(0)
+        if self.algo_config["critic"].deterministic_backup:
+            return value
+        return value - self._entropy_weight() * log_prob
+
+    def _critic_losses(
+        self, batch: dict[str, Any], target: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Each critic's ``[N]``, and more for the log."""
+        q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
+        return self.td_losses(q, target), {}
+
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
+        """The least critic's, of the actor's most likely action: ``[B, 1]``."""
+        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
+        return self.nets["critic"](obs, self.nets["actor"](obs, goal)[0].mode(), goal).amin(0)
