@@ -63,7 +63,7 @@ class IQL(ActorCritic):
             q_losses = self.td_losses(q, backup)
 
             v = nets["vf"](obs, goal)
-            v_loss = expectile_loss(q_min - v, self.algo_config.vf_quantile)
+            v_loss = self._value_loss(q_min - v)
 
             advantage = q_min - v.detach()
             weight = self._advantage_weight(advantage)
@@ -87,6 +87,9 @@ class IQL(ActorCritic):
             "vf/v_loss": v_loss.detach(),
             **spread(spreads),
         }
+
+    def _value_loss(self, error: torch.Tensor) -> torch.Tensor:
+        return expectile_loss(error, self.algo_config.vf_quantile)
 
     def _advantage_weight(self, advantage: torch.Tensor) -> torch.Tensor:
         config = self.algo_config.adv

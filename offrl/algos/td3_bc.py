@@ -61,7 +61,10 @@ def algo_config_to_class(algo_config: TD3BCConfig) -> tuple[type[TD3BC], dict[st
 class TD3BC(ActorCritic):
     def _create_networks(self) -> None:
         config = self.algo_config
-        self.add_critics(value_bounds=config.critic.value_bounds)
+        self.add_critics(
+            value_bounds=config.critic.value_bounds,
+            layer_norm="layer_norm" in config.critic and config.critic["layer_norm"],
+        )
         self.nets["actor"] = models.mlp_actor(
             self.obs_spec, self.ac_dim, config.actor.layer_dims, num_frames=self.num_frames
         )
@@ -88,7 +91,8 @@ class TD3BC(ActorCritic):
         with torch.set_grad_enabled(trains_actor):
             policy = nets["actor"](obs, goal)[0].mode()
             q = nets["critic"](obs, policy, goal)[0]
-            actor_loss = torch.nn.functional.mse_loss(policy, actions) - config.alpha * q.mean() / q.detach().abs().mean()
+            value = q.mean() / q.detach().abs().mean()
+            actor_loss = self._cloning(policy, actions) - config.alpha * value
         if trains_actor:
             self._actor_norm = self.optimize("actor", actor_loss)
             self.update_target("critic")
@@ -108,7 +112,15 @@ class TD3BC(ActorCritic):
             noise = torch.randn_like(next_actions) * config.actor.noise_std
             next_actions = (next_actions + noise.clamp(-limit, limit)).clamp(-1.0, 1.0)
         q = self.nets["critic_target"](next_obs, next_actions, goal)
-        return batch["rewards"] + batch["discounts"] * self.pessimistic(q)
+        value = self.pessimistic(q) - self._penalty(batch, next_actions)
+        return batch["rewards"] + batch["discounts"] * value
+
+    def _penalty(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor | float:
+        """What is taken from a target for actions that the data does not have."""
+        return 0.0
+
+    def _cloning(self, policy: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(policy, actions)
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
         """The first critic's, of the actor's action: ``[B, 1]``."""

@@ -22,6 +22,8 @@ from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
 
+RETURNS = "returns"  # the dataset key that is computed, not read
+
 
 @cache
 def _say_once(message: str) -> None:
@@ -60,6 +62,7 @@ class SequenceDataset(Dataset):
         (an instruction's embedding), instead of stored ones. They are not normalised.
     action_stats: normalise actions by these instead of by the data's own: held-out demonstrations
         by those of the training.
+    discount: of the rewards in the dataset key ``returns``, which is computed, not read.
     goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
         sequences are not padded).
     """
@@ -85,6 +88,7 @@ class SequenceDataset(Dataset):
         demo_limit: int | Sequence[int | None] | None = None,
         action_stats: Mapping[str, Statistics] | None = None,
         constants: Sequence[Mapping[str, np.ndarray]] | None = None,
+        discount: float = 1.0,
     ):
         if goal_mode not in (None, "last"):
             raise ValueError(f"goal_mode: {goal_mode!r}; allowed: null, 'last'")
@@ -97,6 +101,7 @@ class SequenceDataset(Dataset):
         self.dataset_keys = tuple(dict.fromkeys((*dataset_keys, *action_keys)))
         self.action_config = dict(action_config or {})
         self._given_action_stats = action_stats or {}
+        self._discount = discount
         self.n_frame_stack, self.seq_length = frame_stack, seq_length
         self.pad_frame_stack, self.pad_seq_length = pad_frame_stack, pad_seq_length
         self.get_pad_mask = get_pad_mask
@@ -195,13 +200,24 @@ class SequenceDataset(Dataset):
                 rows = self._arrays[path].numpy() if cached else self._read(files, path)
                 self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
 
-        for key in self.dataset_keys:
+        for key in [key for key in self.dataset_keys if key != RETURNS]:
             if key in self.action_keys or self._is_in_all(files, key):
                 self._shape(files, key)
                 self._arrays[key] = torch.from_numpy(self._read(files, key))
             else:
                 self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
+        if RETURNS in self.dataset_keys:
+            self._arrays[RETURNS] = self._returns()
         self._join_actions()
+
+    def _returns(self) -> Tensor:
+        """Of every step, the discounted sum of the rewards from it to the demonstration's end."""
+        rewards = self._arrays["rewards"].flatten().double().numpy()
+        returns, ends = rewards.copy(), set(np.cumsum(self.lengths) - 1)
+        for row in reversed(range(len(rewards) - 1)):
+            if row not in ends:
+                returns[row] += self._discount * returns[row + 1]
+        return torch.from_numpy(returns.astype(np.float32))
 
     def _read(self, files: Sequence[DemoFile], path: str) -> np.ndarray:
         """``[sum(lengths), ...]`` of all files."""

@@ -35,15 +35,36 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
 
 
+class EnsembleLayerNorm(nn.Module):
+    """Layer normalisation of ``[N, R, F]`` with weights and biases ``[N, F]`` per member."""
+
+    def __init__(self, num_members: int, dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_members, dim))
+        self.bias = nn.Parameter(torch.zeros(num_members, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal = F.layer_norm(x, x.shape[-1:])
+        return torch.addcmul(self.bias[:, None], normal, self.weight[:, None])
+
+
 class Ensemble(nn.Module):
     """``N`` fully connected networks of the same shape, a ReLU behind each hidden layer."""
 
-    def __init__(self, num_members: int, input_dim: int, layer_dims: Sequence[int]):
+    def __init__(
+        self,
+        num_members: int,
+        input_dim: int,
+        layer_dims: Sequence[int],
+        layer_norm: bool = False,
+    ):
         super().__init__()
         dims = [input_dim, *layer_dims]
         layers: list[nn.Module] = []
         for size_in, size_out in zip(dims, dims[1:], strict=False):
             layers += [EnsembleLinear(num_members, size_in, size_out), nn.ReLU()]
+            if layer_norm:
+                layers.append(EnsembleLayerNorm(num_members, size_out))
         self.layers = nn.Sequential(*layers)
         self.output_dim = dims[-1]
 
@@ -68,6 +89,7 @@ class Critics(nn.Module):
         value_bounds: Sequence[float] | None = None,
         num_frames: int = 1,
         num_outputs: int = 1,
+        layer_norm: bool = False,
     ):
         super().__init__()
         self.num_critics, self.value_bounds = num_critics, value_bounds
@@ -76,22 +98,30 @@ class Critics(nn.Module):
         self.encoders = nn.ModuleList(
             [first, *(Encoder(spec, num_frames=num_frames) for _ in range(others))]
         )
-        self.trunk = Ensemble(num_critics, first.output_dim + ac_dim, layer_dims)
+        self.trunk = Ensemble(num_critics, first.output_dim + ac_dim, layer_dims, layer_norm)
         output = EnsembleLinear(num_critics, self.trunk.output_dim, num_outputs)
         self.head = nn.ModuleDict({self.OUTPUT: output})
 
     def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """Values ``[N, B, K]`` of ``K`` actions ``[B, K, A]`` in each state."""
+        """Values ``[N, B, K]`` of ``K`` actions in each state, ``[B, K, A]``; or of such for each
+        critic, ``[N, B, K, A]``."""
         return bounded(self.outputs(obs, actions, goal).squeeze(-1), self.value_bounds)
 
     def outputs(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """What the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
-        inputs = [
-            with_actions(encoder(obs, goal), actions, encoder).flatten(0, 1)
-            for encoder in self.encoders
-        ]
-        rows = inputs[0] if len(inputs) == 1 else torch.stack(inputs)
-        return self.head[self.OUTPUT](self.trunk(rows)).unflatten(1, actions.shape[:2])
+        features = [encoder(obs, goal) for encoder in self.encoders]
+        if len(features) == 1 and actions.ndim == 3:
+            rows = with_actions(features[0], actions, self.encoders[0]).flatten(0, 1)
+        else:
+            sets = actions.expand(self.num_critics, -1, -1, -1)
+            features = features * (self.num_critics // len(features))
+            rows = torch.stack(
+                [
+                    with_actions(f, a, self.encoders[0]).flatten(0, 1)
+                    for f, a in zip(features, sets, strict=True)
+                ]
+            )
+        return self.head[self.OUTPUT](self.trunk(rows)).unflatten(1, actions.shape[-3:-1])
 
     def clip_gradients(self, limit: float | None) -> Tensor:
         """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""

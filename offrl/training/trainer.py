@@ -188,6 +188,7 @@ class Trainer:
             obs_keys=sorted(self._obs_keys),
             action_keys=train.action_keys,
             dataset_keys=train.dataset_keys,
+            discount=getattr(self.config.algo, "discount", 1.0),
             action_config=train.action_config,
             frame_stack=train.frame_stack,
             seq_length=train.seq_length,

@@ -79,6 +79,8 @@ VARIANTS = {
         "from_cloning": {"actor": {"bc_start_steps": 2}, "critic": {"num_action_samples": 3}},
     },
     "iql": {"gaussian": {}, "gmm": {"actor": {"net": {"type": "gmm"}}}},
+    "crr": {"exp": {}, "binary": {"f": "binary"}},
+    "plas": {"warm": {"warmup_steps": 1}, "vae": {}},
     "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
 }
@@ -106,6 +108,7 @@ def make(small_config, demos):
         dataset = SequenceDataset(
             demos,
             ["position", "speed"],
+            dataset_keys=config.train.dataset_keys,
             seq_length=config.train.seq_length,
             get_pad_mask=True,
             frame_stack=config.train.frame_stack,

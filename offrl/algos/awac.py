@@ -1,0 +1,95 @@
+"""AWAC (Nair et al., 2020, arXiv:2006.09359): the actor clones the data's actions, weighted by the
+exponential of their advantage over its own."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.sections import ActorConfig, ActorCriticConfig, CriticConfig, learning_rate
+from offrl.config import Count, OptimConfig
+
+LARGEST_WEIGHT = 100.0
+
+
+class AWACCriticConfig(CriticConfig):
+    layer_dims: list[Count] = [256, 256]
+
+
+class AWACActorConfig(ActorConfig):
+    layer_dims: list[Count] = [256, 256, 256, 256]
+
+
+class AWACConfig(ActorCriticConfig):
+    ALGO_NAME: ClassVar[str] = "awac"
+    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True, "batch_size": 1024}}
+
+    optim_params: dict[str, OptimConfig] = {
+        name: learning_rate(3e-4) for name in ("critic", "actor")
+    }
+    lam: float = Field(1.0, gt=0)  # lambda, the temperature: weights are exp(advantage / lambda)
+    critic: AWACCriticConfig = AWACCriticConfig()
+    actor: AWACActorConfig = AWACActorConfig()
+
+
+@register_algo_factory_func("awac")
+def algo_config_to_class(algo_config: AWACConfig) -> tuple[type[AWAC], dict[str, Any]]:
+    return AWAC, {}
+
+
+class AWAC(ActorCritic):
+    def _create_networks(self) -> None:
+        self.add_critics()
+        self.add_stochastic_actor()
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
+        with torch.no_grad():
+            next_actions = nets["actor"](batch["next_obs"], goal)[0].sample()
+            next_q = nets["critic_target"](batch["next_obs"], next_actions, goal).amin(0)
+            target = batch["rewards"] + batch["discounts"] * next_q
+        with torch.set_grad_enabled(not validate):
+            q_losses = self.td_losses(nets["critic"](obs, actions, goal), target)
+            info = self.critic_info(batch, q_losses)
+            if not validate:
+                info |= self.optimize_critics(q_losses)
+                self.update_target("critic")
+
+            pi, _ = nets["actor"](obs, goal)
+            advantage = self._advantage(obs, goal, actions, pi)
+            weight = self._weight(advantage)
+            actor_loss = -(weight * pi.log_prob(actions)).mean()
+            if not validate:
+                limit = self.algo_config.actor.max_gradient_norm
+                info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)
+        return info | {
+            "loss": info["loss"] + actor_loss.detach(),
+            "Actor/Loss": actor_loss.detach(),
+            "Actor/Advantage": advantage.mean(),
+            "Actor/Weight": weight.mean(),
+        }
+
+    @property
+    def _num_policy_actions(self) -> int:
+        return 1
+
+    def _advantage(self, obs: Any, goal: Any, actions: torch.Tensor, pi: Any) -> torch.Tensor:
+        """``Q(s, a)`` less that of the policy's own actions, ``[B, 1]``."""
+        with torch.no_grad():
+            own = pi.repeated(self._num_policy_actions).sample()
+            q = self.nets["critic"](obs, torch.cat([actions, own], dim=1), goal).amin(0)
+            return q[:, :1] - q[:, 1:].mean(1, keepdim=True)
+
+    def _weight(self, advantage: torch.Tensor) -> torch.Tensor:
+        return (advantage / self.algo_config.lam).exp().clamp(max=LARGEST_WEIGHT)
+
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
+        """The least critic's, of the actor's most likely action: ``[B, 1]``."""
+        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
+        return self.nets["critic"](obs, self.nets["actor"](obs, goal)[0].mode()[:, -1:], goal).amin(0)

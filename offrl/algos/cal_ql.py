@@ -1,0 +1,40 @@
+"""Cal-QL (Nakamoto et al., 2023, arXiv:2303.05479): CQL that pushes the values of the policy's
+actions down no further than the return that the data's behaviour reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.cql import CQL, CQLConfig
+
+
+class CalQLConfig(CQLConfig):
+    ALGO_NAME: ClassVar[str] = "cal_ql"
+    DEFAULTS: ClassVar[dict[str, Any]] = {
+        "train": {
+            "hdf5_load_next_obs": True,
+            "batch_size": 256,
+            "dataset_keys": ["actions", "rewards", "dones", "returns"],
+        }
+    }
+
+
+@register_algo_factory_func("cal_ql")
+def algo_config_to_class(algo_config: CalQLConfig) -> tuple[type[CalQL], dict[str, Any]]:
+    return CalQL, {}
+
+
+class CalQL(CQL):
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        now = self.num_frames - 1
+        returns = self.to_device(batch["returns"]).flatten(1)[:, now : now + 1]
+        return super().process_batch_for_training(batch) | {"returns": returns}
+
+    def _calibrated(self, q: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+        """``max(Q(s, a), V^mu(s))`` for the policy's actions (equation 5.1)."""
+        random, policy = q.tensor_split([q.shape[-1] - self._num_policy_actions], dim=-1)
+        return torch.cat([random, torch.maximum(policy, batch["returns"])], dim=-1)

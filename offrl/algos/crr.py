@@ -1,0 +1,46 @@
+"""Critic-regularized regression (Wang et al., 2020, arXiv:2006.15134): clone the actions that the
+critic finds better than the policy's own."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from offrl.algos.awac import AWAC, AWACActorConfig, AWACCriticConfig
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.sections import ActorCriticConfig, learning_rate
+from offrl.config import Count, OptimConfig
+
+
+class CRRConfig(ActorCriticConfig):
+    ALGO_NAME: ClassVar[str] = "crr"
+    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True, "batch_size": 1024}}
+
+    optim_params: dict[str, OptimConfig] = {
+        name: learning_rate(3e-4) for name in ("critic", "actor")
+    }
+    f: Literal["exp", "binary"] = "exp"  # the weight: exp(A / beta), or 1 where A > 0
+    beta: float = Field(1.0, gt=0)
+    max_weight: float = Field(20.0, gt=0)  # of exp
+    m: Count = 4  # actions of the policy that the data's is compared with
+    critic: AWACCriticConfig = AWACCriticConfig()
+    actor: AWACActorConfig = AWACActorConfig()
+
+
+@register_algo_factory_func("crr")
+def algo_config_to_class(algo_config: CRRConfig) -> tuple[type[CRR], dict[str, Any]]:
+    return CRR, {}
+
+
+class CRR(AWAC):
+    @property
+    def _num_policy_actions(self) -> int:
+        return self.algo_config.m
+
+    def _weight(self, advantage: torch.Tensor) -> torch.Tensor:
+        config = self.algo_config
+        if config.f == "binary":
+            return (advantage > 0).float()
+        return (advantage / config.beta).exp().clamp(max=config.max_weight)

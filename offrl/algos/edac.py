@@ -1,0 +1,47 @@
+"""EDAC (An et al., 2021, arXiv:2110.01548): SAC-N with fewer critics, whose gradients with respect
+to the action are pushed apart."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.sac_n import SACN, SACNConfig
+
+
+class EDACConfig(SACNConfig):
+    ALGO_NAME: ClassVar[str] = "edac"
+
+    eta: float = Field(1.0, ge=0)  # weight of the gradients' similarity
+
+
+@register_algo_factory_func("edac")
+def algo_config_to_class(algo_config: EDACConfig) -> tuple[type[EDAC], dict[str, Any]]:
+    return EDAC, {}
+
+
+class EDAC(SACN):
+    def _critic_losses(
+        self, batch: dict[str, Any], target: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        critic = self.nets["critic"]
+        with torch.enable_grad():  # gradients are part of the loss, in validation as well
+            actions = batch["actions"].expand(critic.num_critics, -1, -1, -1).clone()
+            actions.requires_grad_()
+            q = critic(batch["obs"], actions, batch["goal_obs"])
+            (gradients,) = torch.autograd.grad(q.sum(), actions, create_graph=True)
+        similarity = mean_similarity(gradients.squeeze(2))
+        losses = self.td_losses(q, target) + self.algo_config.eta * similarity / critic.num_critics
+        return losses, {"Critic/Similarity": similarity.detach()}
+
+
+def mean_similarity(gradients: torch.Tensor) -> torch.Tensor:
+    """Cosine similarities of ``[N, B, A]`` between different critics, summed over pairs and divided
+    by ``N - 1`` (equation 4)."""
+    directions = torch.nn.functional.normalize(gradients, dim=-1)
+    num = len(directions)
+    with_itself = directions.square().sum((0, 2))
+    return (directions.sum(0).square().sum(-1) - with_itself).mean() / (num - 1)

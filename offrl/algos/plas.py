@@ -1,0 +1,123 @@
+"""PLAS (Zhou et al., 2020, arXiv:2011.07213): the actor moves in the latent space of a VAE of the
+data's actions, so whatever it does the data has seen."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl import models
+from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.bcq import BCQEnsembleConfig
+from offrl.algos.sections import ActorCriticConfig, BoundedCriticConfig, learning_rate
+from offrl.algos.bc import VAEConfig
+from offrl.config import Count, OptimConfig, Section
+
+
+class PLASCriticConfig(BoundedCriticConfig):
+    ensemble: BCQEnsembleConfig = BCQEnsembleConfig(weight=1.0)
+
+
+class PLASVAEConfig(VAEConfig):
+    kl_weight: float = 0.5
+    encoder_layer_dims: list[Count] = [750, 750]
+    decoder_layer_dims: list[Count] = [750, 750]
+
+
+class SamplerConfig(Section):
+    vae: PLASVAEConfig = PLASVAEConfig(enabled=True)
+
+
+class LatentActorConfig(Section):
+    layer_dims: list[Count] = [400, 300]
+    max_latent_action: float = Field(2.0, gt=0)  # of each latent, in standard deviations
+
+
+class PLASConfig(ActorCriticConfig):
+    ALGO_NAME: ClassVar[str] = "plas"
+    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True}}
+
+    optim_params: dict[str, OptimConfig] = {
+        "critic": learning_rate(1e-3),
+        "action_sampler": learning_rate(1e-4),
+        "actor": learning_rate(1e-4),
+    }
+    warmup_steps: int = Field(500_000, ge=0)  # updates of the VAE alone, before the rest
+    critic: PLASCriticConfig = PLASCriticConfig()
+    action_sampler: SamplerConfig = SamplerConfig()
+    actor: LatentActorConfig = LatentActorConfig()
+
+
+@register_algo_factory_func("plas")
+def algo_config_to_class(algo_config: PLASConfig) -> tuple[type[PLAS], dict[str, Any]]:
+    return PLAS, {}
+
+
+class PLAS(ActorCritic):
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self.add_critics(value_bounds=config.critic.value_bounds)
+        self.nets["action_sampler"] = vae = models.vae_from_config(
+            config.action_sampler, self.obs_spec, self.ac_dim, self.num_frames
+        )
+        self.nets["actor"] = models.mlp_actor(
+            self.obs_spec,
+            vae.prior.latent_size,
+            config.actor.layer_dims,
+            num_frames=self.num_frames,
+        )
+        self.add_target("actor")
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
+        warms_up = self.num_updates < self.algo_config.warmup_steps
+        trains = not validate and not warms_up
+        vae = self.algo_config.action_sampler.vae
+        with torch.set_grad_enabled(not validate and warms_up):
+            terms = nets["action_sampler"].losses(obs, goal, actions, vae.prior.temperature(epoch))
+            vae_loss = terms["reconstruction"].mean() + vae.kl_weight * terms["kl"].mean()
+
+        with torch.no_grad():
+            next_actions = self._decode("actor_target", batch["next_obs"], goal)
+            q = nets["critic_target"](batch["next_obs"], next_actions, goal)
+            target = batch["rewards"] + batch["discounts"] * self.pessimistic(q)
+        with torch.set_grad_enabled(trains):
+            q_losses = self.td_losses(nets["critic"](obs, actions, goal), target)
+            actor_loss = -nets["critic"](obs, self._decode("actor", obs, goal), goal)[0].mean()
+
+        info = self.critic_info(batch, q_losses)
+        if not validate:
+            self.num_updates += 1
+        if not validate and warms_up:
+            self.optimize("action_sampler", vae_loss)
+        if trains:
+            self.optimize_critics(q_losses)
+            self.optimize("actor", actor_loss)
+            self.update_target("critic")
+            self.update_target("actor")
+        return info | {
+            "loss": (vae_loss if warms_up else info["loss"] + actor_loss).detach(),
+            "Action_Sampler/Loss": vae_loss.detach(),
+            "Actor/Loss": actor_loss.detach(),
+        }
+
+    def _decode(self, actor: str, obs: Any, goal: Any) -> torch.Tensor:
+        """The action ``[B, 1, A]`` of the actor's latent."""
+        latent = self.algo_config.actor.max_latent_action * self.nets[actor](obs, goal)[0].mode()
+        return self.nets["action_sampler"].decoder(obs, goal, given=latent)[0].mode()
+
+    def act(
+        self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
+    ) -> tuple[torch.Tensor, Any]:
+        obs, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
+        return self._decode("actor", obs, goal)[:, 0], state
+
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
+        """The first critic's, of the actor's action: ``[B, 1]``."""
+        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
+        return self.nets["critic"](obs, self._decode("actor", obs, goal), goal)[0]

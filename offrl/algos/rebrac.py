@@ -1,0 +1,71 @@
+"""ReBRAC (Tarasov et al., 2023, arXiv:2305.09836): TD3+BC with the distance from the data's actions
+penalised in the critic as well, deeper networks and layer normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.sections import StagedOptimConfig, learning_rate
+from offrl.algos.td3_bc import TD3BC, TD3BCActorConfig, TD3BCConfig, TD3BCCriticConfig
+from offrl.config import Count
+
+
+class ReBRACCriticConfig(TD3BCCriticConfig):
+    layer_dims: list[Count] = [256, 256, 256]
+    layer_norm: bool = True
+    bc_coef: float = Field(0.01, ge=0)  # beta_2
+
+
+class ReBRACActorConfig(TD3BCActorConfig):
+    layer_dims: list[Count] = [256, 256, 256]
+    bc_coef: float = Field(0.01, ge=0)  # beta_1
+
+
+class ReBRACConfig(TD3BCConfig):
+    ALGO_NAME: ClassVar[str] = "rebrac"
+    DEFAULTS: ClassVar[dict[str, Any]] = {
+        # The action that follows a transition is in the window.
+        "train": {"hdf5_load_next_obs": True, "batch_size": 1024, "seq_length": 2}
+    }
+
+    optim_params: dict[str, StagedOptimConfig] = {
+        name: learning_rate(1e-3, staged=True) for name in ("critic", "actor")
+    }
+    alpha: float = 1.0  # weight of the normalised value
+    critic: ReBRACCriticConfig = ReBRACCriticConfig()
+    actor: ReBRACActorConfig = ReBRACActorConfig()
+
+
+@register_algo_factory_func("rebrac")
+def algo_config_to_class(algo_config: ReBRACConfig) -> tuple[type[ReBRAC], dict[str, Any]]:
+    return ReBRAC, {}
+
+
+class ReBRAC(TD3BC):
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        ready = super().process_batch_for_training(batch)
+        after = self.num_frames - 1 + self.algo_config.n_step
+        if batch["actions"].shape[1] <= after:
+            raise ValueError(
+                f"train.seq_length: {batch['actions'].shape[1] - self.num_frames + 1}, but rebrac "
+                f"needs the action after algo.n_step = {self.algo_config.n_step} steps; set it to "
+                f"{self.algo_config.n_step + 1}"
+            )
+        next_actions = self.to_device(batch["actions"][:, after : after + 1])
+        mask = batch.get("pad_mask")
+        known = torch.ones_like(next_actions[..., 0])
+        if mask is not None:  # nothing follows the last step of a demonstration
+            known = self.to_device(mask[:, after])
+        return ready | {"next_actions": next_actions, "next_known": known}
+
+    def _penalty(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
+        distance = (next_actions - batch["next_actions"]).square().sum(-1)
+        return self.algo_config.critic.bc_coef * distance * batch["next_known"]
+
+    def _cloning(self, policy: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        return self.algo_config.actor.bc_coef * (policy - actions).square().sum(-1).mean()

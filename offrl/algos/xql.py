@@ -1,0 +1,37 @@
+"""Extreme Q-learning (Garg et al., 2023, arXiv:2301.02328): as IQL, but ``V`` is the soft maximum of
+``Q`` over the data's actions, found by Gumbel regression."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.iql import IQL, IQLConfig
+
+
+class XQLConfig(IQLConfig):
+    ALGO_NAME: ClassVar[str] = "xql"
+
+    beta: float = Field(2.0, gt=0)  # temperature of the soft maximum
+    max_clip: float = Field(7.0, gt=0)  # of the error over beta, for the exponential's sake
+
+
+@register_algo_factory_func("xql")
+def algo_config_to_class(algo_config: XQLConfig) -> tuple[type[XQL], dict[str, Any]]:
+    return XQL, {}
+
+
+class XQL(IQL):
+    def _value_loss(self, error: torch.Tensor) -> torch.Tensor:
+        return gumbel_loss(error / self.algo_config.beta, self.algo_config.max_clip)
+
+
+def gumbel_loss(z: torch.Tensor, max_clip: float) -> torch.Tensor:
+    """``mean(exp(z) - z - 1)`` (equation 10), divided by the batch's largest exponential where that
+    exceeds ``e^0``, as the authors do for stability."""
+    z = z.clamp(max=max_clip)
+    largest = z.detach().amax().clamp(min=0.0)
+    return ((z - largest).exp() - z * (-largest).exp() - (-largest).exp()).mean()
