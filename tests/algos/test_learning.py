@@ -1,0 +1,132 @@
+"""What each family learns on a small problem whose solution is known.
+
+A corridor of five places; an action above zero goes right, others left. Behind the right end waits
+a reward of one, and the episode ends; most recorded episodes end before, by a time limit, which is
+no failure. The data's actions are uniform, so cloning them goes nowhere.
+"""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from offrl import algo_factory, config_factory
+from offrl.data.loader import BatchLoader
+from offrl.data.sequence import SequenceDataset
+from offrl.training.seeding import seed_everything
+
+PLACES, DISCOUNT, LIMIT = 5, 0.8, 8
+BEST = DISCOUNT ** np.arange(PLACES - 1, -1, -1.0)  # V* by place
+LEFT = DISCOUNT * BEST[np.maximum(np.arange(PLACES) - 1, 0)]  # Q* of going left
+
+SMALL = {"critic": {"layer_dims": [32, 32]}, "actor": {"layer_dims": [32, 32]}}
+VAE = {"encoder_layer_dims": [32], "decoder_layer_dims": [32], "latent_dim": 2, "kl_weight": 0.1}
+SAMPLER = {"action_sampler": {"vae": VAE}}
+# algorithm: overrides, how far Q of a right step may be from the best, and the least action.
+# A soft maximum and pessimism are below the best on purpose.
+ALGOS = {
+    "awac": ({"lam": 0.1}, 0.1, 0.2),
+    "bcq": (SAMPLER | {"critic": {"num_action_samples_rollout": 20}}, 0.1, 0.0),
+    "cal_ql": ({"critic": {"target_q_gap": None, "cql_weight": 0.05}}, 0.25, 0.2),
+    "cql": ({"critic": {"target_q_gap": None, "cql_weight": 0.05}}, 0.25, 0.2),
+    "crr": ({"f": "binary"}, 0.1, 0.2),
+    "edac": ({"critic": {"ensemble": {"n": 3}}, "eta": 0.1}, 0.15, 0.2),
+    "iql": ({"adv": {"beta": 0.05}, "vf_quantile": 0.95}, 0.1, 0.2),
+    "plas": (SAMPLER | {"warmup_steps": 600}, 0.1, 0.0),
+    "rebrac": ({}, 0.1, 0.2),
+    "sac_n": ({"critic": {"ensemble": {"n": 3}}}, 0.15, 0.2),
+    "td3_bc": ({"alpha": 10.0}, 0.15, 0.2),
+    "xql": ({"adv": {"beta": 0.05}, "beta": 0.2}, 0.25, 0.2),
+}
+
+
+@pytest.fixture(scope="module")
+def corridor(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corridor") / "corridor.hdf5"
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for i in range(150):
+            places, actions = [int(rng.integers(PLACES))], []
+            while len(actions) < LIMIT and places[-1] < PLACES:
+                actions.append(rng.uniform(-1, 1))
+                places.append(max(0, places[-1] + (1 if actions[-1] > 0 else -1)))
+            demo = file.create_group(f"data/demo_{i}")
+            demo.attrs["num_samples"] = len(actions)
+            codes = np.eye(PLACES + 1)[:, :PLACES]
+            demo["obs/place"], demo["next_obs/place"] = codes[places[:-1]], codes[places[1:]]
+            demo["actions"] = np.array(actions)[:, None]
+            demo["dones"] = demo["rewards"] = (np.array(places[1:]) == PLACES).astype(float)
+    return path
+
+
+def train(corridor, name, overrides, steps=1500, n_step=1):
+    seed_everything(0)
+    rate = {"learning_rate": {"initial": 3e-3}}
+    rates = dict.fromkeys(config_factory(name).algo.optim_params, rate)
+    algo = {**SMALL, "discount": DISCOUNT, "target_tau": 0.05, "optim_params": rates}
+    algo |= {"n_step": n_step}
+    for key, value in overrides.items():
+        algo[key] = {**algo.get(key, {}), **value} if isinstance(value, dict) else value
+    seq_length = n_step + (name == "rebrac")
+    config = config_factory(
+        name,
+        {
+            "algo": algo,
+            "train": {"seq_length": seq_length},
+            "observation": {"modalities": {"obs": {"low_dim": ["place"]}}},
+        },
+    )
+    data = SequenceDataset(
+        corridor,
+        ["place"],
+        dataset_keys=config.train.dataset_keys,
+        seq_length=seq_length,
+        get_pad_mask=seq_length > 1,
+        discount=DISCOUNT,
+    )
+    algo = algo_factory(name, config, data.obs_shapes, data.ac_dim, device="cpu")
+    batches = iter(BatchLoader(data, batch_size=64, seed=0))
+    algo.set_train()
+    for _ in range(steps):
+        algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
+    algo.set_eval()
+    return algo
+
+
+def learned(algo):
+    """Q of a step to the right and to the left by place, and the policy's actions."""
+    obs = {"place": torch.eye(PLACES)}
+    with torch.no_grad():
+        right, left = (
+            algo.get_state_action_value(obs, torch.full((PLACES, 1), a)).squeeze(1).numpy()
+            for a in (0.6, -0.6)
+        )
+        actions = np.stack([algo.get_action(obs).squeeze(1).numpy() for _ in range(20)]).mean(0)
+    return right, left, actions
+
+
+@pytest.mark.parametrize("name", ALGOS)
+def test_values_and_policy_are_those_of_the_exact_solution(corridor, name):
+    overrides, tolerance, least_action = ALGOS[name]
+    right, left, actions = learned(train(corridor, name, overrides))
+    assert np.abs(right - BEST).max() < tolerance, (right, BEST)
+    assert (right > left).all(), (right, left)
+    assert (actions > least_action).all(), actions
+
+
+def test_cloning_goes_nowhere(corridor):
+    """So whoever goes right has learned it from the rewards."""
+    seed_everything(0)
+    rows = SequenceDataset(corridor, ["place"])
+    everything = rows.get_batch(torch.arange(len(rows)))
+    assert abs(float(everything["actions"].mean())) < 0.1
+
+
+@pytest.mark.parametrize("n_step", [2, 4])
+def test_returns_of_several_steps_stay_within_an_episode(corridor, n_step):
+    """Windows reach over the ends of episodes: by the reward, and by the time limit."""
+    algo = train(corridor, "bcq", ALGOS["bcq"][0], n_step=n_step)
+    right, left, _ = learned(algo)
+    # Off-policy: the steps between were random, so values are lower than the best, never higher.
+    assert (right < BEST + 0.1).all() and right[-1] == pytest.approx(1.0, abs=0.1)
+    assert (np.diff(right) > 0).all() and (right > left).all()
