@@ -1,0 +1,118 @@
+"""Loss terms by themselves: where a small problem's solution would not show a wrong sign."""
+
+import math
+
+import pytest
+import torch
+
+from offrl import algo_factory, config_factory
+from offrl.algos.edac import mean_similarity
+from offrl.algos.xql import gumbel_loss
+from offrl.training.seeding import seed_everything
+
+SHAPES = {"place": (3,)}
+
+
+def make(name, algo):
+    seed_everything(0)
+    config = config_factory(
+        name,
+        {"algo": algo, "observation": {"modalities": {"obs": {"low_dim": ["place"]}}}},
+    )
+    return algo_factory(name, config, SHAPES, ac_dim=2, device="cpu")
+
+
+def batch(size=16, steps=1):
+    torch.manual_seed(1)
+    return {
+        "obs": {"place": torch.randn(size, steps, 3)},
+        "next_obs": {"place": torch.randn(size, steps, 3)},
+        "actions": torch.rand(size, steps, 2) * 2 - 1,
+        "rewards": torch.rand(size, steps),
+        "dones": torch.zeros(size, steps),
+    }
+
+
+def test_gumbel_regression_finds_the_soft_maximum():
+    values, beta = torch.tensor([0.0, 0.5, 1.0]), 0.5
+    v = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.Adam([v], lr=0.05)
+    for _ in range(500):
+        optimizer.zero_grad()
+        gumbel_loss((values - v) / beta, max_clip=7.0).backward()
+        optimizer.step()
+    soft_maximum = beta * (values / beta).exp().mean().log()
+    assert v.item() == pytest.approx(soft_maximum.item(), abs=1e-2)
+
+
+def test_edac_similarity_of_gradients():
+    same = torch.tensor([1.0, 0.0]).expand(3, 5, 2)
+    assert mean_similarity(same).item() == pytest.approx(3.0)  # 6 ordered pairs over N - 1
+    opposite = torch.stack([same[0], -2 * same[0]])
+    assert mean_similarity(opposite).item() == pytest.approx(-2.0)
+
+
+def test_edac_pushes_gradients_apart():
+    found = {}
+    for eta in (0.0, 30.0):
+        dims = {"layer_dims": [16, 16], "ensemble": {"n": 4}}
+        algo = make("edac", {"eta": eta, "critic": dims})
+        ready = algo.process_batch_for_training(batch())
+        for _ in range(60):
+            info = algo.train_on_batch(ready, epoch=1)
+        found[eta] = info["Critic/Similarity"].item()
+    assert found[30.0] < found[0.0] - 0.2
+
+
+def test_rebrac_penalties_pull_towards_the_data():
+    algo = make("rebrac", {"critic": {"bc_coef": 0.5}, "actor": {"bc_coef": 2.0, "noise_std": 0.0}})
+    ready = algo.process_batch_for_training(batch(steps=2))
+    target = algo._target(ready)
+    own = algo.nets["actor_target"](ready["next_obs"], None)[0].mode()
+    distance = (own - ready["next_actions"]).square().sum(-1)
+    ready["next_known"] = torch.zeros(16, 1)  # nothing follows: no penalty
+    free = algo._target(ready)
+    torch.testing.assert_close(free - target, 0.99 * 0.5 * distance)
+    actions = ready["actions"]
+    assert algo._cloning(actions, actions) == 0
+    assert algo._cloning(actions + 1, actions).item() == pytest.approx(2.0 * 2)
+
+
+def test_cal_ql_bounds_the_policys_values_by_the_return():
+    algo = make("cal_ql", {"critic": {"num_random_actions": 2}})
+    q = torch.tensor([[[-3.0, 0.5, -3.0, 0.2, 0.9, -1.0]]])
+    calibrated = algo._calibrated(q, {"returns": torch.tensor([[0.3]])})
+    assert torch.equal(calibrated, torch.tensor([[[-3.0, 0.5, 0.3, 0.3, 0.9, 0.3]]]))
+
+
+def test_returns_are_summed_to_the_end_of_an_episode():
+    rewards, dones = torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 1.0, 0.0]])
+    data = batch(size=1, steps=3) | {"rewards": rewards, "dones": dones}
+    algo = make("td3_bc", {"n_step": 3, "discount": 0.5})
+    ready = algo.process_batch_for_training(data)
+    assert ready["rewards"].item() == pytest.approx(2.0)  # 1 + 0.5 * 2, nothing after the end
+    assert ready["discounts"].item() == 0
+    padded = data | {
+        "dones": torch.zeros(1, 3),
+        "pad_mask": torch.tensor([True, True, False])[None, :, None],
+    }
+    ready = algo.process_batch_for_training(padded)
+    assert ready["rewards"].item() == pytest.approx(2.0)
+    assert ready["discounts"].item() == pytest.approx(0.25)  # bootstrapped after two steps
+
+
+def test_robomimic_configs_count_every_step_of_a_window():
+    data = batch(size=1, steps=2) | {"dones": torch.tensor([[1.0, 0.0]])}
+    config = config_factory(
+        "bcq",
+        {
+            "algo": {"n_step": 2, "infinite_horizon": True},
+            "train": {"mask_padded_steps": False},
+            "observation": {"modalities": {"obs": {"low_dim": ["place"]}}},
+        },
+    )
+    algo = algo_factory("bcq", config, SHAPES, ac_dim=2, device="cpu")
+    total = (data["rewards"][0, 0] + 0.99 * data["rewards"][0, 1]).item()
+    ready = algo.process_batch_for_training(data)
+    assert ready["rewards"].item() == pytest.approx(total / (1 - math.pow(0.99, 2)), rel=1e-4)
+    assert ready["discounts"].item() == 0

@@ -1,0 +1,144 @@
+"""Flip the sign of every loss term in turn: each flip must fail a test.
+
+    python tests/sign_flips.py [PART OF A TERM'S NAME ...]
+
+Each flip is made in a copy of the repository, where the tests named beside it run. Exits with 1 if
+one survives, or if a line that is to be flipped is no longer there. Takes some minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = "tests/test_golden.py"
+LEARNING, TERMS = "tests/algos/test_learning.py", "tests/algos/test_terms.py"
+
+
+@dataclass
+class Flip:
+    """A term: the file below ``offrl``, a line of it, the same flipped, and the tests' ``-k``."""
+
+    term: str
+    file: str
+    line: str
+    flipped: str
+    tests: str
+    only: str
+
+
+FLIPS = [
+    Flip("bc, likelihood", "models/heads.py", "return -self.log_prob(actions)",
+         "return self.log_prob(actions)", GOLDEN, "bc_gmm"),
+    Flip("bc, squared error", "algos/bc.py", "loss = sum(weighted[1:], weighted[0])",
+         "loss = -sum(weighted[1:], weighted[0])", GOLDEN, "bc_goal"),
+    Flip("vae, divergence", "models/vae.py",
+         "return 0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(-1)",
+         "return -0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(-1)", GOLDEN, "bc_vae"),
+    Flip("td error", "algos/actor_critic.py",
+         'return error(q, target.expand_as(q), reduction="none").mean((1, 2))',
+         'return -error(q, target.expand_as(q), reduction="none").mean((1, 2))', LEARNING, "iql"),
+    Flip("bcq, sampler", "algos/bcq.py",
+         'loss = info["reconstruction"] + config.vae.kl_weight * info["kl"]',
+         'loss = config.vae.kl_weight * info["kl"] - info["reconstruction"]', GOLDEN, "bcq"),
+    Flip("bcq, perturbation", "algos/bcq.py",
+         'loss = -self.nets["critic"](obs, perturbed, goal)[0].mean()',
+         'loss = self.nets["critic"](obs, perturbed, goal)[0].mean()', GOLDEN, "bcq"),
+    Flip("bcq, target", "algos/bcq.py", "value = self.pessimistic(q).amax(1, keepdim=True)",
+         "value = -self.pessimistic(q).amax(1, keepdim=True)", LEARNING, "bcq"),
+    Flip("iql, expectile", "algos/iql.py", "torch.where(error > 0, expectile, 1 - expectile)",
+         "torch.where(error < 0, expectile, 1 - expectile)", LEARNING, "iql"),
+    Flip("iql, actor", "algos/iql.py", "actor_loss = -(weight * log_prob).mean()",
+         "actor_loss = (weight * log_prob).mean()", GOLDEN, "iql"),
+    Flip("iql, advantage", "algos/iql.py", "advantage = q_min - v.detach()",
+         "advantage = v.detach() - q_min", LEARNING, "iql"),
+    Flip("xql, value", "algos/xql.py", "gumbel_loss(error / self", "gumbel_loss(-error / self",
+         LEARNING, "xql"),
+    Flip("xql, linear part", "algos/xql.py", "- z * (-largest).exp()", "+ z * (-largest).exp()",
+         TERMS, "gumbel"),
+    Flip("edac, similarity", "algos/edac.py", "self.td_losses(q, target) + self",
+         "self.td_losses(q, target) - self", TERMS, "edac"),
+    Flip("rebrac, critic's penalty", "algos/td3_bc.py",
+         "self.pessimistic(q) - self._penalty", "self.pessimistic(q) + self._penalty",
+         TERMS, "rebrac"),
+    Flip("rebrac, cloning", "algos/rebrac.py", "return self.algo_config.actor.bc_coef * (policy",
+         "return -self.algo_config.actor.bc_coef * (policy", TERMS, "rebrac"),
+    Flip("cal_ql, calibration", "algos/cal_ql.py", "torch.maximum(policy", "torch.minimum(policy",
+         TERMS, "cal_ql"),
+    Flip("td3_bc, value", "algos/td3_bc.py",
+         "self._cloning(policy, actions) - config.alpha * value",
+         "self._cloning(policy, actions) + config.alpha * value", LEARNING, "td3_bc"),
+    Flip("td3_bc, cloning", "algos/td3_bc.py",
+         "self._cloning(policy, actions) - config.alpha * value",
+         "-self._cloning(policy, actions) - config.alpha * value", GOLDEN, "td3_bc"),
+    Flip("sac, policy's value", "algos/sac_n.py",
+         "actor_loss = (alpha * log_prob - value).mean()",
+         "actor_loss = (alpha * log_prob + value).mean()", LEARNING, "sac_n"),
+    Flip("sac, policy's entropy", "algos/sac_n.py",
+         "actor_loss = (alpha * log_prob - value).mean()",
+         "actor_loss = (-alpha * log_prob - value).mean()", GOLDEN, "cql"),
+    Flip("sac, entropy's weight", "algos/sac_n.py",
+         "surplus = -(log_prob.detach() + self.target_entropy)",
+         "surplus = log_prob.detach() + self.target_entropy", GOLDEN, "cql"),
+    Flip("cql, gap", "algos/cql.py",
+         "gap = config.min_q_weight * (soft_maximum - q_data.mean((1, 2)))",
+         "gap = -config.min_q_weight * (soft_maximum - q_data.mean((1, 2)))", GOLDEN, "cql"),
+    Flip("awac, actor", "algos/awac.py",
+         "actor_loss = -(weight * pi.log_prob(actions)).mean()",
+         "actor_loss = (weight * pi.log_prob(actions)).mean()", LEARNING, "awac"),
+    Flip("awac, advantage", "algos/awac.py",
+         "return q[:, :1] - q[:, 1:].mean(1, keepdim=True)",
+         "return q[:, 1:].mean(1, keepdim=True) - q[:, :1]", LEARNING, "awac"),
+    Flip("crr, advantage", "algos/crr.py", "return (advantage > 0).float()",
+         "return (advantage < 0).float()", LEARNING, "crr"),
+    Flip("plas, sampler", "algos/plas.py",
+         'vae_loss = terms["reconstruction"].mean() + vae.kl_weight',
+         'vae_loss = -terms["reconstruction"].mean() + vae.kl_weight', LEARNING, "plas"),
+    Flip("plas, actor", "algos/plas.py",
+         'actor_loss = -nets["critic"](obs,', 'actor_loss = nets["critic"](obs,',
+         LEARNING, "plas"),
+]
+
+
+def survives(flip: Flip) -> bool:
+    """Whether the tests pass in spite of the flip."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("offrl", "tests", "configs"):
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        file = copy / "offrl" / flip.file
+        text = file.read_text(encoding="utf-8")
+        if text.count(flip.line) != 1:
+            raise SystemExit(f"{flip.term}: {flip.file} has not one line {flip.line!r}")
+        file.write_text(text.replace(flip.line, flip.flipped), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*command, flip.tests, "-k", flip.only],
+            cwd=copy,
+            env=os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode not in (0, 1):  # nothing was tested
+        raise SystemExit(f"{flip.term}: {done.stdout}{done.stderr}")
+    return done.returncode == 0
+
+
+def main() -> int:
+    chosen = [flip for flip in FLIPS if all(part in flip.term for part in sys.argv[1:])]
+    alive = [flip.term for flip in tqdm(chosen, disable=None) if survives(flip)]
+    print(f"{len(chosen)} flips, {len(alive)} survive{': ' if alive else ''}{'; '.join(alive)}")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
