@@ -91,24 +91,12 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
                 f"train.seq_length: {batch['actions'].shape[1] - now}, but algo.n_step is {n}; set "
                 "both to the same number"
             )
-        rewards, dones = (
-            self.to_device(batch[key]).flatten(1)[:, steps] for key in ("rewards", "dones")
+        mask = batch.get("pad_mask")
+        rewards, dones, discounts = self._returns(
+            self.to_device(batch["rewards"]).flatten(1)[:, steps],
+            self.to_device(batch["dones"]).flatten(1)[:, steps],
+            None if mask is None else self.to_device(mask).flatten(1)[:, steps],
         )
-        counts = torch.ones_like(dones)
-        if self.global_config.train.mask_padded_steps:
-            # A step counts if it is in the demonstration and none before it ended the episode.
-            counts[:, 1:] -= dones[:, :-1]
-            counts = counts.cumprod(1)
-            if "pad_mask" in batch:
-                counts = counts * self.to_device(batch["pad_mask"]).flatten(1)[:, steps]
-        discount = self.algo_config["discount"]
-        weights = discount ** torch.arange(n, device=self.device)
-        ended = (dones * counts).amax(1, keepdim=True)
-        discounts = discount ** counts.sum(1, keepdim=True)
-        rewards = (rewards * counts * weights).sum(1, keepdim=True)
-        if "infinite_horizon" in self.algo_config and self.algo_config["infinite_horizon"]:
-            # The last reward is received for ever.
-            rewards = torch.where(ended > 0, rewards / (1 - discounts), rewards)
         seen = map_leaves(lambda x: x[:, : self.num_frames], batch["obs"])
         later = {
             key: torch.cat([batch["obs"][key][:, n : n + now], x[:, n + now - 1 : n + now]], dim=1)
@@ -120,9 +108,31 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
             "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
             "actions": self.to_device(batch["actions"][:, now : now + 1]),
             "rewards": rewards,
-            "dones": ended,
-            "discounts": (1 - ended) * discounts,
+            "dones": dones,
+            "discounts": discounts,
         }
+
+    def _returns(
+        self, rewards: torch.Tensor, dones: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of steps ``[B, n]``: the discounted sum of their rewards, whether the episode terminated
+        among them, and the factor of the value after them; ``[B, 1]`` each."""
+        gamma, n = self.algo_config["discount"], rewards.shape[1]
+        after = gamma
+        if n > 1:
+            counts = torch.ones_like(dones)
+            if self.global_config.train.mask_padded_steps:
+                # A step counts if it is in the demonstration and none before it was the last.
+                counts[:, 1:] -= dones[:, :-1]
+                counts = counts.cumprod(1) * (1 if mask is None else mask)
+            powers = gamma ** torch.arange(n, device=self.device)
+            rewards = (rewards * counts * powers).sum(1, keepdim=True)
+            dones = (dones * counts).amax(1, keepdim=True)
+            after = gamma ** counts.sum(1, keepdim=True)
+        if "infinite_horizon" in self.algo_config and self.algo_config["infinite_horizon"]:
+            # The last reward is received for ever.
+            rewards = torch.where(dones > 0, rewards / (1 - after), rewards)
+        return rewards, dones, (1 - dones) * after
 
     # -- updates ----------------------------------------------------------------------------------
 

@@ -141,22 +141,29 @@ class Algo:
         return self.obs_normalizer.normalize(self.obs_spec.process(raw, group))
 
     def optimize(
-        self, name: str, loss: torch.Tensor, max_grad_norm: float | None = None
-    ) -> torch.Tensor:
+        self,
+        name: str,
+        loss: torch.Tensor,
+        max_grad_norm: float | None = None,
+        measures: bool = True,
+    ) -> torch.Tensor | None:
         """One optimizer step of ``nets[name]``, whatever other networks the loss goes through; the
         squared norm of its gradient (of each critic's, ``[N]``), clipped at ``max_grad_norm`` or
-        else ``train.max_grad_norm``."""
+        else ``train.max_grad_norm``. Without ``measures`` it is taken only if it is clipped."""
         optimizer = self.optimizers[name]
         limit = max_grad_norm or self.global_config.train.max_grad_norm
-        optimizer.zero_grad(set_to_none=True)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for parameter in parameters:  # as zero_grad, without its cost
+            parameter.grad = None
         loss.backward(inputs=parameters)
-        norm = clip_gradients(self.nets[name], parameters, limit)
+        norm = None
+        if measures or limit is not None:
+            norm = clip_gradients(self.nets[name], parameters, limit).detach().square()
         optimizer.step()
         schedule = self.schedules[name]
         if schedule and self._schedules_by_step(name):
             schedule.step()
-        return norm.detach().square()
+        return norm
 
     def _schedules_by_step(self, name: str) -> bool:
         return self.optim_params[name].learning_rate.step_every_batch

@@ -71,10 +71,12 @@ class IQL(ActorCritic):
             actor_loss = -(weight * log_prob).mean()
 
         if not validate:
-            self.optimize_critics(q_losses)
+            limit = self.algo_config.critic.max_gradient_norm
+            self.optimize("critic", q_losses.sum(), limit, measures=False)
             self.update_target("critic")
-            self.optimize("vf", v_loss, self.algo_config.critic.max_gradient_norm)
-            self.optimize("actor", actor_loss, self.algo_config.actor.max_gradient_norm)
+            self.optimize("vf", v_loss, limit, measures=False)
+            limit = self.algo_config.actor.max_gradient_norm
+            self.optimize("actor", actor_loss, limit, measures=False)
         spreads = {
             "vf/q_pred": q_min, "vf/v_pred": v, "adv/adv": advantage, "adv/adv_weight": weight
         }
