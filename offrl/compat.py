@@ -104,8 +104,8 @@ def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
         _, i, rest = rest.split(".", 2)
         yield f"{top}.{i}.encoder.{rest}", value
     else:
-        for i, member in enumerate(value):
-            yield f"{top}.{i}.{rest}", member
+        for number, member in enumerate(value):
+            yield f"{top}.{number}.{rest}", member
 
 
 def weights_to_robomimic(nets: Any) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def check_candidates(case, split, names):
     for name, net in (("perturbed_action", "actor"), ("perturbed_action_target", "actor_target")):
         if name in names:
             case.close(algo.nets[net](obs, actions, goal), f"{split}/{name}")
-    noise = [case.arrays[n] for n in sorted(case.arrays) if n.startswith(f"{split}/candidate_noise")]
+    prefix = f"{split}/candidate_noise"
+    noise = [case.arrays[n] for n in sorted(case.arrays) if n.startswith(prefix)]
     if noise:
         with Replay(case, queues={"rand": deque(), "randn": deque(map(torch.tensor, noise))}):
             value, action = algo.best_action(obs, goal)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ import torch
 from offrl import models
 from offrl.algos.base import PolicyAlgo, ValueAlgo
 from offrl.tree import map_leaves
+
+log = logging.getLogger(__name__)
 
 
 MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values
@@ -83,6 +86,29 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
 
     # -- batches ----------------------------------------------------------------------------------
 
+    def check_data(self, values: Callable[[str], torch.Tensor]) -> None:
+        rewards, name = values("rewards"), self.algo_config.ALGO_NAME
+        if not rewards.any():
+            raise ValueError(
+                f"the rewards are all zero or missing, and {name} learns from nothing else; label "
+                'the data ("rewards"), or clone it with bc'
+            )
+        if not values("dones").any():
+            log.warning(
+                'no step of the data is terminal ("dones"): %s will take every episode to go on '
+                "for ever",
+                name,
+            )
+        config = self.algo_config["critic"]
+        if "value_bounds" in config and config["value_bounds"]:
+            low, high = config["value_bounds"]
+            least, largest = (float(f(rewards)) for f in (torch.min, torch.max))
+            if least < low or largest > high:
+                raise ValueError(
+                    f"algo.critic.value_bounds: [{low:g}, {high:g}], but single rewards of the "
+                    f"data reach from {least:g} to {largest:g}; widen them"
+                )
+
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         n, now = self.algo_config["n_step"], self.num_frames - 1
         steps = slice(now, now + n)
@@ -138,16 +164,19 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
 
     def td_losses(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Of each critic ``[N]``, for values ``[N, B, 1]`` and targets ``[B, 1]``."""
-        error = torch.nn.functional.smooth_l1_loss if self.algo_config["critic"].use_huber else torch.nn.functional.mse_loss
+        losses = torch.nn.functional
+        error = losses.smooth_l1_loss if self.algo_config["critic"].use_huber else losses.mse_loss
         return error(q, target.expand_as(q), reduction="none").mean((1, 2))
 
     def pessimistic(self, q: torch.Tensor) -> torch.Tensor:
-        """The critics' values ``[N, ...]`` as one: the least, or partly (``critic.ensemble.weight``)
-        the largest (Fujimoto et al., 2019, arXiv:1812.02900, equation 13)."""
+        """The critics' values ``[N, ...]`` as one: the least, or in part the largest, by
+        ``critic.ensemble.weight`` (Fujimoto et al., 2019, arXiv:1812.02900, equation 13)."""
         weight = self.algo_config["critic"].ensemble.weight
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
 
-    def critic_info(self, batch: Mapping[str, Any], losses: torch.Tensor) -> dict[str, torch.Tensor]:
+    def critic_info(
+        self, batch: Mapping[str, Any], losses: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         """For the log; ``loss`` is the critics' sum, to which others are added."""
         return {
             "loss": losses.detach().sum(),
@@ -184,6 +213,17 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         state: Any = None,
     ) -> tuple[Any, Any]:
         return self.nets["actor"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
+
+    def best_guess(self, obs: Any, goal: Any) -> torch.Tensor:
+        """The actor's most likely action ``[B, 1, A]``, of what its network sees."""
+        return self.nets["actor"](obs, goal)[0].mode()
+
+    def get_state_value(
+        self, obs_dict: Mapping[str, torch.Tensor], goal_dict: Any = None
+    ) -> torch.Tensor:
+        """The first critic's, of the actor's most likely action: ``[B, 1]``."""
+        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
+        return self.nets["critic"](obs, self.best_guess(obs, goal), goal)[0]
 
     def get_state_action_value(
         self, obs_dict: Mapping[str, torch.Tensor], actions: torch.Tensor, goal_dict: Any = None

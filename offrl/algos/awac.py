@@ -88,8 +88,3 @@ class AWAC(ActorCritic):
 
     def _weight(self, advantage: torch.Tensor) -> torch.Tensor:
         return (advantage / self.algo_config.lam).exp().clamp(max=LARGEST_WEIGHT)
-
-    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
-        """The least critic's, of the actor's most likely action: ``[B, 1]``."""
-        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"](obs, self.nets["actor"](obs, goal)[0].mode()[:, -1:], goal).amin(0)

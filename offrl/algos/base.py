@@ -90,6 +90,10 @@ class Algo:
         """The config of each network's optimizer."""
         return dict(self.algo_config.optim_params)
 
+    def check_data(self, values: Callable[[str], torch.Tensor]) -> None:
+        """``ValueError`` for data that nothing can be learned from; ``values`` gives all of a
+        dataset key. Called before training."""
+
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,8 +228,9 @@ def clip_gradients(
     net: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], limit: float | None
 ) -> torch.Tensor:
     """The norm of the gradient, at most ``limit`` afterwards; an ensemble has one per member."""
-    if hasattr(net, "clip_gradients"):
-        return net.clip_gradients(limit)
+    own = getattr(net, "clip_gradients", None)
+    if callable(own):
+        return own(limit)
     if limit is not None:
         return torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
     norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])

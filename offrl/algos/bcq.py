@@ -14,6 +14,8 @@ from pydantic import Field, model_validator
 
 from offrl import models
 from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.bc import GMMConfig, VAEConfig
 from offrl.algos.sections import (
     ActorCriticConfig,
     BoundedCriticConfig,
@@ -21,8 +23,6 @@ from offrl.algos.sections import (
     WeightedEnsembleConfig,
     learning_rate,
 )
-from offrl.algos.base import register_algo_factory_func
-from offrl.algos.bc import GMMConfig, VAEConfig
 from offrl.config import Count, OptimConfig, Section
 
 

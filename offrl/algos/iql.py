@@ -1,8 +1,8 @@
 """Implicit Q-learning (Kostrikov et al., 2021, arXiv:2110.06169).
 
 No action outside the data is ever evaluated: ``V`` is an upper expectile of ``Q`` over the data's
-actions, ``Q`` regresses on ``r + gamma V(s')``, and the actor clones the data's actions, weighted by
-the exponential of their advantage.
+actions, ``Q`` regresses on ``r + gamma V(s')``, and the actor clones the data's actions, weighted
+by the exponential of their advantage.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ class IQL(ActorCritic):
             limit = self.algo_config.actor.max_gradient_norm
             self.optimize("actor", actor_loss, limit, measures=False)
         spreads = {
-            "vf/q_pred": q_min, "vf/v_pred": v, "adv/adv": advantage, "adv/adv_weight": weight
+            "vf/q_pred": q_min,
+            "vf/v_pred": v,
+            "adv/adv": advantage,
+            "adv/adv_weight": weight,
         }
         return {
             "loss": (q_losses.sum() + v_loss + actor_loss).detach(),
@@ -100,9 +103,7 @@ class IQL(ActorCritic):
         weight = (advantage / config.beta).exp()
         return weight.clamp(max=100.0) if config.use_final_clip else weight
 
-    def get_state_value(
-        self, obs_dict: Any, goal_dict: Any = None
-    ) -> torch.Tensor:
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
         """``[B, 1]``"""
         obs = self.prepare_obs(self._with_time(obs_dict))
         return self.nets["vf"](obs, self.prepare_obs(goal_dict, "goal"))

@@ -11,9 +11,9 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
+from offrl.algos.bc import VAEConfig
 from offrl.algos.bcq import BCQEnsembleConfig
 from offrl.algos.sections import ActorCriticConfig, BoundedCriticConfig, learning_rate
-from offrl.algos.bc import VAEConfig
 from offrl.config import Count, OptimConfig, Section
 
 
@@ -111,13 +111,11 @@ class PLAS(ActorCritic):
         latent = self.algo_config.actor.max_latent_action * self.nets[actor](obs, goal)[0].mode()
         return self.nets["action_sampler"].decoder(obs, goal, given=latent)[0].mode()
 
+    def best_guess(self, obs: Any, goal: Any) -> torch.Tensor:
+        return self._decode("actor", obs, goal)
+
     def act(
         self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
     ) -> tuple[torch.Tensor, Any]:
         obs, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
-        return self._decode("actor", obs, goal)[:, 0], state
-
-    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
-        """The first critic's, of the actor's action: ``[B, 1]``."""
-        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"](obs, self._decode("actor", obs, goal), goal)[0]
+        return self.best_guess(obs, goal)[:, 0], state

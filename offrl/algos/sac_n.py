@@ -154,8 +154,3 @@ class SACN(ActorCritic):
         """Each critic's ``[N]``, and more for the log."""
         q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
         return self.td_losses(q, target), {}
-
-    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
-        """The least critic's, of the actor's most likely action: ``[B, 1]``."""
-        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"](obs, self.nets["actor"](obs, goal)[0].mode(), goal).amin(0)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from offrl import models
 from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.base import register_algo_factory_func
 from offrl.algos.sections import (
     ActorCriticConfig,
     BoundedCriticConfig,
@@ -16,7 +17,6 @@ from offrl.algos.sections import (
     WeightedEnsembleConfig,
     learning_rate,
 )
-from offrl.algos.base import register_algo_factory_func
 from offrl.config import Count, Section
 
 
@@ -121,8 +121,3 @@ class TD3BC(ActorCritic):
 
     def _cloning(self, policy: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.mse_loss(policy, actions)
-
-    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
-        """The first critic's, of the actor's action: ``[B, 1]``."""
-        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"](obs, self.nets["actor"](obs, goal)[0].mode(), goal)[0]

@@ -1,5 +1,5 @@
-"""Extreme Q-learning (Garg et al., 2023, arXiv:2301.02328): as IQL, but ``V`` is the soft maximum of
-``Q`` over the data's actions, found by Gumbel regression."""
+"""Extreme Q-learning (Garg et al., 2023, arXiv:2301.02328): as IQL, but ``V`` is the soft maximum
+of ``Q`` over the data's actions, found by Gumbel regression."""
 
 from __future__ import annotations
 

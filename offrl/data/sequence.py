@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from offrl.data.hdf5 import DemoFile
-from offrl.data.statistics import Statistics, action_statistics, obs_statistics
+from offrl.data.statistics import Statistics, action_statistics, obs_statistics, returns_to_go
 from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 
@@ -125,19 +125,20 @@ class SequenceDataset(Dataset):
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.lengths = np.concatenate([source.lengths for source in self.sources])
-            self._index_windows()
             self._constants = _stack_constants(constants or [{}] * len(paths))
+            self._index_windows(self.lengths - self._without_end(files))
             self._load(files)
 
     # -- construction -----------------------------------------------------------------------------
 
-    def _index_windows(self) -> None:
-        """For each window: the row of its current step, and the first and last of its demo."""
+    def _index_windows(self, lengths: np.ndarray) -> None:
+        """For each window: the row of its current step, and the first and last of its demo, of
+        which it may see ``lengths`` steps."""
         skipped_start = 0 if self.pad_frame_stack else self.n_frame_stack - 1
         skipped_end = 0 if self.pad_seq_length else self.seq_length - 1
-        counts = self.lengths - skipped_start - skipped_end
+        counts = lengths - skipped_start - skipped_end
         if self.pad_seq_length:
-            counts = np.where(self.lengths > skipped_start, np.maximum(counts, 1), counts)
+            counts = np.where(lengths > skipped_start, np.maximum(counts, 1), counts)
         short = int(np.argmin(self.lengths))
         if self.lengths[short] < 1:
             raise ValueError(
@@ -162,7 +163,8 @@ class SequenceDataset(Dataset):
         within_demo = np.arange(counts.sum()) - np.repeat(first_window, counts)
         self._start = torch.from_numpy(np.repeat(begins, counts) + skipped_start + within_demo)
         self._begin = torch.from_numpy(np.repeat(begins, counts))
-        self._last = torch.from_numpy(np.repeat(ends - 1, counts))
+        self._last = torch.from_numpy(np.repeat(begins + lengths - 1, counts))
+        self._end = torch.from_numpy(np.repeat(ends - 1, counts))
         self._goal_shift = skipped_end
         self._offsets = torch.arange(1 - self.n_frame_stack, self.seq_length)
 
@@ -207,17 +209,20 @@ class SequenceDataset(Dataset):
             else:
                 self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
         if RETURNS in self.dataset_keys:
-            self._arrays[RETURNS] = self._returns()
+            rewards = self._arrays["rewards"].numpy()
+            returns = returns_to_go(rewards.reshape(-1), self.lengths, self._discount)
+            self._arrays[RETURNS] = torch.from_numpy(returns)
         self._join_actions()
 
-    def _returns(self) -> Tensor:
-        """Of every step, the discounted sum of the rewards from it to the demonstration's end."""
-        rewards = self._arrays["rewards"].flatten().double().numpy()
-        returns, ends = rewards.copy(), set(np.cumsum(self.lengths) - 1)
-        for row in reversed(range(len(rewards) - 1)):
-            if row not in ends:
-                returns[row] += self._discount * returns[row + 1]
-        return torch.from_numpy(returns.astype(np.float32))
+    def _without_end(self, files: Sequence[DemoFile]) -> np.ndarray:
+        """Of each demonstration, 1 if it stops without having terminated and the file has no
+        ``next_obs``: its last step is then only what follows the one before, else 0."""
+        keys = [f"next_obs/{key}" for key in self.obs_keys if key not in self._constants]
+        has_next = all(self._is_in_all(files, key) for key in keys)
+        if has_next or not self.load_next_obs or not self._is_in_all(files, "dones"):
+            return np.zeros_like(self.lengths)
+        dones = self._read(files, "dones").reshape(-1)[np.cumsum(self.lengths) - 1]
+        return ((dones == 0) & (self.lengths > 1)).astype(self.lengths.dtype)
 
     def _read(self, files: Sequence[DemoFile], path: str) -> np.ndarray:
         """``[sum(lengths), ...]`` of all files."""
@@ -290,6 +295,10 @@ class SequenceDataset(Dataset):
         """``{key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not normalised."""
         return self._action_stats
 
+    def values(self, key: str) -> Tensor:
+        """All steps ``[sum(lengths), ...]`` of a dataset key; zeros if the file has none."""
+        return self._arrays[key]
+
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
         """For each file, the value ``[...]`` of an observation that is in memory and the same at
         all of the file's steps."""
@@ -303,7 +312,7 @@ class SequenceDataset(Dataset):
         """Move the cached arrays, so that batches are gathered where they are used."""
         self._arrays = {k: a.to(device) for k, a in self._arrays.items()}
         self._constants = {k: values.to(device) for k, values in self._constants.items()}
-        for name in ("_start", "_begin", "_last", "_offsets", "_file_begins"):
+        for name in ("_start", "_begin", "_last", "_end", "_offsets", "_file_begins"):
             setattr(self, name, getattr(self, name).to(device))
         return self
 
@@ -312,19 +321,20 @@ class SequenceDataset(Dataset):
     def get_batch(self, indices: Tensor) -> dict[str, Any]:
         """Windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
         steps = self._start[indices][:, None]
-        begin = last = None
+        begin = last = end = None
         if self._reaches_ends:
             steps = steps + self._offsets
             begin, last = self._begin[indices][:, None], self._last[indices][:, None]
+            end = self._end[indices][:, None]
         rows = steps if begin is None else torch.minimum(torch.maximum(steps, begin), last)
 
         keys = dict.fromkeys((*self.dataset_keys, "actions"))
         batch: dict[str, Any] = {key: self._gather(key, rows) for key in keys}
-        batch["obs"] = self._gather_obs("obs", rows, last)
+        batch["obs"] = self._gather_obs("obs", rows, end)
         if self.load_next_obs:
-            batch["next_obs"] = self._gather_obs("next_obs", rows, last)
+            batch["next_obs"] = self._gather_obs("next_obs", rows, end)
         if self.goal_mode == "last":
-            goal = self._gather_obs("next_obs", last - self._goal_shift, last)
+            goal = self._gather_obs("next_obs", last - self._goal_shift, end)
             batch["goal_obs"] = {k: v[:, 0] for k, v in goal.items()}
         if self.get_pad_mask:
             mask = ((steps >= begin) & (steps <= last))[..., None]
@@ -344,9 +354,9 @@ class SequenceDataset(Dataset):
         """Whether a batch depends on where demonstrations begin and end: single steps do not."""
         return bool(len(self._offsets) > 1 or self.goal_mode or self.get_pad_mask or self._derived)
 
-    def _gather_obs(self, group: str, rows: Tensor, last: Tensor | None) -> dict[str, Tensor]:
+    def _gather_obs(self, group: str, rows: Tensor, end: Tensor | None) -> dict[str, Tensor]:
         derived = self._derived if group == "next_obs" else set()
-        later = torch.minimum(rows + 1, last) if derived and last is not None else rows
+        later = torch.minimum(rows + 1, end) if derived and end is not None else rows
         return {
             key: self._gather(f"obs/{key}", later)
             if key in derived

@@ -133,7 +133,8 @@ class Critics(nn.Module):
             for encoder in self.encoders
         ]
         if any(own):
-            theirs = torch.stack([torch.linalg.vector_norm(torch.stack(torch._foreach_norm(g))) for g in own])
+            parts = [torch.stack(torch._foreach_norm(gradients)) for gradients in own]
+            theirs = torch.stack([torch.linalg.vector_norm(part) for part in parts])
             norm = torch.hypot(norm, theirs)
         if limit is not None:
             factors = (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -317,6 +317,10 @@ class Trainer:
             algo.obs_spec.process(self.dataset.get_batch(first)["obs"], "obs")
         except ValueError as error:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
+        try:
+            algo.check_data(self.dataset.values)
+        except ValueError as error:
+            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
         algo.set_statistics(
             obs=self.dataset.get_obs_normalization_stats(),
             actions=self.dataset.get_action_normalization_stats(),

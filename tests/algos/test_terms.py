@@ -2,10 +2,11 @@
 
 import math
 
+import h5py
 import pytest
 import torch
 
-from offrl import algo_factory, config_factory
+from offrl import Trainer, algo_factory, config_factory
 from offrl.algos.edac import mean_similarity
 from offrl.algos.xql import gumbel_loss
 from offrl.training.seeding import seed_everything
@@ -116,3 +117,32 @@ def test_robomimic_configs_count_every_step_of_a_window():
     ready = algo.process_batch_for_training(data)
     assert ready["rewards"].item() == pytest.approx(total / (1 - math.pow(0.99, 2)), rel=1e-4)
     assert ready["discounts"].item() == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "algo", "message"),
+    [
+        ({"rewards": 0.0}, {}, "rewards are all zero or missing, and td3_bc"),
+        ({"rewards": 5.0}, {"critic": {"value_bounds": [0.0, 1.0]}}, "value_bounds.*reach from"),
+    ],
+)
+def test_data_without_anything_to_learn_is_refused(small_config, demos, changes, algo, message):
+    with h5py.File(demos, "a") as file:
+        for demo in file["data"].values():
+            for key, value in changes.items():
+                demo[key][...] = value
+    with pytest.raises(ValueError, match=message):
+        Trainer(small_config({"algo": algo}, "td3_bc"))
+
+
+def test_data_without_an_end_is_warned_of(small_config, demos, caplog):
+    with h5py.File(demos, "a") as file:
+        for demo in file["data"].values():
+            demo["dones"][...] = 0
+    Trainer(small_config({}, "td3_bc"))
+    assert "no step of the data is terminal" in caplog.text
+
+
+def test_value_bounds_are_ordered():
+    with pytest.raises(ValueError, match="algo.critic.value_bounds.*less than the second"):
+        config_factory("td3_bc", {"algo": {"critic": {"value_bounds": [1.0, 0.0]}}})

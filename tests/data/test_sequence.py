@@ -225,3 +225,19 @@ def test_held_out_actions_are_normalised_as_those_of_the_training(demos):
     expected = (raw - stats["actions"]["offset"][0]) / stats["actions"]["scale"][0]
     actual = valid.get_batch(torch.tensor([0]))["actions"][0, 0]
     torch.testing.assert_close(actual, expected.float(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_demonstration_that_stops_unfinished_lends_its_last_step_to_the_one_before(tmp_path):
+    """Its last step has no next observation, and is no end of the episode either."""
+    path = write_demos(tmp_path / "demos.hdf5", lengths=(4, 3))
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/dones"][...] = 0  # a time limit; demo_1 terminates
+        stored = file["data/demo_0/obs/position"][()]
+    data = SequenceDataset(path, ["position"], load_next_obs=True, seq_length=2, get_pad_mask=True)
+    assert len(data) == 3 + 3
+    last = data[2]
+    np.testing.assert_allclose(last["obs"]["position"][0], stored[2], rtol=1e-6)
+    np.testing.assert_allclose(last["next_obs"]["position"][0], stored[3], rtol=1e-6)
+    assert last["pad_mask"].ravel().tolist() == [True, False]
+    assert data[5]["dones"][0] == 1
+    assert len(SequenceDataset(path, ["position"], load_next_obs=False)) == 4 + 3
