@@ -48,6 +48,7 @@ RULES = (
     (CORE + ".pool.{rest}", OUR_CORE + ".pool.{rest}"),
     (CORE + ".nets.{i}.{leaf}", OUR_CORE + ".linear.{leaf}"),
 )
+ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", "iql", "td3_bc")  # of those that offrl has
 MEMBER = r"(?P<top>\w+)\.(?P<i>\d+)\.(?P<rest>.+)"  # of an ensemble, a list in robomimic
 # Second names of weights, and attention masks, which are constants.
 ALIASES = re.compile(
@@ -251,8 +252,10 @@ def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _check_robomimic_has(algo: Mapping[str, Any]) -> None:
-    """``ValueError`` for combinations that robomimic does not build."""
+def _check_robomimic_has(algo_name: str, algo: Mapping[str, Any]) -> None:
+    """``ValueError`` for algorithms and combinations that robomimic does not build."""
+    if algo_name not in ROBOMIMIC_ALGOS:
+        raise ValueError(f"robomimic has no {algo_name}; it has {', '.join(ROBOMIMIC_ALGOS)}")
     heads, trunks = (
         [name for name in names if algo.get(name, {}).get("enabled")]
         for names in (("gaussian", "vae"), ("rnn", "transformer"))
@@ -270,11 +273,14 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     have written it, without the state of the optimizers."""
     if "provenance" not in content:
         raise ValueError("this is robomimic's own checkpoint already")
-    _check_robomimic_has(json.loads(content["config"])["algo"])
-    optimizers = {
-        name: {"state": {}, "param_groups": optimizer["param_groups"]}
-        for name, optimizer in content["model"]["optimizers"].items()
-    }
+    _check_robomimic_has(content["algo_name"], json.loads(content["config"])["algo"])
+    optimizers, schedules = {}, {}
+    for name, optimizer in content["model"]["optimizers"].items():
+        fresh = {"state": {}, "param_groups": optimizer["param_groups"]}
+        # One for each critic.
+        members = getattr(nets[name], "num_critics", None)
+        optimizers[name] = fresh if members is None else [fresh] * members
+        schedules[name] = None if members is None else [None] * members
     statistics = {
         name: {
             key: {kind: value.tolist() for kind, value in stats.items()}
@@ -297,7 +303,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         "model": {
             "nets": weights_to_robomimic(nets),
             "optimizers": optimizers,
-            "lr_schedulers": dict.fromkeys(optimizers),
+            "lr_schedulers": schedules,
         },
         "config": content["config"],
         "algo_name": content["algo_name"],

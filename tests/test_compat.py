@@ -169,3 +169,30 @@ def test_an_exported_checkpoint_is_robomimics_and_acts_the_same(small_config, tm
     obs = {"position": torch.randn(2, 4, 3), "speed": torch.randn(2, 4, 2)}
     first, second = (policy.action_distribution(obs)[0].mean for policy in (ours, back))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["bcq", "cql", "iql", "td3_bc"])
+def test_exported_critics_are_a_list_as_robomimics(small_config, tmp_path, name):
+    algo = {"actor": {"enabled": True}} if name == "bcq" else {}
+    trainer = Trainer(small_config({"algo": algo}, name))
+    list(Checkpointer(trainer)(trainer()))
+    source, target = str(trainer.run.last_checkpoint), str(tmp_path / "theirs.pth")
+    assert main(["export-robomimic", source, target]) == 0
+    model = torch.load(target, weights_only=True)["model"]
+    assert {"critic.0.nets.decoder.nets.value.bias", "critic_target.1.nets.mlp._model.0.bias"} < (
+        model["nets"].keys()
+    )
+    assert (
+        len(model["optimizers"]["critic"]) == 2 and model["lr_schedulers"]["critic"] == [None] * 2
+    )
+    ours, back = (policy_from_checkpoint(p, device="cpu")[0].policy for p in (source, target))
+    weights = ours.nets.state_dict()
+    assert all(torch.equal(weights[k], v) for k, v in back.nets.state_dict().items())
+
+
+def test_algorithms_that_robomimic_has_not_are_not_exported(small_config, tmp_path, capsys):
+    trainer = Trainer(small_config({}, "awac"))
+    write_checkpoint(tmp_path / "ours.pth", trainer.state())
+    paths = [str(tmp_path / name) for name in ("ours.pth", "theirs.pth")]
+    assert main(["export-robomimic", *paths]) == 1
+    assert "robomimic has no awac" in capsys.readouterr().err

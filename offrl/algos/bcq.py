@@ -142,7 +142,9 @@ class BCQ(ActorCritic):
                 loss, info = -sampler(obs, goal)[0].log_prob(actions).mean(), {}
             else:
                 # The posterior sees the step's one observation and its action.
-                terms = sampler.losses(obs, goal, actions, config.vae.prior.temperature(epoch))
+                is_frozen = 0 <= config.freeze_encoder_epoch <= epoch
+                temperature = config.vae.prior.temperature(epoch)
+                terms = sampler.losses(obs, goal, actions, temperature, is_frozen)
                 info = {name: term.mean() for name, term in terms.items()}
                 loss = info["reconstruction"] + config.vae.kl_weight * info["kl"]
         names = {

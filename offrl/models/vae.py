@@ -34,11 +34,17 @@ class VAE(nn.Module):
         self.sum_errors = sum_errors  # over action dimensions, instead of their mean
 
     def losses(
-        self, obs: Obs, goal: Obs | None, actions: Tensor, temperature: float = 1.0
+        self,
+        obs: Obs,
+        goal: Obs | None,
+        actions: Tensor,
+        temperature: float = 1.0,
+        is_posterior_frozen: bool = False,
     ) -> dict[str, Tensor]:
         """Per time step ``[B, T]``: reconstruction error, KL divergence and, for the log, the
         posterior's variance or the ``temperature`` of categorical latents."""
-        posterior, _ = self.posterior(obs, goal, given=actions)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not is_posterior_frozen):
+            posterior, _ = self.posterior(obs, goal, given=actions)
         z = self.prior.draw(posterior, temperature)
         reconstruction, _ = self.decoder(obs, goal, given=z)
         errors = (reconstruction.mode() - actions).square()

@@ -146,3 +146,16 @@ def test_data_without_an_end_is_warned_of(small_config, demos, caplog):
 def test_value_bounds_are_ordered():
     with pytest.raises(ValueError, match="algo.critic.value_bounds.*less than the second"):
         config_factory("td3_bc", {"algo": {"critic": {"value_bounds": [1.0, 0.0]}}})
+
+
+def test_bcq_leaves_a_frozen_posterior_as_it_is():
+    algo = make("bcq", {"action_sampler": {"freeze_encoder_epoch": 2}})
+    ready = algo.process_batch_for_training(batch())
+    vae = algo.nets["action_sampler"]
+    for epoch, moves in ((1, True), (2, False)):
+        before = [p.clone() for p in (*vae.posterior.parameters(), *vae.decoder.parameters())]
+        algo.train_on_batch(ready, epoch=epoch)
+        after = [*vae.posterior.parameters(), *vae.decoder.parameters()]
+        moved = [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
+        half = len(list(vae.posterior.parameters()))
+        assert all(moved[half:]) and all(m == moves for m in moved[:half])
