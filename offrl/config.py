@@ -142,6 +142,8 @@ class DatasetConfig(Section):
     path: str
     filter_key: str | None = None
     demo_limit: Count | None = None
+    # offrl's own: of its demonstrations, use this share with the highest returns (filtered BC).
+    top_share: float | None = Field(None, gt=0, le=1)
     weight: float = Field(1.0, gt=0)  # of each of its windows, see normalize_weights_by_ds_size
     eval: bool = True  # evaluate in its environment
     key: str | None = None  # name of its environment in the logs, instead of the task's

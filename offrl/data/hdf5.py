@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -78,6 +79,19 @@ class DemoFile:
                 f"found {', '.join(names[:3])}"
             ) from None
         return names[:limit]
+
+    def best(self, demos: Sequence[str], share: float) -> list[str]:
+        """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
+        equal ones the first."""
+        missing = [demo for demo in demos if not self.has(demo, "rewards")]
+        if missing:
+            raise ValueError(
+                f"{self.path}: {missing[0]} has no rewards, by which train.data.top_share chooses; "
+                "label the data, or leave that out"
+            )
+        returns = [self._file[f"data/{demo}/rewards"][()].sum() for demo in demos]
+        ranked = np.argsort(-np.array(returns), kind="stable")[: math.ceil(share * len(demos))]
+        return [demos[i] for i in sorted(ranked)]
 
     def has(self, demo: str, key: str) -> bool:
         return f"data/{demo}/{key}" in self._file

@@ -55,7 +55,8 @@ class SequenceDataset(Dataset):
     (images uint8) and are *not* normalised here; actions are.
 
     hdf5_path: a file or several, whose demonstrations are strung together and share statistics;
-        for several, ``filter_by_attribute`` and ``demo_limit`` may be lists, too.
+        for several, ``filter_by_attribute``, ``demo_limit`` and ``top_share`` may be lists, too.
+    top_share: only this share of the demonstrations, those with the highest returns.
     hdf5_cache_mode: ``"all"``, all in memory; ``"low_dim"``, only vectors, images are read from
         the file; ``None``, no observation in memory.
     constants: for each file, observations ``{key: [...]}`` that are the same at all its steps
@@ -86,6 +87,7 @@ class SequenceDataset(Dataset):
         filter_by_attribute: str | Sequence[str | None] | None = None,
         load_next_obs: bool = True,
         demo_limit: int | Sequence[int | None] | None = None,
+        top_share: float | Sequence[float | None] | None = None,
         action_stats: Mapping[str, Statistics] | None = None,
         constants: Sequence[Mapping[str, np.ndarray]] | None = None,
         discount: float = 1.0,
@@ -117,9 +119,11 @@ class SequenceDataset(Dataset):
             files = [stack.enter_context(DemoFile(p, swmr=hdf5_use_swmr)) for p in paths]
             filters = _one_for_each(filter_by_attribute, paths)
             limits = _one_for_each(demo_limit, paths)
+            shares = _one_for_each(top_share, paths)
             self.sources = []
-            for file, filter_key, limit in zip(files, filters, limits, strict=True):
+            for file, filter_key, limit, share in zip(files, filters, limits, shares, strict=True):
                 demos = file.demos(filter_key, limit)
+                demos = demos if share is None else file.best(demos, share)
                 lengths = file.lengths(demos, self.action_keys[0])
                 self.sources.append(Source(str(file.path), demos, lengths, file.env_args))
             self.env_args = self.sources[0].env_args

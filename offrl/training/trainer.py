@@ -202,6 +202,7 @@ class Trainer:
             filter_by_attribute=filter_keys,
             load_next_obs=train.hdf5_load_next_obs,
             demo_limit=[entry.demo_limit for entry in entries],
+            top_share=[entry.top_share for entry in entries],
             action_stats=action_stats,
             constants=[
                 {LANGUAGE: self.instructions[e.lang]} if e.lang in self.instructions else {}

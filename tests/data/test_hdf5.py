@@ -87,3 +87,16 @@ def test_the_environment_is_read(tmp_path):
     path = write_demos(tmp_path / "demos.hdf5", env_args='{"env_name": "Lift", "type": 1}')
     with DemoFile(path) as file:
         assert file.env_args == {"env_name": "Lift", "type": 1}
+
+
+def test_the_best_demonstrations_by_their_returns(tmp_path):
+    path = write_demos(tmp_path / "demos.hdf5", lengths=(3, 3, 3, 3))
+    with h5py.File(path, "a") as file:
+        for demo, total in zip(file["data"], (1.0, 0.0, 2.0, 1.0), strict=True):
+            file[f"data/{demo}/rewards"][...] = total / 3
+    assert SequenceDataset(path, ["position"], top_share=0.5).demos == ["demo_0", "demo_2"]
+    assert SequenceDataset(path, ["position"], top_share=0.01).demos == ["demo_2"]
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1/rewards"]
+    with pytest.raises(ValueError, match="demo_1 has no rewards, by which train.data.top_share"):
+        SequenceDataset(path, ["position"], top_share=0.5)
