@@ -30,8 +30,7 @@ class EnsembleLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``."""
         if x.ndim == 2:
-            shared = F.linear(x, self.weight.flatten(0, 1), self.bias.flatten())
-            return shared.unflatten(-1, self.bias.shape).movedim(1, 0)
+            x = x.expand(len(self.weight), -1, -1)
         return torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
 
 
