@@ -16,8 +16,10 @@ import argparse
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -62,12 +64,14 @@ class Policy:
     """What is trained: by offrl's and robomimic's config keys, and by hand."""
 
     title: str
-    bare: type[nn.Module]
+    bare: type[nn.Module] | None
     algo: dict[str, Any]
     train: dict[str, Any]
+    algo_name: str = "bc"
 
 
 GMM = {"actor_layer_dims": [], "gmm": {"enabled": True}}
+SMALL = {"critic": {"layer_dims": [256, 256]}, "actor": {"layer_dims": [256, 256]}}
 POLICIES = {
     "mlp": Policy("MLP (1024, 1024)", BareMLP, {}, {}),
     "gmm": Policy("GMM (MLP 1024, 1024)", BareGMM, {"gmm": {"enabled": True}}, {}),
@@ -84,12 +88,22 @@ POLICIES = {
         GMM | {"transformer": {"enabled": True}},
         {"frame_stack": 10},
     ),
+} | {
+    name: Policy(
+        f"{name} (256, 256)", None, SMALL, {"batch_size": 256, "hdf5_normalize_obs": False}, name
+    )
+    for name in ("iql", "bcq", "cql", "td3_bc")
 }
 
 
-def bc_config(steps: int, policy: Policy = POLICIES["mlp"]) -> Config:
+def make_config(steps: int, policy: Policy, data: str) -> Config:
     content = read_config_file(find_file("bc.json", "configs"))
-    config = config_factory("bc", merge(content, {"algo": policy.algo, "train": policy.train}))
+    overrides = {
+        "algo_name": policy.algo_name,
+        "algo": policy.algo,
+        "train": {"data": data} | policy.train,
+    }
+    config = config_factory(policy.algo_name, merge(content, overrides))
     config.experiment.validate = False
     config.experiment.rollout.enabled = False
     config.experiment.epoch_every_n_steps = steps
@@ -126,13 +140,27 @@ def bare_loop(trainer: Trainer, policy: Policy, linear: type[nn.Linear]) -> Call
     return timed(train)
 
 
-def robomimic_loop(steps: int, policy: Policy) -> Callable[[], float]:
+def with_next_obs(folder: str) -> str:
+    """The shipped data with ``next_obs``, which robomimic needs, in a copy."""
+    path = Path(folder) / "low_dim.hdf5"
+    shutil.copy(find_file("datasets/lift/low_dim.hdf5"), path)
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            for key, dataset in demo["obs"].items():
+                rows = dataset[()]
+                demo[f"next_obs/{key}"] = np.concatenate([rows[1:], rows[-1:]])
+    return str(path)
+
+
+def robomimic_loop(steps: int, policy: Policy, data: str) -> Callable[[], float]:
     """robomimic in a process of its own; ``RuntimeError`` says why there is none."""
     install_peer()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(
-        target=serve_robomimic, args=(theirs, steps, policy, torch.get_num_threads()), daemon=True
+        target=serve_robomimic,
+        args=(theirs, steps, policy, data, torch.get_num_threads()),
+        daemon=True,
     )
     process.start()
     theirs.close()
@@ -183,11 +211,13 @@ def import_peer() -> None:
             sys.modules[name] = MagicMock()
 
 
-def serve_robomimic(connection: Connection, steps: int, policy: Policy, num_threads: int) -> None:
+def serve_robomimic(
+    connection: Connection, steps: int, policy: Policy, data: str, num_threads: int
+) -> None:
     """The other process: ``robomimic/scripts/train.py`` up to its ``run_epoch``, on request."""
     import_peer()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        run_epoch = robomimic_epoch(bc_config(steps, policy), policy)
+        run_epoch = robomimic_epoch(make_config(steps, policy, data), policy)
         torch.set_num_threads(num_threads)
         connection.send("ready")
         try:
@@ -202,22 +232,26 @@ def robomimic_epoch(config: Config, policy: Policy) -> Callable[[], object]:
     from robomimic.config import config_factory
     from robomimic.utils import file_utils, obs_utils, torch_utils, train_utils
 
-    theirs = config_factory("bc")
+    theirs = config_factory(policy.algo_name)
     with theirs.values_unlocked():
+        theirs.train.hdf5_normalize_obs = False
+        theirs.observation.modalities.obs.low_dim = list(config.observation.modalities.obs.low_dim)
         theirs.train.data = str(find_file(config.train.data[0].path))
         theirs.train.hdf5_filter_key = config.train.hdf5_filter_key
         theirs.train.hdf5_cache_mode = "all"
         theirs.train.batch_size = config.train.batch_size
-        theirs.algo.actor_layer_dims = config.algo["actor_layer_dims"]
         theirs.train.update(policy.train)
-        for section in ("gmm", "vae", "rnn", "transformer"):
-            theirs.algo[section].update(policy.algo.get(section, {}))
+        for name, value in policy.algo.items():
+            if isinstance(value, dict):
+                theirs.algo[name].update(value)
+            else:
+                theirs.algo[name] = value
     obs_utils.initialize_obs_utils_with_config(theirs)
     shapes = file_utils.get_shape_metadata_from_dataset(
         dataset_path=theirs.train.data, all_obs_keys=theirs.all_obs_keys
     )
     model = algo_factory(
-        algo_name="bc",
+        algo_name=policy.algo_name,
         config=theirs,
         obs_key_shapes=shapes["all_shapes"],
         ac_dim=shapes["ac_dim"],
@@ -264,18 +298,19 @@ def main() -> None:
     args = parser.parse_args()
 
     policy = POLICIES[args.policy]
-    trainer = Trainer(bc_config(args.steps, policy))
-    contestants = {
-        "offrl": offrl_loop(trainer),
-        "bare loop": bare_loop(trainer, policy, nn.Linear),
-        "bare loop, offrl's layers": bare_loop(trainer, policy, Linear),
-    }
-    try:
-        contestants[PEER] = robomimic_loop(args.steps, policy)
-    except RuntimeError as error:
-        print(f"without {PEER}: {error}", file=sys.stderr)
-    train = alternate(contestants, args.repeats)
-    load = load_times(trainer, args.repeats)
+    with tempfile.TemporaryDirectory() as folder:
+        data = "datasets/lift/low_dim.hdf5" if policy.bare else with_next_obs(folder)
+        trainer = Trainer(make_config(args.steps, policy, data))
+        contestants = {"offrl": offrl_loop(trainer)}
+        if policy.bare:
+            contestants["bare loop"] = bare_loop(trainer, policy, nn.Linear)
+            contestants["bare loop, offrl's layers"] = bare_loop(trainer, policy, Linear)
+        try:
+            contestants[PEER] = robomimic_loop(args.steps, policy, data)
+        except RuntimeError as error:
+            print(f"without {PEER}: {error}", file=sys.stderr)
+        train = alternate(contestants, args.repeats)
+        load = load_times(trainer, args.repeats)
 
     print(f"{machine()}; {args.repeats} turns of {args.steps} steps\n")
     print(report(policy, train, load, args.steps, trainer))
@@ -294,7 +329,7 @@ def report(
     ours = train["offrl"]
     training = markdown(
         [
-            f"BC, {policy.title}, batch {trainer.config.train.batch_size}",
+            f"{policy.title}, batch {trainer.config.train.batch_size}",
             "ms per step",
             "offrl's time / this",
             "offrl's rate / this",
