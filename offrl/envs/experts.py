@@ -5,7 +5,7 @@ Memoryless experts make data that a memoryless policy can learn. ``offrl collect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -38,16 +38,19 @@ def lift(obs: Obs) -> np.ndarray:
 class ExpertPolicy:
     """An expert as an evaluation policy, with Gaussian noise on the arm's motion.
 
-    ``noise`` is the standard deviation, in the units of the action; the last component (the
-    gripper) stays clean. Each episode's noise comes from its seed.
+    ``noise`` is the standard deviation, in the units of the action, or several of which episodes
+    take one each, in turn by their seeds; the last component (the gripper) stays clean. Each
+    episode's noise comes from its seed.
     """
 
-    def __init__(self, expert: Callable[[Obs], np.ndarray], noise: float = 0.0):
+    def __init__(self, expert: Callable[[Obs], np.ndarray], noise: float | Sequence[float] = 0.0):
         self.expert = expert
-        self.noise = noise
+        self.levels = [noise] if isinstance(noise, (int, float)) else list(noise)
+        self._noise: dict[int, float] = {}
         self._generators: dict[int, np.random.Generator] = {}
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
+        self._noise[env] = self.levels[(seed or 0) % len(self.levels)]
         self._generators[env] = np.random.default_rng(seed)
 
     def act(
@@ -57,5 +60,5 @@ class ExpertPolicy:
 
     def _act(self, env: int, obs: Obs) -> np.ndarray:
         action = self.expert(obs)
-        action[:-1] += self.noise * self._generators[env].standard_normal(len(action) - 1)
+        action[:-1] += self._noise[env] * self._generators[env].standard_normal(len(action) - 1)
         return np.clip(action, -1.0, 1.0).astype(np.float32)

@@ -42,8 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--noise",
         type=float,
-        default=0.0,
-        help="standard deviation of the noise on the arm's actions (default: 0)",
+        nargs="+",
+        default=[0.0],
+        help="standard deviation of the noise on the arm's actions; with several, episodes take "
+        "them in turn (default: 0)",
     )
     parser.add_argument("--horizon", type=count, default=150, help="longest episode (default: 150)")
     parser.add_argument("--keep-failures", action="store_true", help="keep episodes that fail too")
