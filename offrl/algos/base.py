@@ -159,7 +159,7 @@ class Algo:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in parameters:  # as zero_grad, without its cost
             parameter.grad = None
-        loss.backward(inputs=parameters)
+        loss.backward(inputs=[p for p in parameters if p.requires_grad])
         norm = None
         if measures or limit is not None:
             norm = clip_gradients(self.nets[name], parameters, limit).detach().square()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from offrl import algo_factory, policy_from_checkpoint
+from offrl import algo_factory, config_factory, policy_from_checkpoint
 from offrl.models.pretrained import R3MImages, mvp_conv, r3m_conv
 from offrl.models.resnet import resnet
 from offrl.models.vision import VisualCore
@@ -109,3 +109,31 @@ def test_a_policy_with_r3m_is_deployed_without_its_package(packages, monkeypatch
     policy, _ = policy_from_checkpoint(ckpt_dict=content)
     loaded = policy.policy.nets.state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in nets.items())
+
+
+@pytest.mark.parametrize("name", ["bc", "iql"])
+def test_networks_around_a_frozen_backbone_are_trained(packages, name):
+    encoder = {
+        "core_class": "VisualCore",
+        "core_kwargs": {"backbone_class": "R3MConv", "pool_class": None},
+    }
+    obs = {"modalities": {"obs": {"low_dim": [], "rgb": ["image"]}}, "encoder": {"rgb": encoder}}
+    config = config_factory(name, {"observation": obs})
+    algo = algo_factory(name, config, {"image": (3, 40, 40)}, 2, "cpu")
+    before = {key: value.clone() for key, value in algo.nets.state_dict().items()}
+    images = torch.randint(0, 256, (2, 1, 40, 40, 3), dtype=torch.uint8)
+    batch = {
+        "obs": {"image": images},
+        "next_obs": {"image": images},
+        "actions": torch.rand(2, 1, 2),
+        "rewards": torch.ones(2, 1),
+        "dones": torch.zeros(2, 1),
+    }
+    algo.set_train()
+    algo.train_on_batch(algo.process_batch_for_training(batch), epoch=1)
+    for key, value in algo.nets.state_dict().items():
+        changed = not torch.equal(value, before[key])
+        if "backbone" in key:
+            assert not changed, key
+        elif key.endswith("core.linear.weight"):
+            assert changed, key
