@@ -118,7 +118,7 @@ class BCQ(ActorCritic):
     ) -> dict[str, torch.Tensor]:
         info = self._train_sampler(batch, epoch, self._trains("action_sampler", epoch, validate))
         training = self.nets.training
-        self.nets["action_sampler"].eval()  # a mixture proposes its means
+        self.nets["action_sampler"].eval()  # its randomizers rest while it proposes
         parts = [info, self._train_critics(batch, self._trains("critic", epoch, validate))]
         if "actor" in self.nets:
             parts.append(self._train_actor(batch, self._trains("actor", epoch, validate)))

@@ -36,5 +36,5 @@ class CalQL(CQL):
 
     def _calibrated(self, q: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
         """``max(Q(s, a), V^mu(s))`` for the policy's actions (equation 5.1)."""
-        random, policy = q.tensor_split([q.shape[-1] - self._num_policy_actions], dim=-1)
+        random, policy = q.tensor_split([self.algo_config.critic.num_random_actions], dim=-1)
         return torch.cat([random, torch.maximum(policy, batch["returns"])], dim=-1)

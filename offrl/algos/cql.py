@@ -66,11 +66,12 @@ class CQL(SACN):
         return q.amax(-1, keepdim=True).amin(0)
 
     def _critic_losses(
-        self, batch: dict[str, Any], target: torch.Tensor
+        self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Temporal differences, and the gap between a soft maximum of Q and Q of the data."""
         config, obs, goal = self.algo_config["critic"], batch["obs"], batch["goal_obs"]
-        proposals, log_density = self._proposals(batch)
+        with torch.no_grad():
+            proposals, log_density = self._proposals(self.nets["actor"](obs, goal)[0], next_pi)
         # The data's action and all proposals of a state in one pass: [N, B, 1 + 3M].
         q = self.nets["critic"](obs, torch.cat([batch["actions"], proposals], dim=1), goal)
         q_data, q_proposed = q[..., :1], self._calibrated(q[..., 1:], batch)
@@ -91,28 +92,20 @@ class CQL(SACN):
             }
         return losses, info
 
-    @property
-    def _num_policy_actions(self) -> int:
-        return 2 * self.algo_config["critic"].num_random_actions
-
-    def _proposals(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _proposals(self, pi: Any, next_pi: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Random actions and the policy's, of the next state and this one, ``[B, 3M, A]``, and
         their log densities ``[B, 3M]`` (appendix F)."""
-        num, goal, actor = (
-            self.algo_config["critic"].num_random_actions,
-            batch["goal_obs"],
-            self.nets["actor"],
-        )
-        with torch.no_grad():
-            size, ac_dim = len(batch["actions"]), self.ac_dim
-            random = 2 * torch.rand((num, size, ac_dim), device=self.device) - 1
-            actions, log_prob = actor(batch["obs"], goal)[0].rsample(num)
-            next_actions, next_log_prob = actor(batch["next_obs"], goal)[0].rsample(num)
-            uniform = log_prob.new_full((size, num), ac_dim * math.log(0.5))
+        num = self.algo_config["critic"].num_random_actions
+        size, ac_dim = len(pi.mean), self.ac_dim
+        random = 2 * torch.rand((num, size, ac_dim), device=self.device) - 1
+        actions, log_prob = pi.rsample(num)
+        next_actions, next_log_prob = next_pi.rsample(num)
+        uniform = log_prob.new_full((size, num), ac_dim * math.log(0.5))
         return (
             torch.cat([random.movedim(0, 1), next_actions, actions], dim=1),
             torch.cat([uniform, next_log_prob, log_prob], dim=1),
         )
 
     def _calibrated(self, q: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+        """The proposals' values ``[N, B, 3M]`` as they enter the soft maximum."""
         return q

@@ -25,7 +25,7 @@ def algo_config_to_class(algo_config: EDACConfig) -> tuple[type[EDAC], dict[str,
 
 class EDAC(SACN):
     def _critic_losses(
-        self, batch: dict[str, Any], target: torch.Tensor
+        self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         critic = self.nets["critic"]
         with torch.enable_grad():  # gradients are part of the loss, in validation as well

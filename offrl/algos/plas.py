@@ -114,6 +114,9 @@ class PLAS(ActorCritic):
     def best_guess(self, obs: Any, goal: Any) -> torch.Tensor:
         return self._decode("actor", obs, goal)
 
+    def action_distribution(self, obs: Any, goal: Any = None, state: Any = None) -> Any:
+        raise ValueError("plas: a decoded latent has no density in closed form")
+
     def act(
         self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
     ) -> tuple[torch.Tensor, Any]:

@@ -134,7 +134,7 @@ class SACN(ActorCritic):
         with torch.no_grad():
             next_pi, _ = self.nets["actor"](batch["next_obs"], batch["goal_obs"])
             target = batch["rewards"] + batch["discounts"] * self._next_value(batch, next_pi)
-        losses, info = self._critic_losses(batch, target)
+        losses, info = self._critic_losses(batch, target, next_pi)
         info |= self.critic_info(batch, losses)
         if not validate:
             info |= self.optimize_critics(losses)
@@ -149,7 +149,7 @@ class SACN(ActorCritic):
         return value - self._entropy_weight() * log_prob
 
     def _critic_losses(
-        self, batch: dict[str, Any], target: torch.Tensor
+        self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Each critic's ``[N]``, and more for the log."""
         q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
