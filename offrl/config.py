@@ -157,6 +157,16 @@ class ActionConfig(Section):
     convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = "rot_axis_angle"
 
 
+class RewardsConfig(Section):
+    """``scale * normalised(clipped(r)) + shift``, in training; offrl's own."""
+
+    # Between the ends of `clip`, by the data's extremes, deviation or range of returns.
+    clip: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    normalization: Literal["min_max", "gaussian", "return"] | None = None
+    scale: float = Field(1.0, gt=0)
+    shift: float = 0.0
+
+
 class TrainConfig(Section):
     data: list[DatasetConfig] | None = None  # a path, or a list of {path, ...}
     output_dir: str = "runs"
@@ -175,6 +185,7 @@ class TrainConfig(Section):
     dataset_keys: list[str] = ["actions", "rewards", "dones"]
     action_keys: Annotated[list[str], Field(min_length=1)] = ["actions"]
     action_config: dict[str, ActionConfig] = {"actions": ActionConfig()}
+    rewards: RewardsConfig = RewardsConfig()
     goal_mode: Literal["last"] | None = None
     cuda: bool = True
     batch_size: Count = 100

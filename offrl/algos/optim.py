@@ -49,6 +49,8 @@ def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] 
             return max(0.0, 0.5 * (1 + math.cos(2 * math.pi * rate.num_cycles * progress)))
 
         return cosine
+    if rate.scheduler_type == "constant" and rate.warmup_steps:
+        return lambda t: min(1.0, (t + 1) / rate.warmup_steps)
     if rate.scheduler_type == "constant" or not rate.epoch_schedule:
         return None
     if rate.scheduler_type == "linear":

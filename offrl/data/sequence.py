@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from offrl.data.computed import COMPUTED, transformed
 from offrl.data.hdf5 import DemoFile
-from offrl.data.statistics import Statistics, action_statistics, obs_statistics, returns_to_go
+from offrl.data.statistics import Statistics, action_statistics, obs_statistics
 from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
-
-RETURNS = "returns"  # the dataset key that is computed, not read
 
 
 @cache
@@ -63,7 +62,8 @@ class SequenceDataset(Dataset):
         (an instruction's embedding), instead of stored ones. They are not normalised.
     action_stats: normalise actions by these instead of by the data's own: held-out demonstrations
         by those of the training.
-    discount: of the rewards in the dataset key ``returns``, which is computed, not read.
+    rewards: see ``train.rewards``; reward_stats: normalise them by these, not by the data's own.
+    discount: of the rewards in the dataset key ``returns``, which is computed (``COMPUTED``).
     goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
         sequences are not padded).
     """
@@ -89,6 +89,8 @@ class SequenceDataset(Dataset):
         demo_limit: int | Sequence[int | None] | None = None,
         top_share: float | Sequence[float | None] | None = None,
         action_stats: Mapping[str, Statistics] | None = None,
+        rewards: Mapping[str, Any] | None = None,
+        reward_stats: Mapping[str, float] | None = None,
         constants: Sequence[Mapping[str, np.ndarray]] | None = None,
         discount: float = 1.0,
     ):
@@ -103,6 +105,7 @@ class SequenceDataset(Dataset):
         self.dataset_keys = tuple(dict.fromkeys((*dataset_keys, *action_keys)))
         self.action_config = dict(action_config or {})
         self._given_action_stats = action_stats or {}
+        self._reward_config, self.reward_stats = rewards or {}, reward_stats
         self._discount = discount
         self.n_frame_stack, self.seq_length = frame_stack, seq_length
         self.pad_frame_stack, self.pad_seq_length = pad_frame_stack, pad_seq_length
@@ -206,17 +209,26 @@ class SequenceDataset(Dataset):
                 rows = self._arrays[path].numpy() if cached else self._read(files, path)
                 self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
 
-        for key in [key for key in self.dataset_keys if key != RETURNS]:
+        for key in [key for key in self.dataset_keys if key not in COMPUTED]:
             if key in self.action_keys or self._is_in_all(files, key):
                 self._shape(files, key)
                 self._arrays[key] = torch.from_numpy(self._read(files, key))
             else:
                 self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
-        if RETURNS in self.dataset_keys:
-            rewards = self._arrays["rewards"].numpy()
-            returns = returns_to_go(rewards.reshape(-1), self.lengths, self._discount)
-            self._arrays[RETURNS] = torch.from_numpy(returns)
+        self._compute()
         self._join_actions()
+
+    def _compute(self) -> None:
+        if "rewards" not in self._arrays:
+            return
+        stored = self._arrays["rewards"]
+        rewards, self.reward_stats = transformed(
+            stored.numpy().reshape(-1), self.lengths, self._reward_config, self.reward_stats
+        )
+        self._arrays["rewards"] = torch.from_numpy(rewards).view(stored.shape)
+        for key in set(self.dataset_keys) & set(COMPUTED):
+            values = COMPUTED[key](rewards, self.lengths, self._discount)
+            self._arrays[key] = torch.from_numpy(values)
 
     def _without_end(self, files: Sequence[DemoFile]) -> np.ndarray:
         """Of each demonstration, 1 if it stops without having terminated and the file has no
@@ -299,9 +311,10 @@ class SequenceDataset(Dataset):
         """``{key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not normalised."""
         return self._action_stats
 
-    def values(self, key: str) -> Tensor:
-        """All steps ``[sum(lengths), ...]`` of a dataset key; zeros if the file has none."""
-        return self._arrays[key]
+    def values(self, key: str, first: bool = False) -> Tensor:
+        """All steps ``[sum(lengths), ...]`` of a dataset key, or the first of each demonstration;
+        zeros if the file has none."""
+        return self._arrays[key][self._demo_begins] if first else self._arrays[key]
 
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
         """For each file, the value ``[...]`` of an observation that is in memory and the same at

@@ -40,13 +40,3 @@ def _mean_std(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = rows.mean(axis=0, keepdims=True, dtype=np.float64)
     std = rows.std(axis=0, keepdims=True, dtype=np.float64)
     return mean.astype(np.float32), std.astype(np.float32)
-
-
-def returns_to_go(rewards: np.ndarray, lengths: np.ndarray, discount: float) -> np.ndarray:
-    """Of every step ``[sum(lengths)]``, the discounted sum of the rewards from it to the end of its
-    demonstration."""
-    returns, ends = rewards.astype(np.float64), set(np.cumsum(lengths) - 1)
-    for row in reversed(range(len(rewards) - 1)):
-        if row not in ends:
-            returns[row] += discount * returns[row + 1]
-    return returns.astype(np.float32)

@@ -178,7 +178,10 @@ class Trainer:
     # -- parts ------------------------------------------------------------------------------------
 
     def _make_dataset(
-        self, filter_keys: Sequence[str | None], action_stats: Stats | None = None
+        self,
+        filter_keys: Sequence[str | None],
+        action_stats: Stats | None = None,
+        reward_stats: Mapping[str, float] | None = None,
     ) -> SequenceDataset:
         train = self.config.train
         entries = train.data or []
@@ -204,6 +207,8 @@ class Trainer:
             demo_limit=[entry.demo_limit for entry in entries],
             top_share=[entry.top_share for entry in entries],
             action_stats=action_stats,
+            rewards=train.rewards.to_dict(),
+            reward_stats=reward_stats,
             constants=[
                 {LANGUAGE: self.instructions[e.lang]} if e.lang in self.instructions else {}
                 for e in entries
@@ -238,7 +243,9 @@ class Trainer:
                 'the held-out demonstrations, e.g. "valid"; or set experiment.validate=false'
             )
         stats = self.dataset.get_action_normalization_stats()
-        dataset = self._make_dataset([key] * len(self.dataset.sources), stats)
+        dataset = self._make_dataset(
+            [key] * len(self.dataset.sources), stats, self.dataset.reward_stats
+        )
         return self._make_loader(dataset, min(self.config.train.batch_size, len(dataset)))
 
     def _check_actions(self) -> None:
