@@ -49,6 +49,11 @@ class RolloutPolicy:
     def needs_goal(self) -> bool:
         return bool(self.policy.obs_spec.keys("goal"))
 
+    @property
+    def counts_rewards(self) -> bool:
+        """Whether it must be told the reward of each action."""
+        return self.policy.COUNTS_REWARDS
+
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
         """Forget the last episode of ``env``. With a seed, the episode's sampling depends on it
         alone; without, on torch's global random state."""
@@ -59,10 +64,18 @@ class RolloutPolicy:
         self._generators[env] = None if seed is None else torch.Generator().manual_seed(seed)
 
     def __call__(
-        self, obs: Mapping[str, np.ndarray], goal: Mapping[str, np.ndarray] | None = None
+        self,
+        obs: Mapping[str, np.ndarray],
+        goal: Mapping[str, np.ndarray] | None = None,
+        reward: float | None = None,
     ) -> np.ndarray:
-        """``{key: [...]}`` of one environment to an action ``[A]``."""
-        action = self.act({0: obs}, None if goal is None else {0: goal})[0]
+        """``{key: [...]}`` of one environment to an action ``[A]``; ``reward`` is that of the last
+        action, for policies that count them."""
+        action = self.act(
+            {0: obs},
+            None if goal is None else {0: goal},
+            None if reward is None else {0: reward},
+        )[0]
         if not np.isfinite(action).all():  # nothing that a robot should get
             bad = [key for key, x in self._frames[0][-1].items() if not np.isfinite(x).all()]
             raise ValueError(
@@ -75,8 +88,10 @@ class RolloutPolicy:
         self,
         obs_by_env: Mapping[int, Mapping[str, np.ndarray]],
         goal_by_env: Mapping[int, Mapping[str, np.ndarray]] | None = None,
+        reward_by_env: Mapping[int, float] | None = None,
     ) -> dict[int, np.ndarray]:
         """The next action of each environment that has an observation here."""
+        self._receive(reward_by_env or {}, obs_by_env)
         actions: dict[int, np.ndarray] = {}
         waiting = list(obs_by_env)
         while waiting:
@@ -115,6 +130,19 @@ class RolloutPolicy:
         for row, env in envs:
             self._states[env] = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
         return {env: raw[row] for row, env in envs}
+
+    def _receive(self, reward_by_env: Mapping[int, float], envs: Iterable[int]) -> None:
+        if not self.counts_rewards:
+            return
+        for env in envs:
+            if self._states.get(env) is None:  # the first step
+                continue
+            if env not in reward_by_env:
+                raise ValueError(
+                    "this policy counts rewards: call policy(obs, reward=the last action's)"
+                )
+            reward = torch.full((1, 1), float(reward_by_env[env]), device=self.policy.device)
+            self._states[env] = self.policy.receive(self._states[env], reward)
 
     def _stack(self, env: int, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The last ``frame_stack`` observations, ``[T, ...]``; the first one fills the stack."""
@@ -172,8 +200,10 @@ def rollout(
     goal = (env.get_wrapper_attr("get_goal")(),) if getattr(policy, "needs_goal", False) else ()
     policy.start_episode(seed=seed)
     total, length, success = 0.0, 0, False
+    reward = 0.0
     for length in range(1, horizon + 1):  # noqa: B007 (read after the loop)
-        obs, reward, terminated, truncated, _ = env.step(policy(obs, *goal))
+        last = {"reward": reward} if getattr(policy, "counts_rewards", False) else {}
+        obs, reward, terminated, truncated, _ = env.step(policy(obs, *goal, **last))
         total += reward
         success = success or env.is_success()["task"]
         if terminated or truncated or (success and terminate_on_success):

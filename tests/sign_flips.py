@@ -53,6 +53,14 @@ FLIPS = [
         "bc_goal",
     ),
     Flip(
+        "dt, cloning",
+        "algos/dt.py",
+        'loss = masked_mean(pi.loss(pi.LOSSES[0], batch["actions"]), batch["pad_mask"])',
+        'loss = -masked_mean(pi.loss(pi.LOSSES[0], batch["actions"]), batch["pad_mask"])',
+        "tests/algos/test_dt.py",
+        "asking",
+    ),
+    Flip(
         "vae, divergence",
         "models/vae.py",
         "return 0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(-1)",

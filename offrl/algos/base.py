@@ -244,6 +244,8 @@ class PolicyAlgo(Algo):
     its stateful face for one environment.
     """
 
+    COUNTS_REWARDS: ClassVar[bool] = False  # whether ``receive`` is to be called while acting
+
     _state: Any = None
 
     def act(
@@ -269,6 +271,10 @@ class PolicyAlgo(Algo):
         """What ``act`` samples from before any lowering of noise: ``mean``, ``std``, ``logits``,
         ``log_prob(actions)`` over ``[B, T, A]``; and the next state."""
         raise NotImplementedError(type(self).__name__)
+
+    def receive(self, state: Any, reward: torch.Tensor) -> Any:
+        """The state of a policy that counts rewards, after the last action's, ``[B, 1]``."""
+        return state
 
     def get_action(
         self,

@@ -53,13 +53,17 @@ class EpisodeResult:
 class Policy(Protocol):
     """What answers observations: a ``RolloutPolicy`` or an ``ExpertPolicy``.
 
-    One with a true ``needs_goal`` is given the goal of each episode (``env.get_goal()``).
+    One with a true ``needs_goal`` is given the goal of each episode (``env.get_goal()``), one with
+    a true ``counts_rewards`` the rewards of the last actions.
     """
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None: ...
 
     def act(
-        self, obs_by_env: Mapping[int, Any], goal_by_env: Mapping[int, Any] | None = None
+        self,
+        obs_by_env: Mapping[int, Any],
+        goal_by_env: Mapping[int, Any] | None = None,
+        reward_by_env: Mapping[int, float] | None = None,
     ) -> dict[int, np.ndarray]: ...
 
 
@@ -94,10 +98,11 @@ def run_episode(
     obs, _ = env.reset(seed=request.seed)
     if needs_goal:
         connection.send(("goal", _goal_of(env)))
+    reward = 0.0
     for step in range(request.horizon):
         if request.frame_every and step % request.frame_every == 0:
             _film(env, result)
-        connection.send(("obs", obs))
+        connection.send(("obs", (obs, reward)))
         action = connection.recv()
         if trajectory:
             trajectory.before_step(obs, action)
@@ -269,10 +274,11 @@ class EnvPool:
                     if todo and (slot not in self._workers or self._workers[slot].job is None):
                         self._assign(slot, todo.popleft(), requests, attempts, policy)
                 waiting: dict[int, Any] = {}
+                rewards: dict[int, float] = {}
                 for slot, (kind, content) in self._messages():
                     worker = self._workers[slot]
                     if kind == "obs":
-                        waiting[slot] = content
+                        waiting[slot], rewards[slot] = content
                         continue
                     if kind == "goal":
                         worker.goal = content
@@ -292,7 +298,8 @@ class EnvPool:
                     goals = None
                     if _needs_goal(policy):
                         goals = {slot: self._workers[slot].goal for slot in waiting}
-                    for slot, action in policy.act(waiting, goals).items():
+                    last = (rewards,) if getattr(policy, "counts_rewards", False) else ()
+                    for slot, action in policy.act(waiting, goals, *last).items():
                         self._workers[slot].send(action)
         finally:
             for slot in self._busy():  # the caller stopped early: these wait in mid-episode

@@ -7,6 +7,7 @@ _EXPORTS = {
     "Actor": "offrl.models.nets",
     "actor_from_config": "offrl.models.nets",
     "mlp_actor": "offrl.models.nets",
+    "DecisionTransformer": "offrl.models.decision_transformer",
     "Encoder": "offrl.models.encoder",
     "MLP": "offrl.models.trunks",
     "Critics": "offrl.models.critics",

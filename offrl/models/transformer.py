@@ -57,7 +57,7 @@ class Transformer(nn.Module):
             for _ in range(num_layers)
         )
         self.output_norm = nn.LayerNorm(embed_dim)
-        self.blocks.apply(_initialize)
+        self.blocks.apply(initialize)
 
     def forward(
         self, features: Tensor, state: Any = None, answers: slice = EVERY_STEP
@@ -98,7 +98,7 @@ class Block(nn.Module):
         gated = activation == "geglu"
         self.mlp = nn.Sequential(
             Linear(embed_dim, 4 * embed_dim * (2 if gated else 1)),
-            GEGLU() if gated else nn.GELU(),
+            {"gelu": nn.GELU, "geglu": GEGLU, "relu": nn.ReLU}[activation](),
             Linear(4 * embed_dim, embed_dim),
         )
         self.dropout = Dropout(output_dropout)
@@ -132,7 +132,7 @@ def sines(steps: int, dim: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[None, :, :dim]
 
 
-def _initialize(module: nn.Module) -> None:
+def initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
         if module.bias is not None:

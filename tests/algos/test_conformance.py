@@ -185,7 +185,7 @@ def test_serialize_and_deserialize_are_the_identity(make, name, overrides):
 def test_weights_of_another_shape_are_refused_by_name(make, name, overrides):
     algo, _ = make(name, overrides)
     state = dict(algo.nets.state_dict())
-    first = next(iter(state))
+    first = next(key for key, weight in state.items() if weight.ndim > 1)
     broken = {**state, first: state[first][:1, ..., :1]}
     with pytest.raises(ValueError, match=f"of another shape: {first}"):
         algo.deserialize(broken)
@@ -212,12 +212,13 @@ def test_acting_in_a_batch_equals_one_by_one(make, name, overrides, frame_stack)
     for seed, episode in enumerate(episodes):
         policy = RolloutPolicy(algo)
         policy.start_episode(seed=seed)
-        alone.append([policy(obs) for obs in episode])
+        alone.append([policy(obs, reward=float(step)) for step, obs in enumerate(episode)])
     together = RolloutPolicy(algo, batch_size=3)
     for seed in range(5):
         together.start_episode(env=seed, seed=seed)
     for step in range(4):
-        actions = together.act({env: episode[step] for env, episode in enumerate(episodes)})
+        obs = {env: episode[step] for env, episode in enumerate(episodes)}
+        actions = together.act(obs, reward_by_env=dict.fromkeys(obs, float(step)))
         for env, action in actions.items():
             assert action.shape == (2,)
             torch.testing.assert_close(

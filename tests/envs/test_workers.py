@@ -109,3 +109,28 @@ def test_frames_come_every_so_many_steps_and_at_the_end():
     with EnvPool(toy_args(), 1) as pool:
         result = run(pool, [0], horizon=6, terminate_on_success=False, frame_every=4)[0]
     assert [int(frame[0, 0, 0]) for frame in result.frames] == [0, 4, 6]
+
+
+class Accountant(WalkHome):
+    """Adds up the rewards that it is told, by episode."""
+
+    counts_rewards = True
+
+    def start_episode(self, env=0, seed=None):
+        super().start_episode(env, seed)
+        self.seeds = getattr(self, "seeds", {}) | {env: seed}
+        self.told = getattr(self, "told", {}) | {seed: []}
+
+    def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
+        for env, reward in reward_by_env.items():
+            self.told[self.seeds[env]].append(reward)
+        return super().act(obs_by_env)
+
+
+def test_a_policy_that_counts_rewards_is_told_each_of_them():
+    policy = Accountant()
+    with EnvPool(toy_args(), 2) as pool:
+        requests = [EpisodeRequest(seed, 40, record=True) for seed in range(4)]
+        for result in pool.run(requests, policy):
+            told = policy.told[result.request.seed]
+            assert told == [0.0, *result.trajectory["rewards"][:-1]]

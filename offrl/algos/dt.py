@@ -1,0 +1,191 @@
+"""Decision Transformer (Chen et al., 2021, arXiv:2106.01345): cloning that is told the return which
+is to come, and asked for a high one while acting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl import models
+from offrl.algos.base import PolicyAlgo, register_algo_factory_func
+from offrl.algos.bc import masked_mean
+from offrl.config import (
+    AlgoConfig,
+    Count,
+    LearningRateConfig,
+    OptimConfig,
+    RegularizationConfig,
+    RewardsConfig,
+)
+from offrl.tree import map_leaves
+
+log = logging.getLogger(__name__)
+
+
+class DTConfig(AlgoConfig):
+    ALGO_NAME: ClassVar[str] = "dt"
+    DEFAULTS: ClassVar[dict[str, Any]] = {
+        "train": {
+            "dataset_keys": ["actions", "rewards", "dones", "returns", "timesteps"],
+            "seq_length": 20,
+            "batch_size": 64,
+            "max_grad_norm": 0.25,
+        }
+    }
+
+    optim_params: dict[str, OptimConfig] = {
+        "policy": OptimConfig(
+            optimizer_type="adamw",
+            learning_rate=LearningRateConfig(
+                scheduler_type="constant", warmup_steps=10000, step_every_batch=True
+            ),
+            regularization=RegularizationConfig(L2=1e-4),
+        )
+    }
+    context_length: Count = 20  # K: steps that it remembers while acting
+    embed_dim: Count = 128
+    num_layers: Count = 3
+    num_heads: Count = 1
+    dropout: float = Field(0.1, ge=0, lt=1)
+    max_timestep: Count = 1000  # later steps of an episode look like this one
+    # None: the highest return of the data's demonstrations, and the largest magnitude of one.
+    target_return: float | None = None
+    return_scale: float | None = Field(None, gt=0)
+
+
+@register_algo_factory_func("dt")
+def algo_config_to_class(algo_config: DTConfig) -> tuple[type[DT], dict[str, Any]]:
+    return DT, {}
+
+
+class DT(PolicyAlgo):
+    """One network, ``policy``: ``pi(a_t | R_1, s_1, a_1, ..., R_t, s_t)``.
+
+    While acting, the state of an episode holds the last ``context_length`` steps from the front of
+    its arrays on (so that no padding comes before them), the sum of the rewards ``received``, and
+    its ``age`` in steps.
+    """
+
+    COUNTS_REWARDS = True
+
+    def _create_networks(self) -> None:
+        config, train = self.algo_config, self.global_config.train
+        if train.seq_length > config.context_length:
+            raise ValueError(
+                f"train.seq_length: {train.seq_length} steps, but algo.context_length is "
+                f"{config.context_length}; set both to the same number"
+            )
+        if train.rewards != RewardsConfig():
+            raise ValueError(
+                "train.rewards: while acting, dt counts rewards as the environment gives them; "
+                "leave those of the data as they are, and scale returns with algo.return_scale"
+            )
+        if train.frame_stack > 1:
+            log.warning(
+                "train.frame_stack: dt remembers algo.context_length steps by itself; earlier "
+                "frames are not used"
+            )
+        names = ("embed_dim", "num_layers", "num_heads", "dropout", "max_timestep")
+        options = {name: config[name] for name in names}
+        self.nets["policy"] = models.DecisionTransformer(self.obs_spec, self.ac_dim, **options)
+
+    def check_data(self, values: Callable[..., torch.Tensor]) -> None:
+        if not values("rewards").any():
+            raise ValueError(
+                "the rewards are all zero or missing, and dt tells demonstrations apart by "
+                'nothing else; label the data ("rewards"), or clone it with bc'
+            )
+        returns, net, config = values("returns", first=True), self.nets["policy"], self.algo_config
+        net.return_scale.fill_(config.return_scale or float(returns.abs().max()) or 1.0)
+        wanted = config.target_return
+        net.target_return.fill_(float(returns.max()) if wanted is None else wanted)
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        now = slice(self.global_config.train.frame_stack - 1, None)
+        mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
+        return {
+            "obs": self.prepare_obs(map_leaves(lambda x: x[:, now], batch["obs"])),
+            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            "actions": self.to_device(batch["actions"][:, now]),
+            "returns": self.to_device(batch["returns"][:, now])[..., None],
+            "timesteps": batch["timesteps"][:, now].to(self.device),
+            "pad_mask": None if mask is None else self.to_device(mask[:, now]),
+        }
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        net = self.nets["policy"]
+        with torch.set_grad_enabled(not validate):
+            states = net.encoder(batch["obs"], batch["goal_obs"])
+            pi = net.head(net(batch["returns"], states, batch["actions"], batch["timesteps"]))
+            loss = masked_mean(pi.loss(pi.LOSSES[0], batch["actions"]), batch["pad_mask"])
+        info = {"loss": loss.detach()}
+        if not validate:
+            info["Policy_Grad_Norms"] = self.optimize("policy", loss)
+        return info
+
+    def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        return super().log_info(info) | {k: float(v) for k, v in info.items() if k != "loss"}
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def act(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        state: Any = None,
+        generators: Sequence[torch.Generator | None] | None = None,
+    ) -> tuple[torch.Tensor, Any]:
+        pi, state = self.action_distribution(obs, goal, state)
+        action = pi.at(-1).sample(generators)
+        return action, state | {"actions": self._put(state["actions"], state["age"] - 1, action)}
+
+    def action_distribution(
+        self,
+        obs: Mapping[str, torch.Tensor],
+        goal: Mapping[str, torch.Tensor] | None = None,
+        state: Any = None,
+    ) -> tuple[Any, Any]:
+        net, length = self.nets["policy"], self.algo_config.context_length
+        seen = self.prepare_obs(map_leaves(lambda x: x[:, -1:], obs))
+        now = net.encoder(seen, self.prepare_obs(goal, "goal"))[:, 0]
+        state = state or self._start(now)
+        age = state["age"]
+        moves_on = (age >= length)[:, None, None]
+        memory = {
+            name: torch.where(moves_on, state[name].roll(-1, dims=1), state[name])
+            for name in ("returns", "states", "actions")
+        }
+        wanted = net.target_return - state["received"]
+        memory["returns"] = self._put(memory["returns"], age, wanted)
+        memory["states"] = self._put(memory["states"], age, now)
+        place = age.clamp(max=length - 1)
+        timesteps = (age - place)[:, None] + torch.arange(length, device=self.device)
+        features = net(**memory, timesteps=timesteps)[torch.arange(len(age)), place]
+        return net.head(features[:, None]), state | memory | {"age": age + 1}
+
+    def receive(self, state: dict[str, torch.Tensor], reward: torch.Tensor) -> Any:
+        return state | {"received": state["received"] + reward}
+
+    def _start(self, now: torch.Tensor) -> dict[str, torch.Tensor]:
+        batch_size, dim = now.shape
+        length = self.algo_config.context_length
+        return {
+            "age": torch.zeros(batch_size, dtype=torch.long, device=self.device),
+            "received": now.new_zeros(batch_size, 1),
+            "returns": now.new_zeros(batch_size, length, 1),
+            "states": now.new_zeros(batch_size, length, dim),
+            "actions": now.new_zeros(batch_size, length, self.ac_dim),
+        }
+
+    def _put(self, memory: torch.Tensor, age: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Each row's ``values`` ``[B, D]`` at the step of its ``age`` in ``[B, K, D]``."""
+        place = age.clamp(max=memory.shape[1] - 1)
+        return memory.index_put((torch.arange(len(age), device=self.device), place), values)

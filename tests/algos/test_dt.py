@@ -1,0 +1,110 @@
+"""What the Decision Transformer remembers while acting, and what it asks for."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from offrl import RolloutPolicy, Trainer, algo_factory, config_factory
+from offrl.data.loader import BatchLoader
+from offrl.data.sequence import SequenceDataset
+from offrl.training.seeding import seed_everything
+
+SMALL = {"embed_dim": 32, "num_layers": 2, "dropout": 0.0}
+RATE = {"policy": {"learning_rate": {"initial": 3e-3, "warmup_steps": 1}}}
+
+
+def make(keys, shapes, ac_dim, train=None, **algo):
+    seed_everything(0)
+    config = config_factory(
+        "dt",
+        {
+            "algo": SMALL | {"optim_params": RATE} | algo,
+            "train": train or {},
+            "observation": {"modalities": {"obs": {"low_dim": keys}}},
+        },
+    )
+    return algo_factory("dt", config, shapes, ac_dim, device="cpu")
+
+
+def test_acting_sees_what_a_training_window_of_the_same_steps_shows():
+    context = 3
+    algo = make(["x"], {"x": (2,)}, 2, {"seq_length": context}, context_length=context)
+    net = algo.nets["policy"]
+    net.target_return.fill_(4.0)
+    net.return_scale.fill_(2.0)
+    rng = np.random.default_rng(0)
+    obs, rewards = rng.standard_normal((6, 2)).astype(np.float32), rng.random(6)
+    policy = RolloutPolicy(algo)
+    policy.start_episode()
+    actions = [policy({"x": obs[t]}, reward=rewards[t - 1] if t else None) for t in range(6)]
+    for t in range(6):
+        steps = slice(max(0, t - context + 1), t + 1)
+        received = np.concatenate([[0.0], np.cumsum(rewards)])[:6]
+        window = {
+            "obs": {"x": torch.tensor(obs[None, steps])},
+            "actions": torch.tensor(np.stack(actions)[None, steps]),
+            "returns": torch.tensor(4.0 - received[None, steps]),
+            "timesteps": torch.arange(6)[None, steps],
+        }
+        window["actions"][:, -1] = 9.0  # its own action is not seen
+        batch = algo.process_batch_for_training(window)
+        states = net.encoder(batch["obs"])
+        with torch.no_grad():
+            features = net(batch["returns"], states, batch["actions"], batch["timesteps"])
+            expected = net.head(features).mode()[0, -1]
+        np.testing.assert_allclose(actions[t], expected.numpy(), atol=1e-6)
+
+
+def test_a_reward_that_is_not_told_is_missed():
+    policy = RolloutPolicy(make(["x"], {"x": (2,)}, 2))
+    policy.start_episode()
+    policy({"x": np.zeros(2)})
+    with pytest.raises(ValueError, match="counts rewards: call policy"):
+        policy({"x": np.zeros(2)})
+
+
+def test_a_return_is_had_for_the_asking(tmp_path):
+    """The first step of an episode is rewarded if the action is above zero; the data's actions are
+    a fair coin's."""
+    path = tmp_path / "coin.hdf5"
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for i in range(200):
+            actions = rng.choice([-0.8, 0.8], size=(2, 1))
+            demo = file.create_group(f"data/demo_{i}")
+            demo["obs/x"], demo["actions"] = np.ones((2, 1)), actions
+            demo["rewards"], demo["dones"] = [actions[0, 0] > 0, 0], [0, 1]
+    keys = config_factory("dt").train.dataset_keys
+    data = SequenceDataset(path, ["x"], dataset_keys=keys, seq_length=20, get_pad_mask=True)
+    algo = make(["x"], data.obs_shapes, data.ac_dim)
+    algo.check_data(data.values)
+    assert algo.nets["policy"].target_return == 1 and algo.nets["policy"].return_scale == 1
+    batches = iter(BatchLoader(data, batch_size=32, seed=0))
+    for _ in range(200):
+        algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
+    for wanted in (1.0, 0.0):
+        algo.nets["policy"].target_return.fill_(wanted)
+        policy = RolloutPolicy(algo)
+        policy.start_episode()
+        assert policy({"x": np.ones(1)}).item() == pytest.approx(1.6 * wanted - 0.8, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"train": {"seq_length": 30}}, "train.seq_length: 30.*algo.context_length is 20"),
+        ({"train": {"rewards": {"scale": 2.0}}}, "train.rewards.*algo.return_scale"),
+    ],
+)
+def test_configs_that_cannot_work(small_config, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        Trainer(small_config(overrides, "dt"))
+
+
+def test_data_without_rewards_is_refused(small_config, demos):
+    with h5py.File(demos, "a") as file:
+        for demo in file["data"].values():
+            del demo["rewards"]
+    with pytest.raises(ValueError, match="rewards are all zero or missing, and dt"):
+        Trainer(small_config({}, "dt"))
