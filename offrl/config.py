@@ -106,6 +106,15 @@ class RolloutConfig(Section):
     video_episodes: int = Field(3, ge=0)  # how many episodes the video shows
 
 
+class ProxiesConfig(Section):
+    """Evaluation without an environment every ``rate`` epochs, on the held-out demonstrations with
+    ``validate``; offrl's own."""
+
+    enabled: bool = False
+    rate: Count = 1
+    fqe_steps: int = Field(0, ge=0)  # of fitted Q evaluation, anew each time; 0: none
+
+
 with warnings.catch_warnings():
     # robomimic's key `validate` shadows a long-deprecated method of pydantic's.
     warnings.filterwarnings("ignore", message='Field name "validate"')
@@ -124,6 +133,7 @@ with warnings.catch_warnings():
         keep_all_videos: bool = False
         video_skip: Count = 5
         rollout: RolloutConfig = RolloutConfig()
+        proxies: ProxiesConfig = ProxiesConfig()
         env_meta_update_dict: FreeMap = {}
         ckpt_path: str | None = None  # start from these weights
 

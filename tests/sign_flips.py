@@ -61,6 +61,14 @@ FLIPS = [
         "asking",
     ),
     Flip(
+        "fqe, target",
+        "algos/fqe.py",
+        'target = batch["rewards"] + batch["discounts"] * next_q.mean(0)',
+        'target = batch["rewards"] - batch["discounts"] * next_q.mean(0)',
+        "tests/training/test_proxies.py",
+        "fitted",
+    ),
+    Flip(
         "vae, divergence",
         "models/vae.py",
         "return 0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(-1)",

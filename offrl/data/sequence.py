@@ -289,6 +289,11 @@ class SequenceDataset(Dataset):
         return len(self.demos)
 
     @property
+    def first_rows(self) -> Tensor:
+        """The row of each demonstration's first step."""
+        return torch.from_numpy(self._demo_begins).to(self.device)
+
+    @property
     def nbytes(self) -> int:
         """Memory of the cached arrays."""
         return sum(a.numel() * a.element_size() for a in self._arrays.values())
@@ -314,7 +319,7 @@ class SequenceDataset(Dataset):
     def values(self, key: str, first: bool = False) -> Tensor:
         """All steps ``[sum(lengths), ...]`` of a dataset key, or the first of each demonstration;
         zeros if the file has none."""
-        return self._arrays[key][self._demo_begins] if first else self._arrays[key]
+        return self._arrays[key][self.first_rows] if first else self._arrays[key]
 
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
         """For each file, the value ``[...]`` of an observation that is in memory and the same at

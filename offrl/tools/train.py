@@ -162,8 +162,9 @@ def _train(config: Any, resume: str | None) -> int:
 def _train_and_test(trainer: Any, checkpointer: Any, logger: Any, evaluator: Any) -> Iterator[Any]:
     """All records: those of the training, then those of the test of its best checkpoint."""
     from offrl.checkpoint import policy_from_checkpoint
+    from offrl.training import Proxies
 
-    yield from checkpointer(logger(evaluator(trainer())))
+    yield from checkpointer(logger(evaluator(Proxies(trainer)(trainer()))))
     algo, best = trainer.algo, checkpointer.best_checkpoint
     if best is not None:
         algo = policy_from_checkpoint(best, device=trainer.device)[0].policy

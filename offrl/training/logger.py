@@ -19,6 +19,7 @@ TENSORBOARD_TAGS = {
     "test": "Test",
     "env_rollout": "Rollout",
     "env_test": "Test",
+    "proxy": "Proxy",
     "epoch": "Timing_Stats",
 }
 

@@ -47,6 +47,9 @@ class Progress:
                     episodes = 0
                     where = f" in {record['env']}" if "env" in record else ""
                     bar.write(f"epoch {record['epoch']}{where}: {success_line(logs)}")
+                elif kind == "proxy":
+                    numbers = ", ".join(f"{name} {value:.3g}" for name, value in logs.items())
+                    bar.write(f"epoch {record['epoch']}: proxies: {numbers}")
                 yield record
 
     def _line(self, record: Record) -> None:

@@ -17,11 +17,11 @@ from offrl.config_files import find_file
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
-from offrl.normalize import Stats
 from offrl.registry import MODALITIES
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
 from offrl.training.allocator import keep_freed_memory
 from offrl.training.averages import Averages
+from offrl.training.datasets import make_dataset, make_held_out_dataset, obs_keys, place
 from offrl.training.instructions import embed_instructions
 from offrl.training.run import RunFolder, provenance
 from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
@@ -61,12 +61,10 @@ class Trainer:
         self._langs = [entry.lang for entry in config.train.data]
         last = run.last_checkpoint if run is not None and self._resumes else None
         # {sentence: [E]}
-        self.instructions = embed_instructions(self._langs, LANGUAGE in self._obs_keys, last)
+        self.instructions = embed_instructions(self._langs, LANGUAGE in obs_keys(config), last)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
-        self.dataset = self._make_dataset(
-            [e.filter_key or config.train.hdf5_filter_key for e in config.train.data]
-        )
+        self.dataset = make_dataset(config, self.instructions)
         self._take_stored_instructions()
         self._check_actions()
         self.loader = self._make_loader(
@@ -177,51 +175,9 @@ class Trainer:
 
     # -- parts ------------------------------------------------------------------------------------
 
-    def _make_dataset(
-        self,
-        filter_keys: Sequence[str | None],
-        action_stats: Stats | None = None,
-        reward_stats: Mapping[str, float] | None = None,
-    ) -> SequenceDataset:
-        train = self.config.train
-        entries = train.data or []
-        windows_have_padding = train.seq_length > 1 or train.frame_stack > 1
-        return SequenceDataset(
-            hdf5_path=[entry.path for entry in entries],
-            obs_keys=sorted(self._obs_keys),
-            action_keys=train.action_keys,
-            dataset_keys=train.dataset_keys,
-            discount=getattr(self.config.algo, "discount", 1.0),
-            action_config=train.action_config,
-            frame_stack=train.frame_stack,
-            seq_length=train.seq_length,
-            pad_frame_stack=train.pad_frame_stack,
-            pad_seq_length=train.pad_seq_length,
-            get_pad_mask=windows_have_padding,
-            goal_mode=train.goal_mode,
-            hdf5_cache_mode=train.hdf5_cache_mode,
-            hdf5_use_swmr=train.hdf5_use_swmr,
-            hdf5_normalize_obs=train.hdf5_normalize_obs,
-            filter_by_attribute=filter_keys,
-            load_next_obs=train.hdf5_load_next_obs,
-            demo_limit=[entry.demo_limit for entry in entries],
-            top_share=[entry.top_share for entry in entries],
-            action_stats=action_stats,
-            rewards=train.rewards.to_dict(),
-            reward_stats=reward_stats,
-            constants=[
-                {LANGUAGE: self.instructions[e.lang]} if e.lang in self.instructions else {}
-                for e in entries
-            ],
-        )
-
-    @property
-    def _obs_keys(self) -> set[str]:
-        return {key for group in modalities(self.config.observation).values() for key in group}
-
     def _take_stored_instructions(self) -> None:
         """What files hold as an embedding, the same at all steps, serves for evaluation as well."""
-        if LANGUAGE in self._obs_keys and not self.instructions:
+        if LANGUAGE in obs_keys(self.config) and not self.instructions:
             for k, value in enumerate(self.dataset.constant_obs(LANGUAGE)):
                 if value is not None:
                     name = f"{LANGUAGE} of {Path(self.dataset.sources[k].path).name}"
@@ -231,21 +187,11 @@ class Trainer:
         self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
     ) -> BatchLoader:
         train = self.config.train
-        if not dataset.is_streamed and self._fits_on_device(dataset):
-            dataset.to(self.device)
+        place(dataset, self.device)
         return BatchLoader(dataset, batch_size, train.seed, train.num_data_workers, weights)
 
     def _make_valid_loader(self) -> BatchLoader:
-        key = self.config.train.hdf5_validation_filter_key
-        if key is None:
-            raise ValueError(
-                "train.hdf5_validation_filter_key: experiment.validate needs the filter key of "
-                'the held-out demonstrations, e.g. "valid"; or set experiment.validate=false'
-            )
-        stats = self.dataset.get_action_normalization_stats()
-        dataset = self._make_dataset(
-            [key] * len(self.dataset.sources), stats, self.dataset.reward_stats
-        )
+        dataset = make_held_out_dataset(self.config, self.instructions, self.dataset)
         return self._make_loader(dataset, min(self.config.train.batch_size, len(dataset)))
 
     def _check_actions(self) -> None:
@@ -265,12 +211,6 @@ class Trainer:
                     largest,
                     key,
                 )
-
-    def _fits_on_device(self, dataset: SequenceDataset) -> bool:
-        if self.device.type == "cpu":
-            return True
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return dataset.nbytes < free // 2
 
     @property
     def env_args(self) -> dict[str, Any] | None:
@@ -359,6 +299,7 @@ class Trainer:
             },
             "obs_normalization_stats": model["normalization"]["obs"],
             "action_normalization_stats": model["normalization"]["actions"],
+            "reward_normalization_stats": dict(self.dataset.reward_stats or {}),
             "variable_state": {"epoch": self.epoch, "step": self.step},
             "rng": rng_state(),
             "loader": {"position": self.loader.position},

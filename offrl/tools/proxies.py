@@ -1,0 +1,59 @@
+"""``offrl proxies``: look at a checkpoint without an environment."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from offrl.tools import count
+
+HELP = "measure a checkpoint on data, where there is no environment to evaluate it in"
+EPILOG = (
+    "example: offrl proxies --checkpoint runs/iql/.../last.pth --dataset held_out.hdf5 "
+    "--fqe-steps 5000"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
+    parser.add_argument("--dataset", help="HDF5 file (default: the data that it was trained on)")
+    parser.add_argument("--filter-key", help="only the demonstrations of this filter key")
+    parser.add_argument("--fqe-steps", type=count, help="steps of fitted Q evaluation as well")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from offrl.checkpoint import config_from_checkpoint, policy_from_checkpoint
+    from offrl.config_files import find_file
+    from offrl.training.datasets import SINGLE_STEPS, make_dataset, place
+    from offrl.training.proxies import proxies
+    from offrl.tree import map_leaves
+
+    if args.json and Path(args.json).exists():
+        raise FileExistsError(f"{args.json} exists; choose another name or move it away")
+    policy, content = policy_from_checkpoint(args.checkpoint)
+    algo = policy.policy
+    config, _ = config_from_checkpoint(ckpt_dict=content)
+    if args.dataset:
+        config.train.data = args.dataset
+    for entry in config.train.data or []:
+        entry.path = str(find_file(entry.path))
+        entry.filter_key = args.filter_key or entry.filter_key
+    instructions = {k: x.numpy() for k, x in (content.get("instructions") or {}).items()}
+    data = make_dataset(
+        config,
+        instructions,
+        action_stats=map_leaves(lambda x: x.cpu().numpy(), algo.action_normalizer.stats),
+        reward_stats=content.get("reward_normalization_stats"),
+        **SINGLE_STEPS,
+    )
+    place(data, algo.device)
+    logs = proxies(algo, data, data, args.fqe_steps or 0)
+    print("proxies for success, measured on data (not a success rate):")
+    for name, value in logs.items():
+        print(f"{name + ':':20}{value:10.4g}")
+    if args.json:
+        Path(args.json).write_text(json.dumps(logs, indent=4) + "\n", encoding="utf-8")
+        print(args.json)
+    return 0

@@ -1,0 +1,97 @@
+"""The datasets that a config describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from offrl.config import Config
+from offrl.data.sequence import SequenceDataset
+from offrl.specs import LANGUAGE, modalities
+
+# As changes to ``make_dataset``: every step by itself, with the policy's stack of frames.
+SINGLE_STEPS = {
+    "seq_length": 1,
+    "pad_frame_stack": True,
+    "get_pad_mask": False,
+    "load_next_obs": False,
+    "dataset_keys": ["actions", "rewards", "dones"],
+}
+
+
+def obs_keys(config: Config) -> set[str]:
+    """The observations of all groups."""
+    return {key for group in modalities(config.observation).values() for key in group}
+
+
+def make_dataset(
+    config: Config,
+    instructions: Mapping[str, np.ndarray],
+    filter_keys: Sequence[str | None] | None = None,
+    **changes: Any,
+) -> SequenceDataset:
+    """``train.data``, by default of the demonstrations to train on; ``changes`` are arguments of
+    ``SequenceDataset``."""
+    train = config.train
+    entries = train.data or []
+    options: dict[str, Any] = {
+        "hdf5_path": [entry.path for entry in entries],
+        "obs_keys": sorted(obs_keys(config)),
+        "action_keys": train.action_keys,
+        "dataset_keys": train.dataset_keys,
+        "discount": getattr(config.algo, "discount", 1.0),
+        "rewards": train.rewards.to_dict(),
+        "action_config": train.action_config,
+        "frame_stack": train.frame_stack,
+        "seq_length": train.seq_length,
+        "pad_frame_stack": train.pad_frame_stack,
+        "pad_seq_length": train.pad_seq_length,
+        "get_pad_mask": train.seq_length > 1 or train.frame_stack > 1,
+        "goal_mode": train.goal_mode,
+        "hdf5_cache_mode": train.hdf5_cache_mode,
+        "hdf5_use_swmr": train.hdf5_use_swmr,
+        "hdf5_normalize_obs": train.hdf5_normalize_obs,
+        "filter_by_attribute": filter_keys
+        or [entry.filter_key or train.hdf5_filter_key for entry in entries],
+        "load_next_obs": train.hdf5_load_next_obs,
+        "demo_limit": [entry.demo_limit for entry in entries],
+        "top_share": [entry.top_share for entry in entries],
+        "constants": [
+            {LANGUAGE: instructions[e.lang]} if e.lang in instructions else {} for e in entries
+        ],
+    }
+    return SequenceDataset(**(options | changes))
+
+
+def make_held_out_dataset(
+    config: Config,
+    instructions: Mapping[str, np.ndarray],
+    training: SequenceDataset,
+    **changes: Any,
+) -> SequenceDataset:
+    """The held-out demonstrations, normalised as those of the ``training``."""
+    key = config.train.hdf5_validation_filter_key
+    if key is None:
+        raise ValueError(
+            "train.hdf5_validation_filter_key: experiment.validate needs the filter key of "
+            'the held-out demonstrations, e.g. "valid"; or set experiment.validate=false'
+        )
+    return make_dataset(
+        config,
+        instructions,
+        [key] * len(training.sources),
+        action_stats=training.get_action_normalization_stats(),
+        reward_stats=training.reward_stats,
+        **changes,
+    )
+
+
+def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:
+    """The dataset on a device, if it fits there."""
+    if dataset.is_streamed or device.type == "cpu":
+        return dataset
+    free, _ = torch.cuda.mem_get_info(device)
+    return dataset.to(device) if dataset.nbytes < free // 2 else dataset

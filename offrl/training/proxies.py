@@ -1,0 +1,160 @@
+"""Evaluation without an environment: numbers from data that stand in for success, and may mislead.
+
+How far the policy is from the actions of demonstrations, what its values say about them and how
+consistent they are, and what fitted Q evaluation expects of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offrl.algos.base import ValueAlgo
+from offrl.algos.fqe import FQE
+from offrl.config import config_factory
+from offrl.data.sequence import SequenceDataset
+from offrl.training.datasets import SINGLE_STEPS, make_dataset, make_held_out_dataset, place
+from offrl.training.seeding import preserved_rng
+from offrl.training.trainer import Record, Trainer
+from offrl.tree import map_leaves
+
+
+class Proxies:
+    """Inserts, every ``experiment.proxies.rate`` epochs and in the last one, a ``proxy`` record
+    before the ``epoch`` record: of the held-out demonstrations if there are any
+    (``experiment.validate``), else of those of the training, which goes on as if nothing had been
+    measured."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.config = trainer.config.experiment.proxies
+        if self.config.enabled:
+            parts = trainer.config, trainer.instructions
+            data = held_out = make_dataset(*parts, **SINGLE_STEPS)
+            if trainer.config.experiment.validate:
+                held_out = make_held_out_dataset(*parts, data, **SINGLE_STEPS)
+            self._data = place(data, trainer.device), place(held_out, trainer.device)
+
+    def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
+        config = self.trainer.config
+        for record in records:
+            epoch = record["epoch"]
+            is_due = epoch % self.config.rate == 0 or epoch == config.train.num_epochs
+            if self.config.enabled and record["type"] == "epoch" and is_due:
+                logs = proxies(
+                    self.trainer.algo, *self._data, self.config.fqe_steps, config.train.seed
+                )
+                yield self.trainer.record("proxy", logs)
+            yield record
+
+
+def proxies(
+    algo: Any, data: SequenceDataset, held_out: SequenceDataset, fqe_steps: int = 0, seed: int = 0
+) -> dict[str, float]:
+    """What can be said of an algorithm on ``held_out``, both datasets of single steps; with
+    ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
+    algo.set_eval()
+    with preserved_rng():
+        seen = look_through(algo, held_out)
+        logs = _differences(algo, held_out, seen)
+        if fqe_steps:
+            fqe = fit_fqe(algo, data, fqe_steps, seed)
+            logs["FQE_Initial_Value"] = _initial_value(fqe, held_out, seen["policy"])
+    return logs
+
+
+@torch.no_grad()
+def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
+    """What an algorithm makes of every step of a dataset of single steps: the ``policy``'s actions
+    ``[N, A]`` and, if it has any, ``values`` of states and ``q`` of the recorded actions ``[N]``.
+
+    Demonstrations are gone through side by side, so that a policy remembers what it saw of each.
+    """
+    lengths = torch.as_tensor(dataset.lengths, device=dataset.device)
+    begins = lengths.cumsum(0) - lengths
+    generators = [torch.Generator().manual_seed(i) for i in range(len(lengths))]
+    state, found = None, {}
+    for step in range(int(lengths.max())):
+        batch = dataset.get_batch(begins + (lengths - 1).clamp(max=step))
+        obs, goal = batch["obs"], batch.get("goal_obs")
+        actions, state = algo.act(obs, goal, state, generators)
+        if algo.COUNTS_REWARDS:
+            state = algo.receive(state, algo.to_device(batch["rewards"]).view(-1, 1))
+        answers = {"policy": actions}
+        if isinstance(algo, ValueAlgo):
+            obs = obs if algo.global_config.train.frame_stack > 1 else _without_time(obs)
+            answers["values"] = algo.get_state_value(obs, goal)[:, 0]
+            recorded = batch["actions"][:, -1]
+            answers["q"] = algo.get_state_action_value(obs, recorded, goal)[:, 0]
+        going_on = (lengths > step).to(algo.device)
+        for name, answer in answers.items():
+            rows = found.setdefault(name, answer.new_zeros(int(lengths.sum()), *answer.shape[1:]))
+            rows[(begins.to(algo.device) + step)[going_on]] = answer[going_on]
+    return found
+
+
+def _differences(algo: Any, dataset: SequenceDataset, seen: dict[str, Tensor]) -> dict[str, float]:
+    actions = algo.to_device(dataset.values("actions"))
+    logs = {"Action_Difference": (seen["policy"] - actions).square().sum(-1).mean()}
+    if "q" in seen:
+        q, values = seen["q"], seen["values"]
+        rows, following, dones = _transitions(dataset)
+        rewards = algo.to_device(dataset.values("rewards")).flatten()
+        later = algo.algo_config["discount"] * (1 - dones.to(q)) * values[following]
+        advantage = q - values
+        logs |= {
+            "TD_Error": (rewards[rows] + later - q[rows]).square().mean(),
+            "Value_Mean": values.mean(),
+            "Value_Std": values.std(correction=0),
+            "Advantage_Mean": advantage.mean(),
+            "Advantage_Std": advantage.std(correction=0),
+            "Initial_Value": values[dataset.first_rows].mean(),
+        }
+    return {name: float(value) for name, value in logs.items()}
+
+
+def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows of all steps of which it is known what followed, the rows of that, and whether it
+    was the end: all but the last steps of demonstrations that did not terminate."""
+    dones = dataset.values("dones").flatten()
+    known = torch.ones_like(dones, dtype=torch.bool)
+    last = dataset.first_rows[1:] - 1
+    known[last] = dones[last] > 0
+    known[-1] = dones[-1] > 0
+    rows = known.nonzero().flatten()
+    return rows, (rows + 1).clamp(max=len(dones) - 1), dones[rows]
+
+
+def fit_fqe(algo: Any, dataset: SequenceDataset, num_steps: int, seed: int) -> FQE:
+    """The value of an algorithm's policy, fitted on a dataset of single steps."""
+    config = config_factory("fqe", {"train": {"frame_stack": algo.global_config.train.frame_stack}})
+    if "discount" in algo.algo_config:
+        config.algo.discount = algo.algo_config["discount"]
+    torch.manual_seed(seed)
+    fqe = FQE(config=config, obs_spec=algo.obs_spec, ac_dim=algo.ac_dim, device=algo.device)
+    fqe.obs_normalizer = algo.obs_normalizer
+    policy = look_through(algo, dataset)["policy"]
+    rows, following, _ = _transitions(dataset)
+    for _ in range(num_steps):
+        chosen = torch.randint(len(rows), (config.train.batch_size,)).to(rows.device)
+        batch, after = (dataset.get_batch(x[chosen]) for x in (rows, following))
+        batch |= {"next_obs": after["obs"], "next_actions": policy[following[chosen], None]}
+        fqe.train_on_batch(fqe.process_batch_for_training(batch), epoch=1)
+    fqe.set_eval()
+    return fqe
+
+
+@torch.no_grad()
+def _initial_value(fqe: FQE, dataset: SequenceDataset, policy: Tensor) -> float:
+    """Of the policy's actions in the first states of demonstrations."""
+    batch = dataset.get_batch(dataset.first_rows)
+    obs = batch["obs"] if fqe.num_frames > 1 else _without_time(batch["obs"])
+    goal = batch.get("goal_obs")
+    return float(fqe.get_state_action_value(obs, policy[dataset.first_rows], goal).mean())
+
+
+def _without_time(obs: Any) -> Any:
+    return map_leaves(lambda x: x[:, 0], obs)
