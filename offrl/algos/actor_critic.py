@@ -42,15 +42,17 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
     def num_frames(self) -> int:
         return self.global_config.train.frame_stack
 
-    def add_critics(self, **options: Any) -> None:
+    def add_critics(self, network: type | None = None, **options: Any) -> None:
+        """``critic`` and its target, ``models.Critics`` unless another ``network`` is given."""
         config = self.algo_config["critic"]
-        self.nets["critic"] = models.Critics(
+        if "value_bounds" in config:
+            options["value_bounds"] = config["value_bounds"]
+        self.nets["critic"] = (network or models.Critics)(
             self.obs_spec,
             self.ac_dim,
             config.layer_dims,
-            config.ensemble.n,
             num_frames=self.num_frames,
-            **options,
+            **({"num_critics": config.ensemble.n} | options),
         )
         self.add_target("critic")
 
@@ -167,6 +169,12 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         losses = torch.nn.functional
         error = losses.smooth_l1_loss if self.algo_config["critic"].use_huber else losses.mse_loss
         return error(q, target.expand_as(q), reduction="none").mean((1, 2))
+
+    def critic_losses(self, batch: Mapping[str, Any], target: torch.Tensor) -> torch.Tensor:
+        """``td_losses`` of the batch's actions."""
+        return self.td_losses(
+            self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"]), target
+        )
 
     def pessimistic(self, q: torch.Tensor) -> torch.Tensor:
         """The critics' values ``[N, ...]`` as one: the least, or in part the largest, by

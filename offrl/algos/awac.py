@@ -52,10 +52,9 @@ class AWAC(ActorCritic):
         nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         with torch.no_grad():
             next_actions = nets["actor"](batch["next_obs"], goal)[0].sample()
-            next_q = nets["critic_target"](batch["next_obs"], next_actions, goal).amin(0)
-            target = batch["rewards"] + batch["discounts"] * next_q
+            target = self.backup(batch, next_actions)
         with torch.set_grad_enabled(not validate):
-            q_losses = self.td_losses(nets["critic"](obs, actions, goal), target)
+            q_losses = self.critic_losses(batch, target)
             info = self.critic_info(batch, q_losses)
             if not validate:
                 info |= self.optimize_critics(q_losses)
@@ -74,6 +73,12 @@ class AWAC(ActorCritic):
             "Actor/Advantage": advantage.mean(),
             "Actor/Weight": weight.mean(),
         }
+
+    def backup(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
+        """``[B, 1]``"""
+        critic = self.nets["critic_target"]
+        next_q = critic(batch["next_obs"], next_actions, batch["goal_obs"]).amin(0)
+        return batch["rewards"] + batch["discounts"] * next_q
 
     @property
     def _num_policy_actions(self) -> int:

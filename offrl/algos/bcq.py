@@ -16,9 +16,9 @@ from offrl import models
 from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.bc import GMMConfig, VAEConfig
+from offrl.algos.distributional import DistributionalCritic, DistributionalCriticConfig
 from offrl.algos.sections import (
     ActorCriticConfig,
-    BoundedCriticConfig,
     StagedOptimConfig,
     WeightedEnsembleConfig,
     learning_rate,
@@ -26,20 +26,14 @@ from offrl.algos.sections import (
 from offrl.config import Count, OptimConfig, Section
 
 
-class DistributionalConfig(Section):
-    enabled: bool = False
-    num_atoms: Count = 51
-
-
 class BCQEnsembleConfig(WeightedEnsembleConfig):
     weight: float = Field(0.75, ge=0, le=1)
 
 
-class BCQCriticConfig(BoundedCriticConfig):
+class BCQCriticConfig(DistributionalCriticConfig):
     num_action_samples: Count = 10  # proposals in a target
     num_action_samples_rollout: Count = 100  # while acting
     ensemble: BCQEnsembleConfig = BCQEnsembleConfig()
-    distributional: DistributionalConfig = DistributionalConfig()
 
 
 class ActionSamplerConfig(Section):
@@ -73,11 +67,6 @@ class BCQConfig(ActorCriticConfig):
             raise ValueError(
                 "algo.action_sampler.gmm.enabled and vae.enabled are both false; enable one"
             )
-        if self.critic.distributional.enabled and self.critic.value_bounds is None:
-            raise ValueError(
-                "algo.critic.value_bounds: a distributional critic needs the least and the largest "
-                "possible return, e.g. [0, 1]"
-            )
         return self
 
 
@@ -89,7 +78,7 @@ def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[BCQ], dict[str, A
 class BCQ(ActorCritic):
     def _create_networks(self) -> None:
         config, spec = self.algo_config, self.obs_spec
-        self._add_critics()
+        self.add_critics()
         # robomimic's order: the mixture wins where both are enabled, as the VAE is by default.
         self._has_gmm = config.action_sampler.gmm.enabled
         make = models.actor_from_config if self._has_gmm else models.vae_from_config
@@ -105,9 +94,6 @@ class BCQ(ActorCritic):
                 self.num_frames,
             )
             self.add_target("actor")
-
-    def _add_critics(self) -> None:
-        self.add_critics(value_bounds=self.algo_config.critic.value_bounds)
 
     def _optim_params(self) -> dict[str, OptimConfig]:
         optims = super()._optim_params()
@@ -159,27 +145,22 @@ class BCQ(ActorCritic):
         return logs | {"Action_Sampler/Loss": loss.detach(), "loss": loss.detach()}
 
     def _train_critics(self, batch: dict[str, Any], trains: bool) -> dict[str, torch.Tensor]:
-        obs, goal, actions = batch["obs"], batch["goal_obs"], batch["actions"]
+        config = self.algo_config.critic
         with torch.no_grad():
             proposals = self._propose(
-                batch["next_obs"], goal, self.algo_config.critic.num_action_samples, "actor_target"
+                batch["next_obs"], batch["goal_obs"], config.num_action_samples, "actor_target"
             )
-            target = self._target(batch, proposals)
+            target = self.backup(batch, proposals)
         with torch.set_grad_enabled(trains):
-            losses = self._critic_losses(obs, goal, actions, target)
+            losses = self.critic_losses(batch, target)
         info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
         return info | (self.optimize_critics(losses) if trains else {})
 
-    def _target(self, batch: dict[str, Any], proposals: torch.Tensor) -> torch.Tensor:
+    def backup(self, batch: dict[str, Any], proposals: torch.Tensor) -> torch.Tensor:
         """The best proposal's value, ``[B, 1]``."""
         q = self.nets["critic_target"](batch["next_obs"], proposals, batch["goal_obs"])
         value = self.pessimistic(q).amax(1, keepdim=True)
         return batch["rewards"] + batch["discounts"] * value
-
-    def _critic_losses(
-        self, obs: Any, goal: Any, actions: torch.Tensor, target: torch.Tensor
-    ) -> torch.Tensor:
-        return self.td_losses(self.nets["critic"](obs, actions, goal), target)
 
     def _train_actor(self, batch: dict[str, Any], trains: bool) -> dict[str, torch.Tensor]:
         """The perturbation climbs the first critic (deterministic policy gradient)."""
@@ -252,36 +233,5 @@ class BCQ(ActorCritic):
         return self.best_action(self._with_time(obs_dict), goal_dict)[0]
 
 
-class DistributionalBCQ(BCQ):
-    """One critic that says how likely each of some returns is (C51: Bellemare et al., 2017,
-    arXiv:1707.06887)."""
-
-    def _add_critics(self) -> None:
-        config = self.algo_config.critic
-        self.nets["critic"] = models.DistributionalCritics(
-            self.obs_spec,
-            self.ac_dim,
-            config.layer_dims,
-            1,
-            config.value_bounds,
-            self.num_frames,
-            config.distributional.num_atoms,
-        )
-        self.add_target("critic")
-
-    def _target(self, batch: dict[str, Any], proposals: torch.Tensor) -> torch.Tensor:
-        """Probabilities ``[B, atoms]`` of the best proposal's returns."""
-        critic = self.nets["critic_target"]
-        probabilities = critic.probabilities(batch["next_obs"], proposals, batch["goal_obs"])[0]
-        best = (probabilities * critic.atoms).sum(-1).argmax(1)
-        chosen = probabilities[torch.arange(len(best), device=best.device), best]
-        returns = batch["rewards"] + batch["discounts"] * critic.atoms
-        return critic.project(returns, chosen)
-
-    def _critic_losses(
-        self, obs: Any, goal: Any, actions: torch.Tensor, target: torch.Tensor
-    ) -> torch.Tensor:
-        """KL divergence from the target, ``[1]``."""
-        log_p = self.nets["critic"].outputs(obs, actions, goal).log_softmax(-1)[0, :, 0]
-        entropy = torch.special.entr(target).sum(-1).mean()
-        return (-(target * log_p).sum(-1).mean() - entropy)[None]
+class DistributionalBCQ(DistributionalCritic, BCQ):
+    pass

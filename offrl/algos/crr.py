@@ -8,10 +8,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from offrl.algos.awac import AWAC, AWACActorConfig, AWACCriticConfig
+from offrl.algos.awac import AWAC, AWACActorConfig
 from offrl.algos.base import register_algo_factory_func
+from offrl.algos.distributional import DistributionalCritic, DistributionalCriticConfig
 from offrl.algos.sections import ActorCriticConfig, learning_rate
 from offrl.config import Count, OptimConfig
+
+
+class CRRCriticConfig(DistributionalCriticConfig):
+    layer_dims: list[Count] = [256, 256]
 
 
 class CRRConfig(ActorCriticConfig):
@@ -25,13 +30,13 @@ class CRRConfig(ActorCriticConfig):
     beta: float = Field(1.0, gt=0)
     max_weight: float = Field(20.0, gt=0)  # of exp
     m: Count = 4  # actions of the policy that the data's is compared with
-    critic: AWACCriticConfig = AWACCriticConfig()
+    critic: CRRCriticConfig = CRRCriticConfig()  # the paper's is distributional
     actor: AWACActorConfig = AWACActorConfig()
 
 
 @register_algo_factory_func("crr")
 def algo_config_to_class(algo_config: CRRConfig) -> tuple[type[CRR], dict[str, Any]]:
-    return CRR, {}
+    return (DistributionalCRR if algo_config.critic.distributional.enabled else CRR), {}
 
 
 class CRR(AWAC):
@@ -44,3 +49,7 @@ class CRR(AWAC):
         if config.f == "binary":
             return (advantage > 0).float()
         return (advantage / config.beta).exp().clamp(max=config.max_weight)
+
+
+class DistributionalCRR(DistributionalCritic, CRR):
+    pass

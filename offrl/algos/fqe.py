@@ -39,12 +39,12 @@ class FQE(ActorCritic):
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
     ) -> dict[str, torch.Tensor]:
-        critic, goal = self.nets["critic"], batch["goal_obs"]
         with torch.no_grad():
-            next_q = self.nets["critic_target"](batch["next_obs"], batch["next_actions"], goal)
+            critic = self.nets["critic_target"]
+            next_q = critic(batch["next_obs"], batch["next_actions"], batch["goal_obs"])
             target = batch["rewards"] + batch["discounts"] * next_q.mean(0)
         with torch.set_grad_enabled(not validate):
-            losses = self.td_losses(critic(batch["obs"], batch["actions"], goal), target)
+            losses = self.critic_losses(batch, target)
         info = self.critic_info(batch, losses)
         if not validate:
             info |= self.optimize_critics(losses)

@@ -1,5 +1,5 @@
 """PLAS (Zhou et al., 2020, arXiv:2011.07213): the actor moves in the latent space of a VAE of the
-data's actions, so whatever it does the data has seen."""
+data's actions, so whatever it does the data has seen; a perturbation may lead a little beyond."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offrl import models
 from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.bc import VAEConfig
-from offrl.algos.bcq import BCQEnsembleConfig
+from offrl.algos.bcq import BCQEnsembleConfig, PerturbationConfig
 from offrl.algos.sections import ActorCriticConfig, BoundedCriticConfig, learning_rate
 from offrl.config import Count, OptimConfig, Section
 
@@ -33,6 +33,7 @@ class SamplerConfig(Section):
 
 class LatentActorConfig(Section):
     layer_dims: list[Count] = [400, 300]
+    perturbation: PerturbationConfig = PerturbationConfig(layer_dims=[400, 300])
     max_latent_action: float = Field(2.0, gt=0)  # of each latent, in standard deviations
 
 
@@ -59,16 +60,27 @@ def algo_config_to_class(algo_config: PLASConfig) -> tuple[type[PLAS], dict[str,
 class PLAS(ActorCritic):
     def _create_networks(self) -> None:
         config = self.algo_config
-        self.add_critics(value_bounds=config.critic.value_bounds)
+        self.add_critics()
         self.nets["action_sampler"] = vae = models.vae_from_config(
             config.action_sampler, self.obs_spec, self.ac_dim, self.num_frames
         )
-        self.nets["actor"] = models.mlp_actor(
-            self.obs_spec,
-            vae.prior.latent_size,
-            config.actor.layer_dims,
-            num_frames=self.num_frames,
-        )
+        parts = {
+            "latent": models.mlp_actor(
+                self.obs_spec,
+                vae.prior.latent_size,
+                config.actor.layer_dims,
+                num_frames=self.num_frames,
+            )
+        }
+        if config.actor.perturbation.enabled:
+            parts["perturbation"] = models.PerturbationActor(
+                self.obs_spec,
+                self.ac_dim,
+                config.actor.perturbation.layer_dims,
+                config.actor.perturbation.perturbation_scale,
+                self.num_frames,
+            )
+        self.nets["actor"] = torch.nn.ModuleDict(parts)
         self.add_target("actor")
 
     def train_on_batch(
@@ -87,7 +99,7 @@ class PLAS(ActorCritic):
             q = nets["critic_target"](batch["next_obs"], next_actions, goal)
             target = batch["rewards"] + batch["discounts"] * self.pessimistic(q)
         with torch.set_grad_enabled(trains):
-            q_losses = self.td_losses(nets["critic"](obs, actions, goal), target)
+            q_losses = self.critic_losses(batch, target)
             actor_loss = -nets["critic"](obs, self._decode("actor", obs, goal), goal)[0].mean()
 
         info = self.critic_info(batch, q_losses)
@@ -107,9 +119,11 @@ class PLAS(ActorCritic):
         }
 
     def _decode(self, actor: str, obs: Any, goal: Any) -> torch.Tensor:
-        """The action ``[B, 1, A]`` of the actor's latent."""
-        latent = self.algo_config.actor.max_latent_action * self.nets[actor](obs, goal)[0].mode()
-        return self.nets["action_sampler"].decoder(obs, goal, given=latent)[0].mode()
+        """The action ``[B, 1, A]`` of the actor's latent, perturbed."""
+        parts = self.nets[actor]
+        latent = self.algo_config.actor.max_latent_action * parts["latent"](obs, goal)[0].mode()
+        action = self.nets["action_sampler"].decoder(obs, goal, given=latent)[0].mode()
+        return parts["perturbation"](obs, action, goal) if "perturbation" in parts else action
 
     def best_guess(self, obs: Any, goal: Any) -> torch.Tensor:
         return self._decode("actor", obs, goal)

@@ -78,7 +78,7 @@ class SACN(ActorCritic):
     def _create_networks(self) -> None:
         config = self.algo_config
         self.add_stochastic_actor()
-        self.add_critics(value_bounds=config["critic"].value_bounds)
+        self.add_critics()
         self.target_entropy = config["actor"].target_entropy
         if self.target_entropy == "default":
             self.target_entropy = -float(self.ac_dim)

@@ -62,7 +62,6 @@ class TD3BC(ActorCritic):
     def _create_networks(self) -> None:
         config = self.algo_config
         self.add_critics(
-            value_bounds=config.critic.value_bounds,
             layer_norm="layer_norm" in config.critic and config.critic["layer_norm"],
         )
         self.nets["actor"] = models.mlp_actor(
@@ -80,7 +79,7 @@ class TD3BC(ActorCritic):
         with torch.no_grad():
             target = self._target(batch)
         with torch.set_grad_enabled(trains_critic):
-            q_losses = self.td_losses(nets["critic"](obs, actions, goal), target)
+            q_losses = self.critic_losses(batch, target)
         info = self.critic_info(batch, q_losses) | {"Critic/Q_Targets": target.mean()}
         if trains_critic:
             info |= self.optimize_critics(q_losses)

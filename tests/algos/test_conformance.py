@@ -79,8 +79,16 @@ VARIANTS = {
         "from_cloning": {"actor": {"bc_start_steps": 2}, "critic": {"num_action_samples": 3}},
     },
     "iql": {"gaussian": {}, "gmm": {"actor": {"net": {"type": "gmm"}}}},
-    "crr": {"exp": {}, "binary": {"f": "binary"}},
-    "plas": {"warm": {"warmup_steps": 1}, "vae": {}},
+    "crr": {
+        "exp": {},
+        "binary": {"f": "binary"},
+        "distributional": {"critic": BOUNDED | DISTRIBUTIONAL},
+    },
+    "plas": {
+        "warm": {"warmup_steps": 1},
+        "vae": {},
+        "perturbed": {"warmup_steps": 1, "actor": {"perturbation": {"enabled": True}}},
+    },
     "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
 }

@@ -105,6 +105,29 @@ def learned(algo):
     return right, left, actions
 
 
+DISTRIBUTIONAL = {
+    "critic": {
+        "value_bounds": [-0.1, 1.1],
+        "distributional": {"enabled": True, "num_atoms": 31},
+    }
+}
+VARIANTS = {
+    "bcq": {
+        "action_sampler": {"vae": VAE},
+        "critic": DISTRIBUTIONAL["critic"] | {"num_action_samples_rollout": 20},
+    },
+    "crr": {"f": "binary"} | DISTRIBUTIONAL,
+    "plas": ALGOS["plas"][0] | {"actor": {"perturbation": {"enabled": True}}},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_distributional_critics_and_perturbations(corridor, name):
+    right, left, actions = learned(train(corridor, name, VARIANTS[name]))
+    assert np.abs(right - BEST).max() < 0.15, (right, BEST)
+    assert (right > left).all() and (actions > 0).all(), (right, left, actions)
+
+
 @pytest.mark.parametrize("name", ALGOS)
 def test_values_and_policy_are_those_of_the_exact_solution(corridor, name):
     overrides, tolerance, least_action = ALGOS[name]

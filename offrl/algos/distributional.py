@@ -1,0 +1,61 @@
+"""Critics that learn how likely each return is (C51: Bellemare et al., 2017, arXiv:1707.06887)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import model_validator
+
+from offrl import models
+from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.sections import BoundedCriticConfig
+from offrl.config import Count, Section
+
+
+class DistributionalConfig(Section):
+    enabled: bool = False
+    num_atoms: Count = 51
+
+
+class DistributionalCriticConfig(BoundedCriticConfig):
+    distributional: DistributionalConfig = DistributionalConfig()
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> DistributionalCriticConfig:
+        if self.distributional.enabled and self.value_bounds is None:
+            raise ValueError(
+                "value_bounds: a distributional critic needs the least and the largest possible "
+                "return, e.g. [0, 1]"
+            )
+        return self
+
+
+class DistributionalCritic(ActorCritic):
+    """Before an algorithm with ``backup`` and ``critic_losses``: these with one critic that
+    gives a probability to each of some returns."""
+
+    def add_critics(self, **options: Any) -> None:
+        config = self.algo_config["critic"]
+        super().add_critics(
+            network=models.DistributionalCritics,
+            num_critics=1,
+            num_outputs=config.distributional.num_atoms,
+            **options,
+        )
+
+    def backup(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
+        """Probabilities ``[B, atoms]`` of the returns of the best of ``next_actions``."""
+        critic = self.nets["critic_target"]
+        probabilities = critic.probabilities(batch["next_obs"], next_actions, batch["goal_obs"])[0]
+        best = (probabilities * critic.atoms).sum(-1).argmax(1)
+        chosen = probabilities[torch.arange(len(best), device=best.device), best]
+        returns = batch["rewards"] + batch["discounts"] * critic.atoms
+        return critic.project(returns, chosen)
+
+    def critic_losses(self, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
+        """KL divergence from the target, ``[1]``."""
+        outputs = self.nets["critic"].outputs(batch["obs"], batch["actions"], batch["goal_obs"])
+        log_p = outputs.log_softmax(-1)[0, :, 0]
+        entropy = torch.special.entr(target).sum(-1).mean()
+        return (-(target * log_p).sum(-1).mean() - entropy)[None]
