@@ -47,6 +47,7 @@ class Algo:
     """
 
     GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  # of observations that the algorithm uses
+    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  # and "discrete", if it can choose them
 
     def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
         from offrl.algos.optim import make_optimizer, make_schedule
@@ -56,6 +57,7 @@ class Algo:
         self.obs_spec = obs_spec
         self.ac_dim = ac_dim
         self.device = torch.device(device)
+        self._check_actions()
         for group in obs_spec.groups:
             if obs_spec.keys(group) and group not in self.GROUPS:
                 raise ValueError(
@@ -82,6 +84,25 @@ class Algo:
             name: make_schedule(self.optimizers[name], optim, config)
             for name, optim in self.optim_params.items()
         }
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether an action is one of ``ac_dim``, a one-hot vector."""
+        return self.global_config.train.acts_discretely
+
+    def _check_actions(self) -> None:
+        train, name = self.global_config.train, self.global_config.algo_name
+        path = f"train.action_config.{train.action_keys[0]}.format"
+        if self.is_discrete and "discrete" not in self.ACTIONS:
+            raise ValueError(
+                f'{path}: "discrete", but {name} learns real-valued actions; use bc or an '
+                "algorithm for discrete ones, such as discrete_cql"
+            )
+        if not self.is_discrete and "real-valued" not in self.ACTIONS:
+            raise ValueError(
+                f'{path}: {name} learns discrete actions; set it to "discrete", or use an '
+                "algorithm for real-valued ones, such as iql"
+            )
 
     def _create_networks(self) -> None:
         raise NotImplementedError(type(self).__name__)
@@ -287,7 +308,9 @@ class PolicyAlgo(Algo):
 
     def raw_action(self, action: torch.Tensor) -> torch.Tensor:
         """What ``act`` returned, ``[B, A]``, as the environment takes it: normalisation undone and
-        rotations in the format of ``train.action_config``."""
+        rotations in the format of ``train.action_config``; discrete actions as integers ``[B]``."""
+        if self.is_discrete:
+            return action.argmax(-1)
         raw = self.action_normalizer.unnormalize_vector(action)
         config = self.global_config.train.action_config
         if not any(c.format == "rot_6d" for c in config.values()):
