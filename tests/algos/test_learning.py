@@ -179,7 +179,7 @@ def test_discrete_bcq_does_not_take_what_the_data_hardly_does(tmp_path, threshol
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_discrete_cql_finds_its_conservative_values(corridor, alpha):
-    """The loss has no slope where Q = r + gamma max Q' + alpha (1 - softmax Q / share in the data)."""
+    """The loss is flat at Q = r + gamma max Q' + alpha (1 - softmax Q / the data's share)."""
     shares, q = shares_of_steps(corridor), np.zeros((PLACES, 2))
     after = np.array([[max(0, place - 1), place + 1] for place in range(PLACES)])
     for _ in range(2000):
