@@ -64,8 +64,8 @@ class RolloutPolicy:
         """``{key: [...]}`` of one environment to an action ``[A]``; a discrete one is a number."""
         action = self.act({0: obs}, None if goal is None else {0: goal})[0]
         bad = [key for key, x in self._frames[0][-1].items() if not np.isfinite(x).all()]
-        hides_it = bad and np.issubdtype(action.dtype, np.integer)
-        if hides_it or not np.isfinite(action).all():  # nothing that a robot should get
+        hidden = bad and np.issubdtype(action.dtype, np.integer)
+        if hidden or not np.isfinite(action).all():  # nothing that a robot should get
             raise ValueError(
                 f"the action is NaN or infinite ({', '.join(bad) or 'no observation'} is): "
                 f"{action}; call start_episode() before going on"

@@ -1,65 +1,43 @@
 """Discrete actions from a recording to an evaluation, in CartPole; and where they do not belong."""
 
+import runpy
+
 import h5py
 import numpy as np
 import pytest
 import torch
-from conftest import train_completely
+from conftest import ROOT, train_completely
 
 from offrl import RolloutPolicy, Trainer, config_factory, policy_from_checkpoint
 from offrl.__main__ import main
 from offrl.checkpoint import env_from_checkpoint, write_checkpoint
+from offrl.config_files import read_config_file
 from offrl.data.sequence import SequenceDataset
-from offrl.data.writer import DemoWriter
-from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.tree import merge
 
-CART_POLE = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}}
 DISCRETE = {"action_config": {"actions": {"format": "discrete"}}}
 SMALL = {"bc": {"actor_layer_dims": [32]}, "discrete_cql": {"critic": {"layer_dims": [32, 32]}}}
-
-
-class Balance:
-    """Push the cart under the pole, a third of the time somewhere."""
-
-    def start_episode(self, env=0, seed=None):
-        self.generator = np.random.default_rng(seed)
-
-    def act(self, obs_by_env, goal_by_env=None):
-        return {
-            env: self.generator.integers(2)
-            if self.generator.random() < 0.33
-            else int(obs["flat"][2] + obs["flat"][3] > 0)
-            for env, obs in obs_by_env.items()
-        }
 
 
 @pytest.fixture(scope="module")
 def cart_pole(tmp_path_factory):
     path = tmp_path_factory.mktemp("cart_pole") / "demos.hdf5"
-    requests = [EpisodeRequest(seed, horizon=200, record=True) for seed in range(20)]
-    with EnvPool(CART_POLE, 1) as pool, DemoWriter(path, CART_POLE) as writer:
-        for result in pool.run(requests, Balance()):
-            writer.write(result.trajectory)
-        writer.write_split()
+    runpy.run_path(str(ROOT / "examples/record_cart_pole.py"))["record"](path, 30)
     return path
 
 
 def cart_pole_config(name, path, output_dir):
     rollout = {"n": 6, "horizon": 200, "rate": 2, "num_workers": 2}
-    experiment = {"rollout": rollout, "epoch_every_n_steps": 300, "render_video": False}
-    train = {"data": str(path), "output_dir": str(output_dir), "num_epochs": 2, "cuda": False}
     rate = {"learning_rate": {"initial": 3e-3}}
-    return config_factory(
-        name,
-        {
-            "experiment": experiment,
-            "train": merge(train, DISCRETE),
-            "algo": SMALL[name]
-            | {"optim_params": {net: rate for net in config_factory(name).algo.optim_params}},
-            "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
-        },
-    )
+    small = {
+        "algo_name": name,
+        "experiment": {"rollout": rollout, "epoch_every_n_steps": 300},
+        "train": {"data": str(path), "output_dir": str(output_dir), "num_epochs": 2, **DISCRETE},
+        "algo": SMALL[name]
+        | {"optim_params": {net: rate for net in config_factory(name).algo.optim_params}},
+    }
+    example = read_config_file(ROOT / "examples/discrete_cql.json")
+    return config_factory(name, merge(example, small))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -101,7 +79,9 @@ def discrete_demos(demos):
 
 @pytest.mark.parametrize("name", ["iql", "td3_bc", "bcq"])
 def test_algorithms_for_real_numbers_refuse_discrete_actions(small_config, discrete_demos, name):
-    with pytest.raises(ValueError, match=f'format: "discrete", but {name} .* such as discrete_cql'):
+    with pytest.raises(
+        ValueError, match=f"discrete, but {name} learns real-valued.* to null.*discrete_cql"
+    ):
         Trainer(small_config({"train": DISCRETE}, name))
     with pytest.raises(ValueError, match=r"demo_0/actions at step 0 is an integer; .*discrete_cql"):
         Trainer(small_config({}, name))
@@ -112,7 +92,9 @@ def test_algorithms_for_discrete_actions_refuse_real_numbers(small_config, demos
     with pytest.raises(ValueError, match="actions at step 0 is 2 numbers; set it to null"):
         Trainer(small_config({}, name))
     real = {"action_config": {"actions": {"format": None}}}
-    with pytest.raises(ValueError, match=f"{name} learns discrete actions; .* such as iql"):
+    with pytest.raises(
+        ValueError, match=f'{name} learns discrete ones; set it to "discrete", .* iql'
+    ):
         Trainer(small_config({"train": real}, name))
 
 

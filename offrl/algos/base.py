@@ -47,7 +47,7 @@ class Algo:
     """
 
     GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  # of observations that the algorithm uses
-    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  # and "discrete", if it can choose them
+    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  # or "discrete", or both
 
     def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
         from offrl.algos.optim import make_optimizer, make_schedule
@@ -91,17 +91,14 @@ class Algo:
         return self.global_config.train.acts_discretely
 
     def _check_actions(self) -> None:
-        train, name = self.global_config.train, self.global_config.algo_name
-        path = f"train.action_config.{train.action_keys[0]}.format"
-        if self.is_discrete and "discrete" not in self.ACTIONS:
+        kind = "discrete" if self.is_discrete else "real-valued"
+        if kind not in self.ACTIONS:
+            remedy, other = ("null", "discrete_cql") if self.is_discrete else ('"discrete"', "iql")
+            key, name = self.global_config.train.action_keys[0], self.global_config.algo_name
             raise ValueError(
-                f'{path}: "discrete", but {name} learns real-valued actions; use bc or an '
-                "algorithm for discrete ones, such as discrete_cql"
-            )
-        if not self.is_discrete and "real-valued" not in self.ACTIONS:
-            raise ValueError(
-                f'{path}: {name} learns discrete actions; set it to "discrete", or use an '
-                "algorithm for real-valued ones, such as iql"
+                f"train.action_config.{key}.format: actions are {kind}, but {name} learns "
+                f"{self.ACTIONS[0]} ones; set it to {remedy}, or use another algorithm, such as bc "
+                f"or {other}"
             )
 
     def _create_networks(self) -> None:

@@ -1,5 +1,8 @@
 """Discrete batch-constrained Q-learning (Fujimoto et al., 2019, arXiv:1910.01708): double DQN that
-chooses among the actions that the data would take."""
+chooses among the actions that the data would take.
+
+The imitation has a network of its own; the paper's, for images, shares the first layers.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Conservative Q-learning for discrete actions, CQL(H) on double DQN (Kumar et al., 2020,
-arXiv:2006.04779, section 3.2): values are pushed down where they are high and up on the data's
-actions."""
+"""Conservative Q-learning for discrete actions, CQL(H) (Kumar et al., 2020, arXiv:2006.04779):
+values are pushed down where they are high and up on the data's actions.
+
+On double DQN; the paper's is on quantile regression.
+"""
 
 from __future__ import annotations
 
