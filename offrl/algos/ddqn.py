@@ -15,12 +15,7 @@ import torch
 from offrl import models
 from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sections import (
-    ActorCriticConfig,
-    CriticConfig,
-    EnsembleConfig,
-    learning_rate,
-)
+from offrl.algos.sections import ActorCriticConfig, CriticConfig, EnsembleConfig, learning_rate
 from offrl.config import Count, OptimConfig
 
 
