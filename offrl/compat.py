@@ -252,8 +252,11 @@ def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _check_robomimic_has(algo_name: str, algo: Mapping[str, Any]) -> None:
+def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
     """``ValueError`` for algorithms and combinations that robomimic does not build."""
+    algo = config["algo"]
+    if any(c.get("format") == "discrete" for c in config["train"]["action_config"].values()):
+        raise ValueError("robomimic has no policy for discrete actions")
     if algo_name not in ROBOMIMIC_ALGOS:
         raise ValueError(f"robomimic has no {algo_name}; it has {', '.join(ROBOMIMIC_ALGOS)}")
     heads, trunks = (
@@ -273,7 +276,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     have written it, without the state of the optimizers."""
     if "provenance" not in content:
         raise ValueError("this is robomimic's own checkpoint already")
-    _check_robomimic_has(content["algo_name"], json.loads(content["config"])["algo"])
+    _check_robomimic_has(content["algo_name"], json.loads(content["config"]))
     optimizers, schedules = {}, {}
     for name, optimizer in content["model"]["optimizers"].items():
         fresh = {"state": {}, "param_groups": optimizer["param_groups"]}

@@ -24,6 +24,7 @@ from pydantic import (
     ValidationError,
     create_model,
     field_validator,
+    model_validator,
 )
 
 from offrl.compat import upgrade_config
@@ -163,8 +164,19 @@ class DatasetConfig(Section):
 class ActionConfig(Section):
     normalization: Literal["min_max", "gaussian"] | None = None
     # A rotation in six numbers is turned into `convert_at_runtime` when acting; others pass.
-    format: Literal["rot_6d", "rot_axis_angle", "rot_euler"] | None = None
+    # offrl's own: "discrete", an integer from 0 on.
+    format: Literal["rot_6d", "rot_axis_angle", "rot_euler", "discrete"] | None = None
     convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = "rot_axis_angle"
+    num_actions: Count | None = None  # discrete ones; None: those up to the largest in the data
+
+    @model_validator(mode="after")
+    def _agrees(self) -> ActionConfig:
+        is_discrete = self.format == "discrete"
+        if is_discrete and self.normalization:
+            raise ValueError("discrete actions are not normalised; set normalization to null")
+        if self.num_actions and not is_discrete:
+            raise ValueError('num_actions is of discrete actions; set format to "discrete"')
+        return self
 
 
 class RewardsConfig(Section):
@@ -204,6 +216,11 @@ class TrainConfig(Section):
     max_grad_norm: float | None = Field(None, gt=0)
     # offrl's own: padded steps count for nothing; robomimic trains on them.
     mask_padded_steps: bool = True
+
+    @property
+    def acts_discretely(self) -> bool:
+        config = self.action_config
+        return any(key in config and config[key].format == "discrete" for key in self.action_keys)
 
     @field_validator("data", mode="before")
     @classmethod

@@ -69,15 +69,16 @@ class RolloutPolicy:
         goal: Mapping[str, np.ndarray] | None = None,
         reward: float | None = None,
     ) -> np.ndarray:
-        """``{key: [...]}`` of one environment to an action ``[A]``; ``reward`` is that of the last
-        action, for policies that count them."""
+        """``{key: [...]}`` of one environment to an action ``[A]``, a discrete one a number;
+        ``reward`` is that of the last action, for policies that count them."""
         action = self.act(
             {0: obs},
             None if goal is None else {0: goal},
             None if reward is None else {0: reward},
         )[0]
-        if not np.isfinite(action).all():  # nothing that a robot should get
-            bad = [key for key, x in self._frames[0][-1].items() if not np.isfinite(x).all()]
+        bad = [key for key, x in self._frames[0][-1].items() if not np.isfinite(x).all()]
+        hidden = bad and np.issubdtype(action.dtype, np.integer)
+        if hidden or not np.isfinite(action).all():  # nothing that a robot should get
             raise ValueError(
                 f"the action is NaN or infinite ({', '.join(bad) or 'no observation'} is): "
                 f"{action}; call start_episode() before going on"

@@ -47,6 +47,7 @@ class Algo:
     """
 
     GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  # of observations that the algorithm uses
+    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  # or "discrete", or both
 
     def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
         from offrl.algos.optim import make_optimizer, make_schedule
@@ -56,6 +57,7 @@ class Algo:
         self.obs_spec = obs_spec
         self.ac_dim = ac_dim
         self.device = torch.device(device)
+        self._check_actions()
         for group in obs_spec.groups:
             if obs_spec.keys(group) and group not in self.GROUPS:
                 raise ValueError(
@@ -82,6 +84,22 @@ class Algo:
             name: make_schedule(self.optimizers[name], optim, config)
             for name, optim in self.optim_params.items()
         }
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether an action is one of ``ac_dim``, a one-hot vector."""
+        return self.global_config.train.acts_discretely
+
+    def _check_actions(self) -> None:
+        kind = "discrete" if self.is_discrete else "real-valued"
+        if kind not in self.ACTIONS:
+            remedy, other = ("null", "discrete_cql") if self.is_discrete else ('"discrete"', "iql")
+            key, name = self.global_config.train.action_keys[0], self.global_config.algo_name
+            raise ValueError(
+                f"train.action_config.{key}.format: actions are {kind}, but {name} learns "
+                f"{self.ACTIONS[0]} ones; set it to {remedy}, or use another algorithm, such as bc "
+                f"or {other}"
+            )
 
     def _create_networks(self) -> None:
         raise NotImplementedError(type(self).__name__)
@@ -293,7 +311,9 @@ class PolicyAlgo(Algo):
 
     def raw_action(self, action: torch.Tensor) -> torch.Tensor:
         """What ``act`` returned, ``[B, A]``, as the environment takes it: normalisation undone and
-        rotations in the format of ``train.action_config``."""
+        rotations in the format of ``train.action_config``; discrete actions as integers ``[B]``."""
+        if self.is_discrete:
+            return action.argmax(-1)
         raw = self.action_normalizer.unnormalize_vector(action)
         config = self.global_config.train.action_config
         if not any(c.format == "rot_6d" for c in config.values()):

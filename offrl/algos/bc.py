@@ -1,7 +1,8 @@
 """Behavioural cloning: maximise the likelihood of the demonstrated actions.
 
 With a deterministic head it is regression (Pomerleau, 1989), with a Gaussian or a mixture head
-maximum likelihood; the mixture is BC-GMM of Mandlekar et al. (2021, arXiv:2108.03298).
+maximum likelihood; the mixture is BC-GMM of Mandlekar et al. (2021, arXiv:2108.03298). With
+discrete actions it is classification.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ class GMMConfig(Section):
     min_std: float = 1e-4
     std_activation: Literal["softplus", "exp"] = "softplus"
     low_noise_eval: bool = True
+
+
+class CategoricalConfig(Section):
+    """Of discrete actions (offrl's own)."""
+
+    low_noise_eval: bool = True  # evaluate the most likely action, not a sample
 
 
 class VAEDecoderConfig(Section):
@@ -130,6 +137,7 @@ class BCConfig(AlgoConfig):
     actor_layer_dims: list[Count] = [1024, 1024]
     gaussian: GaussianConfig = GaussianConfig()
     gmm: GMMConfig = GMMConfig()
+    categorical: CategoricalConfig = CategoricalConfig()
     vae: VAEConfig = VAEConfig()
     rnn: RNNConfig = RNNConfig()
     transformer: TransformerConfig = TransformerConfig()
@@ -166,9 +174,14 @@ def algo_config_to_class(algo_config: BCConfig) -> tuple[type[BC], dict[str, Any
 class BC(PolicyAlgo):
     """One network, ``policy``: ``pi(a | s, g)``."""
 
+    ACTIONS = ("real-valued", "discrete")
+
     def _create_networks(self) -> None:
-        make = models.vae_from_config if self.algo_config.vae.enabled else models.actor_from_config
-        self.nets["policy"] = make(self.algo_config, self.obs_spec, self.ac_dim)
+        parts = self.algo_config, self.obs_spec, self.ac_dim
+        if self.algo_config.vae.enabled and not self.is_discrete:
+            self.nets["policy"] = models.vae_from_config(*parts)
+        else:
+            self.nets["policy"] = models.actor_from_config(*parts, is_discrete=self.is_discrete)
         self._check_windows()
 
     def _check_windows(self) -> None:
@@ -316,6 +329,7 @@ class BC(PolicyAlgo):
         """As robomimic: in eval mode, unless the config says otherwise."""
         config = self.algo_config
         head = config.gmm if config.gmm.enabled else config.gaussian
+        head = config.categorical if self.is_discrete else head
         return head.low_noise_eval and not self.nets.training
 
 

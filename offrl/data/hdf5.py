@@ -104,6 +104,9 @@ class DemoFile:
         """Shape of one step."""
         return self._dataset(demo, key).shape[1:]
 
+    def holds_integers(self, demo: str, key: str) -> bool:
+        return self._dataset(demo, key).dtype.kind in "iu"
+
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
         """``ValueError`` for a key that a demonstration lacks, a length that differs from that of
         the actions, a shape that differs between demonstrations, or values that are no numbers."""

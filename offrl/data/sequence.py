@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from offrl.data.actions import encode_actions
 from offrl.data.computed import COMPUTED, transformed
 from offrl.data.hdf5 import DemoFile
-from offrl.data.statistics import Statistics, action_statistics, obs_statistics
+from offrl.data.statistics import Statistics, obs_statistics
 from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 
@@ -45,10 +46,11 @@ class SequenceDataset(Dataset):
 
     Item ``i`` is a nested dict of numpy arrays: ``obs/KEY`` and ``next_obs/KEY`` ``[T, ...]``,
     ``goal_obs/KEY`` ``[...]``, ``actions`` ``[T, A]`` (all ``action_keys``, normalised and
-    joined), every other dataset key ``[T, ...]`` (zeros ``[T, 1]`` where the file has none) and
-    ``pad_mask`` ``[T, 1]``, true for steps inside the demonstration. ``frame_stack`` repeats the
-    first step of a demonstration and ``seq_length`` its last, as far as padding is on; without
-    padding such windows are left out. ``get_batch`` gives many windows at once.
+    joined; discrete ones one-hot), every other dataset key ``[T, ...]`` (zeros ``[T, 1]`` where the
+    file has none) and ``pad_mask`` ``[T, 1]``, true for steps inside the demonstration.
+    ``frame_stack`` repeats the first step of a demonstration and ``seq_length`` its last, as far as
+    padding is on; without padding such windows are left out. ``get_batch`` gives many windows at
+    once.
 
     The arrays are never copied per window: memory is that of the data. Observations are float32
     (images uint8) and are *not* normalised here; actions are.
@@ -216,7 +218,7 @@ class SequenceDataset(Dataset):
             else:
                 self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
         self._compute()
-        self._join_actions()
+        self._join_actions(files)
 
     def _compute(self) -> None:
         if "rewards" not in self._arrays:
@@ -259,24 +261,17 @@ class SequenceDataset(Dataset):
     def _is_in_all(self, files: Sequence[DemoFile], key: str) -> bool:
         return all(f.has(s.demos[0], key) for f, s in zip(files, self.sources, strict=True))
 
-    def _join_actions(self) -> None:
-        self._action_stats: dict[str, Statistics] = {}
-        self.largest_actions: dict[str, float] = {}  # normalised
-        parts = []
-        for key in self.action_keys:
-            rows = self._arrays[key].numpy().astype(np.float32).reshape(len(self._arrays[key]), -1)
-            config = dict(self.action_config.get(key) or {})
-            if config.get("format") == "rot_6d" and rows.shape[-1] != 6:
-                raise ValueError(
-                    f"train.action_config.{key}.format: rot_6d has six numbers, but {key} in "
-                    f"{self.hdf5_path} has {rows.shape[-1]}"
-                )
-            stats = self._given_action_stats.get(key)
-            stats = stats or action_statistics(rows, config.get("normalization"))
-            self._action_stats[key] = stats
-            parts.append((rows - stats["offset"]) / stats["scale"])
-            self.largest_actions[key] = float(np.abs(parts[-1]).max())
-        self._arrays["actions"] = torch.from_numpy(np.concatenate(parts, axis=-1))
+    def _join_actions(self, files: Sequence[DemoFile]) -> None:
+        first = [(file, source.demos[0]) for file, source in zip(files, self.sources, strict=True)]
+        parts, self._action_stats = encode_actions(
+            {key: self._arrays[key].numpy() for key in self.action_keys},
+            [k for k in self.action_keys if any(f.holds_integers(demo, k) for f, demo in first)],
+            self.action_config,
+            self._given_action_stats,
+            self._place,
+        )
+        self.largest_actions = {key: float(np.abs(part).max()) for key, part in parts.items()}
+        self._arrays["actions"] = torch.from_numpy(np.concatenate([*parts.values()], axis=-1))
         self.ac_dim = self._arrays["actions"].shape[-1]
 
     # -- what it holds ----------------------------------------------------------------------------
@@ -404,9 +399,18 @@ class SequenceDataset(Dataset):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open_files": {}}
 
+    def _locate(self, row: int) -> tuple[int, int]:
+        """The file and the demonstration of a row."""
+        demo = int(np.searchsorted(self._demo_begins, row, side="right")) - 1
+        return int(np.searchsorted(self._first_demo, demo, side="right")) - 1, demo
+
+    def _place(self, key: str, row: int) -> str:
+        source, demo = self._locate(row)
+        step = row - self._demo_begins[demo]
+        return f"{self.sources[source].path}: data/{self.demos[demo]}/{key} at step {step}"
+
     def _read_window(self, path: str, rows: np.ndarray) -> Tensor:
-        demo = int(np.searchsorted(self._demo_begins, rows[0], side="right")) - 1
-        source = int(np.searchsorted(self._first_demo, demo, side="right")) - 1
+        source, demo = self._locate(rows[0])
         handle = (os.getpid(), source)
         if handle not in self._open_files:
             self._open_files[handle] = DemoFile(self.sources[source].path, self.hdf5_use_swmr)

@@ -15,9 +15,9 @@ import numpy as np
 class DemoWriter:
     """Writes ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``. A context manager.
 
-    Everything is float32 but images (uint8) and simulator states (float64: playing back needs
-    all their bits). The file appears under its name when it is complete; an existing file is
-    never overwritten.
+    Everything is float32 but integers (images, discrete actions) and simulator states (float64:
+    playing back needs all their bits). The file appears under its name when it is complete; an
+    existing file is never overwritten.
     """
 
     def __init__(self, path: str | Path, env_args: Mapping[str, Any]):
@@ -38,7 +38,7 @@ class DemoWriter:
         demo = self._data.create_group(name)
         for key, value in trajectory.items():
             if isinstance(value, np.ndarray):
-                keeps_type = key == "states" or value.dtype == np.uint8
+                keeps_type = key == "states" or value.dtype.kind in "iu"
                 demo.create_dataset(key, data=value if keeps_type else value.astype(np.float32))
             else:
                 demo.attrs[key] = value

@@ -176,6 +176,22 @@ class DistributionalCritics(Critics):
         return (nearness * probabilities[:, None, :]).sum(-1)
 
 
+class DiscreteCritics(Critics):
+    """``num_critics`` networks that give every one of ``num_actions`` its value at once."""
+
+    def __init__(self, spec: ObsSpec, num_actions: int, *args: Any, **options: Any):
+        super().__init__(spec, 0, *args, num_outputs=num_actions, **options)
+
+    def values(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """Of all actions, ``[N, B, A]``."""
+        some = next(iter(obs.values()))
+        return self.outputs(obs, some.new_empty(len(some), 1, 0), goal).squeeze(2)
+
+    def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        """Of ``K`` one-hot actions in each state, ``[B, K, A]``: ``[N, B, K]``."""
+        return (self.values(obs, goal)[:, :, None] * actions).sum(-1)
+
+
 class StateValue(nn.Module):
     """``V(s, g)``"""
 

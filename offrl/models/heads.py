@@ -183,6 +183,29 @@ class GaussianMixture(ActionDistribution):
         return replace(self, std=torch.full_like(self.std, EVAL_STD))
 
 
+@dataclass
+class Categorical(ActionDistribution):
+    """One of ``A`` actions, each a one-hot vector; ``logits`` ``[B, T, A]``."""
+
+    logits: Tensor
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        return (self.logits.log_softmax(-1) * actions).sum(-1)
+
+    def sample(self, generators: Generators | None = None) -> Tensor:
+        return self._one_hot(draw_index(self.logits.softmax(-1), generators))
+
+    def mode(self) -> Tensor:
+        return self._one_hot(self.logits.argmax(-1))
+
+    def low_noise(self) -> Deterministic:  # type: ignore[override]
+        """The most likely action always."""
+        return Deterministic(self.mode())
+
+    def _one_hot(self, index: Tensor) -> Tensor:
+        return F.one_hot(index, self.logits.shape[-1]).to(self.logits)
+
+
 def _normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     z = (x - mean) / std
     return (-0.5 * z * z - std.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * x.shape[-1]
@@ -277,6 +300,18 @@ class GMMHead(nn.Module):
         scale = self.scale(features).unflatten(-1, per_mode)
         std = _activate(scale, self.std_activation) + self.min_std
         return GaussianMixture(mean, std, F.log_softmax(self.logits(features), dim=-1))
+
+
+@HEADS.register("categorical")
+class CategoricalHead(nn.Module):
+    """``softmax(linear)``"""
+
+    def __init__(self, input_dim: int, ac_dim: int):
+        super().__init__()
+        self.logits = Linear(input_dim, ac_dim)
+
+    def forward(self, features: Tensor) -> Categorical:
+        return Categorical(self.logits(features))
 
 
 def _activate(x: Tensor, std_activation: str) -> Tensor:

@@ -49,16 +49,25 @@ class Actor(nn.Module):
         return self.head(features), state
 
 
-def actor_from_config(config: Section, spec: ObsSpec, ac_dim: int, num_frames: int = 1) -> Actor:
+def actor_from_config(
+    config: Section, spec: ObsSpec, ac_dim: int, num_frames: int = 1, is_discrete: bool = False
+) -> Actor:
     """The actor that robomimic's switches (``gaussian.enabled``, ``rnn.enabled``, ...) describe.
 
-    The one place where the switches are read. num_frames: see ``Encoder``.
+    The one place where the switches are read. num_frames: see ``Encoder``. is_discrete: a
+    probability for each of ``ac_dim`` actions; ``ValueError`` if a switch asks for another head.
     """
     encoder = encoder_from_config(config, spec, num_frames)
     trunk = trunk_from_config(config, encoder.output_dim, config["actor_layer_dims"])
-    switches = (head for head in ("gaussian", "gmm") if head in config)
-    name = next((head for head in switches if config[head].enabled), "deterministic")
-    options = {} if name == "deterministic" else _options(config[name], "low_noise_eval")
+    switches = [head for head in ("gaussian", "gmm", "vae") if head in config]
+    enabled = [head for head in switches if config[head].enabled]
+    if is_discrete and enabled:
+        raise ValueError(
+            f"algo.{enabled[0]}.enabled: is for real-valued actions, but train.action_config says "
+            "that they are discrete; set it to false"
+        )
+    name = "categorical" if is_discrete else next(iter(enabled), "deterministic")
+    options = _options(config[name], "low_noise_eval") if enabled else {}
     return Actor(encoder, trunk, HEADS[name](trunk.output_dim, ac_dim, **options))
 
 

@@ -2,6 +2,8 @@
 
 import copy
 
+import h5py
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.registry import ALGOS
 from offrl.training.seeding import seed_everything
-from offrl.tree import gather, map_leaves
+from offrl.tree import gather, map_leaves, merge
 
 HEADS = {
     "deterministic": {},
@@ -60,6 +62,7 @@ OTHERS = {
 }
 BOUNDED = {"value_bounds": [-1.0, 9.0]}
 DISTRIBUTIONAL = {"distributional": {"enabled": True, "num_atoms": 11}}
+SAMPLING = {"categorical": {"low_noise_eval": False}}
 VARIANTS = {
     "bcq": {
         "vae": {},
@@ -91,13 +94,42 @@ VARIANTS = {
     },
     "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
+    "ddqn": {"default": {}, "several_critics": {"critic": {"ensemble": {"n": 3}}}},
 }
 CASES = [
     pytest.param(algo, overrides, id=f"{algo}-{name}")
     for algo in ALGOS.names()
     for name, overrides in VARIANTS.get(algo, {"default": {}}).items()
 ]
+# With discrete actions, where an algorithm takes others as well.
+CASES += [
+    pytest.param("bc", overrides | SAMPLING, id=f"bc-{trunk}-categorical")
+    for trunk, overrides in TRUNKS.items()
+]
 pytestmark = pytest.mark.parametrize(("name", "overrides"), CASES)
+
+
+@pytest.fixture
+def is_discrete(name, overrides):
+    return "categorical" in overrides or config_factory(name).train.acts_discretely
+
+
+@pytest.fixture
+def demos(demos, is_discrete):
+    if is_discrete:
+        with h5py.File(demos, "a") as file:
+            for demo in file["data"].values():
+                real = demo["actions"][:, 0]
+                del demo["actions"]
+                demo["actions"] = np.digitize(real, [-0.4, 0.4])  # 0, 1 or 2
+    return demos
+
+
+@pytest.fixture
+def small_config(small_config, is_discrete):
+    actions = {"format": "discrete" if is_discrete else None}
+    train = {"action_config": {"actions": actions}}
+    return lambda overrides, name: small_config(merge({"train": train}, overrides), name)
 
 
 @pytest.fixture
@@ -117,6 +149,7 @@ def make(small_config, demos):
             demos,
             ["position", "speed"],
             dataset_keys=config.train.dataset_keys,
+            action_config=config.train.action_config,
             seq_length=config.train.seq_length,
             get_pad_mask=True,
             frame_stack=config.train.frame_stack,
@@ -228,7 +261,7 @@ def test_acting_in_a_batch_equals_one_by_one(make, name, overrides, frame_stack)
         obs = {env: episode[step] for env, episode in enumerate(episodes)}
         actions = together.act(obs, reward_by_env=dict.fromkeys(obs, float(step)))
         for env, action in actions.items():
-            assert action.shape == (2,)
+            assert action.shape == (() if algo.is_discrete else (2,))
             torch.testing.assert_close(
                 torch.tensor(action), torch.tensor(alone[env][step]), atol=1e-6, rtol=0
             )

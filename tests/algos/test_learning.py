@@ -2,7 +2,8 @@
 
 A corridor of five places; an action above zero goes right, others left. Behind the right end waits
 a reward of one, and the episode ends; most recorded episodes end before, by a time limit, which is
-no failure. The data's actions are uniform, so cloning them goes nowhere.
+no failure. The data's actions are uniform, so cloning them goes nowhere. The file has them as
+``steps``, too: 1 to the right, 0 to the left.
 """
 
 import h5py
@@ -19,6 +20,7 @@ PLACES, DISCOUNT, LIMIT = 5, 0.8, 8
 BEST = DISCOUNT ** np.arange(PLACES - 1, -1, -1.0)  # V* by place
 LEFT = DISCOUNT * BEST[np.maximum(np.arange(PLACES) - 1, 0)]  # Q* of going left
 
+STEPS = {"steps": {"format": "discrete"}}
 SMALL = {"critic": {"layer_dims": [32, 32]}, "actor": {"layer_dims": [32, 32]}}
 VAE = {"encoder_layer_dims": [32], "decoder_layer_dims": [32], "latent_dim": 2, "kl_weight": 0.1}
 SAMPLER = {"action_sampler": {"vae": VAE}}
@@ -30,6 +32,9 @@ ALGOS = {
     "cal_ql": ({"critic": {"target_q_gap": None, "cql_weight": 0.05}}, 0.25, 0.2),
     "cql": ({"critic": {"target_q_gap": None, "cql_weight": 0.05}}, 0.25, 0.2),
     "crr": ({"f": "binary"}, 0.1, 0.2),
+    "ddqn": ({}, 0.01, 0.9),
+    "discrete_bcq": ({}, 0.01, 0.9),
+    "discrete_cql": ({"alpha": 0.02}, 0.05, 0.9),
     "edac": ({"critic": {"ensemble": {"n": 3}}, "eta": 0.1}, 0.15, 0.2),
     "iql": ({"adv": {"beta": 0.05}, "vf_quantile": 0.95}, 0.1, 0.2),
     "plas": (SAMPLER | {"warmup_steps": 600}, 0.1, 0.0),
@@ -42,44 +47,54 @@ ALGOS = {
 
 @pytest.fixture(scope="module")
 def corridor(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corridor") / "corridor.hdf5"
+    return write_corridor(tmp_path_factory.mktemp("corridor") / "corridor.hdf5")
+
+
+def write_corridor(path, share_right=0.5):
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         for i in range(150):
             places, actions = [int(rng.integers(PLACES))], []
             while len(actions) < LIMIT and places[-1] < PLACES:
-                actions.append(rng.uniform(-1, 1))
+                actions.append(rng.uniform(-1, 1) + 2 * share_right - 1)
                 places.append(max(0, places[-1] + (1 if actions[-1] > 0 else -1)))
             demo = file.create_group(f"data/demo_{i}")
             demo.attrs["num_samples"] = len(actions)
             codes = np.eye(PLACES + 1)[:, :PLACES]
             demo["obs/place"], demo["next_obs/place"] = codes[places[:-1]], codes[places[1:]]
             demo["actions"] = np.array(actions)[:, None]
+            demo["steps"] = (np.array(actions) > 0).astype(int)
             demo["dones"] = demo["rewards"] = (np.array(places[1:]) == PLACES).astype(float)
     return path
 
 
 def train(corridor, name, overrides, steps=1500, n_step=1):
     seed_everything(0)
+    defaults = config_factory(name)
     rate = {"learning_rate": {"initial": 3e-3}}
-    rates = dict.fromkeys(config_factory(name).algo.optim_params, rate)
-    algo = {**SMALL, "discount": DISCOUNT, "target_tau": 0.05, "optim_params": rates}
-    algo |= {"n_step": n_step}
+    rates = dict.fromkeys(defaults.algo.optim_params, rate)
+    algo = {**SMALL, "discount": DISCOUNT, "target_tau": 0.05, "n_step": n_step}
+    algo = {key: value for key, value in algo.items() if key in defaults.algo}
+    algo["optim_params"] = rates
     for key, value in overrides.items():
         algo[key] = {**algo.get(key, {}), **value} if isinstance(value, dict) else value
     seq_length = n_step + (name == "rebrac")
+    key = "steps" if name == "bc" or defaults.train.acts_discretely else "actions"
+    actions = STEPS if key == "steps" else {}
     config = config_factory(
         name,
         {
             "algo": algo,
-            "train": {"seq_length": seq_length},
+            "train": {"seq_length": seq_length, "action_keys": [key], "action_config": actions},
             "observation": {"modalities": {"obs": {"low_dim": ["place"]}}},
         },
     )
     data = SequenceDataset(
         corridor,
         ["place"],
-        dataset_keys=config.train.dataset_keys,
+        [key],
+        config.train.dataset_keys,
+        actions,
         seq_length=seq_length,
         get_pad_mask=seq_length > 1,
         discount=DISCOUNT,
@@ -96,13 +111,14 @@ def train(corridor, name, overrides, steps=1500, n_step=1):
 def learned(algo):
     """Q of a step to the right and to the left by place, and the policy's actions."""
     obs = {"place": torch.eye(PLACES)}
+    both = ([0.0, 1.0], [1.0, 0.0]) if algo.is_discrete else ([0.6], [-0.6])
     with torch.no_grad():
         right, left = (
-            algo.get_state_action_value(obs, torch.full((PLACES, 1), a)).squeeze(1).numpy()
-            for a in (0.6, -0.6)
+            algo.get_state_action_value(obs, torch.tensor(a).expand(PLACES, -1)).squeeze(1).numpy()
+            for a in both
         )
-        actions = np.stack([algo.get_action(obs).squeeze(1).numpy() for _ in range(20)]).mean(0)
-    return right, left, actions
+        actions = torch.stack([algo.raw_action(algo.get_action(obs)) for _ in range(20)])
+    return right, left, actions.view(20, PLACES).numpy().mean(0)
 
 
 DISTRIBUTIONAL = {
@@ -131,8 +147,11 @@ def test_distributional_critics_and_perturbations(corridor, name):
 @pytest.mark.parametrize("name", ALGOS)
 def test_values_and_policy_are_those_of_the_exact_solution(corridor, name):
     overrides, tolerance, least_action = ALGOS[name]
-    right, left, actions = learned(train(corridor, name, overrides))
+    algo = train(corridor, name, overrides)
+    right, left, actions = learned(algo)
     assert np.abs(right - BEST).max() < tolerance, (right, BEST)
+    if algo.is_discrete:  # the data has both steps
+        assert np.abs(left - LEFT).max() < tolerance, (left, LEFT)
     assert (right > left).all(), (right, left)
     assert (actions > least_action).all(), actions
 
@@ -152,3 +171,43 @@ def test_returns_of_several_steps_stay_within_an_episode(corridor, n_step):
     # Off-policy: the steps between were random, so values are lower than the best, never higher.
     assert (right < BEST + 0.1).all() and right[-1] == pytest.approx(1.0, abs=0.1)
     assert (np.diff(right) > 0).all() and (right > left).all()
+
+
+def shares_of_steps(path):
+    """How often the data goes left and right, by place."""
+    data = SequenceDataset(path, ["place"], ["steps"], action_config=STEPS)
+    rows = data.get_batch(torch.arange(len(data)))
+    place, step = rows["obs"]["place"][:, 0], rows["actions"][:, 0]
+    return ((place.T @ step) / place.sum(0)[:, None]).numpy()
+
+
+def test_discrete_cloning_learns_how_likely_each_action_is(tmp_path):
+    path = write_corridor(tmp_path / "corridor.hdf5", share_right=0.8)
+    algo = train(path, "bc", {"actor_layer_dims": [32, 32]}, steps=600)
+    with torch.no_grad():
+        pi, _ = algo.action_distribution({"place": torch.eye(PLACES)[:, None]})
+    probabilities = pi.logits[:, 0].softmax(-1).numpy()
+    np.testing.assert_allclose(probabilities, shares_of_steps(path), atol=0.03)
+
+
+@pytest.mark.parametrize(("threshold", "goes_right"), [(0.3, False), (0.01, True)])
+def test_discrete_bcq_does_not_take_what_the_data_hardly_does(tmp_path, threshold, goes_right):
+    path = write_corridor(tmp_path / "corridor.hdf5", share_right=0.15)
+    right, left, actions = learned(train(path, "discrete_bcq", {"threshold": threshold}))
+    # To the left for ever after, only the step to the reward itself has a value.
+    exact = BEST if goes_right else np.eye(PLACES)[-1]
+    assert np.abs(right - exact).max() < 0.1, right
+    assert (actions == goes_right).all(), actions
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5])
+def test_discrete_cql_finds_its_conservative_values(corridor, alpha):
+    """The loss is flat at Q = r + gamma max Q' + alpha (1 - softmax Q / the data's share)."""
+    shares, q = shares_of_steps(corridor), np.zeros((PLACES, 2))
+    after = np.array([[max(0, place - 1), place + 1] for place in range(PLACES)])
+    for _ in range(2000):
+        value = np.append(q.max(1), 1 / DISCOUNT)  # of the end: the reward
+        soft = np.exp(q) / np.exp(q).sum(1, keepdims=True)
+        q += 0.1 * (DISCOUNT * value[after] + alpha * (1 - soft / shares) - q)
+    right, left, _ = learned(train(corridor, "discrete_cql", {"alpha": alpha}))
+    np.testing.assert_allclose(np.stack([left, right], axis=1), q, atol=0.05)

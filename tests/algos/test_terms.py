@@ -79,6 +79,19 @@ def test_rebrac_penalties_pull_towards_the_data():
     assert algo._cloning(actions + 1, actions).item() == pytest.approx(2.0 * 2)
 
 
+def test_discrete_bcq_keeps_the_logits_of_its_imitation_small():
+    found = {}
+    for weight in (0.0, 1.0):
+        algo = make("discrete_bcq", {"logit_weight": weight})
+        actions = torch.eye(2)[torch.arange(16) % 2]
+        ready = algo.process_batch_for_training(batch() | {"actions": actions[:, None]})
+        for _ in range(60):
+            algo.train_on_batch(ready, epoch=1)
+        pi, _ = algo.nets["imitation"](ready["obs"])
+        found[weight] = pi.logits.square().mean().item()
+    assert found[1.0] < 0.1 * found[0.0]
+
+
 def test_cal_ql_bounds_the_policys_values_by_the_return():
     algo = make("cal_ql", {"critic": {"num_random_actions": 2}})
     q = torch.tensor([[[-3.0, 0.5, -3.0, 0.2, 0.9, -1.0]]])

@@ -8,6 +8,7 @@ from torch import distributions as D
 
 from offrl.models.heads import (
     EVAL_STD,
+    Categorical,
     Deterministic,
     Gaussian,
     GaussianHead,
@@ -48,6 +49,21 @@ def test_samples_have_the_distributions_moments():
     samples, expected = many.sample()[:, 0], as_torch(pi)
     torch.testing.assert_close(samples.mean(0), expected.mean[0, 0], atol=0.05, rtol=0)
     torch.testing.assert_close(samples.var(0), expected.variance[0, 0], atol=0.1, rtol=0.05)
+
+
+def test_categorical_probabilities_and_samples():
+    torch.manual_seed(0)
+    pi = Categorical(torch.tensor([0.0, 1.0, -1.0]).expand(40000, 1, 3))
+    theirs = D.OneHotCategorical(logits=pi.logits)
+    samples = pi.sample()
+    assert (samples.sum(-1) == 1).all() and samples.shape == (40000, 1, 3)
+    torch.testing.assert_close(pi.log_prob(samples), theirs.log_prob(samples))
+    torch.testing.assert_close(samples.mean(0), theirs.probs[0], atol=0.01, rtol=0)
+    likeliest = torch.tensor([0.0, 1.0, 0.0]).expand(40000, 1, 3)
+    assert torch.equal(pi.mode(), likeliest) and torch.equal(pi.low_noise().sample(), likeliest)
+    alone = Categorical(pi.logits[:1]).sample([torch.Generator().manual_seed(3)])
+    both = Categorical(pi.logits[:2]).sample([torch.Generator().manual_seed(i) for i in (9, 3)])
+    assert torch.equal(both[1], alone[0])
 
 
 def test_a_rows_noise_is_its_own_generators():

@@ -156,7 +156,7 @@ CONVOLUTIONS = {"core_kwargs": {"conv_kwargs": {"kernel_size": [2]}}}
         ({"train": {"action_keys": ["rewards"]}}, "says nothing about the action key 'rewards'"),
         (
             {"train": {"action_config": {"actions": {"format": "rot_6d"}}}},
-            "actions.format: rot_6d has six numbers, but actions in .* has 2",
+            "actions.format: rot_6d has six numbers, but .*demo_0/actions at step 0 has 2",
         ),
         (
             {"observation": {"encoder": {"low_dim": {"obs_randomizer_class": "CropRandomizer"}}}},

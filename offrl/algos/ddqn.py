@@ -1,0 +1,98 @@
+"""Double DQN (van Hasselt et al., 2016, arXiv:1509.06461) on recorded data: the network chooses
+the next action, its slow copy says what that is worth.
+
+It believes the values of actions that the data does not show; the algorithms that derive from it do
+not. The defaults are those of the code of Fujimoto et al. (2019, arXiv:1910.01708) for vectors; the
+target moves steadily instead of now and then. Of several critics the least value counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from offrl import models
+from offrl.algos.actor_critic import ActorCritic
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.sections import ActorCriticConfig, CriticConfig, EnsembleConfig, learning_rate
+from offrl.config import Count, OptimConfig
+
+
+class DDQNCriticConfig(CriticConfig):
+    use_huber: bool = True
+    layer_dims: list[Count] = [256, 256]
+    ensemble: EnsembleConfig = EnsembleConfig(n=1)
+
+
+class DDQNConfig(ActorCriticConfig):
+    ALGO_NAME: ClassVar[str] = "ddqn"
+    DEFAULTS: ClassVar[dict[str, Any]] = {
+        "train": {
+            "hdf5_load_next_obs": True,
+            "batch_size": 64,
+            "action_config": {"actions": {"format": "discrete"}},
+        }
+    }
+
+    optim_params: dict[str, OptimConfig] = {"critic": learning_rate(3e-4)}
+    critic: DDQNCriticConfig = DDQNCriticConfig()
+
+
+@register_algo_factory_func("ddqn")
+def algo_config_to_class(algo_config: DDQNConfig) -> tuple[type[DDQN], dict[str, Any]]:
+    return DDQN, {}
+
+
+class DDQN(ActorCritic):
+    """It has no actor: the policy takes the action of the highest value."""
+
+    ACTIONS = ("discrete",)
+
+    def _create_networks(self) -> None:
+        config = self.algo_config.critic
+        self.nets["critic"] = models.DiscreteCritics(
+            self.obs_spec,
+            self.ac_dim,
+            config.layer_dims,
+            config.ensemble.n,
+            num_frames=self.num_frames,
+        )
+        self.add_target("critic")
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        next_obs, goal = batch["next_obs"], batch["goal_obs"]
+        with torch.no_grad():
+            # r + gamma Q'(s', argmax_a Q(s', a))
+            best = self.best_guess(next_obs, goal)
+            value = self.nets["critic_target"](next_obs, best, goal).amin(0)
+            target = batch["rewards"] + batch["discounts"] * value
+        with torch.set_grad_enabled(not validate):
+            losses = self._critic_losses(batch, target)
+        info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
+        if not validate:
+            info |= self.optimize_critics(losses)
+            self.update_target("critic")
+        return info
+
+    def _critic_losses(self, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
+        """Of each critic, ``[N]``."""
+        q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
+        return self.td_losses(q, target)
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def scores(self, obs: Any, goal: Any) -> torch.Tensor:
+        """What the policy chooses the highest of, ``[B, A]``, for what the networks see."""
+        return self.nets["critic"].values(obs, goal).amin(0)
+
+    def best_guess(self, obs: Any, goal: Any) -> torch.Tensor:
+        """The policy's action, one-hot ``[B, 1, A]``."""
+        best = self.scores(obs, goal).argmax(-1, keepdim=True)
+        return torch.nn.functional.one_hot(best, self.ac_dim).float()
+
+    def action_distribution(self, obs: Any, goal: Any = None, state: Any = None) -> tuple[Any, Any]:
+        best = self.best_guess(self.prepare_obs(obs), self.prepare_obs(goal, "goal"))
+        return models.Deterministic(best), state

@@ -1,0 +1,68 @@
+"""Discrete batch-constrained Q-learning (Fujimoto et al., 2019, arXiv:1910.01708): double DQN that
+chooses among the actions that the data would take.
+
+The imitation has a network of its own; the paper's, for images, shares the first layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl import models
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.ddqn import DDQN, DDQNConfig
+from offrl.algos.sections import learning_rate
+from offrl.config import OptimConfig
+
+
+class DiscreteBCQConfig(DDQNConfig):
+    ALGO_NAME: ClassVar[str] = "discrete_bcq"
+
+    optim_params: dict[str, OptimConfig] = {
+        name: learning_rate(3e-4) for name in ("critic", "imitation")
+    }
+    # tau: actions are excluded that are less likely than this share of the likeliest; 0 is double
+    # DQN, 1 is cloning.
+    threshold: float = Field(0.3, ge=0, le=1)
+    logit_weight: float = Field(1e-2, ge=0)  # of the squared logits of the imitation
+
+
+@register_algo_factory_func("discrete_bcq")
+def algo_config_to_class(
+    algo_config: DiscreteBCQConfig,
+) -> tuple[type[DiscreteBCQ], dict[str, Any]]:
+    return DiscreteBCQ, {}
+
+
+class DiscreteBCQ(DDQN):
+    """``imitation`` is ``G(a | s)``, cloned from the data."""
+
+    def _create_networks(self) -> None:
+        super()._create_networks()
+        dims = self.algo_config.critic.layer_dims
+        self.nets["imitation"] = models.mlp_actor(
+            self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
+        )
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, torch.Tensor]:
+        info = super().train_on_batch(batch, epoch, validate)
+        with torch.set_grad_enabled(not validate):
+            pi, _ = self.nets["imitation"](batch["obs"], batch["goal_obs"])
+            nll = -pi.log_prob(batch["actions"]).mean()
+            loss = nll + self.algo_config.logit_weight * pi.logits.square().mean()
+        if not validate:
+            info["Imitation/Grad_Norms"] = self.optimize("imitation", loss)
+        loss = loss.detach()
+        return info | {"Imitation/Loss": loss, "loss": info["loss"] + loss}
+
+    def scores(self, obs: Any, goal: Any) -> torch.Tensor:
+        """Values, of the actions that the data would take."""
+        log_g = self.nets["imitation"](obs, goal)[0].logits[:, 0]
+        ratio = (log_g - log_g.amax(-1, keepdim=True)).exp()  # G(a | s) / max G
+        excluded = ratio < self.algo_config.threshold
+        return super().scores(obs, goal).masked_fill(excluded, -torch.inf)

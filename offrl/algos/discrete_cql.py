@@ -1,0 +1,37 @@
+"""Conservative Q-learning for discrete actions, CQL(H) (Kumar et al., 2020, arXiv:2006.04779):
+values are pushed down where they are high and up on the data's actions.
+
+On double DQN; the paper's is on quantile regression.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from offrl.algos.base import register_algo_factory_func
+from offrl.algos.ddqn import DDQN, DDQNConfig
+
+
+class DiscreteCQLConfig(DDQNConfig):
+    ALGO_NAME: ClassVar[str] = "discrete_cql"
+
+    alpha: float = Field(1.0, ge=0)  # weight of the gap; the less data, the larger
+
+
+@register_algo_factory_func("discrete_cql")
+def algo_config_to_class(
+    algo_config: DiscreteCQLConfig,
+) -> tuple[type[DiscreteCQL], dict[str, Any]]:
+    return DiscreteCQL, {}
+
+
+class DiscreteCQL(DDQN):
+    def _critic_losses(self, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
+        """alpha (log sum_a exp Q(s, a) - Q(s, a_data)), and temporal differences."""
+        q = self.nets["critic"].values(batch["obs"], batch["goal_obs"])
+        q_data = (q * batch["actions"].squeeze(1)).sum(-1, keepdim=True)
+        gap = (torch.logsumexp(q, dim=-1, keepdim=True) - q_data).mean((1, 2))
+        return self.algo_config.alpha * gap + self.td_losses(q_data, target)
