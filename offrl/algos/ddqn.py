@@ -50,15 +50,7 @@ class DDQN(ActorCritic):
     ACTIONS = ("discrete",)
 
     def _create_networks(self) -> None:
-        config = self.algo_config.critic
-        self.nets["critic"] = models.DiscreteCritics(
-            self.obs_spec,
-            self.ac_dim,
-            config.layer_dims,
-            config.ensemble.n,
-            num_frames=self.num_frames,
-        )
-        self.add_target("critic")
+        self.add_critics(models.DiscreteCritics)
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
@@ -70,17 +62,12 @@ class DDQN(ActorCritic):
             value = self.nets["critic_target"](next_obs, best, goal).amin(0)
             target = batch["rewards"] + batch["discounts"] * value
         with torch.set_grad_enabled(not validate):
-            losses = self._critic_losses(batch, target)
+            losses = self.critic_losses(batch, target)
         info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
         if not validate:
             info |= self.optimize_critics(losses)
             self.update_target("critic")
         return info
-
-    def _critic_losses(self, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
-        """Of each critic, ``[N]``."""
-        q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
-        return self.td_losses(q, target)
 
     # -- acting -----------------------------------------------------------------------------------
 

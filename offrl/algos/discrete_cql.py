@@ -29,7 +29,7 @@ def algo_config_to_class(
 
 
 class DiscreteCQL(DDQN):
-    def _critic_losses(self, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
+    def critic_losses(self, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
         """alpha (log sum_a exp Q(s, a) - Q(s, a_data)), and temporal differences."""
         q = self.nets["critic"].values(batch["obs"], batch["goal_obs"])
         q_data = (q * batch["actions"].squeeze(1)).sum(-1, keepdim=True)

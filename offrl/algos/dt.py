@@ -70,6 +70,7 @@ class DT(PolicyAlgo):
     its ``age`` in steps.
     """
 
+    ACTIONS = ("real-valued", "discrete")
     COUNTS_REWARDS = True
 
     def _create_networks(self) -> None:
@@ -91,7 +92,10 @@ class DT(PolicyAlgo):
             )
         names = ("embed_dim", "num_layers", "num_heads", "dropout", "max_timestep")
         options = {name: config[name] for name in names}
-        self.nets["policy"] = models.DecisionTransformer(self.obs_spec, self.ac_dim, **options)
+        head = "categorical" if self.is_discrete else "deterministic"
+        self.nets["policy"] = models.DecisionTransformer(
+            self.obs_spec, self.ac_dim, head, **options
+        )
 
     def check_data(self, values: Callable[..., torch.Tensor]) -> None:
         if not values("rewards").any():
@@ -144,7 +148,7 @@ class DT(PolicyAlgo):
         generators: Sequence[torch.Generator | None] | None = None,
     ) -> tuple[torch.Tensor, Any]:
         pi, state = self.action_distribution(obs, goal, state)
-        action = pi.at(-1).sample(generators)
+        action = pi.at(-1).low_noise().sample(generators)
         return action, state | {"actions": self._put(state["actions"], state["age"] - 1, action)}
 
     def action_distribution(

@@ -64,30 +64,36 @@ def test_a_reward_that_is_not_told_is_missed():
         policy({"x": np.zeros(2)})
 
 
-def test_a_return_is_had_for_the_asking(tmp_path):
+@pytest.mark.parametrize("is_discrete", [False, True])
+def test_a_return_is_had_for_the_asking(tmp_path, is_discrete):
     """The first step of an episode is rewarded if the action is above zero; the data's actions are
     a fair coin's."""
+    heads_or_tails = [0, 1] if is_discrete else [-0.8, 0.8]
     path = tmp_path / "coin.hdf5"
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         for i in range(200):
-            actions = rng.choice([-0.8, 0.8], size=(2, 1))
+            actions = rng.choice(heads_or_tails, size=(2, 1))
             demo = file.create_group(f"data/demo_{i}")
             demo["obs/x"], demo["actions"] = np.ones((2, 1)), actions
             demo["rewards"], demo["dones"] = [actions[0, 0] > 0, 0], [0, 1]
     keys = config_factory("dt").train.dataset_keys
-    data = SequenceDataset(path, ["x"], dataset_keys=keys, seq_length=20, get_pad_mask=True)
-    algo = make(["x"], data.obs_shapes, data.ac_dim)
+    actions = {"actions": {"format": "discrete" if is_discrete else None}}
+    data = SequenceDataset(
+        path, ["x"], ["actions"], keys, actions, seq_length=20, get_pad_mask=True
+    )
+    algo = make(["x"], data.obs_shapes, data.ac_dim, {"action_config": actions})
     algo.check_data(data.values)
     assert algo.nets["policy"].target_return == 1 and algo.nets["policy"].return_scale == 1
     batches = iter(BatchLoader(data, batch_size=32, seed=0))
     for _ in range(200):
         algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
-    for wanted in (1.0, 0.0):
+    for wanted in (1, 0):
         algo.nets["policy"].target_return.fill_(wanted)
         policy = RolloutPolicy(algo)
         policy.start_episode()
-        assert policy({"x": np.ones(1)}).item() == pytest.approx(1.6 * wanted - 0.8, abs=0.2)
+        action = policy({"x": np.ones(1)}).item()
+        assert action == pytest.approx(heads_or_tails[wanted], abs=0.2)
 
 
 @pytest.mark.parametrize(
