@@ -1,5 +1,7 @@
 from setuptools import find_packages, setup
 
+METAWORLD = "metaworld==3.0.0"  # later ones insist on mujoco 3.3.0
+
 setup(
     name="offrl",
     version="0.1.0",
@@ -30,6 +32,7 @@ setup(
         "wandb": ["wandb>=0.16"],
         "plot": ["matplotlib>=3.7"],
         "language": ["transformers>=4.40"],
+        "metaworld": [METAWORLD],
         "test": [
             "pytest>=7.4",
             "pytest-xdist>=3.5",
@@ -39,6 +42,7 @@ setup(
             "mypy>=1.8",
             "types-PyYAML",
             "transformers>=4.40",
+            METAWORLD,
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},
