@@ -33,6 +33,7 @@ setup(
         "plot": ["matplotlib>=3.7"],
         "language": ["transformers>=4.40"],
         "metaworld": [METAWORLD],
+        "minari": ["minari[hdf5]>=0.5"],
         "test": [
             "pytest>=7.4",
             "pytest-xdist>=3.5",
@@ -43,6 +44,7 @@ setup(
             "types-PyYAML",
             "transformers>=4.40",
             METAWORLD,
+            "minari[hdf5]>=0.5",
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},
