@@ -14,9 +14,9 @@ def minari_folder(name: str) -> Path:
     """Where Minari keeps a dataset, e.g. ``mujoco/hopper/medium-v0``."""
     try:
         return Path(_import().load_dataset(name).storage.data_path).resolve().parent
-    except (FileNotFoundError, ValueError) as error:
+    except FileNotFoundError:
         raise FileNotFoundError(
-            f"minari:{name}: {error}; fetch it by: minari download {name}"
+            f"minari:{name}: not among Minari's datasets here; run: minari download {name}"
         ) from None
 
 
