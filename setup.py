@@ -1,7 +1,5 @@
 from setuptools import find_packages, setup
 
-METAWORLD = "metaworld==3.0.0"  # later ones insist on mujoco 3.3.0
-
 setup(
     name="offrl",
     version="0.1.0",
@@ -32,7 +30,7 @@ setup(
         "wandb": ["wandb>=0.16"],
         "plot": ["matplotlib>=3.7"],
         "language": ["transformers>=4.40"],
-        "metaworld": [METAWORLD],
+        "metaworld": ["metaworld==3.0.0"],  # later ones insist on mujoco 3.3.0
         "minari": ["minari[hdf5]>=0.5"],
         "test": [
             "pytest>=7.4",
@@ -43,7 +41,7 @@ setup(
             "mypy>=1.8",
             "types-PyYAML",
             "transformers>=4.40",
-            METAWORLD,
+            "metaworld==3.0.0",
             "minari[hdf5]>=0.5",
         ],
     },

@@ -10,6 +10,17 @@ import numpy as np
 from offrl.data.demos import DemoArrays
 from offrl.data.hdf5 import open_hdf5
 
+# D4RL's datasets and what they are called here.
+KEYS = {
+    "observations": "obs/flat",
+    "next_observations": "next_obs/flat",
+    "actions": "actions",
+    "rewards": "rewards",
+    "terminals": "dones",
+    "timeouts": "timeouts",
+}
+OPTIONAL = {"next_observations", "timeouts"}
+
 
 class D4RLFile(DemoArrays):
     """A flat file ``{observations [N, D], actions [N, A], rewards [N], terminals [N], timeouts
@@ -21,18 +32,19 @@ class D4RLFile(DemoArrays):
 
     def __init__(self, path: Path, swmr: bool = False):
         self._file = open_hdf5(path, swmr)
-        keys = {"observations": "obs/flat", "actions": "actions", "rewards": "rewards"}
-        missing = [key for key in (*keys, "terminals") if key not in self._file]
+        present = [key for key in KEYS if key in self._file]
+        missing = sorted(set(KEYS) - set(present) - OPTIONAL)
         if missing:
             raise ValueError(
-                f"{path}: looks like D4RL's but has no {', '.join(missing)}; D4RL's datasets are "
-                "observations, actions, rewards, terminals, timeouts"
+                f"{path}: has observations, as D4RL's files have, but no {', '.join(missing)}"
             )
-        if "next_observations" in self._file:
-            keys["next_observations"] = "next_obs/flat"
-        arrays = {ours: self._file[theirs] for theirs, ours in keys.items()}
+        rows = {key: len(self._file[key]) for key in present}
+        if len(set(rows.values())) > 1:
+            raise ValueError(f"{path}: datasets of unequal lengths: {rows}; copy the file again")
+        arrays = {KEYS[key]: self._file[key] for key in present}
         arrays["dones"] = self._file["terminals"][()].reshape(-1).astype(np.float32)
-        super().__init__(path, arrays, np.diff(np.flatnonzero(self._ends()), prepend=-1))
+        lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
+        super().__init__(path, arrays, lengths)
 
     def close(self) -> None:
         self._file.close()
@@ -41,21 +53,18 @@ class D4RLFile(DemoArrays):
         """Whether an episode ends ``[N]``: at terminals, at timeouts, where the next observation
         is not that of the next row (not all files mark each of their resets), and with the file.
         """
-        if not {"timeouts", "next_observations"} & self._file.keys():
+        marks = [self._file[key][()] for key in ("terminals", "timeouts") if key in self._file]
+        ends = np.any([mark.reshape(-1) for mark in marks], axis=0)
+        if "next_observations" in self._file:
+            following = self._file["observations"][1:]
+            expected = self._file["next_observations"][:-1]
+            ends[:-1] |= ~np.isclose(expected, following).all(axis=1)
+        elif "timeouts" not in self._file:
             raise ValueError(
                 f"{self._file.filename}: does not say where time limits cut episodes off, so that "
                 "steps across resets would be taken for the environment's; add a dataset "
                 "timeouts, 1 at the last step of each such episode, else 0"
             )
-        ends = self._file["terminals"][()].reshape(-1).astype(bool)
-        if "timeouts" in self._file:
-            ends |= self._file["timeouts"][()].reshape(-1).astype(bool)
-        if "next_observations" in self._file:
-            followed, following = (
-                self._file["next_observations"][:-1],
-                self._file["observations"][1:],
-            )
-            ends[:-1] |= ~np.isclose(followed, following).all(axis=1)
         ends[-1:] = True
         return ends
 

@@ -114,7 +114,7 @@ def edit(path, change):
         (lambda f: f["observations"].__setitem__((6, 1), np.nan), "demo_1/obs/flat .*NaN.*step 2"),
         (
             lambda f: (f.pop("rewards"), f.create_dataset("rewards", data=[0.0])),
-            "rewards .* 1 rows",
+            "unequal lengths.*'rewards': 1",
         ),
     ],
 )
