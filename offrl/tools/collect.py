@@ -29,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", default="Lift", help="the task (default: Lift)")
     parser.add_argument(
         "--type",
+        choices=("robosuite", "metaworld"),
         default="robosuite",
-        help="what the task is of: robosuite (default), metaworld, or another type of environment",
+        help="whose task it is (default: robosuite)",
     )
     parser.add_argument(
         "--env-kwargs",
