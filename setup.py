@@ -30,6 +30,8 @@ setup(
         "wandb": ["wandb>=0.16"],
         "plot": ["matplotlib>=3.7"],
         "language": ["transformers>=4.40"],
+        "metaworld": ["metaworld==3.0.0"],  # later ones insist on mujoco 3.3.0
+        "minari": ["minari[hdf5]>=0.5"],
         "test": [
             "pytest>=7.4",
             "pytest-xdist>=3.5",
@@ -39,6 +41,8 @@ setup(
             "mypy>=1.8",
             "types-PyYAML",
             "transformers>=4.40",
+            "metaworld==3.0.0",
+            "minari[hdf5]>=0.5",
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},

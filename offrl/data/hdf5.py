@@ -8,8 +8,8 @@ error names file, demonstration and key.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,24 +18,22 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.demos import Demos
 
-class DemoFile:
-    """An open, validated file of demonstrations. A context manager."""
+
+class DemoFile(Demos):
+    """An open, validated file of demonstrations."""
+
+    root = "data/"
 
     def __init__(self, path: str | Path, swmr: bool = False):
         self.path = Path(path)
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such dataset (train.data, or --dataset)")
-        self._file = _open(self.path, swmr)
+        self._file = open_hdf5(self.path, swmr)
         if "data" not in self._file or not len(self._file["data"]):
             raise ValueError(f"{path}: no demonstrations: the group data/ is missing or empty")
         self._groups: dict[str, h5py.h5g.GroupID] = {}
-
-    def __enter__(self) -> DemoFile:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
     def close(self) -> None:
         self._groups.clear()
@@ -43,7 +41,6 @@ class DemoFile:
 
     @property
     def env_args(self) -> dict[str, Any] | None:
-        """What ``make_env`` needs to build the recording environment, if the file says."""
         text = self._file["data"].attrs.get("env_args")
         try:
             return None if text is None else json.loads(text)
@@ -54,8 +51,6 @@ class DemoFile:
             ) from None
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        """Names of the demonstrations, of those under ``mask/filter_key`` if given, in the order
-        of the number in ``demo_N``; the first ``limit`` of them."""
         if filter_key is None:
             names = list(self._file["data"])
         else:
@@ -80,36 +75,19 @@ class DemoFile:
             ) from None
         return names[:limit]
 
-    def best(self, demos: Sequence[str], share: float) -> list[str]:
-        """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
-        equal ones the first."""
-        missing = [demo for demo in demos if not self.has(demo, "rewards")]
-        if missing:
-            raise ValueError(
-                f"{self.path}: {missing[0]} has no rewards, by which train.data.top_share chooses; "
-                "label the data, or leave that out"
-            )
-        returns = [self._file[f"data/{demo}/rewards"][()].sum() for demo in demos]
-        ranked = np.argsort(-np.array(returns), kind="stable")[: math.ceil(share * len(demos))]
-        return [demos[i] for i in sorted(ranked)]
-
     def has(self, demo: str, key: str) -> bool:
         return f"data/{demo}/{key}" in self._file
 
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
-        """Number of steps of each demonstration, by the length of ``key``."""
         return np.array([self._dataset(demo, key).shape[0] for demo in demos])
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        """Shape of one step."""
         return self._dataset(demo, key).shape[1:]
 
     def holds_integers(self, demo: str, key: str) -> bool:
         return self._dataset(demo, key).dtype.kind in "iu"
 
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
-        """``ValueError`` for a key that a demonstration lacks, a length that differs from that of
-        the actions, a shape that differs between demonstrations, or values that are no numbers."""
         shape = self.shape(demos[0], key)
         for demo, length in zip(demos, lengths, strict=True):
             dataset = self._dataset(demo, key)
@@ -122,10 +100,6 @@ class DemoFile:
                 raise ValueError(f"{self.path}: data/{demo}/{key} holds no numbers")
 
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        """``[sum(lengths), ...]`` of ``key`` over ``demos``: uint8 as it is, all else float32.
-
-        Raises as ``check`` does, and for values that are not finite.
-        """
         self.check(demos, key, lengths)
         kind = np.uint8 if self._dataset(demos[0], key).dtype == np.uint8 else np.float32
         rows = np.empty((int(lengths.sum()), *self.shape(demos[0], key)), dtype=kind)
@@ -155,7 +129,6 @@ class DemoFile:
         return arrays
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
-        """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
         rows = self._file[f"data/{demo}/{key}"][start:stop]
         rows = rows if rows.dtype == np.uint8 else rows.astype(np.float32)
         self._check_finite(rows, [demo], key, np.array([len(rows)]), start)
@@ -174,28 +147,9 @@ class DemoFile:
                 f"{', '.join(f'{group}/{k}' if group else k for k in inside) or 'nothing there'}"
             ) from None
 
-    def _check_finite(
-        self,
-        rows: np.ndarray,
-        demos: Sequence[str],
-        key: str,
-        lengths: np.ndarray,
-        first_step: int = 0,
-    ) -> None:
-        # One sum is the cheap test for all: any NaN or infinity makes it not finite.
-        if rows.dtype == np.uint8 or np.isfinite(np.sum(rows, dtype=np.float64)):
-            return
-        row = int(np.argwhere(~np.isfinite(rows))[0, 0])
-        ends = np.cumsum(lengths)
-        demo = int(np.searchsorted(ends, row, side="right"))
-        step = first_step + row - int(ends[demo] - lengths[demo])
-        raise ValueError(
-            f"{self.path}: data/{demos[demo]}/{key} holds NaN or infinity at step {step}; remove "
-            "the demo or use a filter key"
-        )
 
-
-def _open(path: Path, swmr: bool) -> h5py.File:
+def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
+    """The file, to read; ``ValueError`` if it is not one of HDF5."""
     # A file that this process has open already can only be opened in the same mode.
     modes = (True, False) if swmr else (False, True)
     for mode in modes:
@@ -209,9 +163,11 @@ def _open(path: Path, swmr: bool) -> h5py.File:
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:
-    """A hash of files by size and 64 evenly spaced blocks: as quick for 50 GB as for 5 MB."""
+    """A hash of files, also of those in folders, by size and 64 evenly spaced blocks: as quick for
+    50 GB as for 5 MB."""
     digest = hashlib.sha256()
-    for path in paths:
+    inside = [sorted(Path(p).rglob("*")) if os.path.isdir(p) else [p] for p in paths]
+    for path in filter(os.path.isfile, itertools.chain(*inside)):
         size = os.path.getsize(path)
         digest.update(str(size).encode())
         with open(path, "rb") as file:

@@ -17,7 +17,8 @@ from torch.utils.data import Dataset
 
 from offrl.data.actions import encode_actions
 from offrl.data.computed import COMPUTED, transformed
-from offrl.data.hdf5 import DemoFile
+from offrl.data.demos import Demos
+from offrl.data.files import open_demos
 from offrl.data.statistics import Statistics, obs_statistics
 from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
@@ -42,7 +43,7 @@ class Source:
 
 
 class SequenceDataset(Dataset):
-    """Windows of ``T = frame_stack - 1 + seq_length`` steps from robomimic HDF5 files.
+    """Windows of ``T = frame_stack - 1 + seq_length`` steps from files of demonstrations.
 
     Item ``i`` is a nested dict of numpy arrays: ``obs/KEY`` and ``next_obs/KEY`` ``[T, ...]``,
     ``goal_obs/KEY`` ``[...]``, ``actions`` ``[T, A]`` (all ``action_keys``, normalised and
@@ -118,10 +119,10 @@ class SequenceDataset(Dataset):
         self.hdf5_normalize_obs = hdf5_normalize_obs
         self.load_next_obs = load_next_obs
         # Of streamed keys; each process opens them for itself, where they are used.
-        self._open_files: dict[tuple[int, int], DemoFile] = {}
+        self._open_files: dict[tuple[int, int], Demos] = {}
 
         with ExitStack() as stack:
-            files = [stack.enter_context(DemoFile(p, swmr=hdf5_use_swmr)) for p in paths]
+            files = [stack.enter_context(open_demos(p, hdf5_use_swmr)) for p in paths]
             filters = _one_for_each(filter_by_attribute, paths)
             limits = _one_for_each(demo_limit, paths)
             shares = _one_for_each(top_share, paths)
@@ -148,13 +149,14 @@ class SequenceDataset(Dataset):
         counts = lengths - skipped_start - skipped_end
         if self.pad_seq_length:
             counts = np.where(lengths > skipped_start, np.maximum(counts, 1), counts)
+        counts[lengths == 0] = 0
         short = int(np.argmin(self.lengths))
         if self.lengths[short] < 1:
             raise ValueError(
                 f"{self.hdf5_path}: {self.demos[short]} has no steps; leave it out with a filter "
                 "key, or delete it"
             )
-        if (counts < 1).any():
+        if (counts[lengths > 0] < 1).any() or not counts.any():
             raise ValueError(
                 f"{self.hdf5_path}: {self.demos[short]} has {self.lengths[short]} steps, too few "
                 f"for windows of frame_stack {self.n_frame_stack} and seq_length {self.seq_length} "
@@ -177,7 +179,7 @@ class SequenceDataset(Dataset):
         self._goal_shift = skipped_end
         self._offsets = torch.arange(1 - self.n_frame_stack, self.seq_length)
 
-    def _load(self, files: Sequence[DemoFile]) -> None:
+    def _load(self, files: Sequence[Demos]) -> None:
         self._arrays: dict[str, Tensor] = {}
         self._streamed: set[str] = set()
         stored = [key for key in self.obs_keys if key not in self._constants]
@@ -232,7 +234,7 @@ class SequenceDataset(Dataset):
             values = COMPUTED[key](rewards, self.lengths, self._discount)
             self._arrays[key] = torch.from_numpy(values)
 
-    def _without_end(self, files: Sequence[DemoFile]) -> np.ndarray:
+    def _without_end(self, files: Sequence[Demos]) -> np.ndarray:
         """Of each demonstration, 1 if it stops without having terminated and the file has no
         ``next_obs``: its last step is then only what follows the one before, else 0."""
         keys = [f"next_obs/{key}" for key in self.obs_keys if key not in self._constants]
@@ -240,14 +242,14 @@ class SequenceDataset(Dataset):
         if has_next or not self.load_next_obs or not self._is_in_all(files, "dones"):
             return np.zeros_like(self.lengths)
         dones = self._read(files, "dones").reshape(-1)[np.cumsum(self.lengths) - 1]
-        return ((dones == 0) & (self.lengths > 1)).astype(self.lengths.dtype)
+        return (dones == 0).astype(self.lengths.dtype)
 
-    def _read(self, files: Sequence[DemoFile], path: str) -> np.ndarray:
+    def _read(self, files: Sequence[Demos], path: str) -> np.ndarray:
         """``[sum(lengths), ...]`` of all files."""
         parts = [f.read(s.demos, path, s.lengths) for f, s in zip(files, self.sources, strict=True)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _shape(self, files: Sequence[DemoFile], path: str) -> tuple[int, ...]:
+    def _shape(self, files: Sequence[Demos], path: str) -> tuple[int, ...]:
         """Shape of one step; ``ValueError`` if the files do not agree on it."""
         shapes = [f.shape(s.demos[0], path) for f, s in zip(files, self.sources, strict=True)]
         for source, shape in zip(self.sources, shapes, strict=True):
@@ -258,10 +260,10 @@ class SequenceDataset(Dataset):
                 )
         return shapes[0]
 
-    def _is_in_all(self, files: Sequence[DemoFile], key: str) -> bool:
+    def _is_in_all(self, files: Sequence[Demos], key: str) -> bool:
         return all(f.has(s.demos[0], key) for f, s in zip(files, self.sources, strict=True))
 
-    def _join_actions(self, files: Sequence[DemoFile]) -> None:
+    def _join_actions(self, files: Sequence[Demos]) -> None:
         first = [(file, source.demos[0]) for file, source in zip(files, self.sources, strict=True)]
         parts, self._action_stats = encode_actions(
             {key: self._arrays[key].numpy() for key in self.action_keys},
@@ -407,13 +409,13 @@ class SequenceDataset(Dataset):
     def _place(self, key: str, row: int) -> str:
         source, demo = self._locate(row)
         step = row - self._demo_begins[demo]
-        return f"{self.sources[source].path}: data/{self.demos[demo]}/{key} at step {step}"
+        return f"{self.sources[source].path}: {self.demos[demo]}/{key} at step {step}"
 
     def _read_window(self, path: str, rows: np.ndarray) -> Tensor:
         source, demo = self._locate(rows[0])
         handle = (os.getpid(), source)
         if handle not in self._open_files:
-            self._open_files[handle] = DemoFile(self.sources[source].path, self.hdf5_use_swmr)
+            self._open_files[handle] = open_demos(self.sources[source].path, self.hdf5_use_swmr)
         steps = rows - self._demo_begins[demo]
         read = self._open_files[handle].read_rows(
             self.demos[demo], path, int(steps.min()), int(steps.max()) + 1

@@ -1,6 +1,7 @@
 """Scripted demonstrators: functions from an observation to an action, without memory.
 
-Memoryless experts make data that a memoryless policy can learn. ``offrl collect`` runs them.
+Memoryless experts make data that a memoryless policy can learn. ``offrl collect`` runs them, and
+those of Meta-World (``metaworld_expert``).
 """
 
 from __future__ import annotations

@@ -20,11 +20,7 @@ class GymnasiumEnv(gymnasium.Wrapper):
     """
 
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
-        try:
-            env = gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
-        except TypeError:  # one that cannot render
-            env = gymnasium.make(env_name, **env_kwargs)
-        super().__init__(env)
+        super().__init__(self._make(env_name, **env_kwargs))
         self._args = {
             "env_name": env_name,
             "env_version": gymnasium.__version__,
@@ -34,6 +30,12 @@ class GymnasiumEnv(gymnasium.Wrapper):
         self._success = False
         if not isinstance(self.env.observation_space, gymnasium.spaces.Dict):
             self.observation_space = gymnasium.spaces.Dict({"flat": self.env.observation_space})
+
+    def _make(self, env_name: str, **env_kwargs: Any) -> gymnasium.Env:
+        try:
+            return gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
+        except TypeError:  # one that cannot render
+            return gymnasium.make(env_name, **env_kwargs)
 
     def reset(self, **kwargs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)

@@ -26,7 +26,13 @@ ROBOSUITE_KWARGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--env", default="Lift", help="robosuite task (default: Lift)")
+    parser.add_argument("--env", default="Lift", help="the task (default: Lift)")
+    parser.add_argument(
+        "--type",
+        choices=("robosuite", "metaworld"),
+        default="robosuite",
+        help="whose task it is (default: robosuite)",
+    )
     parser.add_argument(
         "--env-kwargs",
         type=_json_object,
@@ -67,12 +73,16 @@ def run(args: argparse.Namespace) -> int:
 
     from offrl.data.writer import DemoWriter
     from offrl.envs.experts import ExpertPolicy
+    from offrl.envs.metaworld import metaworld_expert
     from offrl.envs.workers import EnvPool, EpisodeRequest
     from offrl.registry import EXPERTS
     from offrl.rollout import COLLECTION_SEEDS
 
-    env_args = {"env_name": args.env, "type": 1, "env_kwargs": ROBOSUITE_KWARGS | args.env_kwargs}
-    policy = ExpertPolicy(EXPERTS[args.env], args.noise)
+    env_args = {"env_name": args.env, "type": args.type, "env_kwargs": args.env_kwargs}
+    if args.type == "robosuite":
+        env_args |= {"type": 1, "env_kwargs": ROBOSUITE_KWARGS | args.env_kwargs}
+    expert = metaworld_expert(args.env) if args.type == "metaworld" else EXPERTS[args.env]
+    policy = ExpertPolicy(expert, args.noise)
     episode, tried = args.seed, 0
     with EnvPool(env_args, args.workers) as pool:
         pool.check(policy)

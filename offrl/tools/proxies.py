@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import config_from_checkpoint, policy_from_checkpoint
-    from offrl.config_files import find_file
+    from offrl.data.files import find_data
     from offrl.training.datasets import SINGLE_STEPS, make_dataset, place
     from offrl.training.proxies import proxies
     from offrl.tree import map_leaves
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dataset:
         config.train.data = args.dataset
     for entry in config.train.data or []:
-        entry.path = str(find_file(entry.path))
+        entry.path = str(find_data(entry.path))
         entry.filter_key = args.filter_key or entry.filter_key
     instructions = {k: x.numpy() for k, x in (content.get("instructions") or {}).items()}
     data = make_dataset(

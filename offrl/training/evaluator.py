@@ -79,7 +79,8 @@ class Evaluator:
         if not environments:
             raise ValueError(
                 f"{self.trainer.dataset.hdf5_path}: names no environment (env_args) to evaluate "
-                "in, or train.data says not to (eval); set experiment.rollout.enabled=false"
+                "in, or train.data says not to (eval); set experiment.env to one of gymnasium's, "
+                "or experiment.rollout.enabled=false"
             )
         sees_images = any(map(renders_observations, environments.values()))
         backend = working_backend() if self._films or sees_images else None

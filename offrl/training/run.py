@@ -121,7 +121,7 @@ def git_commit() -> str:
 def provenance() -> dict[str, Any]:
     """Commit, versions and platform."""
     versions = {}
-    for package in ("torch", "numpy", "h5py", "robosuite", "mujoco", "gymnasium"):
+    for package in ("torch", "numpy", "h5py", "robosuite", "mujoco", "gymnasium", "metaworld"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

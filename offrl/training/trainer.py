@@ -14,6 +14,7 @@ from offrl.algos import Algo, algo_factory
 from offrl.checkpoint import config_from_checkpoint
 from offrl.config import Config, without_pretrained
 from offrl.config_files import find_file
+from offrl.data.files import find_data
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
@@ -46,7 +47,7 @@ class Trainer:
         config = config.model_copy(deep=True)
         _check_supported(config)
         for entry in config.train.data:
-            entry.path = str(find_file(entry.path))
+            entry.path = str(find_data(entry.path))
         self._resumes = run is not None and run.last_checkpoint.exists()
         if self._resumes:
             config.experiment.ckpt_path = None  # its weights have been overtaken
@@ -227,9 +228,11 @@ class Trainer:
         environments: dict[str, dict[str, Any]] = {}
         datasets = zip(self.config.train.data or [], self.dataset.sources, self._langs, strict=True)
         for entry, source, lang in datasets:
-            if source.env_args is None or not entry.eval:
+            nameless = {"type": 2, "env_kwargs": {}} if experiment.env else None
+            recorded_in = source.env_args or nameless
+            if recorded_in is None or not entry.eval:
                 continue
-            env_args = merge(source.env_args, experiment.env_meta_update_dict)
+            env_args = merge(recorded_in, experiment.env_meta_update_dict)
             if env_args.get("env_kwargs", {}).get("use_camera_obs") and not sees_images:
                 env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
             if experiment.env:

@@ -64,7 +64,7 @@ def test_held_out_actions_are_as_wide_as_those_of_the_training(tmp_path):
 def test_files_share_the_number_of_actions(tmp_path):
     paths = [write(tmp_path / "a.hdf5", [0, 1]), write(tmp_path / "b.hdf5", [3], [0])]
     assert load(paths).ac_dim == 4
-    with pytest.raises(ValueError, match=r"b.hdf5: data/demo_0/actions at step 0: action 3, but"):
+    with pytest.raises(ValueError, match=r"b.hdf5: demo_0/actions at step 0: action 3, but"):
         load(paths, {"actions": {"format": "discrete", "num_actions": 3}})
 
 

@@ -139,6 +139,20 @@ def test_failures_are_dropped_unless_asked_for(tmp_path, capsys):
     assert dataset.lengths.tolist() == [5, 5]
 
 
+@pytest.mark.slow
+def test_dense_rewards_are_recorded_and_success_is_still_the_end(tmp_path):
+    path = tmp_path / "dense.hdf5"
+    command = "collect --n 2 --noise 0.1 3 --keep-failures --horizon 60 --workers 1".split()
+    shaped = ["--env-kwargs", '{"reward_shaping": true}']
+    assert main([*command, *shaped, "--output", str(path)]) == 0
+    with h5py.File(path) as file:
+        success, failure = file["data/demo_0"], file["data/demo_1"]
+        for demo in (success, failure):
+            assert (demo["rewards"][:-1] > 0).all() and len(set(demo["rewards"])) > 10
+        assert success["rewards"][-1] == success["dones"][-1] == success["dones"][()].sum() == 1
+        assert len(failure["dones"]) == 60 and not failure["dones"][()].any()
+
+
 def test_the_shipped_dataset_is_as_described():
     path = ROOT / "datasets/lift/low_dim.hdf5"
     assert path.stat().st_size < 12e6

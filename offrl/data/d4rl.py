@@ -1,0 +1,75 @@
+"""D4RL's HDF5 layout (Fu et al., 2020, arXiv:2004.07219), read without the package d4rl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from offrl.data.demos import DemoArrays
+from offrl.data.hdf5 import open_hdf5
+
+# D4RL's datasets and what they are called here.
+KEYS = {
+    "observations": "obs/flat",
+    "next_observations": "next_obs/flat",
+    "actions": "actions",
+    "rewards": "rewards",
+    "terminals": "dones",
+    "timeouts": "timeouts",
+}
+OPTIONAL = {"next_observations", "timeouts"}
+
+
+class D4RLFile(DemoArrays):
+    """A flat file ``{observations [N, D], actions [N, A], rewards [N], terminals [N], timeouts
+    [N]}``, where files have it with ``next_observations [N, D]``.
+
+    Its episodes are demonstrations with the observation ``flat``. ``dones`` are the terminals: what
+    stops at a timeout, or with the file, goes on unseen.
+    """
+
+    def __init__(self, path: Path, swmr: bool = False):
+        self._file = open_hdf5(path, swmr)
+        present = [key for key in KEYS if key in self._file]
+        missing = sorted(set(KEYS) - set(present) - OPTIONAL)
+        if missing:
+            raise ValueError(
+                f"{path}: has observations, as D4RL's files have, but no {', '.join(missing)}"
+            )
+        rows = {key: len(self._file[key]) for key in present}
+        if len(set(rows.values())) > 1:
+            raise ValueError(f"{path}: datasets of unequal lengths: {rows}; copy the file again")
+        arrays = {KEYS[key]: self._file[key] for key in present}
+        arrays["dones"] = self._file["terminals"][()].reshape(-1).astype(np.float32)
+        lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
+        super().__init__(path, arrays, lengths)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _ends(self) -> np.ndarray:
+        """Whether an episode ends ``[N]``: at terminals, at timeouts, where the next observation
+        is not that of the next row (not all files mark each of their resets), and with the file.
+        """
+        marks = [self._file[key][()] for key in ("terminals", "timeouts") if key in self._file]
+        ends = np.any([mark.reshape(-1) for mark in marks], axis=0)
+        if "next_observations" in self._file:
+            following = self._file["observations"][1:]
+            expected = self._file["next_observations"][:-1]
+            ends[:-1] |= ~np.isclose(expected, following).all(axis=1)
+        elif "timeouts" not in self._file:
+            raise ValueError(
+                f"{self._file.filename}: does not say where time limits cut episodes off, so that "
+                "steps across resets would be taken for the environment's; add a dataset "
+                "timeouts, 1 at the last step of each such episode, else 0"
+            )
+        ends[-1:] = True
+        return ends
+
+
+def is_d4rl(path: Path) -> bool:
+    """Whether an HDF5 file is flat, not a tree of demonstrations."""
+    with open_hdf5(path) as file:
+        return isinstance(file.get("observations"), h5py.Dataset)

@@ -1,0 +1,184 @@
+"""Demonstrations, whatever they are stored in: what ``SequenceDataset`` asks of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Demos(ABC):
+    """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
+    ``next_obs/KEY``, each of as many steps as the demonstration. A context manager."""
+
+    path: Path
+    root = ""  # where errors say that demonstrations are
+
+    def __enter__(self) -> Demos:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def env_args(self) -> dict[str, Any] | None:
+        """What ``make_env`` needs to build the recording environment, if the data says."""
+
+    @abstractmethod
+    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
+        """Names of the demonstrations, of those under ``filter_key`` if given, in the order of
+        the number in ``demo_N``; the first ``limit`` of them."""
+
+    @abstractmethod
+    def has(self, demo: str, key: str) -> bool: ...
+
+    @abstractmethod
+    def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
+        """Number of steps of each demonstration, by the length of ``key``."""
+
+    @abstractmethod
+    def shape(self, demo: str, key: str) -> tuple[int, ...]:
+        """Shape of one step."""
+
+    @abstractmethod
+    def holds_integers(self, demo: str, key: str) -> bool: ...
+
+    @abstractmethod
+    def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
+        """``ValueError`` for a key that a demonstration lacks, a length that differs from that of
+        the actions, a shape that differs between demonstrations, or values that are no numbers."""
+
+    @abstractmethod
+    def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
+        """``[sum(lengths), ...]`` of ``key`` over ``demos``: uint8 as it is, all else float32.
+
+        Raises as ``check`` does, and for values that are not finite.
+        """
+
+    @abstractmethod
+    def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
+        """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
+
+    def best(self, demos: Sequence[str], share: float) -> list[str]:
+        """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
+        equal ones the first."""
+        missing = [demo for demo in demos if not self.has(demo, "rewards")]
+        if missing:
+            raise ValueError(
+                f"{self.path}: {missing[0]} has no rewards, by which train.data.top_share chooses; "
+                "label the data, or leave that out"
+            )
+        lengths = self.lengths(demos, "rewards")
+        rewards = np.split(self.read(demos, "rewards", lengths), np.cumsum(lengths)[:-1])
+        returns = np.array([part.sum(dtype=np.float64) for part in rewards])
+        ranked = np.argsort(-returns, kind="stable")[: math.ceil(share * len(demos))]
+        return [demos[i] for i in sorted(ranked)]
+
+    def _check_finite(
+        self,
+        rows: np.ndarray,
+        demos: Sequence[str],
+        key: str,
+        lengths: np.ndarray,
+        first_step: int = 0,
+    ) -> None:
+        # One sum is the cheap test for all: any NaN or infinity makes it not finite.
+        if rows.dtype == np.uint8 or np.isfinite(np.sum(rows, dtype=np.float64)):
+            return
+        row = int(np.argwhere(~np.isfinite(rows))[0, 0])
+        ends = np.cumsum(lengths)
+        demo = int(np.searchsorted(ends, row, side="right"))
+        step = first_step + row - int(ends[demo] - lengths[demo])
+        raise ValueError(
+            f"{self.path}: {self.root}{demos[demo]}/{key} holds NaN or infinity at step {step}; "
+            "remove the demo or use a filter key"
+        )
+
+
+class DemoArrays(Demos):
+    """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or
+    datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``."""
+
+    env_args: dict[str, Any] | None = None
+
+    def __init__(
+        self,
+        path: Path,
+        arrays: Mapping[str, Any],
+        lengths: np.ndarray,
+        env_args: dict[str, Any] | None = None,
+    ):
+        self.path = path
+        self.env_args = env_args
+        self._arrays = dict(arrays)
+        ends = np.cumsum(lengths)
+        self._ranges = {
+            f"demo_{i}": (int(end - length), int(end))
+            for i, (end, length) in enumerate(zip(ends, lengths, strict=True))
+        }
+        for key, array in self._arrays.items():
+            if len(array) != ends[-1]:
+                raise ValueError(f"{path}: {key} has {len(array)} rows, but actions {ends[-1]}")
+            if array.dtype.kind not in "fiub":
+                raise ValueError(f"{path}: {key} holds no numbers")
+
+    def close(self) -> None: ...
+
+    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
+        if filter_key is not None:
+            raise ValueError(
+                f"{self.path}: no filter key {filter_key!r}: this kind of data has none; use all "
+                "demonstrations (train.hdf5_filter_key=null, experiment.validate=false)"
+            )
+        return list(self._ranges)[:limit]
+
+    def has(self, demo: str, key: str) -> bool:
+        return key in self._arrays
+
+    def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
+        self._array(key)
+        return np.array([stop - start for start, stop in map(self._ranges.get, demos)])
+
+    def shape(self, demo: str, key: str) -> tuple[int, ...]:
+        return self._array(key).shape[1:]
+
+    def holds_integers(self, demo: str, key: str) -> bool:
+        return self._array(key).dtype.kind in "iu"
+
+    def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
+        self._array(key)
+
+    def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
+        rows = self._array(key)[:]
+        if len(demos) < len(self._ranges):
+            rows = np.concatenate([rows[slice(*self._ranges[demo])] for demo in demos])
+        rows = rows if rows.dtype == np.uint8 else rows.astype(np.float32, copy=False)
+        self._check_finite(rows, demos, key, lengths)
+        return rows
+
+    def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
+        begin, _ = self._ranges[demo]
+        rows = self._array(key)[begin + start : begin + stop]
+        rows = rows if rows.dtype == np.uint8 else rows.astype(np.float32)
+        self._check_finite(rows, [demo], key, np.array([len(rows)]), start)
+        return rows
+
+    def _array(self, key: str) -> Any:
+        if key not in self._arrays:
+            names = [k.removeprefix("obs/") for k in self._arrays if k.startswith("obs/")]
+            wants_obs = key.startswith("obs/")
+            remedy = f"; set observation.modalities.obs.low_dim to {json.dumps(names)}"
+            raise ValueError(
+                f"{self.path}: no {key!r}; it has {', '.join(sorted(self._arrays))}"
+                f"{remedy if wants_obs else ''}"
+            )
+        return self._arrays[key]

@@ -1,0 +1,64 @@
+"""Minari's datasets, read by the package minari."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrl.data.demos import DemoArrays
+
+
+def minari_folder(name: str) -> Path:
+    """Where Minari keeps a dataset, e.g. ``mujoco/hopper/medium-v0``."""
+    try:
+        return Path(_import().load_dataset(name).storage.data_path).resolve().parent
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"minari:{name}: not among Minari's datasets here; run: minari download {name}"
+        ) from None
+
+
+def read_minari(folder: Path) -> DemoArrays:
+    """The episodes in a dataset's folder as demonstrations, in memory.
+
+    An observation that is no dict is ``flat``; of a dict the arrays are taken. ``dones`` are the
+    terminations; the observations have one row more than there are steps, so that each step has its
+    ``next_obs``.
+    """
+    minari = _import()
+    try:
+        dataset = minari.MinariDataset(folder / "data")
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(f"{folder}: a folder, but not of a Minari dataset ({error})") from None
+    columns: dict[str, list[np.ndarray]] = {}
+    for episode in dataset.iterate_episodes():
+        if not isinstance(episode.actions, np.ndarray):
+            raise ValueError(f"{folder}: actions are {dataset.action_space}; vectors are needed")
+        rows = {"actions": episode.actions, "rewards": episode.rewards}
+        rows["dones"] = episode.terminations.astype(np.float32)
+        obs = episode.observations
+        for key, values in (obs if isinstance(obs, dict) else {"flat": obs}).items():
+            if isinstance(values, np.ndarray):
+                rows |= {f"obs/{key}": values[:-1], f"next_obs/{key}": values[1:]}
+        for key, values in rows.items():
+            columns.setdefault(key, []).append(values)
+    lengths = np.array([len(rows) for rows in columns["rewards"]])
+    arrays = {key: np.concatenate(parts) for key, parts in columns.items()}
+    return DemoArrays(folder, arrays, lengths, _env_args(dataset.env_spec))
+
+
+def _env_args(spec: Any) -> dict[str, Any] | None:
+    if spec is None:
+        return None
+    limit = {"max_episode_steps": spec.max_episode_steps} if spec.max_episode_steps else {}
+    return {"env_name": spec.id, "type": 2, "env_kwargs": spec.kwargs | limit}
+
+
+def _import() -> Any:
+    try:
+        import minari
+    except ModuleNotFoundError as error:
+        raise ImportError(f"Minari is missing ({error}); pip install 'offrl[minari]'") from None
+    return minari

@@ -1,0 +1,88 @@
+"""Meta-World's 50 tasks of a Sawyer arm (Yu et al., 2019, arXiv:1910.10897), and its experts."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from offrl.envs.gymnasium import GymnasiumEnv
+from offrl.registry import ENVS
+
+
+@ENVS.register("metaworld")
+class MetaworldEnv(GymnasiumEnv):
+    """A task by its name, e.g. ``push-v3``; what else is in ``env_kwargs`` goes to its class.
+
+    The observation ``flat`` ``[39]`` holds hand, gripper and objects, now ``[18]`` and one step ago
+    ``[18]``, and the goal ``[3]``. The reward is 1 in each step that succeeds, else 0, or with
+    ``reward_shaping`` Meta-World's own, 0 to 10. An action ``[4]`` moves the hand and closes
+    the fingers; after 500 steps an episode is truncated. The same seed gives the same scene, goal
+    included, to the last bit.
+    """
+
+    def _make(
+        self, env_name: str, reward_shaping: bool = False, **env_kwargs: Any
+    ) -> gymnasium.Env:
+        self._reward_shaping = reward_shaping
+        tasks = _import("metaworld.env_dict").ALL_V3_ENVIRONMENTS
+        env = _task(tasks, env_name)(**({"render_mode": "rgb_array"} | env_kwargs))
+        # By themselves its tasks hide the goal, and wait for a scene that is the same in every
+        # episode; these are the switches of its own variants, and of drawing scenes by the seed.
+        env._partially_observable = False
+        env._set_task_called = True
+        env._freeze_rand_vec = False
+        env.seeded_rand_vec = True
+        del env.sawyer_observation_space  # computed anew, with the goal
+        env.observation_space = env.sawyer_observation_space
+        return env
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        if seed is not None:
+            self.unwrapped.seed(seed)  # its reset ignores seeds
+        return super().reset(options=options)
+
+    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        reward = reward if self._reward_shaping else float(self._success)
+        return obs, reward, terminated, truncated, info
+
+    def serialize(self) -> dict[str, Any]:
+        return super().serialize() | {"type": "metaworld", "env_version": version("metaworld")}
+
+
+def metaworld_expert(task: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Meta-World's scripted expert of a task: action ``[4]`` in [-1, 1]."""
+    policy = _task(_import("metaworld.policies").ENV_POLICY_MAP, task)()
+
+    def expert(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of actions beyond the range, which it counts on
+            return np.clip(policy.get_action(obs["flat"]), -1.0, 1.0)
+
+    return expert
+
+
+def _task(table: Mapping[str, Any], name: str) -> Any:
+    if name not in table:
+        close = difflib.get_close_matches(name, table, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"unknown Meta-World task {name!r}.{hint} Known: {', '.join(table)}.")
+    return table[name]
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"Meta-World is missing ({error}); pip install 'offrl[metaworld]'"
+        ) from None
