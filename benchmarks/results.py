@@ -1,0 +1,248 @@
+"""What each offline algorithm reaches on data of mixed quality: fills the tables in docs/results.md.
+
+    python benchmarks/results.py [--jobs 2] [--only lift-iql ...]
+
+Trains the configs in ``configs/`` on Lift and on a task of Meta-World, one process per core, each
+of one thread; measures the best and the last checkpoint on initial states that chose neither. What
+is done stays in ``benchmarks/.results`` and is not done again; a run that was interrupted goes on.
+Takes some hours. Needs the extras ``metaworld`` and ``plot``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from measure import machine, markdown
+from tqdm import tqdm
+
+from offrl.rollout import wilson_interval
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks" / ".results"
+PAGE, PICTURE = ROOT / "docs" / "results.md", ROOT / "docs" / "images" / "offline_rl.png"
+BEGIN, END = "<!-- results of benchmarks/results.py -->\n", "<!-- end of the results -->\n"
+EPOCHS, STEPS, EPISODES, HORIZON = 20, 500, 25, 150
+COMMON = {
+    "experiment.validate": False,
+    "experiment.render_video": False,
+    "experiment.epoch_every_n_steps": STEPS,
+    "experiment.rollout": {"n": EPISODES, "horizon": HORIZON, "rate": 10, "num_workers": 1},
+    "train.num_epochs": EPOCHS,
+    "train.hdf5_filter_key": "train",
+}
+CLONING = {"train.batch_size": 256, "algo.actor_layer_dims": [256, 256]}
+
+
+@dataclass(frozen=True)
+class Task:
+    """``collect`` are arguments of ``offrl collect``, for data that does not ship."""
+
+    title: str
+    data: Path
+    settings: dict[str, Any]
+    seeds: dict[str, int]  # how many, of those algorithms that get more than one
+    collect: tuple[str, ...] = ()
+
+
+SEVERAL = dict.fromkeys(("bc", "filtered_bc", "iql", "cql", "td3_bc", "awac", "rebrac"), 3)
+TASKS = {
+    "lift": Task("Lift", ROOT / "datasets" / "lift" / "mixed.hdf5", {}, {}),
+    "metaworld": Task(
+        "Meta-World push-v3",
+        FOLDER / "metaworld.hdf5",
+        {"observation.modalities.obs.low_dim": ["flat"]},
+        SEVERAL,
+        ("--env", "push-v3", "--type", "metaworld"),
+    ),
+}
+# What is said of an algorithm, its config, and what is different from that.
+ALGORITHMS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bc": ("BC", "bc", CLONING),
+    "filtered_bc": ("BC, the best fifth", "bc", CLONING),
+    "bcq": ("BCQ", "bcq", {}),
+    "plas": ("PLAS", "plas", {}),
+    "cql": ("CQL", "cql", {}),
+    "cal_ql": ("Cal-QL", "cal_ql", {}),
+    "sac_n": ("SAC-N", "sac_n", {}),
+    "edac": ("EDAC", "edac", {}),
+    "td3_bc": ("TD3+BC", "td3_bc", {}),
+    "rebrac": ("ReBRAC", "rebrac", {}),
+    "iql": ("IQL", "iql", {}),
+    "xql": ("XQL", "xql", {}),
+    "awac": ("AWAC", "awac", {}),
+    "crr": ("CRR", "crr", {}),
+    "dt": ("Decision Transformer", "dt", {}),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    task: str
+    algorithm: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-{self.algorithm}-{self.seed}"
+
+    @property
+    def answer(self) -> Path:
+        return FOLDER / f"{self.name}.json"
+
+    def run(self) -> None:
+        """Train, measure, write the answer."""
+        run_folder = self._train()
+        last = FOLDER / f"{self.name}.last.json"
+        if not last.exists():
+            checkpoint = str(run_folder / "last.pth")
+            measured = ["--n", str(EPISODES), "--workers", "1", "--json", str(last)]
+            self._offrl("rollout", "--checkpoint", checkpoint, *measured)
+        with open(run_folder / "metrics.jsonl", encoding="utf-8") as file:
+            records = [json.loads(line) for line in file]
+        best = next(r["logs"] for r in records if r["type"] == "test")
+        seconds = mean(r["logs"]["Train_Time"] for r in records if r["type"] == "epoch")
+        answer = {
+            "best": best,
+            "last": json.loads(last.read_text()),
+            "seconds_per_1000_steps": 1000 * seconds / STEPS,
+        }
+        partial = self.answer.with_suffix(".partial")
+        partial.write_text(json.dumps(answer, indent=4) + "\n", encoding="utf-8")
+        partial.replace(self.answer)
+
+    def _train(self) -> Path:
+        task, (_, config, changes) = TASKS[self.task], ALGORITHMS[self.algorithm]
+        runs = FOLDER / "runs" / self.name
+        earlier = [path.parent for path in sorted(runs.glob("*/last.pth"))]
+        if earlier:
+            if '"type": "test"' not in (earlier[-1] / "metrics.jsonl").read_text():
+                self._offrl("train", "--resume", str(earlier[-1]))
+            return earlier[-1]
+        data = {"path": str(task.data)}
+        if self.algorithm == "filtered_bc":
+            data["top_share"] = 0.2
+        settings = COMMON | task.settings | changes | {"train.data": [data]}
+        sets = [part for k, v in settings.items() for part in ("--set", f"{k}={json.dumps(v)}")]
+        output = ("--output", str(runs.parent), "--name", self.name, "--seed", str(self.seed))
+        self._offrl("train", "--config", f"{config}.json", *output, *sets)
+        return next(iter(sorted(runs.glob("*/last.pth")))).parent
+
+    def _offrl(self, *arguments: str) -> None:
+        with open(FOLDER / f"{self.name}.log", "a", encoding="utf-8") as log:
+            subprocess.run(
+                [sys.executable, "-m", "offrl", *arguments],
+                cwd=ROOT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=log,
+                stderr=log,
+                check=True,
+            )
+
+
+def jobs(only: list[str]) -> Iterator[Job]:
+    for task, settings in TASKS.items():
+        for algorithm in ALGORITHMS:
+            for seed in range(1, 1 + settings.seeds.get(algorithm, 1)):
+                job = Job(task, algorithm, seed)
+                if not only or any(part in job.name for part in only):
+                    yield job
+
+
+def collect() -> None:
+    for task in TASKS.values():
+        if task.collect and not task.data.exists():
+            command = [sys.executable, "-m", "offrl", "collect", *task.collect]
+            subprocess.run([*command, "--output", str(task.data)], cwd=ROOT, check=True)
+
+
+# -- what is made of the answers ------------------------------------------------------------------
+
+
+def pooled(answers: list[dict[str, Any]], checkpoint: str) -> tuple[float, float, float, int]:
+    """Success rate, the ends of its 95 % interval and n, over the episodes of all seeds."""
+    n = sum(int(a[checkpoint]["n"]) for a in answers)
+    successes = sum(round(a[checkpoint]["n"] * a[checkpoint]["Success_Rate"]) for a in answers)
+    return successes / n, *wilson_interval(successes, n), n
+
+
+def answers_of(task: str) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for job in jobs([]):
+        if job.task == task and job.answer.exists():
+            found.setdefault(job.algorithm, []).append(json.loads(job.answer.read_text()))
+    return found
+
+
+def table(task: str) -> str:
+    rows = []
+    for algorithm, answers in answers_of(task).items():
+        rates = [pooled(answers, checkpoint) for checkpoint in ("best", "last")]
+        rows.append(
+            [
+                ALGORITHMS[algorithm][0],
+                *(f"{rate:.2f} ({low:.2f} to {high:.2f})" for rate, low, high, _ in rates),
+                f"{rates[0][3]}",
+                f"{mean(a['seconds_per_1000_steps'] for a in answers):.1f}",
+            ]
+        )
+    header = ["algorithm", "best checkpoint", "last", "n", "s per 1000 steps"]
+    return f"### {TASKS[task].title}\n" + markdown(header, rows)
+
+
+def draw() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(TASKS), figsize=(10, 4.2), layout="constrained")
+    for axis, task in zip(axes, TASKS, strict=True):
+        rates = {k: pooled(a, "last") for k, a in answers_of(task).items()}
+        for place, (algorithm, (rate, low, high, _)) in enumerate(reversed(rates.items())):
+            colour = "tab:grey" if "bc" in algorithm.split("_")[-2:] and "td3" not in algorithm else "tab:blue"
+            axis.barh(place, rate, color=colour)
+            axis.plot([low, high], [place, place], color="black", linewidth=1)
+        axis.set_yticks(range(len(rates)), [ALGORITHMS[a][0] for a in reversed(rates)])
+        axis.set(xlim=(0, 1), xlabel="success rate", title=TASKS[task].title)
+    figure.savefig(PICTURE, dpi=110)
+    pyplot.close(figure)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", nargs="+", default=[], help="parts of names of runs")
+    args = parser.parse_args()
+    FOLDER.mkdir(exist_ok=True)
+    collect()
+    todo = [job for job in jobs(args.only) if not job.answer.exists()]
+    failed = []
+    with ThreadPoolExecutor(args.jobs) as pool:
+        running = {pool.submit(job.run): job for job in todo}
+        for done in tqdm(as_completed(running), total=len(todo), unit="run"):
+            job = running[done]
+            if done.exception():
+                failed.append(job.name)
+                tqdm.write(f"{job.name}: {done.exception()}; see {FOLDER / job.name}.log")
+    text = "\n".join(table(task) for task in TASKS)
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}{text}\n{machine()}\n{END}{after}", encoding="utf-8")
+    draw()
+    print(text)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
