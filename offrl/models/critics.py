@@ -19,19 +19,22 @@ Obs = Mapping[str, Tensor]
 
 
 class EnsembleLinear(nn.Module):
-    """``N`` linear layers in one product: weights ``[N, O, I]``, biases ``[N, O]``."""
+    """``N`` linear layers in one product: weights ``[N, I, O]``, biases ``[N, O]``.
+
+    Weights lie in memory as the product's gradient does: it need not be copied.
+    """
 
     def __init__(self, num_members: int, input_dim: int, output_dim: int):
         super().__init__()
         members = [nn.Linear(input_dim, output_dim) for _ in range(num_members)]
-        self.weight = nn.Parameter(torch.stack([member.weight.detach() for member in members]))
+        self.weight = nn.Parameter(torch.stack([member.weight.detach().t() for member in members]))
         self.bias = nn.Parameter(torch.stack([member.bias.detach() for member in members]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``."""
         if x.ndim == 2:
             x = x.expand(len(self.weight), -1, -1)
-        return torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
+        return torch.baddbmm(self.bias[:, None], x, self.weight)
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -109,17 +112,10 @@ class Critics(nn.Module):
     def outputs(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """What the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
         features = [encoder(obs, goal) for encoder in self.encoders]
-        if len(features) == 1 and actions.ndim == 3:
-            rows = with_actions(features[0], actions, self.encoders[0]).flatten(0, 1)
-        else:
-            sets = actions.expand(self.num_critics, -1, -1, -1)
-            features = features * (self.num_critics // len(features))
-            rows = torch.stack(
-                [
-                    with_actions(f, a, self.encoders[0]).flatten(0, 1)
-                    for f, a in zip(features, sets, strict=True)
-                ]
-            )
+        some = features[0] if len(features) == 1 else torch.stack(features)
+        if some.ndim > actions.ndim:
+            actions = actions.expand(self.num_critics, -1, -1, -1)
+        rows = with_actions(some, actions, self.encoders[0]).flatten(-3, -2)
         return self.head[self.OUTPUT](self.trunk(rows)).unflatten(1, actions.shape[-3:-1])
 
     def clip_gradients(self, limit: float | None) -> Tensor:
@@ -217,9 +213,10 @@ class PerturbationActor(nn.Module):
 
 
 def with_actions(features: Tensor, actions: Tensor, encoder: Encoder) -> Tensor:
-    """Features of a state ``[B, 1, F]`` beside those of each action, between observations and
-    goals: ``[B, K, F + A]``."""
-    obs, goal = features.expand(-1, actions.shape[1], -1).tensor_split([encoder.obs_dim], dim=-1)
+    """Features of a state ``[B, 1, F]`` beside those of each action ``[B, K, A]``, between
+    observations and goals: ``[B, K, F + A]``. Either may have critics in front, ``[N, ...]``."""
+    repeated = features.expand(*actions.shape[:-1], -1)
+    obs, goal = repeated.tensor_split([encoder.obs_dim], dim=-1)
     return torch.cat([obs, actions, goal], dim=-1)
 
 
