@@ -223,7 +223,7 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
     ) -> torch.Tensor:
         """The first critic's, of the actor's most likely action: ``[B, 1]``."""
         obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"](obs, self.best_guess(obs, goal), goal)[0]
+        return self.nets["critic"].first(obs, self.best_guess(obs, goal), goal)
 
     def get_state_action_value(
         self, obs_dict: Mapping[str, torch.Tensor], actions: torch.Tensor, goal_dict: Any = None
@@ -231,7 +231,7 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         """Of actions ``[B, A]``, the first critic's ``[B, 1]``."""
         obs = self.prepare_obs(self._with_time(obs_dict))
         goal = self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"](obs, self.to_device(actions)[:, None], goal)[0]
+        return self.nets["critic"].first(obs, self.to_device(actions)[:, None], goal)
 
     # -- logs and state ---------------------------------------------------------------------------
 
