@@ -124,10 +124,11 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
             None if mask is None else self.to_device(mask).flatten(1)[:, steps],
         )
         seen = map_leaves(lambda x: x[:, : self.num_frames], batch["obs"])
-        later = {
-            key: torch.cat([batch["obs"][key][:, n : n + now], x[:, n + now - 1 : n + now]], dim=1)
-            for key, x in batch["next_obs"].items()
-        }
+        later = map_leaves(lambda x: x[:, n + now - 1 : n + now], batch["next_obs"])
+        if now:
+            later = {
+                k: torch.cat([batch["obs"][k][:, n : n + now], x], dim=1) for k, x in later.items()
+            }
         return {
             "obs": self.prepare_obs(seen),
             "next_obs": self.prepare_obs(later),
