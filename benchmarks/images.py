@@ -28,7 +28,7 @@ import h5py
 import numpy as np
 import torch
 from measure import alternate, machine, markdown, ratio, timed
-from throughput import PEER, import_peer, install_peer
+from peers import ROBOMIMIC
 
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
@@ -67,7 +67,7 @@ def with_offrl(path: str) -> Any:
 
 
 def with_robomimic(path: str) -> Any:
-    import_peer()
+    ROBOMIMIC.make_importable()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         from robomimic.utils import obs_utils
         from robomimic.utils.dataset import SequenceDataset as Theirs
@@ -101,7 +101,7 @@ def in_a_process(load: Callable[[str], Any], path: str) -> tuple[float, float]:
 
 def _measure(load: Callable[[str], Any], path: str, connection: Any) -> None:
     if load is with_robomimic:
-        import_peer()
+        ROBOMIMIC.make_importable()
     started = time.perf_counter()
     next(load(path))
     seconds = time.perf_counter() - started
@@ -138,10 +138,10 @@ def main() -> None:
     args = parser.parse_args()
     loaders = {"nothing": nothing, "offrl": with_offrl}
     try:
-        install_peer()
-        loaders[PEER] = with_robomimic
+        ROBOMIMIC.install()
+        loaders[ROBOMIMIC.requirement] = with_robomimic
     except RuntimeError as error:
-        print(f"without {PEER}: {error}", file=sys.stderr)
+        print(f"without {ROBOMIMIC.requirement}: {error}", file=sys.stderr)
 
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "images.hdf5")

@@ -22,7 +22,7 @@ from unittest import mock
 
 import torch
 from measure import markdown
-from throughput import import_peer, install_peer
+from peers import ROBOMIMIC
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -338,8 +338,8 @@ class _TorchvisionResNet(nn.Module):
 
 
 def main() -> int:
-    install_peer()
-    import_peer()
+    ROBOMIMIC.install()
+    ROBOMIMIC.make_importable()
     if isinstance(sys.modules["torchvision"], mock.MagicMock):
         sys.modules["torchvision"].models.resnet18 = _TorchvisionResNet
     logging.disable(logging.WARNING)

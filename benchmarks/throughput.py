@@ -1,40 +1,35 @@
-"""Training speed: offrl, robomimic 0.3.0 and a bare loop train the same network on the same data.
+"""Training speed: offrl, other libraries and a bare loop train the same networks on the same data.
 
     python benchmarks/throughput.py [--policy mlp] [--repeats 7] [--steps 200] [--json out.json]
 
-The bare loop is what the arithmetic costs: the network, the data as one tensor on the device,
-random indices, a fused optimizer and nothing else. A second one multiplies with offrl's layers, so
+The bare loop is what the arithmetic costs: the networks, the data as tensors on the device, random
+indices, fused optimizers and nothing else. For BC a second one multiplies with offrl's layers, so
 that what remains is offrl's overhead. All take turns in one run, and a figure is the median over
 the turns of the ratio within a turn: the machine's noise meets all of them. Fetching data and
-averaging logs count. robomimic is installed into a folder of its own, without dependencies, and
-runs in a process of its own. The second table is the time to read the data set.
+averaging logs count. robomimic and d3rlpy are installed into folders of their own, without
+dependencies, and run in processes of their own. The second table is the time to read the data set.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass
-from importlib import import_module
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest.mock import MagicMock
 
 import h5py
 import numpy as np
 import torch
 from bare import BareGMM, BareMLP, BareRNN, BareTransformer, BareVAE
+from bare_rl import STEPS, Transitions
 from measure import alternate, machine, markdown, ratio, timed
+from peers import D3RLPY, ROBOMIMIC, MakeEpoch, Peer, d3rlpy_epoch, peer_loop, robomimic_epoch
 from torch import nn
 
 from offrl import config_factory
@@ -45,18 +40,7 @@ from offrl.models.linear import Linear
 from offrl.training import Trainer
 from offrl.tree import merge
 
-PEER = "robomimic==0.3.0"
-PEER_FOLDER = Path(__file__).parent / ".peers" / PEER.replace("==", "-")
-# What robomimic imports but does not use when it trains an MLP on a file.
-PEER_UNUSED = (
-    "torchvision",
-    "torchvision.transforms",
-    "torchvision.transforms.functional",
-    "imageio",
-    "matplotlib",
-    "matplotlib.pyplot",
-    "termcolor",
-)
+EPOCHS: dict[Peer, MakeEpoch] = {ROBOMIMIC: robomimic_epoch, D3RLPY: d3rlpy_epoch}
 
 
 @dataclass
@@ -64,10 +48,11 @@ class Policy:
     """What is trained: by offrl's and robomimic's config keys, and by hand."""
 
     title: str
-    bare: type[nn.Module] | None
+    bare: type[nn.Module] | None  # BC's; of other algorithms by their names
     algo: dict[str, Any]
     train: dict[str, Any]
     algo_name: str = "bc"
+    peers: tuple[Peer, ...] = (ROBOMIMIC,)
 
 
 GMM = {"actor_layer_dims": [], "gmm": {"enabled": True}}
@@ -88,12 +73,20 @@ POLICIES = {
         GMM | {"transformer": {"enabled": True}},
         {"frame_stack": 10},
     ),
-} | {
-    name: Policy(
-        f"{name} (256, 256)", None, SMALL, {"batch_size": 256, "hdf5_normalize_obs": False}, name
-    )
-    for name in ("iql", "bcq", "cql", "td3_bc")
 }
+OFFLINE_RL: dict[str, tuple[Peer, ...]] = {
+    "iql": (ROBOMIMIC, D3RLPY),
+    "awac": (D3RLPY,),
+    "td3_bc": (ROBOMIMIC, D3RLPY),
+    "rebrac": (D3RLPY,),
+    "cql": (ROBOMIMIC, D3RLPY),
+    "bcq": (ROBOMIMIC,),
+    "sac_n": (),
+    "edac": (),
+}
+for _name, _peers in OFFLINE_RL.items():
+    _train = {"batch_size": 256, "hdf5_normalize_obs": False}
+    POLICIES[_name] = Policy(f"{_name} (256, 256)", None, SMALL, _train, _name, _peers)
 
 
 def make_config(steps: int, policy: Policy, data: str) -> Config:
@@ -140,6 +133,27 @@ def bare_loop(trainer: Trainer, policy: Policy, linear: type[nn.Linear]) -> Call
     return timed(train)
 
 
+def bare_rl_loop(trainer: Trainer) -> Callable[[], float]:
+    """The trainer's transitions, on the CPU."""
+    config, dataset = trainer.config, trainer.dataset
+    everything = dataset.get_batch(torch.arange(len(dataset)))
+    obs, next_obs = (
+        torch.cat([everything[group][key][:, 0] for key in dataset.obs_keys], dim=-1)
+        for group in ("obs", "next_obs")
+    )
+    actions = everything["actions"]
+    rewards, dones = (everything[key].flatten(1)[:, 0].float() for key in ("rewards", "dones"))
+    data = Transitions(obs, actions[:, 0], rewards, dones, next_obs, actions[:, -1])
+    step = STEPS[config.algo_name](obs.shape[-1], actions.shape[-1])
+
+    def train() -> None:
+        for _ in range(config.experiment.epoch_every_n_steps or 0):
+            indices = torch.randint(len(obs), (config.train.batch_size,))
+            step(Transitions(*(tensor[indices] for tensor in data)))
+
+    return timed(train)
+
+
 def with_next_obs(folder: str) -> str:
     """The shipped data with ``next_obs``, which robomimic needs, in a copy."""
     path = Path(folder) / "low_dim.hdf5"
@@ -150,119 +164,6 @@ def with_next_obs(folder: str) -> str:
                 rows = dataset[()]
                 demo[f"next_obs/{key}"] = np.concatenate([rows[1:], rows[-1:]])
     return str(path)
-
-
-def robomimic_loop(steps: int, policy: Policy, data: str) -> Callable[[], float]:
-    """robomimic in a process of its own; ``RuntimeError`` says why there is none."""
-    install_peer()
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=serve_robomimic,
-        args=(theirs, steps, policy, data, torch.get_num_threads()),
-        daemon=True,
-    )
-    process.start()
-    theirs.close()
-
-    def train() -> float:
-        ours.send("train")
-        return ours.recv()
-
-    try:
-        ours.recv()  # it is ready
-    except EOFError:
-        raise RuntimeError("it does not start here, see above") from None
-    return train
-
-
-def install_peer() -> None:
-    if (PEER_FOLDER / "robomimic").is_dir():
-        return
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--target",
-            str(PEER_FOLDER),
-            PEER,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
-        raise RuntimeError(f"it cannot be installed ({reason})")
-
-
-def import_peer() -> None:
-    """Make robomimic importable in this process."""
-    sys.path.insert(0, str(PEER_FOLDER))
-    for name in PEER_UNUSED:
-        try:
-            import_module(name)
-        except ImportError:
-            sys.modules[name] = MagicMock()
-
-
-def serve_robomimic(
-    connection: Connection, steps: int, policy: Policy, data: str, num_threads: int
-) -> None:
-    """The other process: ``robomimic/scripts/train.py`` up to its ``run_epoch``, on request."""
-    import_peer()
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        run_epoch = robomimic_epoch(make_config(steps, policy, data), policy)
-        torch.set_num_threads(num_threads)
-        connection.send("ready")
-        try:
-            while connection.recv():
-                connection.send(timed(run_epoch)())
-        except (EOFError, KeyboardInterrupt):
-            return
-
-
-def robomimic_epoch(config: Config, policy: Policy) -> Callable[[], object]:
-    from robomimic.algo import algo_factory
-    from robomimic.config import config_factory
-    from robomimic.utils import file_utils, obs_utils, torch_utils, train_utils
-
-    theirs = config_factory(policy.algo_name)
-    with theirs.values_unlocked():
-        theirs.train.hdf5_normalize_obs = False
-        theirs.observation.modalities.obs.low_dim = list(config.observation.modalities.obs.low_dim)
-        theirs.train.data = str(find_file(config.train.data[0].path))
-        theirs.train.hdf5_filter_key = config.train.hdf5_filter_key
-        theirs.train.hdf5_cache_mode = "all"
-        theirs.train.batch_size = config.train.batch_size
-        theirs.train.update(policy.train)
-        for name, value in policy.algo.items():
-            if isinstance(value, dict):
-                theirs.algo[name].update(value)
-            else:
-                theirs.algo[name] = value
-    obs_utils.initialize_obs_utils_with_config(theirs)
-    shapes = file_utils.get_shape_metadata_from_dataset(
-        dataset_path=theirs.train.data, all_obs_keys=theirs.all_obs_keys
-    )
-    model = algo_factory(
-        algo_name=policy.algo_name,
-        config=theirs,
-        obs_key_shapes=shapes["all_shapes"],
-        ac_dim=shapes["ac_dim"],
-        device=torch_utils.get_torch_device(try_to_use_cuda=theirs.train.cuda),
-    )
-    dataset, _ = train_utils.load_data_for_training(theirs, obs_keys=shapes["all_obs_keys"])
-    loader = torch.utils.data.DataLoader(
-        dataset, batch_size=theirs.train.batch_size, shuffle=True, num_workers=0, drop_last=True
-    )
-    steps = config.experiment.epoch_every_n_steps
-    return lambda: train_utils.run_epoch(model, loader, epoch=1, num_steps=steps)
 
 
 # -- reading the data set -------------------------------------------------------------------------
@@ -305,10 +206,15 @@ def main() -> None:
         if policy.bare:
             contestants["bare loop"] = bare_loop(trainer, policy, nn.Linear)
             contestants["bare loop, offrl's layers"] = bare_loop(trainer, policy, Linear)
-        try:
-            contestants[PEER] = robomimic_loop(args.steps, policy, data)
-        except RuntimeError as error:
-            print(f"without {PEER}: {error}", file=sys.stderr)
+        else:
+            contestants["bare loop"] = bare_rl_loop(trainer)
+        for peer in policy.peers:
+            try:
+                contestants[peer.requirement] = peer_loop(
+                    peer, EPOCHS[peer], trainer.config, policy.algo, policy.train
+                )
+            except RuntimeError as error:
+                print(f"without {peer.requirement}: {error}", file=sys.stderr)
         train = alternate(contestants, args.repeats)
         load = load_times(trainer, args.repeats)
 
@@ -331,6 +237,7 @@ def report(
         [
             f"{policy.title}, batch {trainer.config.train.batch_size}",
             "ms per step",
+            "steps per s",
             "offrl's time / this",
             "offrl's rate / this",
         ],
@@ -338,6 +245,7 @@ def report(
             [
                 name,
                 f"{1000 * median(seconds) / steps:.2f}",
+                f"{steps / median(seconds):.0f}",
                 f"{ratio(ours, seconds):.2f}",
                 f"{ratio(seconds, ours):.2f}",
             ]

@@ -76,7 +76,8 @@ def weights_from_robomimic(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights of ``critic.0``, ``critic.1``, ... as those of one ensemble; encoders apart."""
+    """The weights of ``critic.0``, ``critic.1``, ... as those of one ensemble, whose matrices are
+    transposed; encoders apart."""
     stacked: dict[str, Any] = {}
     members: dict[str, dict[int, Any]] = {}
     for name, value in weights.items():
@@ -92,7 +93,7 @@ def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
         import torch
 
         for name, values in members.items():
-            stacked[name] = torch.stack([values[i] for i in sorted(values)])
+            stacked[name] = torch.stack([values[i].t() for i in sorted(values)])
     return stacked
 
 
@@ -106,7 +107,7 @@ def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
         yield f"{top}.{i}.encoder.{rest}", value
     else:
         for number, member in enumerate(value):
-            yield f"{top}.{number}.{rest}", member
+            yield f"{top}.{number}.{rest}", member.t()
 
 
 def weights_to_robomimic(nets: Any) -> dict[str, Any]:

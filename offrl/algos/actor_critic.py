@@ -126,10 +126,11 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
             None if mask is None else self.to_device(mask).flatten(1)[:, steps],
         )
         seen = map_leaves(lambda x: x[:, : self.num_frames], batch["obs"])
-        later = {
-            key: torch.cat([batch["obs"][key][:, n : n + now], x[:, n + now - 1 : n + now]], dim=1)
-            for key, x in batch["next_obs"].items()
-        }
+        later = map_leaves(lambda x: x[:, n + now - 1 : n + now], batch["next_obs"])
+        if now:
+            later = {
+                k: torch.cat([batch["obs"][k][:, n : n + now], x], dim=1) for k, x in later.items()
+            }
         return {
             "obs": self.prepare_obs(seen),
             "next_obs": self.prepare_obs(later),
@@ -231,7 +232,7 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
     ) -> torch.Tensor:
         """The first critic's, of the actor's most likely action: ``[B, 1]``."""
         obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"](obs, self.best_guess(obs, goal), goal)[0]
+        return self.nets["critic"].first(obs, self.best_guess(obs, goal), goal)
 
     def get_state_action_value(
         self, obs_dict: Mapping[str, torch.Tensor], actions: torch.Tensor, goal_dict: Any = None
@@ -239,7 +240,7 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         """Of actions ``[B, A]``, the first critic's ``[B, 1]``."""
         obs = self.prepare_obs(self._with_time(obs_dict))
         goal = self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"](obs, self.to_device(actions)[:, None], goal)[0]
+        return self.nets["critic"].first(obs, self.to_device(actions)[:, None], goal)
 
     # -- logs and state ---------------------------------------------------------------------------
 

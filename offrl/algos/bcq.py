@@ -169,7 +169,7 @@ class BCQ(ActorCritic):
             proposals = self._sample(obs, goal, 1)
         with torch.set_grad_enabled(trains):
             perturbed = self.nets["actor"](obs, proposals, goal)
-            loss = -self.nets["critic"](obs, perturbed, goal)[0].mean()
+            loss = -self.nets["critic"].first(obs, perturbed, goal).mean()
         info = {"Actor/Loss": loss.detach(), "loss": loss.detach()}
         return info | ({"Actor/Grad_Norms": self.optimize("actor", loss)} if trains else {})
 
@@ -213,7 +213,7 @@ class BCQ(ActorCritic):
         obs, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
         num = self.algo_config.critic.num_action_samples_rollout
         proposals = self._propose(obs, goal, num, "actor", generators)
-        value, best = self.nets["critic"](obs, proposals, goal)[0].max(1, keepdim=True)
+        value, best = self.nets["critic"].first(obs, proposals, goal).max(1, keepdim=True)
         return value, proposals.take_along_dim(best[..., None], dim=1)[:, 0]
 
     def act(

@@ -100,7 +100,8 @@ class PLAS(ActorCritic):
             target = batch["rewards"] + batch["discounts"] * self.pessimistic(q)
         with torch.set_grad_enabled(trains):
             q_losses = self.critic_losses(batch, target)
-            actor_loss = -nets["critic"](obs, self._decode("actor", obs, goal), goal)[0].mean()
+            policy = self._decode("actor", obs, goal)
+            actor_loss = -nets["critic"].first(obs, policy, goal).mean()
 
         info = self.critic_info(batch, q_losses)
         if not validate:

@@ -89,7 +89,7 @@ class TD3BC(ActorCritic):
         trains_actor &= self.num_updates % config.actor.update_freq == 0
         with torch.set_grad_enabled(trains_actor):
             policy = nets["actor"](obs, goal)[0].mode()
-            q = nets["critic"](obs, policy, goal)[0]
+            q = nets["critic"].first(obs, policy, goal)
             value = q.mean() / q.detach().abs().mean()
             actor_loss = self._cloning(policy, actions) - config.alpha * value
         if trains_actor:

@@ -19,19 +19,24 @@ Obs = Mapping[str, Tensor]
 
 
 class EnsembleLinear(nn.Module):
-    """``N`` linear layers in one product: weights ``[N, O, I]``, biases ``[N, O]``."""
+    """``N`` linear layers in one product: weights ``[N, I, O]``, biases ``[N, O]``.
+
+    Weights lie in memory as the product's gradient does: it need not be copied.
+    """
 
     def __init__(self, num_members: int, input_dim: int, output_dim: int):
         super().__init__()
         members = [nn.Linear(input_dim, output_dim) for _ in range(num_members)]
-        self.weight = nn.Parameter(torch.stack([member.weight.detach() for member in members]))
+        self.weight = nn.Parameter(torch.stack([member.weight.detach().t() for member in members]))
         self.bias = nn.Parameter(torch.stack([member.bias.detach() for member in members]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``."""
+        """Rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``; or those of the
+        first members, if there are fewer."""
         if x.ndim == 2:
             x = x.expand(len(self.weight), -1, -1)
-        return torch.baddbmm(self.bias[:, None], x, self.weight.transpose(1, 2))
+        bias, weight = first_members((self.bias, self.weight), len(x))
+        return torch.baddbmm(bias[:, None], x, weight)
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -44,7 +49,13 @@ class EnsembleLayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         normal = F.layer_norm(x, x.shape[-1:])
-        return torch.addcmul(self.bias[:, None], normal, self.weight[:, None])
+        bias, weight = first_members((self.bias, self.weight), len(x))
+        return torch.addcmul(bias[:, None], normal, weight[:, None])
+
+
+def first_members(parameters: Sequence[Tensor], num: int) -> list[Tensor]:
+    # A slice of all would cost a copy of their gradients.
+    return [p if num == len(p) else p[:num] for p in parameters]
 
 
 class Ensemble(nn.Module):
@@ -104,23 +115,27 @@ class Critics(nn.Module):
     def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """Values ``[N, B, K]`` of ``K`` actions in each state, ``[B, K, A]``; or of such for each
         critic, ``[N, B, K, A]``."""
-        return bounded(self.outputs(obs, actions, goal).squeeze(-1), self.value_bounds)
+        return self._values(self.outputs(obs, actions, goal))
+
+    def first(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        """The first critic's values alone, ``[B, K]``, at the cost of one."""
+        features = self.encoders[0](obs, goal)[None]
+        return self._values(self._outputs(features, actions))[0]
 
     def outputs(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """What the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
         features = [encoder(obs, goal) for encoder in self.encoders]
-        if len(features) == 1 and actions.ndim == 3:
-            rows = with_actions(features[0], actions, self.encoders[0]).flatten(0, 1)
-        else:
-            sets = actions.expand(self.num_critics, -1, -1, -1)
-            features = features * (self.num_critics // len(features))
-            rows = torch.stack(
-                [
-                    with_actions(f, a, self.encoders[0]).flatten(0, 1)
-                    for f, a in zip(features, sets, strict=True)
-                ]
-            )
+        shared = len(features) == 1
+        return self._outputs(features[0] if shared else torch.stack(features), actions)
+
+    def _outputs(self, features: Tensor, actions: Tensor) -> Tensor:
+        if features.ndim > actions.ndim:
+            actions = actions.expand(len(features), -1, -1, -1)
+        rows = with_actions(features, actions, self.encoders[0]).flatten(-3, -2)
         return self.head[self.OUTPUT](self.trunk(rows)).unflatten(1, actions.shape[-3:-1])
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        return bounded(outputs.squeeze(-1), self.value_bounds)
 
     def clip_gradients(self, limit: float | None) -> Tensor:
         """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
@@ -158,9 +173,9 @@ class DistributionalCritics(Critics):
         atoms = torch.linspace(*self.value_bounds, self.head[self.OUTPUT].bias.shape[-1])
         self.register_buffer("atoms", atoms, persistent=False)
 
-    def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """Expected returns ``[N, B, K]``."""
-        return (self.probabilities(obs, actions, goal) * self.atoms).sum(-1)
+    def _values(self, outputs: Tensor) -> Tensor:
+        """Expected returns."""
+        return (outputs.softmax(-1) * self.atoms).sum(-1)
 
     def probabilities(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """``[N, B, K, atoms]``"""
@@ -190,6 +205,9 @@ class DiscreteCritics(Critics):
     def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """Of ``K`` one-hot actions in each state, ``[B, K, A]``: ``[N, B, K]``."""
         return (self.values(obs, goal)[:, :, None] * actions).sum(-1)
+
+    def first(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        return self(obs, actions, goal)[0]
 
 
 class StateValue(nn.Module):
@@ -233,9 +251,10 @@ class PerturbationActor(nn.Module):
 
 
 def with_actions(features: Tensor, actions: Tensor, encoder: Encoder) -> Tensor:
-    """Features of a state ``[B, 1, F]`` beside those of each action, between observations and
-    goals: ``[B, K, F + A]``."""
-    obs, goal = features.expand(-1, actions.shape[1], -1).tensor_split([encoder.obs_dim], dim=-1)
+    """Features of a state ``[B, 1, F]`` beside those of each action ``[B, K, A]``, between
+    observations and goals: ``[B, K, F + A]``. Either may have critics in front, ``[N, ...]``."""
+    repeated = features.expand(*actions.shape[:-1], -1)
+    obs, goal = repeated.tensor_split([encoder.obs_dim], dim=-1)
     return torch.cat([obs, actions, goal], dim=-1)
 
 
