@@ -1,4 +1,4 @@
-"""What each offline algorithm reaches on data of mixed quality: fills the tables in docs/results.md.
+"""What each algorithm reaches on data of mixed quality: fills the tables in docs/results.md.
 
     python benchmarks/results.py [--jobs 2] [--only lift-iql ...]
 
@@ -15,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +44,12 @@ CLONING = {"train.batch_size": 256, "algo.actor_layer_dims": [256, 256]}
 
 @dataclass(frozen=True)
 class Task:
-    """``collect`` are arguments of ``offrl collect``, for data that does not ship."""
+    """``top_share`` is about how much of the data succeeds; ``collect`` are arguments of ``offrl
+    collect``, for data that does not ship."""
 
     title: str
     data: Path
+    top_share: float
     settings: dict[str, Any]
     seeds: dict[str, int]  # how many, of those algorithms that get more than one
     collect: tuple[str, ...] = ()
@@ -56,19 +57,23 @@ class Task:
 
 SEVERAL = dict.fromkeys(("bc", "filtered_bc", "iql", "cql", "td3_bc", "awac", "rebrac"), 3)
 TASKS = {
-    "lift": Task("Lift", ROOT / "datasets" / "lift" / "mixed.hdf5", {}, {}),
+    "lift": Task("Lift", ROOT / "datasets" / "lift" / "mixed.hdf5", 0.1, {}, {}),
     "metaworld": Task(
         "Meta-World push-v3",
         FOLDER / "metaworld.hdf5",
+        0.35,
         {"observation.modalities.obs.low_dim": ["flat"]},
         SEVERAL,
-        ("--env", "push-v3", "--type", "metaworld"),
+        (
+            *("--type", "metaworld", "--env", "push-v3", "--n", "150", "--horizon", str(HORIZON)),
+            *("--noise", "0.3", "0.6", "1.2", "--keep-failures"),
+        ),
     ),
 }
 # What is said of an algorithm, its config, and what is different from that.
 ALGORITHMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bc": ("BC", "bc", CLONING),
-    "filtered_bc": ("BC, the best fifth", "bc", CLONING),
+    "filtered_bc": ("filtered BC", "bc", CLONING),
     "bcq": ("BCQ", "bcq", {}),
     "plas": ("PLAS", "plas", {}),
     "cql": ("CQL", "cql", {}),
@@ -83,6 +88,9 @@ ALGORITHMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "crr": ("CRR", "crr", {}),
     "dt": ("Decision Transformer", "dt", {}),
 }
+
+
+CLONES = ("bc", "filtered_bc")
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class Job:
             return earlier[-1]
         data = {"path": str(task.data)}
         if self.algorithm == "filtered_bc":
-            data["top_share"] = 0.2
+            data["top_share"] = task.top_share
         settings = COMMON | task.settings | changes | {"train.data": [data]}
         sets = [part for k, v in settings.items() for part in ("--set", f"{k}={json.dumps(v)}")]
         output = ("--output", str(runs.parent), "--name", self.name, "--seed", str(self.seed))
@@ -149,13 +157,16 @@ class Job:
             )
 
 
-def jobs(only: list[str]) -> Iterator[Job]:
-    for task, settings in TASKS.items():
-        for algorithm in ALGORITHMS:
-            for seed in range(1, 1 + settings.seeds.get(algorithm, 1)):
-                job = Job(task, algorithm, seed)
-                if not only or any(part in job.name for part in only):
-                    yield job
+def jobs(only: list[str]) -> list[Job]:
+    """The first seeds come first, tasks in turn."""
+    everything = [
+        Job(task, algorithm, seed)
+        for seed in range(1, 1 + max(SEVERAL.values()))
+        for algorithm in ALGORITHMS
+        for task, settings in TASKS.items()
+        if seed <= settings.seeds.get(algorithm, 1)
+    ]
+    return [job for job in everything if not only or any(part in job.name for part in only)]
 
 
 def collect() -> None:
@@ -209,8 +220,7 @@ def draw() -> None:
     for axis, task in zip(axes, TASKS, strict=True):
         rates = {k: pooled(a, "last") for k, a in answers_of(task).items()}
         for place, (algorithm, (rate, low, high, _)) in enumerate(reversed(rates.items())):
-            colour = "tab:grey" if "bc" in algorithm.split("_")[-2:] and "td3" not in algorithm else "tab:blue"
-            axis.barh(place, rate, color=colour)
+            axis.barh(place, rate, color="tab:grey" if algorithm in CLONES else "tab:blue")
             axis.plot([low, high], [place, place], color="black", linewidth=1)
         axis.set_yticks(range(len(rates)), [ALGORITHMS[a][0] for a in reversed(rates)])
         axis.set(xlim=(0, 1), xlabel="success rate", title=TASKS[task].title)
