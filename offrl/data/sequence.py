@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -19,7 +17,9 @@ from offrl.data.actions import encode_actions
 from offrl.data.computed import COMPUTED, transformed
 from offrl.data.demos import Demos
 from offrl.data.files import open_demos
+from offrl.data.sources import OpenSources
 from offrl.data.statistics import Statistics, obs_statistics
+from offrl.data.windows import Windows
 from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 
@@ -29,17 +29,6 @@ log = logging.getLogger(__name__)
 @cache
 def _say_once(message: str) -> None:
     log.info(message)
-
-
-@dataclass
-class Source:
-    """One of the files: its demonstrations, and what environment they were recorded in."""
-
-    path: str
-    demos: list[str]
-    lengths: np.ndarray
-    env_args: dict[str, Any] | None
-    num_windows: int = 0
 
 
 class SequenceDataset(Dataset):
@@ -121,42 +110,36 @@ class SequenceDataset(Dataset):
         # Of streamed keys; each process opens them for itself, where they are used.
         self._open_files: dict[tuple[int, int], Demos] = {}
 
-        with ExitStack() as stack:
-            files = [stack.enter_context(open_demos(p, hdf5_use_swmr)) for p in paths]
-            filters = _one_for_each(filter_by_attribute, paths)
-            limits = _one_for_each(demo_limit, paths)
-            shares = _one_for_each(top_share, paths)
-            self.sources = []
-            for file, filter_key, limit, share in zip(files, filters, limits, shares, strict=True):
-                demos = file.demos(filter_key, limit)
-                demos = demos if share is None else file.best(demos, share)
-                lengths = file.lengths(demos, self.action_keys[0])
-                self.sources.append(Source(str(file.path), demos, lengths, file.env_args))
+        choice = (filter_by_attribute, demo_limit, top_share)
+        with OpenSources(paths, *choice, self.action_keys[0], hdf5_use_swmr) as files:
+            self.sources = files.sources
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.lengths = np.concatenate([source.lengths for source in self.sources])
             self._constants = _stack_constants(constants or [{}] * len(paths))
-            self._index_windows(self.lengths - self._without_end(files))
+            self._make_windows(self.lengths - self._without_end(files))
             self._load(files)
 
     # -- construction -----------------------------------------------------------------------------
 
-    def _index_windows(self, lengths: np.ndarray) -> None:
-        """For each window: the row of its current step, and the first and last of its demo, of
-        which it may see ``lengths`` steps."""
-        skipped_start = 0 if self.pad_frame_stack else self.n_frame_stack - 1
-        skipped_end = 0 if self.pad_seq_length else self.seq_length - 1
-        counts = lengths - skipped_start - skipped_end
-        if self.pad_seq_length:
-            counts = np.where(lengths > skipped_start, np.maximum(counts, 1), counts)
-        counts[lengths == 0] = 0
+    def _make_windows(self, seen: np.ndarray) -> None:
+        """Windows over the first ``seen`` steps of each demonstration."""
+        self._windows = Windows(
+            self.lengths,
+            seen,
+            self.n_frame_stack,
+            self.seq_length,
+            self.pad_frame_stack,
+            self.pad_seq_length,
+        )
+        counts = self._windows.counts
         short = int(np.argmin(self.lengths))
         if self.lengths[short] < 1:
             raise ValueError(
                 f"{self.hdf5_path}: {self.demos[short]} has no steps; leave it out with a filter "
                 "key, or delete it"
             )
-        if (counts[lengths > 0] < 1).any() or not counts.any():
+        if (counts[seen > 0] < 1).any() or not counts.any():
             raise ValueError(
                 f"{self.hdf5_path}: {self.demos[short]} has {self.lengths[short]} steps, too few "
                 f"for windows of frame_stack {self.n_frame_stack} and seq_length {self.seq_length} "
@@ -166,30 +149,20 @@ class SequenceDataset(Dataset):
         self._first_demo = first_demo[:-1]
         for source, start, stop in zip(self.sources, first_demo, first_demo[1:], strict=False):
             source.num_windows = int(counts[start:stop].sum())
-        ends = np.cumsum(self.lengths)
-        begins = ends - self.lengths
-        first_window = np.cumsum(counts) - counts
-        self._demo_begins = begins
-        self._file_begins = torch.from_numpy(begins[self._first_demo])
-        within_demo = np.arange(counts.sum()) - np.repeat(first_window, counts)
-        self._start = torch.from_numpy(np.repeat(begins, counts) + skipped_start + within_demo)
-        self._begin = torch.from_numpy(np.repeat(begins, counts))
-        self._last = torch.from_numpy(np.repeat(begins + lengths - 1, counts))
-        self._end = torch.from_numpy(np.repeat(ends - 1, counts))
-        self._goal_shift = skipped_end
-        self._offsets = torch.arange(1 - self.n_frame_stack, self.seq_length)
+        self._demo_begins = np.cumsum(self.lengths) - self.lengths
+        self._file_begins = torch.from_numpy(self._demo_begins[self._first_demo])
 
-    def _load(self, files: Sequence[Demos]) -> None:
+    def _load(self, files: OpenSources) -> None:
         self._arrays: dict[str, Tensor] = {}
         self._streamed: set[str] = set()
         stored = [key for key in self.obs_keys if key not in self._constants]
         # A number per step is a vector of one.
-        self.obs_shapes = {k: self._shape(files, f"obs/{k}") or (1,) for k in stored}
+        self.obs_shapes = {k: files.shape(f"obs/{k}") or (1,) for k in stored}
         self.obs_shapes |= {k: tuple(values.shape[1:]) for k, values in self._constants.items()}
         self._obs_stats: dict[str, Statistics] = {}
 
         wants_next = self.load_next_obs or self.goal_mode is not None
-        has_next = [key for key in stored if self._is_in_all(files, f"next_obs/{key}")]
+        has_next = [key for key in stored if files.have(f"next_obs/{key}")]
         self._derived = {key for key in stored if wants_next and key not in has_next}
         if self._derived:
             _say_once(
@@ -203,20 +176,19 @@ class SequenceDataset(Dataset):
             for group in groups:
                 path = f"{group}/{key}"
                 if cached:
-                    self._arrays[path] = torch.from_numpy(self._read(files, path))
+                    self._arrays[path] = torch.from_numpy(files.read(path))
                 else:
-                    for file, source in zip(files, self.sources, strict=True):
-                        file.check(source.demos, path, source.lengths)
+                    files.check(path)
                     self._streamed.add(path)
             if self.hdf5_normalize_obs and is_vector and key != LANGUAGE:
                 path = f"obs/{key}"
-                rows = self._arrays[path].numpy() if cached else self._read(files, path)
+                rows = self._arrays[path].numpy() if cached else files.read(path)
                 self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
 
         for key in [key for key in self.dataset_keys if key not in COMPUTED]:
-            if key in self.action_keys or self._is_in_all(files, key):
-                self._shape(files, key)
-                self._arrays[key] = torch.from_numpy(self._read(files, key))
+            if key in self.action_keys or files.have(key):
+                files.shape(key)
+                self._arrays[key] = torch.from_numpy(files.read(key))
             else:
                 self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
         self._compute()
@@ -234,40 +206,20 @@ class SequenceDataset(Dataset):
             values = COMPUTED[key](rewards, self.lengths, self._discount)
             self._arrays[key] = torch.from_numpy(values)
 
-    def _without_end(self, files: Sequence[Demos]) -> np.ndarray:
+    def _without_end(self, files: OpenSources) -> np.ndarray:
         """Of each demonstration, 1 if it stops without having terminated and the file has no
         ``next_obs``: its last step is then only what follows the one before, else 0."""
         keys = [f"next_obs/{key}" for key in self.obs_keys if key not in self._constants]
-        has_next = all(self._is_in_all(files, key) for key in keys)
-        if has_next or not self.load_next_obs or not self._is_in_all(files, "dones"):
+        has_next = all(files.have(key) for key in keys)
+        if has_next or not self.load_next_obs or not files.have("dones"):
             return np.zeros_like(self.lengths)
-        dones = self._read(files, "dones").reshape(-1)[np.cumsum(self.lengths) - 1]
+        dones = files.read("dones").reshape(-1)[np.cumsum(self.lengths) - 1]
         return (dones == 0).astype(self.lengths.dtype)
 
-    def _read(self, files: Sequence[Demos], path: str) -> np.ndarray:
-        """``[sum(lengths), ...]`` of all files."""
-        parts = [f.read(s.demos, path, s.lengths) for f, s in zip(files, self.sources, strict=True)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _shape(self, files: Sequence[Demos], path: str) -> tuple[int, ...]:
-        """Shape of one step; ``ValueError`` if the files do not agree on it."""
-        shapes = [f.shape(s.demos[0], path) for f, s in zip(files, self.sources, strict=True)]
-        for source, shape in zip(self.sources, shapes, strict=True):
-            if shape != shapes[0]:
-                raise ValueError(
-                    f"{path} has shape {list(shapes[0])} in {self.sources[0].path}, but "
-                    f"{list(shape)} in {source.path}; train on files that agree"
-                )
-        return shapes[0]
-
-    def _is_in_all(self, files: Sequence[Demos], key: str) -> bool:
-        return all(f.has(s.demos[0], key) for f, s in zip(files, self.sources, strict=True))
-
-    def _join_actions(self, files: Sequence[Demos]) -> None:
-        first = [(file, source.demos[0]) for file, source in zip(files, self.sources, strict=True)]
+    def _join_actions(self, files: OpenSources) -> None:
         parts, self._action_stats = encode_actions(
             {key: self._arrays[key].numpy() for key in self.action_keys},
-            [k for k in self.action_keys if any(f.holds_integers(demo, k) for f, demo in first)],
+            [key for key in self.action_keys if files.hold_integers(key)],
             self.action_config,
             self._given_action_stats,
             self._place,
@@ -279,7 +231,7 @@ class SequenceDataset(Dataset):
     # -- what it holds ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._start)
+        return len(self._windows)
 
     @property
     def n_demos(self) -> int:
@@ -298,7 +250,7 @@ class SequenceDataset(Dataset):
     @property
     def device(self) -> torch.device:
         """Where the cached arrays, and so the batches, are."""
-        return self._start.device
+        return self._windows.device
 
     @property
     def is_streamed(self) -> bool:
@@ -331,35 +283,32 @@ class SequenceDataset(Dataset):
         """Move the cached arrays, so that batches are gathered where they are used."""
         self._arrays = {k: a.to(device) for k, a in self._arrays.items()}
         self._constants = {k: values.to(device) for k, values in self._constants.items()}
-        for name in ("_start", "_begin", "_last", "_end", "_offsets", "_file_begins"):
-            setattr(self, name, getattr(self, name).to(device))
+        self._file_begins = self._file_begins.to(device)
+        self._windows.to(device)
         return self
 
     # -- windows ----------------------------------------------------------------------------------
 
     def get_batch(self, indices: Tensor) -> dict[str, Any]:
         """Windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
-        steps = self._start[indices][:, None]
-        begin = last = end = None
-        if self._reaches_ends:
-            steps = steps + self._offsets
-            begin, last = self._begin[indices][:, None], self._last[indices][:, None]
-            end = self._end[indices][:, None]
-        rows = steps if begin is None else torch.minimum(torch.maximum(steps, begin), last)
+        windows = self._windows
+        if windows.num_steps > 1 or self.get_pad_mask:
+            rows, mask = windows.rows(indices)
+        else:  # single steps are whole
+            rows, mask = windows.current(indices), None
 
         keys = dict.fromkeys((*self.dataset_keys, "actions"))
         batch: dict[str, Any] = {key: self._gather(key, rows) for key in keys}
-        batch["obs"] = self._gather_obs("obs", rows, end)
+        batch["obs"] = {key: self._gather(f"obs/{key}", rows) for key in self.obs_keys}
         if self.load_next_obs:
-            batch["next_obs"] = self._gather_obs("next_obs", rows, end)
+            batch["next_obs"] = self._gather_next(rows, indices)
         if self.goal_mode == "last":
-            goal = self._gather_obs("next_obs", last - self._goal_shift, end)
+            goal = self._gather_next(windows.goal(indices), indices)
             batch["goal_obs"] = {k: v[:, 0] for k, v in goal.items()}
         if self.get_pad_mask:
-            mask = ((steps >= begin) & (steps <= last))[..., None]
-            batch["pad_mask"] = mask
+            batch["pad_mask"] = mask[..., None]
             for group in {"obs", "next_obs"} & batch.keys():
-                batch[group]["pad_mask"] = mask
+                batch[group]["pad_mask"] = batch["pad_mask"]
         return batch
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -368,18 +317,13 @@ class SequenceDataset(Dataset):
         batch = self.get_batch(torch.tensor([index % len(self)], device=self.device))
         return map_leaves(lambda x: x[0].cpu().numpy(), batch)
 
-    @property
-    def _reaches_ends(self) -> bool:
-        """Whether a batch depends on where demonstrations begin and end: single steps do not."""
-        return bool(len(self._offsets) > 1 or self.goal_mode or self.get_pad_mask or self._derived)
-
-    def _gather_obs(self, group: str, rows: Tensor, end: Tensor | None) -> dict[str, Tensor]:
-        derived = self._derived if group == "next_obs" else set()
-        later = torch.minimum(rows + 1, end) if derived and end is not None else rows
+    def _gather_next(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
+        """The observations after ``rows``: stored ones, or those one row later."""
+        later = self._windows.after(rows, indices) if self._derived else rows
         return {
             key: self._gather(f"obs/{key}", later)
-            if key in derived
-            else self._gather(f"{group}/{key}", rows)
+            if key in self._derived
+            else self._gather(f"next_obs/{key}", rows)
             for key in self.obs_keys
         }
 
@@ -427,11 +371,3 @@ class SequenceDataset(Dataset):
 def _stack_constants(constants: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
     """``{key: [files, ...]}``"""
     return {k: torch.from_numpy(np.stack([c[k] for c in constants])) for k in constants[0]}
-
-
-def _one_for_each(value: Any, paths: Sequence[Any]) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        if len(value) != len(paths):
-            raise ValueError(f"{len(value)} filter keys or demo limits for {len(paths)} files")
-        return list(value)
-    return [value] * len(paths)
