@@ -88,7 +88,7 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
 
     # -- batches ----------------------------------------------------------------------------------
 
-    def check_data(self, values: Callable[[str], torch.Tensor]) -> None:
+    def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
         rewards, name = values("rewards"), self.algo_config.ALGO_NAME
         if not rewards.any():
             raise ValueError(

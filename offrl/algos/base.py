@@ -108,9 +108,9 @@ class Algo:
         """The config of each network's optimizer."""
         return dict(self.algo_config.optim_params)
 
-    def check_data(self, values: Callable[[str], torch.Tensor]) -> None:
-        """``ValueError`` for data that nothing can be learned from; ``values`` gives all of a
-        dataset key. Called before training."""
+    def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
+        """Look at the data before training: ``ValueError`` if nothing can be learned from it.
+        ``values`` is the dataset's method."""
 
     # -- training ---------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class DT(PolicyAlgo):
             self.obs_spec, self.ac_dim, head, **options
         )
 
-    def check_data(self, values: Callable[..., torch.Tensor]) -> None:
+    def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
         if not values("rewards").any():
             raise ValueError(
                 "the rewards are all zero or missing, and dt tells demonstrations apart by "

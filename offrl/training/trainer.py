@@ -269,7 +269,7 @@ class Trainer:
         except ValueError as error:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
         try:
-            algo.check_data(self.dataset.values)
+            algo.inspect_data(self.dataset.values)
         except ValueError as error:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
         algo.set_statistics(

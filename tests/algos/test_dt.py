@@ -83,7 +83,7 @@ def test_a_return_is_had_for_the_asking(tmp_path, is_discrete):
         path, ["x"], ["actions"], keys, actions, seq_length=20, get_pad_mask=True
     )
     algo = make(["x"], data.obs_shapes, data.ac_dim, {"action_config": actions})
-    algo.check_data(data.values)
+    algo.inspect_data(data.values)
     assert algo.nets["policy"].target_return == 1 and algo.nets["policy"].return_scale == 1
     batches = iter(BatchLoader(data, batch_size=32, seed=0))
     for _ in range(200):
