@@ -104,10 +104,10 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         config = self.algo_config["critic"]
         if "value_bounds" in config and config["value_bounds"]:
             low, high = config["value_bounds"]
-            least, largest = (float(f(rewards)) for f in (torch.min, torch.max))
+            least, largest = (float(f(values("returns"))) for f in (torch.min, torch.max))
             if least < low or largest > high:
                 raise ValueError(
-                    f"algo.critic.value_bounds: [{low:g}, {high:g}], but single rewards of the "
+                    f"algo.critic.value_bounds: [{low:g}, {high:g}], but discounted returns of the "
                     f"data reach from {least:g} to {largest:g}; widen them"
                 )
 

@@ -191,20 +191,18 @@ class SequenceDataset(Dataset):
                 self._arrays[key] = torch.from_numpy(files.read(key))
             else:
                 self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
-        self._compute()
+        self._transform_rewards()
         self._join_actions(files)
 
-    def _compute(self) -> None:
-        if "rewards" not in self._arrays:
-            return
-        stored = self._arrays["rewards"]
-        rewards, self.reward_stats = transformed(
-            stored.numpy().reshape(-1), self.lengths, self._reward_config, self.reward_stats
-        )
-        self._arrays["rewards"] = torch.from_numpy(rewards).view(stored.shape)
+    def _transform_rewards(self) -> None:
+        if "rewards" in self._arrays:
+            stored = self._arrays["rewards"]
+            rewards, self.reward_stats = transformed(
+                stored.numpy().reshape(-1), self.lengths, self._reward_config, self.reward_stats
+            )
+            self._arrays["rewards"] = torch.from_numpy(rewards).view(stored.shape)
         for key in set(self.dataset_keys) & set(COMPUTED):
-            values = COMPUTED[key](rewards, self.lengths, self._discount)
-            self._arrays[key] = torch.from_numpy(values)
+            self._arrays[key] = self.values(key)
 
     def _without_end(self, files: OpenSources) -> np.ndarray:
         """Of each demonstration, 1 if it stops without having terminated and the file has no
@@ -267,8 +265,13 @@ class SequenceDataset(Dataset):
 
     def values(self, key: str, first: bool = False) -> Tensor:
         """All steps ``[sum(lengths), ...]`` of a dataset key, or the first of each demonstration;
-        zeros if the file has none."""
-        return self._arrays[key][self.first_rows] if first else self._arrays[key]
+        zeros if the file has none. One of ``COMPUTED`` need not be among ``dataset_keys``."""
+        rows = self._arrays.get(key)
+        if rows is None:
+            rewards = self._arrays["rewards"].cpu().numpy().reshape(-1)
+            computed = COMPUTED[key](rewards, self.lengths, self._discount)
+            rows = torch.from_numpy(computed).to(self.device)
+        return rows[self.first_rows] if first else rows
 
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
         """For each file, the value ``[...]`` of an observation that is in memory and the same at

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import trange
 
 from offrl.algos.base import ValueAlgo
 from offrl.algos.fqe import FQE
@@ -138,7 +139,7 @@ def fit_fqe(algo: Any, dataset: SequenceDataset, num_steps: int, seed: int) -> F
     fqe.obs_normalizer = algo.obs_normalizer
     policy = look_through(algo, dataset)["policy"]
     rows, following, _ = _transitions(dataset)
-    for _ in range(num_steps):
+    for _ in trange(num_steps, desc="fitted Q", unit="step", leave=False, disable=None):
         chosen = torch.randint(len(rows), (config.train.batch_size,)).to(rows.device)
         batch, after = (dataset.get_batch(x[chosen]) for x in (rows, following))
         batch |= {"next_obs": after["obs"], "next_actions": policy[following[chosen], None]}
