@@ -45,7 +45,7 @@ class DecisionTransformer(nn.Module):
             *(Block(embed_dim, num_heads, dropout, dropout, "relu") for _ in range(num_layers))
         )
         self.output_norm = nn.LayerNorm(embed_dim)
-        self.apply(initialize)
+        self.blocks.apply(initialize)
         self.head = HEADS[head](embed_dim, ac_dim)
         self.register_buffer("return_scale", torch.ones(()))
         self.register_buffer("target_return", torch.ones(()))
