@@ -97,6 +97,7 @@ def make_config(steps: int, policy: Policy, data: str) -> Config:
         "train": {"data": data} | policy.train,
     }
     config = config_factory(policy.algo_name, merge(content, overrides))
+    config.train.cuda = policy.bare is not None  # the contestants of offline RL use the CPU
     config.experiment.validate = False
     config.experiment.rollout.enabled = False
     config.experiment.epoch_every_n_steps = steps

@@ -9,7 +9,6 @@ A config knows no behaviour.
 from __future__ import annotations
 
 import difflib
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -17,9 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     create_model,
@@ -29,48 +25,8 @@ from pydantic import (
 
 from offrl.compat import upgrade_config
 from offrl.registry import ALGO_CONFIGS
+from offrl.section import Bounds, Count, FreeMap, KeyLists, Map, Section
 from offrl.tree import merge
-
-
-class Section(BaseModel):
-    """A part of a config: attribute access, ``in``, iteration over key names."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
-
-    def __contains__(self, key: str) -> bool:
-        return key in type(self).model_fields
-
-    def __getitem__(self, key: str) -> Any:
-        return getattr(self, key)
-
-    def keys(self) -> Iterator[str]:
-        return iter(type(self).model_fields)
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.model_dump()
-
-    def dump(self) -> str:
-        """The section as JSON text."""
-        return json.dumps(self.to_dict(), indent=4)
-
-
-class Map(dict):
-    """A free-form part of a config (``core_kwargs``, say): any keys, readable as attributes."""
-
-    def __getattr__(self, key: str) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            raise AttributeError(f"no key {key!r}; keys: {sorted(self)}") from None
-
-
-def _as_map(value: Any) -> Any:
-    return Map({k: _as_map(v) for k, v in value.items()}) if isinstance(value, dict) else value
-
-
-FreeMap = Annotated[dict[str, Any], AfterValidator(_as_map)]
-KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class LoggingConfig(Section):
@@ -183,7 +139,7 @@ class RewardsConfig(Section):
     """``scale * normalised(clipped(r)) + shift``, in training; offrl's own."""
 
     # Between the ends of `clip`, by the data's extremes, deviation or range of returns.
-    clip: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    clip: Bounds | None = None
     normalization: Literal["min_max", "gaussian", "return"] | None = None
     scale: float = Field(1.0, gt=0)
     shift: float = 0.0

@@ -43,6 +43,7 @@ class RolloutPolicy:
         self._rows: dict[int, int] = {}
         self._frames: dict[int, deque] = {}
         self._states: dict[int, Any] = {}
+        self._actions: dict[int, torch.Tensor] = {}  # the last ones
         self._generators: dict[int, torch.Generator | None] = {}
 
     @property
@@ -130,6 +131,7 @@ class RolloutPolicy:
             raw = self.policy.raw_action(batch).cpu().numpy()
         for row, env in envs:
             self._states[env] = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
+            self._actions[env] = batch[row : row + 1]
         return {env: raw[row] for row, env in envs}
 
     def _receive(self, reward_by_env: Mapping[int, float], envs: Iterable[int]) -> None:
@@ -143,7 +145,7 @@ class RolloutPolicy:
                     "this policy counts rewards: call policy(obs, reward=the last action's)"
                 )
             reward = torch.full((1, 1), float(reward_by_env[env]), device=self.policy.device)
-            self._states[env] = self.policy.receive(self._states[env], reward)
+            self._states[env] = self.policy.receive(self._states[env], self._actions[env], reward)
 
     def _stack(self, env: int, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The last ``frame_stack`` observations, ``[T, ...]``; the first one fills the stack."""

@@ -95,8 +95,8 @@ FLIPS = [
     Flip(
         "bcq, perturbation",
         "algos/bcq.py",
-        'loss = -self.nets["critic"](obs, perturbed, goal)[0].mean()',
-        'loss = self.nets["critic"](obs, perturbed, goal)[0].mean()',
+        'loss = -self.nets["critic"].first(obs, perturbed, goal).mean()',
+        'loss = self.nets["critic"].first(obs, perturbed, goal).mean()',
         GOLDEN,
         "bcq",
     ),
@@ -263,8 +263,8 @@ FLIPS = [
     Flip(
         "plas, actor",
         "algos/plas.py",
-        'actor_loss = -nets["critic"](obs,',
-        'actor_loss = nets["critic"](obs,',
+        'actor_loss = -nets["critic"].first(',
+        'actor_loss = nets["critic"].first(',
         LEARNING,
         "plas",
     ),

@@ -12,6 +12,7 @@ LAYERS = {
     "config_files": 0,
     "language": 0,
     "registry": 0,
+    "section": 0,
     "specs": 0,
     "tree": 0,
     "normalize": 0,

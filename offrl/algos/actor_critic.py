@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, ValueAlgo
+from offrl.algos.base import PolicyAlgo, ValueAlgo, check_rewards
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
@@ -89,12 +89,8 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
     # -- batches ----------------------------------------------------------------------------------
 
     def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
-        rewards, name = values("rewards"), self.algo_config.ALGO_NAME
-        if not rewards.any():
-            raise ValueError(
-                f"the rewards are all zero or missing, and {name} learns from nothing else; label "
-                'the data ("rewards"), or clone it with bc'
-            )
+        name = self.algo_config.ALGO_NAME
+        check_rewards(values("rewards"), name)
         if not values("dones").any():
             log.warning(
                 'no step of the data is terminal ("dones"): %s will take every episode to go on '

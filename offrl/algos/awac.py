@@ -42,6 +42,8 @@ def algo_config_to_class(algo_config: AWACConfig) -> tuple[type[AWAC], dict[str,
 
 
 class AWAC(ActorCritic):
+    NEXT_ACTOR = "actor"  # whose actions targets are of
+
     def _create_networks(self) -> None:
         self.add_critics()
         self.add_stochastic_actor()
@@ -51,14 +53,15 @@ class AWAC(ActorCritic):
     ) -> dict[str, torch.Tensor]:
         nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         with torch.no_grad():
-            next_actions = nets["actor"](batch["next_obs"], goal)[0].sample()
+            next_actions = nets[self.NEXT_ACTOR](batch["next_obs"], goal)[0].sample()
             target = self.backup(batch, next_actions)
         with torch.set_grad_enabled(not validate):
             q_losses = self.critic_losses(batch, target)
             info = self.critic_info(batch, q_losses)
             if not validate:
                 info |= self.optimize_critics(q_losses)
-                self.update_target("critic")
+                for name in self._targets:
+                    self.update_target(name)
 
             pi, _ = nets["actor"](obs, goal)
             advantage = self._advantage(obs, goal, actions, pi)

@@ -255,6 +255,14 @@ def clip_gradients(
     return torch.linalg.vector_norm(torch.stack(norms))
 
 
+def check_rewards(rewards: torch.Tensor, algo_name: str) -> None:
+    if not rewards.any():
+        raise ValueError(
+            f"the rewards are all zero or missing, and {algo_name} learns from nothing else; label "
+            'the data ("rewards"), or clone it with bc'
+        )
+
+
 class PolicyAlgo(Algo):
     """An algorithm with a policy.
 
@@ -290,8 +298,9 @@ class PolicyAlgo(Algo):
         ``log_prob(actions)`` over ``[B, T, A]``; and the next state."""
         raise NotImplementedError(type(self).__name__)
 
-    def receive(self, state: Any, reward: torch.Tensor) -> Any:
-        """The state of a policy that counts rewards, after the last action's, ``[B, 1]``."""
+    def receive(self, state: Any, action: torch.Tensor, reward: torch.Tensor) -> Any:
+        """The state of a policy that counts rewards, after the ``action`` ``[B, A]`` that was taken
+        and its ``reward`` ``[B, 1]``."""
         return state
 
     def get_action(
@@ -300,6 +309,11 @@ class PolicyAlgo(Algo):
         goal_dict: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """``{key: [B, ...]}`` (``[B, T, ...]`` if frames are stacked) to actions ``[B, A]``."""
+        if self.COUNTS_REWARDS and self._state is not None:
+            raise ValueError(
+                f"{self.global_config.algo_name} counts rewards while acting: use RolloutPolicy "
+                "and tell it each of them"
+            )
         obs = self._with_time(obs_dict)
         with torch.no_grad():
             action, self._state = self.act(obs, goal_dict, self._state)

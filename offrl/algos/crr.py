@@ -40,6 +40,12 @@ def algo_config_to_class(algo_config: CRRConfig) -> tuple[type[CRR], dict[str, A
 
 
 class CRR(AWAC):
+    NEXT_ACTOR = "actor_target"
+
+    def _create_networks(self) -> None:
+        super()._create_networks()
+        self.add_target("actor")
+
     @property
     def _num_policy_actions(self) -> int:
         return self.algo_config.m

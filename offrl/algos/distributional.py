@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from offrl import models
 from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.sections import BoundedCriticConfig
-from offrl.config import Count, Section
+from offrl.config import Section
 
 
 class DistributionalConfig(Section):
-    enabled: bool = False
-    num_atoms: Count = 51
+    enabled: bool = False  # one critic, whatever ensemble.n says; robomimic's as well
+    num_atoms: int = Field(51, ge=2)
 
 
 class DistributionalCriticConfig(BoundedCriticConfig):

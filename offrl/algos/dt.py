@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, register_algo_factory_func
+from offrl.algos.base import PolicyAlgo, check_rewards, register_algo_factory_func
 from offrl.algos.bc import masked_mean
 from offrl.config import (
     AlgoConfig,
@@ -56,6 +56,14 @@ class DTConfig(AlgoConfig):
     target_return: float | None = None
     return_scale: float | None = Field(None, gt=0)
 
+    @model_validator(mode="after")
+    def _heads_share_the_embedding(self) -> DTConfig:
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})"
+            )
+        return self
+
 
 @register_algo_factory_func("dt")
 def algo_config_to_class(algo_config: DTConfig) -> tuple[type[DT], dict[str, Any]]:
@@ -80,6 +88,13 @@ class DT(PolicyAlgo):
                 f"train.seq_length: {train.seq_length} steps, but algo.context_length is "
                 f"{config.context_length}; set both to the same number"
             )
+        if train.seq_length < config.context_length:
+            log.warning(
+                "train.seq_length: %d, but the policy will remember algo.context_length = %d steps "
+                "while acting; set both to the same number",
+                train.seq_length,
+                config.context_length,
+            )
         if train.rewards != RewardsConfig():
             raise ValueError(
                 "train.rewards: while acting, dt counts rewards as the environment gives them; "
@@ -98,11 +113,7 @@ class DT(PolicyAlgo):
         )
 
     def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
-        if not values("rewards").any():
-            raise ValueError(
-                "the rewards are all zero or missing, and dt tells demonstrations apart by "
-                'nothing else; label the data ("rewards"), or clone it with bc'
-            )
+        check_rewards(values("rewards"), "dt")
         returns, net, config = values("returns", first=True), self.nets["policy"], self.algo_config
         net.return_scale.fill_(config.return_scale or float(returns.abs().max()) or 1.0)
         wanted = config.target_return
@@ -148,8 +159,7 @@ class DT(PolicyAlgo):
         generators: Sequence[torch.Generator | None] | None = None,
     ) -> tuple[torch.Tensor, Any]:
         pi, state = self.action_distribution(obs, goal, state)
-        action = pi.at(-1).low_noise().sample(generators)
-        return action, state | {"actions": self._put(state["actions"], state["age"] - 1, action)}
+        return pi.at(-1).low_noise().sample(generators), state
 
     def action_distribution(
         self,
@@ -172,11 +182,20 @@ class DT(PolicyAlgo):
         memory["states"] = self._put(memory["states"], age, now)
         place = age.clamp(max=length - 1)
         timesteps = (age - place)[:, None] + torch.arange(length, device=self.device)
-        features = net(**memory, timesteps=timesteps)[torch.arange(len(age)), place]
+        rows = torch.arange(len(age), device=self.device)
+        features = net(**memory, timesteps=timesteps)[rows, place]
         return net.head(features[:, None]), state | memory | {"age": age + 1}
 
-    def receive(self, state: dict[str, torch.Tensor], reward: torch.Tensor) -> Any:
-        return state | {"received": state["received"] + reward}
+    def receive(self, state: Any, action: torch.Tensor, reward: torch.Tensor) -> Any:
+        return state | {
+            "received": state["received"] + reward,
+            "actions": self._put(state["actions"], state["age"] - 1, action),
+        }
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize(state)
+        if self.algo_config.target_return is not None:  # may be another than that of the training
+            self.nets["policy"].target_return.fill_(self.algo_config.target_return)
 
     def _start(self, now: torch.Tensor) -> dict[str, torch.Tensor]:
         batch_size, dim = now.shape

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from offrl.config import AlgoConfig, Count, LearningRateConfig, OptimConfig, Section
+from offrl.section import Bounds
 
 
 class CommonNetConfig(Section):
@@ -52,14 +53,7 @@ class CriticConfig(Section):
 
 class BoundedCriticConfig(CriticConfig):
     # The least and the largest that the networks can say.
-    value_bounds: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
-
-    @field_validator("value_bounds")
-    @classmethod
-    def _ordered(cls, bounds: list[float] | None) -> list[float] | None:
-        if bounds is not None and bounds[0] >= bounds[1]:
-            raise ValueError(f"{bounds}: the first must be less than the second")
-        return bounds
+    value_bounds: Bounds | None = None
 
 
 class WeightedEnsembleConfig(EnsembleConfig):

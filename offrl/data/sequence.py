@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
@@ -133,15 +135,21 @@ class SequenceDataset(Dataset):
             self.pad_seq_length,
         )
         counts = self._windows.counts
-        short = int(np.argmin(self.lengths))
-        if self.lengths[short] < 1:
+        empty = np.flatnonzero(self.lengths < 1)
+        if len(empty):
             raise ValueError(
-                f"{self.hdf5_path}: {self.demos[short]} has no steps; leave it out with a filter "
-                "key, or delete it"
+                f"{self.hdf5_path}: {self.demos[empty[0]]} has no steps; leave it out with a "
+                "filter key, or delete it"
             )
-        if (counts[seen > 0] < 1).any() or not counts.any():
+        if not seen.any():
             raise ValueError(
-                f"{self.hdf5_path}: {self.demos[short]} has {self.lengths[short]} steps, too few "
+                f"{self.hdf5_path}: all demonstrations have one step and no end (dones), and there "
+                "is no next_obs: nothing is known of what follows"
+            )
+        short = int(np.argmin(np.where(seen > 0, counts, counts.max())))
+        if counts[short] < 1:
+            raise ValueError(
+                f"{self.hdf5_path}: {self.demos[short]} has {seen[short]} steps, too few "
                 f"for windows of frame_stack {self.n_frame_stack} and seq_length {self.seq_length} "
                 "without padding; set train.pad_seq_length and train.pad_frame_stack to true"
             )
@@ -162,7 +170,7 @@ class SequenceDataset(Dataset):
         self._obs_stats: dict[str, Statistics] = {}
 
         wants_next = self.load_next_obs or self.goal_mode is not None
-        has_next = [key for key in stored if files.have(f"next_obs/{key}")]
+        has_next = [key for key in stored if files.all_have(f"next_obs/{key}")]
         self._derived = {key for key in stored if wants_next and key not in has_next}
         if self._derived:
             _say_once(
@@ -186,15 +194,23 @@ class SequenceDataset(Dataset):
                 self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
 
         for key in [key for key in self.dataset_keys if key not in COMPUTED]:
-            if key in self.action_keys or files.have(key):
+            if key in self.action_keys:
                 files.shape(key)
                 self._arrays[key] = torch.from_numpy(files.read(key))
+            elif files.some_have(key):
+                self._arrays[key] = torch.from_numpy(files.read_or_zeros(key))
             else:
                 self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
         self._transform_rewards()
         self._join_actions(files)
 
     def _transform_rewards(self) -> None:
+        for key in {"rewards", "dones"} & self._arrays.keys():
+            if self._arrays[key].numel() != self.lengths.sum():
+                shape = list(self._arrays[key].shape[1:])
+                raise ValueError(
+                    f"{self.hdf5_path}: {key} has shape {shape} at each step; it is to be a number"
+                )
         if "rewards" in self._arrays:
             stored = self._arrays["rewards"]
             rewards, self.reward_stats = transformed(
@@ -208,10 +224,11 @@ class SequenceDataset(Dataset):
         """Of each demonstration, 1 if it stops without having terminated and the file has no
         ``next_obs``: its last step is then only what follows the one before, else 0."""
         keys = [f"next_obs/{key}" for key in self.obs_keys if key not in self._constants]
-        has_next = all(files.have(key) for key in keys)
-        if has_next or not self.load_next_obs or not files.have("dones"):
+        if not self.load_next_obs or all(files.all_have(key) for key in keys):
             return np.zeros_like(self.lengths)
-        dones = files.read("dones").reshape(-1)[np.cumsum(self.lengths) - 1]
+        if not files.some_have("dones"):
+            return np.ones_like(self.lengths)
+        dones = files.read_or_zeros("dones").reshape(-1)[np.cumsum(self.lengths) - 1]
         return (dones == 0).astype(self.lengths.dtype)
 
     def _join_actions(self, files: OpenSources) -> None:
@@ -266,12 +283,26 @@ class SequenceDataset(Dataset):
     def values(self, key: str, first: bool = False) -> Tensor:
         """All steps ``[sum(lengths), ...]`` of a dataset key, or the first of each demonstration;
         zeros if the file has none. One of ``COMPUTED`` need not be among ``dataset_keys``."""
+        needed = "rewards" if key in COMPUTED else key
+        if needed not in self._arrays:
+            raise ValueError(f"train.dataset_keys: lacks {needed!r}, which is needed; add it")
         rows = self._arrays.get(key)
         if rows is None:
             rewards = self._arrays["rewards"].cpu().numpy().reshape(-1)
             computed = COMPUTED[key](rewards, self.lengths, self._discount)
             rows = torch.from_numpy(computed).to(self.device)
         return rows[self.first_rows] if first else rows
+
+    def single_steps(self) -> SequenceDataset:
+        """The same data, not copied: every step by itself, with its stack of frames."""
+        view = copy.copy(self)
+        view.seq_length, view.pad_seq_length, view.pad_frame_stack = 1, True, True
+        view.get_pad_mask = view.load_next_obs = False
+        view.sources = [replace(source) for source in self.sources]
+        view._make_windows(self.lengths)
+        view._windows.to(self.device)
+        view._file_begins = self._file_begins
+        return view
 
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
         """For each file, the value ``[...]`` of an observation that is in memory and the same at

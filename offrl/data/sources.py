@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from offrl.data.files import open_demos
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -60,9 +63,11 @@ class OpenSources:
     def __exit__(self, *_: Any) -> None:
         self._stack.close()
 
-    def have(self, key: str) -> bool:
-        """Whether all files have it."""
+    def all_have(self, key: str) -> bool:
         return all(file.has(source.demos[0], key) for file, source in self._pairs())
+
+    def some_have(self, key: str) -> bool:
+        return any(file.has(source.demos[0], key) for file, source in self._pairs())
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Shape of one step; ``ValueError`` if the files do not agree on it."""
@@ -87,6 +92,21 @@ class OpenSources:
         """``[sum(lengths), ...]`` of all files."""
         parts = [file.read(source.demos, key, source.lengths) for file, source in self._pairs()]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def read_or_zeros(self, key: str) -> np.ndarray:
+        """The same, zero for files that lack it."""
+        have = [file.has(source.demos[0], key) for file, source in self._pairs()]
+        if all(have):
+            return self.read(key)
+        file, source = next(pair for pair, has in zip(self._pairs(), have, strict=True) if has)
+        parts, shape = [], file.shape(source.demos[0], key)
+        for (file, source), has in zip(self._pairs(), have, strict=True):
+            if has:
+                parts.append(file.read(source.demos, key, source.lengths))
+            else:
+                log.warning("%s has no %s: taken as zero", source.path, key)
+                parts.append(np.zeros((int(source.lengths.sum()), *shape), np.float32))
+        return np.concatenate(parts)
 
     def _pairs(self) -> Any:
         return zip(self._files, self.sources, strict=True)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import config_from_checkpoint, policy_from_checkpoint
     from offrl.data.files import find_data
-    from offrl.training.datasets import SINGLE_STEPS, make_dataset, place
+    from offrl.training.datasets import make_dataset, place
     from offrl.training.proxies import proxies
     from offrl.tree import map_leaves
 
@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     policy, content = policy_from_checkpoint(args.checkpoint)
     algo = policy.policy
     config, _ = config_from_checkpoint(ckpt_dict=content)
-    if args.dataset:
-        config.train.data = args.dataset
+    if args.dataset:  # none of what chose among the training's demonstrations
+        config.train.data, config.train.hdf5_filter_key = args.dataset, None
     for entry in config.train.data or []:
         entry.path = str(find_data(entry.path))
         entry.filter_key = args.filter_key or entry.filter_key
@@ -46,10 +46,9 @@ def run(args: argparse.Namespace) -> int:
         instructions,
         action_stats=map_leaves(lambda x: x.cpu().numpy(), algo.action_normalizer.stats),
         reward_stats=content.get("reward_normalization_stats"),
-        **SINGLE_STEPS,
     )
-    place(data, algo.device)
-    logs = proxies(algo, data, data, args.fqe_steps or 0)
+    steps = place(data, algo.device).single_steps()
+    logs = proxies(algo, steps, steps, args.fqe_steps or 0, config.train.seed)
     print("proxies for success, measured on data (not a success rate):")
     for name, value in logs.items():
         print(f"{name + ':':20}{value:10.4g}")

@@ -12,15 +12,6 @@ from offrl.config import Config
 from offrl.data.sequence import SequenceDataset
 from offrl.specs import LANGUAGE, modalities
 
-# As changes to ``make_dataset``: every step by itself, with the policy's stack of frames.
-SINGLE_STEPS = {
-    "seq_length": 1,
-    "pad_frame_stack": True,
-    "get_pad_mask": False,
-    "load_next_obs": False,
-    "dataset_keys": ["actions", "rewards", "dones"],
-}
-
 
 def obs_keys(config: Config) -> set[str]:
     """The observations of all groups."""
@@ -70,9 +61,8 @@ def make_held_out_dataset(
     config: Config,
     instructions: Mapping[str, np.ndarray],
     training: SequenceDataset,
-    **changes: Any,
 ) -> SequenceDataset:
-    """The held-out demonstrations, normalised as those of the ``training``."""
+    """All held-out demonstrations, normalised as those of the ``training``."""
     key = config.train.hdf5_validation_filter_key
     if key is None:
         raise ValueError(
@@ -83,9 +73,9 @@ def make_held_out_dataset(
         config,
         instructions,
         [key] * len(training.sources),
+        top_share=None,
         action_stats=training.get_action_normalization_stats(),
         reward_stats=training.reward_stats,
-        **changes,
     )
 
 

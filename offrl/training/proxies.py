@@ -17,10 +17,11 @@ from offrl.algos.base import ValueAlgo
 from offrl.algos.fqe import FQE
 from offrl.config import config_factory
 from offrl.data.sequence import SequenceDataset
-from offrl.training.datasets import SINGLE_STEPS, make_dataset, make_held_out_dataset, place
 from offrl.training.seeding import preserved_rng
 from offrl.training.trainer import Record, Trainer
 from offrl.tree import map_leaves
+
+AT_ONCE = 256  # demonstrations; images of a step of each are in memory together
 
 
 class Proxies:
@@ -33,11 +34,10 @@ class Proxies:
         self.trainer = trainer
         self.config = trainer.config.experiment.proxies
         if self.config.enabled:
-            parts = trainer.config, trainer.instructions
-            data = held_out = make_dataset(*parts, **SINGLE_STEPS)
-            if trainer.config.experiment.validate:
-                held_out = make_held_out_dataset(*parts, data, **SINGLE_STEPS)
-            self._data = place(data, trainer.device), place(held_out, trainer.device)
+            data = held_out = trainer.dataset.single_steps()
+            if trainer.valid_loader is not None:
+                held_out = trainer.valid_loader.dataset.single_steps()
+            self._data = data, held_out
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         config = self.trainer.config
@@ -59,10 +59,12 @@ def proxies(
     ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
     algo.set_eval()
     with preserved_rng():
+        torch.manual_seed(seed)
         seen = look_through(algo, held_out)
         logs = _differences(algo, held_out, seen)
         if fqe_steps:
-            fqe = fit_fqe(algo, data, fqe_steps, seed)
+            policy = seen["policy"] if data is held_out else look_through(algo, data)["policy"]
+            fqe = fit_fqe(algo, data, policy, fqe_steps)
             logs["FQE_Initial_Value"] = _initial_value(fqe, held_out, seen["policy"])
     return logs
 
@@ -71,30 +73,39 @@ def proxies(
 def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
     """What an algorithm makes of every step of a dataset of single steps: the ``policy``'s actions
     ``[N, A]`` and, if it has any, ``values`` of states and ``q`` of the recorded actions ``[N]``.
-
-    Demonstrations are gone through side by side, so that a policy remembers what it saw of each.
     """
     lengths = torch.as_tensor(dataset.lengths, device=dataset.device)
-    begins = lengths.cumsum(0) - lengths
-    generators = [torch.Generator().manual_seed(i) for i in range(len(lengths))]
-    state, found = None, {}
-    for step in range(int(lengths.max())):
-        batch = dataset.get_batch(begins + (lengths - 1).clamp(max=step))
-        obs, goal = batch["obs"], batch.get("goal_obs")
-        actions, state = algo.act(obs, goal, state, generators)
-        if algo.COUNTS_REWARDS:
-            state = algo.receive(state, algo.to_device(batch["rewards"]).view(-1, 1))
-        answers = {"policy": actions}
-        if isinstance(algo, ValueAlgo):
-            obs = obs if algo.global_config.train.frame_stack > 1 else _without_time(obs)
-            answers["values"] = algo.get_state_value(obs, goal)[:, 0]
-            recorded = batch["actions"][:, -1]
-            answers["q"] = algo.get_state_action_value(obs, recorded, goal)[:, 0]
-        going_on = (lengths > step).to(algo.device)
-        for name, answer in answers.items():
-            rows = found.setdefault(name, answer.new_zeros(int(lengths.sum()), *answer.shape[1:]))
-            rows[(begins.to(algo.device) + step)[going_on]] = answer[going_on]
+    found: dict[str, Tensor] = {}
+    for demos in torch.arange(len(lengths), device=dataset.device).split(AT_ONCE):
+        begins, state = dataset.first_rows[demos], None
+        generators = [torch.Generator().manual_seed(i) for i in demos.tolist()]
+        # Side by side, so that a policy remembers what it saw of each.
+        for step in range(int(lengths[demos].max())):
+            batch = dataset.get_batch(begins + (lengths[demos] - 1).clamp(max=step))
+            answers, state = _answers(algo, batch, state, generators)
+            going_on = lengths[demos] > step
+            rows = (begins + step)[going_on].to(algo.device)
+            for name, answer in answers.items():
+                empty = answer.new_zeros(int(lengths.sum()), *answer.shape[1:])
+                found.setdefault(name, empty)[rows] = answer[going_on.to(algo.device)]
     return found
+
+
+def _answers(
+    algo: Any, batch: dict[str, Any], state: Any, generators: list[torch.Generator]
+) -> tuple[dict[str, Tensor], Any]:
+    """For one step of each demonstration, and the policy's next state."""
+    obs, goal, recorded = batch["obs"], batch.get("goal_obs"), batch["actions"][:, -1]
+    actions, state = algo.act(obs, goal, state, generators)
+    if algo.COUNTS_REWARDS:  # what was done, not what it would have done
+        rewards = algo.to_device(batch["rewards"][:, -1]).view(-1, 1)
+        state = algo.receive(state, algo.to_device(recorded), rewards)
+    answers = {"policy": actions}
+    if isinstance(algo, ValueAlgo):
+        obs = obs if algo.global_config.train.frame_stack > 1 else _without_time(obs)
+        answers["values"] = algo.get_state_value(obs, goal)[:, 0]
+        answers["q"] = algo.get_state_action_value(obs, recorded, goal)[:, 0]
+    return answers, state
 
 
 def _differences(algo: Any, dataset: SequenceDataset, seen: dict[str, Tensor]) -> dict[str, float]:
@@ -129,16 +140,20 @@ def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
     return rows, (rows + 1).clamp(max=len(dones) - 1), dones[rows]
 
 
-def fit_fqe(algo: Any, dataset: SequenceDataset, num_steps: int, seed: int) -> FQE:
-    """The value of an algorithm's policy, fitted on a dataset of single steps."""
+def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int) -> FQE:
+    """The value of an algorithm's policy, whose actions at all steps are ``policy`` ``[N, A]``,
+    fitted on a dataset of single steps."""
     config = config_factory("fqe", {"train": {"frame_stack": algo.global_config.train.frame_stack}})
     if "discount" in algo.algo_config:
         config.algo.discount = algo.algo_config["discount"]
-    torch.manual_seed(seed)
     fqe = FQE(config=config, obs_spec=algo.obs_spec, ac_dim=algo.ac_dim, device=algo.device)
     fqe.obs_normalizer = algo.obs_normalizer
-    policy = look_through(algo, dataset)["policy"]
     rows, following, _ = _transitions(dataset)
+    if not len(rows):
+        raise ValueError(
+            f"{dataset.hdf5_path}: no transition whose next step is known, so that fitted Q "
+            "evaluation has nothing to fit; leave it out (experiment.proxies.fqe_steps=0)"
+        )
     for _ in trange(num_steps, desc="fitted Q", unit="step", leave=False, disable=None):
         chosen = torch.randint(len(rows), (config.train.batch_size,)).to(rows.device)
         batch, after = (dataset.get_batch(x[chosen]) for x in (rows, following))

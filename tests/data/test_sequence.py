@@ -171,6 +171,7 @@ def test_several_action_keys_are_joined_in_order(tmp_path):
         ["action_dict/move", "action_dict/grip"],
         dataset_keys=("rewards",),
         action_config={"action_dict/move": {"normalization": "min_max"}},
+        load_next_obs=False,
     )
     item = dataset[3]
     np.testing.assert_allclose(item["actions"], [[0.999999, 1.0]], rtol=1e-6)
@@ -241,3 +242,47 @@ def test_a_demonstration_that_stops_unfinished_lends_its_last_step_to_the_one_be
     assert last["pad_mask"].ravel().tolist() == [True, False]
     assert data[5]["dones"][0] == 1
     assert len(SequenceDataset(path, ["position"], load_next_obs=False)) == 4 + 3
+
+
+def test_without_dones_nothing_is_known_of_what_follows_a_last_step(demos):
+    with h5py.File(demos, "a") as file:
+        for demo in file["data"].values():
+            del demo["dones"]
+    dataset = SequenceDataset(demos, KEYS)
+    assert len(dataset) == 18 - 3
+    batch = dataset.get_batch(torch.arange(15))
+    assert not (batch["obs"]["speed"] == batch["next_obs"]["speed"]).all(-1).any()
+    assert len(SequenceDataset(demos, KEYS, load_next_obs=False)) == 18
+
+
+def test_of_several_files_one_may_lack_a_key(tmp_path, caplog):
+    paths = [write_demos(tmp_path / f"{i}.hdf5", seed=i) for i in range(2)]
+    with h5py.File(paths[1], "a") as file:
+        for demo in file["data"].values():
+            del demo["dones"]
+    dataset = SequenceDataset(paths, KEYS)
+    assert dataset.values("dones").sum() == 3
+    assert len(dataset) == 18 + 15
+    assert f"{paths[1]} has no dones: taken as zero" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["rewards", "dones"])
+def test_what_is_to_be_a_number_per_step_is_one(demos, key):
+    with h5py.File(demos, "a") as file:
+        for demo in file["data"].values():
+            values = demo[key][()]
+            del demo[key]
+            demo[key] = np.stack([values, values], axis=1)
+    with pytest.raises(ValueError, match=rf"{key} has shape \[2\] at each step"):
+        SequenceDataset(demos, KEYS)
+
+
+def test_single_steps_share_the_data(demos):
+    dataset = SequenceDataset(demos, KEYS, frame_stack=2, seq_length=3, pad_seq_length=False)
+    steps = dataset.single_steps()
+    assert len(steps) == 18 and len(dataset) == 18 - 3 * 2
+    assert steps._arrays is dataset._arrays
+    batch = steps.get_batch(steps.first_rows)
+    assert batch["obs"]["speed"].shape == (3, 2, 2) and "next_obs" not in batch
+    assert torch.equal(batch["actions"][:, -1], dataset.values("actions")[[0, 5, 12]])
+    assert dataset.sources[0].num_windows == 12 and steps.sources[0].num_windows == 18

@@ -14,7 +14,6 @@ from offrl.algos.base import PolicyAlgo
 from offrl.checkpoint import write_checkpoint
 from offrl.data.sequence import SequenceDataset
 from offrl.training import Proxies
-from offrl.training.datasets import SINGLE_STEPS, make_dataset
 from offrl.training.proxies import _transitions, fit_fqe, look_through
 
 
@@ -119,11 +118,12 @@ def test_fitted_q_evaluation_finds_the_value_of_the_policy(tmp_path, small_confi
         "observation": {"modalities": {"obs": {"low_dim": ["place"]}}},
     }
     trainer = Trainer(small_config(overrides, "td3_bc"))
-    data = make_dataset(trainer.config, {}, **SINGLE_STEPS)
+    data = trainer.dataset.single_steps()
     spec = trainer.algo.obs_spec
     policy = Walker(config=trainer.config, obs_spec=spec, ac_dim=1, device="cpu")
     policy.direction = direction
-    fqe = fit_fqe(policy, data, num_steps=2500, seed=0)
+    torch.manual_seed(0)
+    fqe = fit_fqe(policy, data, look_through(policy, data)["policy"], num_steps=2500)
     with torch.no_grad():
         actions = torch.full((5, 1), direction)
         values = fqe.get_state_action_value({"place": torch.eye(5)}, actions)[:, 0]
@@ -145,7 +145,7 @@ def test_an_unfinished_demonstration_has_no_transition_at_its_end(tmp_path):
 def test_a_policy_remembers_each_demonstration(small_config, demos):
     overrides = {"algo": {"rnn": {"enabled": True, "hidden_dim": 16, "horizon": 3}}}
     trainer = Trainer(small_config(overrides))
-    data = make_dataset(trainer.config, {}, **SINGLE_STEPS)
+    data = trainer.dataset.single_steps()
     trainer.algo.set_eval()
     seen = look_through(trainer.algo, data)["policy"]
     row = 0
@@ -177,6 +177,41 @@ def test_the_command_measures_what_training_measured(small_config, demos, tmp_pa
     assert found == pytest.approx(expected, rel=1e-5)
     assert "not a success rate" in capsys.readouterr().out
     assert main(["proxies", *arguments]) == 1  # nothing is overwritten
-    for arguments in (["--dataset", str(demos), "--fqe-steps", "2"], []):
-        assert main(["proxies", "--checkpoint", str(checkpoint), *arguments]) == 0
-    assert "FQE_Initial_Value" in capsys.readouterr().out
+    with h5py.File(demos, "a") as file:  # data from elsewhere has no filter keys
+        del file["mask"]
+    other = ["--dataset", str(demos), "--fqe-steps", "2"]
+    outputs = []
+    for _ in range(2):
+        assert main(["proxies", "--checkpoint", str(checkpoint), *other]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] and "FQE_Initial_Value" in outputs[0]
+
+
+def test_a_policy_that_counts_rewards_remembers_what_was_done(small_config, tmp_path):
+    """Each action is the last one's negative: with its own actions in its memory, which are none at
+    first, a policy could not know."""
+    path, rng = tmp_path / "turns.hdf5", np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for i in range(60):
+            demo = file.create_group(f"data/demo_{i}")
+            signs = rng.choice([-0.8, 0.8]) * (-1.0) ** np.arange(6)
+            demo["obs/x"], demo["actions"] = np.ones((6, 1)), signs[:, None]
+            demo["rewards"], demo["dones"] = np.eye(6)[5], np.eye(6)[5]
+    overrides = {
+        "experiment": {"epoch_every_n_steps": 150},
+        "train": {"data": str(path), "num_epochs": 2, "batch_size": 32, "seq_length": 6},
+        "algo": {
+            "context_length": 6,
+            "embed_dim": 32,
+            "dropout": 0.0,
+            "optim_params": {"policy": {"learning_rate": {"initial": 3e-3, "warmup_steps": 1}}},
+        },
+        "observation": {"modalities": {"obs": {"low_dim": ["x"]}}},
+    }
+    trainer = Trainer(small_config(overrides, "dt"))
+    list(trainer())
+    data = trainer.dataset.single_steps()
+    trainer.algo.set_eval()
+    error = (look_through(trainer.algo, data)["policy"] - data.values("actions")).abs()
+    by_step = error.view(60, 6).mean(0)
+    assert by_step[0] > 0.5 and (by_step[1:] < 0.2).all(), by_step

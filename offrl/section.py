@@ -1,0 +1,59 @@
+"""What sections of configs are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A part of a config: attribute access, ``in``, iteration over key names."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
+
+    def __contains__(self, key: str) -> bool:
+        return key in type(self).model_fields
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def keys(self) -> Iterator[str]:
+        return iter(type(self).model_fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump()
+
+    def dump(self) -> str:
+        """The section as JSON text."""
+        return json.dumps(self.to_dict(), indent=4)
+
+
+class Map(dict):
+    """A free-form part of a config (``core_kwargs``, say): any keys, readable as attributes."""
+
+    def __getattr__(self, key: str) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            raise AttributeError(f"no key {key!r}; keys: {sorted(self)}") from None
+
+
+def _as_map(value: Any) -> Any:
+    return Map({k: _as_map(v) for k, v in value.items()}) if isinstance(value, dict) else value
+
+
+FreeMap = Annotated[dict[str, Any], AfterValidator(_as_map)]
+KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def _ordered(bounds: list[float]) -> list[float]:
+    if bounds[0] >= bounds[1]:
+        raise ValueError(f"{bounds}: the first must be less than the second")
+    return bounds
+
+
+Bounds = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_ordered)]
