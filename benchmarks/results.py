@@ -3,9 +3,10 @@
     python benchmarks/results.py [--jobs 2] [--only lift-iql ...]
 
 Trains the configs in ``configs/`` on Lift and on a task of Meta-World, one process per core, each
-of one thread; measures the best and the last checkpoint on initial states that chose neither. What
-is done stays in ``benchmarks/.results`` and is not done again; a run that was interrupted goes on.
-Takes some hours. Needs the extras ``metaworld`` and ``plot``.
+of one thread; measures the best and the last checkpoint on initial states that chose neither. The
+answers are kept in ``benchmarks/results`` and not asked for again as long as their configs stay the
+same; a run that was interrupted goes on from ``benchmarks/.results``. Takes some hours. Needs the
+extras ``metaworld`` and ``plot``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -24,10 +26,12 @@ from typing import Any
 from measure import machine, markdown
 from tqdm import tqdm
 
+from offrl.config_files import read_config_file
 from offrl.rollout import wilson_interval
+from offrl.training.run import git_commit
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "benchmarks" / ".results"
+FOLDER, ANSWERS = ROOT / "benchmarks" / ".results", ROOT / "benchmarks" / "results"
 PAGE, PICTURE = ROOT / "docs" / "results.md", ROOT / "docs" / "images" / "offline_rl.png"
 BEGIN, END = "<!-- results of benchmarks/results.py -->\n", "<!-- end of the results -->\n"
 EPOCHS, STEPS, EPISODES, HORIZON = 20, 500, 25, 150
@@ -105,7 +109,29 @@ class Job:
 
     @property
     def answer(self) -> Path:
-        return FOLDER / f"{self.name}.json"
+        return ANSWERS / f"{self.name}.json"
+
+    @property
+    def config(self) -> str:
+        return f"{ALGORITHMS[self.algorithm][1]}.json"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is different from the config."""
+        task = TASKS[self.task]
+        data: dict[str, Any] = {"path": str(task.data.relative_to(ROOT))}
+        if self.algorithm == "filtered_bc":
+            data["top_share"] = task.top_share
+        return COMMON | task.settings | ALGORITHMS[self.algorithm][2] | {"train.data": [data]}
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """What the answer is of."""
+        return {"config": read_config_file(ROOT / "configs" / self.config)} | self.settings
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer.exists() and json.loads(self.answer.read_text())["of"] == self.question
 
     def run(self) -> None:
         """Train, measure, write the answer."""
@@ -120,6 +146,8 @@ class Job:
         best = next(r["logs"] for r in records if r["type"] == "test")
         seconds = mean(r["logs"]["Train_Time"] for r in records if r["type"] == "epoch")
         answer = {
+            "of": self.question,
+            "git_commit": git_commit(),
             "best": best,
             "last": json.loads(last.read_text()),
             "seconds_per_1000_steps": 1000 * seconds / STEPS,
@@ -129,20 +157,15 @@ class Job:
         partial.replace(self.answer)
 
     def _train(self) -> Path:
-        task, (_, config, changes) = TASKS[self.task], ALGORITHMS[self.algorithm]
         runs = FOLDER / "runs" / self.name
         earlier = [path.parent for path in sorted(runs.glob("*/last.pth"))]
         if earlier:
             if '"type": "test"' not in (earlier[-1] / "metrics.jsonl").read_text():
                 self._offrl("train", "--resume", str(earlier[-1]))
             return earlier[-1]
-        data = {"path": str(task.data)}
-        if self.algorithm == "filtered_bc":
-            data["top_share"] = task.top_share
-        settings = COMMON | task.settings | changes | {"train.data": [data]}
-        sets = [part for k, v in settings.items() for part in ("--set", f"{k}={json.dumps(v)}")]
+        sets = (("--set", f"{key}={json.dumps(value)}") for key, value in self.settings.items())
         output = ("--output", str(runs.parent), "--name", self.name, "--seed", str(self.seed))
-        self._offrl("train", "--config", f"{config}.json", *output, *sets)
+        self._offrl("train", "--config", self.config, *output, *chain(*sets))
         return next(iter(sorted(runs.glob("*/last.pth")))).parent
 
     def _offrl(self, *arguments: str) -> None:
@@ -189,7 +212,7 @@ def pooled(answers: list[dict[str, Any]], checkpoint: str) -> tuple[float, float
 def answers_of(task: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for job in jobs([]):
-        if job.task == task and job.answer.exists():
+        if job.task == task and job.is_answered:
             found.setdefault(job.algorithm, []).append(json.loads(job.answer.read_text()))
     return found
 
@@ -233,9 +256,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", nargs="+", default=[], help="parts of names of runs")
     args = parser.parse_args()
-    FOLDER.mkdir(exist_ok=True)
+    for folder in (FOLDER, ANSWERS):
+        folder.mkdir(exist_ok=True)
     collect()
-    todo = [job for job in jobs(args.only) if not job.answer.exists()]
+    todo = [job for job in jobs(args.only) if not job.is_answered]
     failed = []
     with ThreadPoolExecutor(args.jobs) as pool:
         running = {pool.submit(job.run): job for job in todo}
