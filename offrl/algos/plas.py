@@ -82,6 +82,7 @@ class PLAS(ActorCritic):
             )
         self.nets["actor"] = torch.nn.ModuleDict(parts)
         self.add_target("actor")
+        self._vae_loss = torch.zeros((), device=self.device)  # the last; it does not change later
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
@@ -90,9 +91,13 @@ class PLAS(ActorCritic):
         warms_up = self.num_updates < self.algo_config.warmup_steps
         trains = not validate and not warms_up
         vae = self.algo_config.action_sampler.vae
-        with torch.set_grad_enabled(not validate and warms_up):
-            terms = nets["action_sampler"].losses(obs, goal, actions, vae.prior.temperature(epoch))
-            vae_loss = terms["reconstruction"].mean() + vae.kl_weight * terms["kl"].mean()
+        vae_loss = self._vae_loss
+        if warms_up or validate:
+            with torch.set_grad_enabled(not validate):
+                temperature = vae.prior.temperature(epoch)
+                terms = nets["action_sampler"].losses(obs, goal, actions, temperature)
+                vae_loss = terms["reconstruction"].mean() + vae.kl_weight * terms["kl"].mean()
+            self._vae_loss = vae_loss.detach()
 
         with torch.no_grad():
             next_actions = self._decode("actor_target", batch["next_obs"], goal)

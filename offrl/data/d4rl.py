@@ -20,6 +20,7 @@ KEYS = {
     "timeouts": "timeouts",
 }
 OPTIONAL = {"next_observations", "timeouts"}
+NUMBERS = ("rewards", "terminals", "timeouts")  # one for each step
 
 
 class D4RLFile(DemoArrays):
@@ -38,9 +39,7 @@ class D4RLFile(DemoArrays):
             raise ValueError(
                 f"{path}: has observations, as D4RL's files have, but no {', '.join(missing)}"
             )
-        rows = {key: len(self._file[key]) for key in present}
-        if len(set(rows.values())) > 1:
-            raise ValueError(f"{path}: datasets of unequal lengths: {rows}; copy the file again")
+        self._check_shapes(path, present)
         arrays = {KEYS[key]: self._file[key] for key in present}
         arrays["dones"] = self._file["terminals"][()].reshape(-1).astype(np.float32)
         lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
@@ -48,6 +47,23 @@ class D4RLFile(DemoArrays):
 
     def close(self) -> None:
         self._file.close()
+
+    def _check_shapes(self, path: Path, present: list[str]) -> None:
+        obs = self._file["observations"].shape
+        if not obs[0]:
+            raise ValueError(f"{path}: observations is empty; copy the file again")
+        for key in present:
+            shape = self._file[key].shape
+            fits = shape[:1] == obs[:1]
+            if key in NUMBERS:
+                fits = shape in (obs[:1], (obs[0], 1))
+            elif key == "next_observations":
+                fits = shape == obs
+            if not fits:
+                raise ValueError(
+                    f"{path}: {key} has shape {list(shape)}, which does not go with observations "
+                    f"{list(obs)}; copy the file again"
+                )
 
     def _ends(self) -> np.ndarray:
         """Whether an episode ends ``[N]``: at terminals, at timeouts, where the next observation

@@ -114,7 +114,22 @@ def edit(path, change):
         (lambda f: f["observations"].__setitem__((6, 1), np.nan), "demo_1/obs/flat .*NaN.*step 2"),
         (
             lambda f: (f.pop("rewards"), f.create_dataset("rewards", data=[0.0])),
-            "unequal lengths.*'rewards': 1",
+            r"rewards has shape \[1\], which does not go with observations \[16, 2\]",
+        ),
+        (
+            lambda f: (f.pop("terminals"), f.create_dataset("terminals", data=np.zeros((16, 2)))),
+            r"terminals has shape \[16, 2\]",
+        ),
+        (
+            lambda f: f.create_dataset("next_observations", data=np.zeros((16, 3))),
+            r"next_observations has shape \[16, 3\]",
+        ),
+        (
+            lambda f: (
+                f.pop("observations"),
+                f.create_dataset("observations", data=np.zeros((0, 2))),
+            ),
+            "observations is empty",
         ),
     ],
 )
