@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from offrl import RolloutPolicy, Trainer, algo_factory, config_factory
+from offrl.checkpoint import write_checkpoint
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.training.seeding import seed_everything
@@ -101,6 +102,12 @@ def test_a_return_is_had_for_the_asking(tmp_path, is_discrete):
     [
         ({"train": {"seq_length": 30}}, "train.seq_length: 30.*algo.context_length is 20"),
         ({"train": {"rewards": {"scale": 2.0}}}, "train.rewards.*algo.return_scale"),
+        ({"algo": {"num_heads": 3}}, r"embed_dim \(128\) must be a multiple of num_heads \(3\)"),
+        ({"train": {"rewards": {"clip": [1.0, 0.0]}}}, "clip.*the first must be less"),
+        (
+            {"train": {"dataset_keys": ["actions", "returns"]}},
+            "train.dataset_keys: lacks 'rewards'",
+        ),
     ],
 )
 def test_configs_that_cannot_work(small_config, overrides, message):
@@ -114,3 +121,25 @@ def test_data_without_rewards_is_refused(small_config, demos):
             del demo["rewards"]
     with pytest.raises(ValueError, match="rewards are all zero or missing, and dt"):
         Trainer(small_config({}, "dt"))
+
+
+def test_another_return_can_be_asked_for_than_in_the_training(small_config, tmp_path):
+    trainer = Trainer(small_config({"algo": SMALL, "train": {"num_epochs": 1}}, "dt"))
+    list(trainer())
+    path = tmp_path / "model.pth"
+    write_checkpoint(path, trainer.state())
+    found = trainer.algo.nets["policy"].target_return
+    for wanted, expected in ((None, float(found)), (7.0, 7.0)):
+        overrides = {"algo": SMALL | {"target_return": wanted, "return_scale": 3.0}}
+        overrides["experiment"] = {"ckpt_path": str(path)}
+        net = Trainer(small_config(overrides, "dt")).algo.nets["policy"]
+        assert float(net.target_return) == pytest.approx(expected)
+        assert float(net.return_scale) == float(trainer.algo.nets["policy"].return_scale)
+
+
+def test_a_policy_that_counts_rewards_does_not_act_without_them(small_config):
+    algo = Trainer(small_config({"algo": SMALL}, "dt")).algo
+    obs = {"position": torch.zeros(1, 3), "speed": torch.zeros(1, 2)}
+    algo.get_action(obs)
+    with pytest.raises(ValueError, match="dt counts rewards while acting: use RolloutPolicy"):
+        algo.get_action(obs)
