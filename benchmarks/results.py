@@ -12,6 +12,7 @@ extras ``metaworld`` and ``plot``.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -135,8 +136,9 @@ class Job:
 
     def run(self) -> None:
         """Train, measure, write the answer."""
-        run_folder = self._train()
-        last = FOLDER / f"{self.name}.last.json"
+        question = self.question  # the configs may change meanwhile
+        run_folder = self._train(question)
+        last = run_folder / "last.json"
         if not last.exists():
             checkpoint = str(run_folder / "last.pth")
             measured = ["--n", str(EPISODES), "--workers", "1", "--json", str(last)]
@@ -146,7 +148,7 @@ class Job:
         best = next(r["logs"] for r in records if r["type"] == "test")
         seconds = mean(r["logs"]["Train_Time"] for r in records if r["type"] == "epoch")
         answer = {
-            "of": self.question,
+            "of": question,
             "git_commit": git_commit(),
             "best": best,
             "last": json.loads(last.read_text()),
@@ -156,15 +158,16 @@ class Job:
         partial.write_text(json.dumps(answer, indent=4) + "\n", encoding="utf-8")
         partial.replace(self.answer)
 
-    def _train(self) -> Path:
-        runs = FOLDER / "runs" / self.name
+    def _train(self, question: dict[str, Any]) -> Path:
+        digest = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
+        runs = FOLDER / "runs" / f"{self.name}-{digest}"  # not those of another question
         earlier = [path.parent for path in sorted(runs.glob("*/last.pth"))]
         if earlier:
             if '"type": "test"' not in (earlier[-1] / "metrics.jsonl").read_text():
                 self._offrl("train", "--resume", str(earlier[-1]))
             return earlier[-1]
         sets = (("--set", f"{key}={json.dumps(value)}") for key, value in self.settings.items())
-        output = ("--output", str(runs.parent), "--name", self.name, "--seed", str(self.seed))
+        output = ("--output", str(runs.parent), "--name", runs.name, "--seed", str(self.seed))
         self._offrl("train", "--config", self.config, *output, *chain(*sets))
         return next(iter(sorted(runs.glob("*/last.pth")))).parent
 
