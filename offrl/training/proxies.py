@@ -86,8 +86,9 @@ def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
             going_on = lengths[demos] > step
             rows = (begins + step)[going_on].to(algo.device)
             for name, answer in answers.items():
-                empty = answer.new_zeros(int(lengths.sum()), *answer.shape[1:])
-                found.setdefault(name, empty)[rows] = answer[going_on.to(algo.device)]
+                if name not in found:
+                    found[name] = answer.new_zeros(int(lengths.sum()), *answer.shape[1:])
+                found[name][rows] = answer[going_on.to(algo.device)]
     return found
 
 
