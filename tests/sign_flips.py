@@ -62,9 +62,9 @@ FLIPS = [
     ),
     Flip(
         "fqe, target",
-        "algos/fqe.py",
-        'target = batch["rewards"] + batch["discounts"] * next_q.mean(0)',
-        'target = batch["rewards"] - batch["discounts"] * next_q.mean(0)',
+        "algos/actor_critic.py",
+        'return batch["rewards"] + batch["discounts"] * next_q',
+        'return batch["rewards"] - batch["discounts"] * next_q',
         "tests/training/test_proxies.py",
         "fitted",
     ),

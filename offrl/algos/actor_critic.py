@@ -77,9 +77,10 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
     def add_target(self, name: str) -> None:
         self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False)
 
-    def update_target(self, name: str) -> None:
-        """Polyak averaging, one kernel for all weights."""
-        torch._foreach_lerp_(*self._targets[name], self.algo_config["target_tau"])
+    def update_targets(self) -> None:
+        """Polyak averaging of every slow copy, one kernel for all weights of each."""
+        for slow, fast in self._targets.values():
+            torch._foreach_lerp_(slow, fast, self.algo_config["target_tau"])
 
     def set_train(self) -> None:
         super().set_train()
@@ -166,6 +167,12 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         losses = torch.nn.functional
         error = losses.smooth_l1_loss if self.algo_config["critic"].use_huber else losses.mse_loss
         return error(q, target.expand_as(q), reduction="none").mean((1, 2))
+
+    def backup(self, batch: Mapping[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
+        """The critics' target for one action ``[B, 1, A]`` to follow: ``[B, 1]``."""
+        critic = self.nets["critic_target"]
+        next_q = critic(batch["next_obs"], next_actions, batch["goal_obs"]).amin(0)
+        return batch["rewards"] + batch["discounts"] * next_q
 
     def critic_losses(self, batch: Mapping[str, Any], target: torch.Tensor) -> torch.Tensor:
         """``td_losses`` of the batch's actions."""

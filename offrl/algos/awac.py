@@ -60,8 +60,7 @@ class AWAC(ActorCritic):
             info = self.critic_info(batch, q_losses)
             if not validate:
                 info |= self.optimize_critics(q_losses)
-                for name in self._targets:
-                    self.update_target(name)
+                self.update_targets()
 
             pi, _ = nets["actor"](obs, goal)
             advantage = self._advantage(obs, goal, actions, pi)
@@ -76,12 +75,6 @@ class AWAC(ActorCritic):
             "Actor/Advantage": advantage.mean(),
             "Actor/Weight": weight.mean(),
         }
-
-    def backup(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
-        """``[B, 1]``"""
-        critic = self.nets["critic_target"]
-        next_q = critic(batch["next_obs"], next_actions, batch["goal_obs"]).amin(0)
-        return batch["rewards"] + batch["discounts"] * next_q
 
     @property
     def _num_policy_actions(self) -> int:

@@ -256,6 +256,7 @@ def clip_gradients(
 
 
 def check_rewards(rewards: torch.Tensor, algo_name: str) -> None:
+    """``ValueError`` where there is nothing in the rewards to learn from."""
     if not rewards.any():
         raise ValueError(
             f"the rewards are all zero or missing, and {algo_name} learns from nothing else; label "

@@ -110,8 +110,7 @@ class BCQ(ActorCritic):
             parts.append(self._train_actor(batch, self._trains("actor", epoch, validate)))
         self.nets["action_sampler"].train(training)
         if not validate:
-            for name in self._targets:
-                self.update_target(name)
+            self.update_targets()
         loss = sum(part["loss"] for part in parts)
         return {k: v for part in parts for k, v in part.items()} | {"loss": loss}
 

@@ -66,7 +66,7 @@ class DDQN(ActorCritic):
         info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
         if not validate:
             info |= self.optimize_critics(losses)
-            self.update_target("critic")
+            self.update_targets()
         return info
 
     # -- acting -----------------------------------------------------------------------------------

@@ -40,13 +40,11 @@ class FQE(ActorCritic):
         self, batch: dict[str, Any], epoch: int, validate: bool = False
     ) -> dict[str, torch.Tensor]:
         with torch.no_grad():
-            critic = self.nets["critic_target"]
-            next_q = critic(batch["next_obs"], batch["next_actions"], batch["goal_obs"])
-            target = batch["rewards"] + batch["discounts"] * next_q.mean(0)
+            target = self.backup(batch, batch["next_actions"])
         with torch.set_grad_enabled(not validate):
             losses = self.critic_losses(batch, target)
         info = self.critic_info(batch, losses)
         if not validate:
             info |= self.optimize_critics(losses)
-            self.update_target("critic")
+            self.update_targets()
         return info

@@ -73,7 +73,7 @@ class IQL(ActorCritic):
         if not validate:
             limit = self.algo_config.critic.max_gradient_norm
             self.optimize("critic", q_losses.sum(), limit, measures=False)
-            self.update_target("critic")
+            self.update_targets()
             self.optimize("vf", v_loss, limit, measures=False)
             limit = self.algo_config.actor.max_gradient_norm
             self.optimize("actor", actor_loss, limit, measures=False)

@@ -116,8 +116,7 @@ class PLAS(ActorCritic):
         if trains:
             self.optimize_critics(q_losses)
             self.optimize("actor", actor_loss)
-            self.update_target("critic")
-            self.update_target("actor")
+            self.update_targets()
         return info | {
             "loss": (vae_loss if warms_up else info["loss"] + actor_loss).detach(),
             "Action_Sampler/Loss": vae_loss.detach(),

@@ -138,7 +138,7 @@ class SACN(ActorCritic):
         info |= self.critic_info(batch, losses)
         if not validate:
             info |= self.optimize_critics(losses)
-            self.update_target("critic")
+            self.update_targets()
         return info
 
     def _next_value(self, batch: dict[str, Any], next_pi: Any) -> torch.Tensor:

@@ -94,8 +94,7 @@ class TD3BC(ActorCritic):
             actor_loss = self._cloning(policy, actions) - config.alpha * value
         if trains_actor:
             self._actor_norm = self.optimize("actor", actor_loss)
-            self.update_target("critic")
-            self.update_target("actor")
+            self.update_targets()
         actor_loss = actor_loss.detach()
         return info | {
             "Actor/Loss": actor_loss,

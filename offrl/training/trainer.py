@@ -266,9 +266,6 @@ class Trainer:
         first = torch.zeros(1, dtype=torch.long, device=self.dataset.device)
         try:
             algo.obs_spec.process(self.dataset.get_batch(first)["obs"], "obs")
-        except ValueError as error:
-            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
-        try:
             algo.inspect_data(self.dataset.values)
         except ValueError as error:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
