@@ -47,6 +47,8 @@ def algo_config_to_class(algo_config: ReBRACConfig) -> tuple[type[ReBRAC], dict[
 
 
 class ReBRAC(TD3BC):
+    SUMS_ACTOR_LOSS = False
+
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         ready = super().process_batch_for_training(batch)
         after = self.num_frames - 1 + self.algo_config.n_step

@@ -59,6 +59,9 @@ def algo_config_to_class(algo_config: TD3BCConfig) -> tuple[type[TD3BC], dict[st
 
 
 class TD3BC(ActorCritic):
+    # The actor's loss is a part of "loss", and so computed at every step, as robomimic does.
+    SUMS_ACTOR_LOSS: ClassVar[bool] = True
+
     def _create_networks(self) -> None:
         config = self.algo_config
         self.add_critics(
@@ -68,12 +71,10 @@ class TD3BC(ActorCritic):
             self.obs_spec, self.ac_dim, config.actor.layer_dims, num_frames=self.num_frames
         )
         self.add_target("actor")
-        self._actor_norm = torch.zeros((), device=self.device)
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
     ) -> dict[str, torch.Tensor]:
-        nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         config, optim = self.algo_config, self.algo_config.optim_params
         trains_critic = not validate and optim["critic"].is_due(epoch)
         with torch.no_grad():
@@ -87,20 +88,23 @@ class TD3BC(ActorCritic):
 
         trains_actor = not validate and optim["actor"].is_due(epoch)
         trains_actor &= self.num_updates % config.actor.update_freq == 0
-        with torch.set_grad_enabled(trains_actor):
-            policy = nets["actor"](obs, goal)[0].mode()
-            q = nets["critic"].first(obs, policy, goal)
-            value = q.mean() / q.detach().abs().mean()
-            actor_loss = self._cloning(policy, actions) - config.alpha * value
+        if trains_actor or validate or self.SUMS_ACTOR_LOSS:
+            with torch.set_grad_enabled(trains_actor):
+                actor_loss = self._actor_loss(batch)
+            info["Actor/Loss"] = actor_loss.detach()
+            if self.SUMS_ACTOR_LOSS:
+                info["loss"] = info["loss"] + actor_loss.detach()
         if trains_actor:
-            self._actor_norm = self.optimize("actor", actor_loss)
+            info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss)
             self.update_targets()
-        actor_loss = actor_loss.detach()
-        return info | {
-            "Actor/Loss": actor_loss,
-            "Actor/Grad_Norms": self._actor_norm,
-            "loss": info["loss"] + actor_loss,
-        }
+        return info
+
+    def _actor_loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        obs, goal = batch["obs"], batch["goal_obs"]
+        policy = self.nets["actor"](obs, goal)[0].mode()
+        q = self.nets["critic"].first(obs, policy, goal)
+        value = q.mean() / q.detach().abs().mean()
+        return self._cloning(policy, batch["actions"]) - self.algo_config.alpha * value
 
     def _target(self, batch: dict[str, Any]) -> torch.Tensor:
         config, next_obs, goal = self.algo_config, batch["next_obs"], batch["goal_obs"]

@@ -6,7 +6,8 @@ import torch
 
 
 class Averages:
-    """Averages of the numbers that an epoch's steps return, taken on the device.
+    """Averages of the numbers that an epoch's steps return, taken on the device: of each over the
+    steps that have it.
 
     A step's numbers are copied into one row: to hold on to hundreds of small tensors scatters the
     large ones over the heap, which costs more than the copy.
@@ -14,26 +15,34 @@ class Averages:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity  # steps between two folds
-        self._names: list[str] = []
-        self._rows = self._total = torch.empty(0)
-        self._recent = self._count = 0
+        self._counts: dict[str, int] = {}
+        self._rows = self._total = self._zero = torch.empty(0)
+        self._recent = 0
 
     def add(self, info: dict[str, torch.Tensor]) -> None:
-        values = list(info.values())
-        if not self._names:
-            self._names = list(info)
-            self._rows = values[0].new_empty(self._capacity, len(values))
-            self._total = values[0].new_zeros(len(values))
+        if not info.keys() <= self._counts.keys():
+            self._widen(info)
+        for name in info:
+            self._counts[name] += 1
+        values = [info.get(name, self._zero) for name in self._counts]
         torch.stack(values, out=self._rows[self._recent])
         self._recent += 1
+
+    def _widen(self, info: dict[str, torch.Tensor]) -> None:
+        """Columns of zeros for new names."""
+        known = len(self._counts)
+        self._counts |= {name: 0 for name in info if name not in self._counts}
+        zeros = info["loss"].new_zeros(self._capacity + 1, len(self._counts))
+        zeros[:-1, :known], zeros[-1, :known] = self._rows, self._total
+        self._rows, self._total, self._zero = zeros[:-1], zeros[-1], zeros.new_zeros(())
 
     def fold(self) -> torch.Tensor:
         """Take in what was added since the last time; returns its losses, ``[num_steps]``."""
         rows = self._rows[: self._recent]
         self._total += rows.sum(0)
-        self._count += self._recent
         self._recent = 0
-        return rows[:, self._names.index("loss")]
+        return rows[:, list(self._counts).index("loss")]
 
     def mean(self) -> dict[str, torch.Tensor]:
-        return dict(zip(self._names, self._total / self._count, strict=True))
+        totals = zip(self._counts.items(), self._total, strict=True)
+        return {name: total / count for (name, count), total in totals}
