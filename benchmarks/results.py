@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from measure import machine, markdown
@@ -146,7 +146,7 @@ class Job:
         with open(run_folder / "metrics.jsonl", encoding="utf-8") as file:
             records = [json.loads(line) for line in file]
         best = next(r["logs"] for r in records if r["type"] == "test")
-        seconds = mean(r["logs"]["Train_Time"] for r in records if r["type"] == "epoch")
+        seconds = median(r["logs"]["Train_Time"] for r in records if r["type"] == "epoch")
         answer = {
             "of": question,
             "git_commit": git_commit(),
