@@ -18,11 +18,11 @@ from offrl.config import Count, OptimConfig, Section
 
 
 class PLASCriticConfig(BoundedCriticConfig):
-    ensemble: BCQEnsembleConfig = BCQEnsembleConfig(weight=1.0)
+    ensemble: BCQEnsembleConfig = BCQEnsembleConfig()
 
 
 class PLASVAEConfig(VAEConfig):
-    kl_weight: float = 0.5
+    kl_weight: float = 0.5 / 14  # the authors' is of the mean over the 14 latents, not of their sum
     encoder_layer_dims: list[Count] = [750, 750]
     decoder_layer_dims: list[Count] = [750, 750]
 
@@ -82,46 +82,44 @@ class PLAS(ActorCritic):
             )
         self.nets["actor"] = torch.nn.ModuleDict(parts)
         self.add_target("actor")
-        self._vae_loss = torch.zeros((), device=self.device)  # the last; it does not change later
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
     ) -> dict[str, torch.Tensor]:
-        nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         warms_up = self.num_updates < self.algo_config.warmup_steps
-        trains = not validate and not warms_up
-        vae = self.algo_config.action_sampler.vae
-        vae_loss = self._vae_loss
-        if warms_up or validate:
-            with torch.set_grad_enabled(not validate):
-                temperature = vae.prior.temperature(epoch)
-                terms = nets["action_sampler"].losses(obs, goal, actions, temperature)
-                vae_loss = terms["reconstruction"].mean() + vae.kl_weight * terms["kl"].mean()
-            self._vae_loss = vae_loss.detach()
+        if not validate:
+            self.num_updates += 1
+        if warms_up:
+            return self._train_sampler(batch, epoch, validate)
 
+        nets, obs, goal = self.nets, batch["obs"], batch["goal_obs"]
         with torch.no_grad():
             next_actions = self._decode("actor_target", batch["next_obs"], goal)
             q = nets["critic_target"](batch["next_obs"], next_actions, goal)
             target = batch["rewards"] + batch["discounts"] * self.pessimistic(q)
-        with torch.set_grad_enabled(trains):
+        with torch.set_grad_enabled(not validate):
             q_losses = self.critic_losses(batch, target)
-            policy = self._decode("actor", obs, goal)
-            actor_loss = -nets["critic"].first(obs, policy, goal).mean()
-
+            actor_loss = -nets["critic"].first(obs, self._decode("actor", obs, goal), goal).mean()
         info = self.critic_info(batch, q_losses)
         if not validate:
-            self.num_updates += 1
-        if not validate and warms_up:
-            self.optimize("action_sampler", vae_loss)
-        if trains:
-            self.optimize_critics(q_losses)
+            info |= self.optimize_critics(q_losses)
             self.optimize("actor", actor_loss)
             self.update_targets()
-        return info | {
-            "loss": (vae_loss if warms_up else info["loss"] + actor_loss).detach(),
-            "Action_Sampler/Loss": vae_loss.detach(),
-            "Actor/Loss": actor_loss.detach(),
-        }
+        actor_loss = actor_loss.detach()
+        return info | {"loss": info["loss"] + actor_loss, "Actor/Loss": actor_loss}
+
+    def _train_sampler(
+        self, batch: dict[str, Any], epoch: int, validate: bool
+    ) -> dict[str, torch.Tensor]:
+        vae = self.algo_config.action_sampler.vae
+        with torch.set_grad_enabled(not validate):
+            terms = self.nets["action_sampler"].losses(
+                batch["obs"], batch["goal_obs"], batch["actions"], vae.prior.temperature(epoch)
+            )
+            loss = terms["reconstruction"].mean() + vae.kl_weight * terms["kl"].mean()
+        if not validate:
+            self.optimize("action_sampler", loss)
+        return {"loss": loss.detach(), "Action_Sampler/Loss": loss.detach()}
 
     def _decode(self, actor: str, obs: Any, goal: Any) -> torch.Tensor:
         """The action ``[B, 1, A]`` of the actor's latent, perturbed."""

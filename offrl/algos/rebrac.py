@@ -69,5 +69,8 @@ class ReBRAC(TD3BC):
         distance = (next_actions - batch["next_actions"]).square().sum(-1)
         return self.algo_config.critic.bc_coef * distance * batch["next_known"]
 
+    def _policy_value(self, obs: Any, policy: torch.Tensor, goal: Any) -> torch.Tensor:
+        return self.nets["critic"](obs, policy, goal).amin(0)
+
     def _cloning(self, policy: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         return self.algo_config.actor.bc_coef * (policy - actions).square().sum(-1).mean()

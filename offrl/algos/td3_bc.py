@@ -102,7 +102,7 @@ class TD3BC(ActorCritic):
     def _actor_loss(self, batch: dict[str, Any]) -> torch.Tensor:
         obs, goal = batch["obs"], batch["goal_obs"]
         policy = self.nets["actor"](obs, goal)[0].mode()
-        q = self.nets["critic"].first(obs, policy, goal)
+        q = self._policy_value(obs, policy, goal)
         value = q.mean() / q.detach().abs().mean()
         return self._cloning(policy, batch["actions"]) - self.algo_config.alpha * value
 
@@ -120,6 +120,9 @@ class TD3BC(ActorCritic):
     def _penalty(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor | float:
         """What is taken from a target for actions that the data does not have."""
         return 0.0
+
+    def _policy_value(self, obs: Any, policy: torch.Tensor, goal: Any) -> torch.Tensor:
+        return self.nets["critic"].first(obs, policy, goal)
 
     def _cloning(self, policy: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.mse_loss(policy, actions)
