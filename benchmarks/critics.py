@@ -17,7 +17,7 @@ from measure import alternate, machine, ratio, timed
 from offrl import config_factory
 from offrl.models.critics import Critics
 from offrl.specs import ObsSpec
-from offrl.training.allocator import keep_freed_memory
+from offrl.training.allocator import FreedMemory
 
 BATCH_SIZE, OBS_DIM, AC_DIM, STEPS = 256, 19, 7, 10
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=30, help="turns of each")
     args = parser.parse_args()
-    keep_freed_memory()
+    FreedMemory()
     seconds = alternate({f"{n} critics": timed(steps(n)) for n in (2, 10)}, args.repeats)
     print(machine())
     for name, values in seconds.items():

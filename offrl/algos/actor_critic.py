@@ -30,11 +30,13 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
 
     def __init__(self, **kwargs: Any):
         self._targets: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self._statistics: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.num_updates = 0
         super().__init__(**kwargs)
         for name in [name for name in self.nets if f"{name}_target" in self.nets]:
             slow, fast = self.nets[f"{name}_target"], self.nets[name]
             self._targets[name] = list(slow.parameters()), list(fast.parameters())
+            self._statistics += zip(slow.buffers(), fast.buffers(), strict=True)
 
     # -- networks ---------------------------------------------------------------------------------
 
@@ -78,9 +80,12 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False)
 
     def update_targets(self) -> None:
-        """Polyak averaging of every slow copy, one kernel for all weights of each."""
+        """Polyak averaging of every slow copy, one kernel for all weights of each; statistics of
+        batch normalisation, of which copies take none themselves, as they are."""
         for slow, fast in self._targets.values():
             torch._foreach_lerp_(slow, fast, self.algo_config["target_tau"])
+        for theirs, statistic in self._statistics:
+            theirs.copy_(statistic)
 
     def set_train(self) -> None:
         super().set_train()
@@ -117,17 +122,17 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
                 "both to the same number"
             )
         mask = batch.get("pad_mask")
-        rewards, dones, discounts = self._returns(
+        rewards, dones, discounts, num_steps = self._returns(
             self.to_device(batch["rewards"]).flatten(1)[:, steps],
             self.to_device(batch["dones"]).flatten(1)[:, steps],
             None if mask is None else self.to_device(mask).flatten(1)[:, steps],
         )
         seen = map_leaves(lambda x: x[:, : self.num_frames], batch["obs"])
-        later = map_leaves(lambda x: x[:, n + now - 1 : n + now], batch["next_obs"])
+        following = self.needed(batch, "next_obs")
+        later = map_leaves(lambda x: x[:, n + now - 1 : n + now], following)
         if now:
-            later = {
-                k: torch.cat([batch["obs"][k][:, n : n + now], x], dim=1) for k, x in later.items()
-            }
+            before = frames_from(batch["obs"], num_steps if n > 1 else 1, now)
+            later = {k: torch.cat([before[k], x], dim=1) for k, x in later.items()}
         return {
             "obs": self.prepare_obs(seen),
             "next_obs": self.prepare_obs(later),
@@ -140,14 +145,18 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
 
     def _returns(
         self, rewards: torch.Tensor, dones: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Of steps ``[B, n]``: the discounted sum of their rewards, whether the episode terminated
-        among them, and the factor of the value after them; ``[B, 1]`` each."""
+        among them, and the factor of the value after them, ``[B, 1]`` each; and how many count,
+        ``[B]``."""
         gamma, n = self.algo_config["discount"], rewards.shape[1]
-        after = gamma
+        after, counts = gamma, torch.ones_like(dones)
+        masks = self.global_config.train.mask_padded_steps
+        goes_on = "infinite_horizon" in self.algo_config and self.algo_config["infinite_horizon"]
+        if goes_on and masks:  # the last reward is received for ever
+            rewards = torch.where(dones > 0, rewards / (1 - gamma), rewards)
         if n > 1:
-            counts = torch.ones_like(dones)
-            if self.global_config.train.mask_padded_steps:
+            if masks:
                 # A step counts if it is in the demonstration and none before it was the last.
                 counts[:, 1:] -= dones[:, :-1]
                 counts = counts.cumprod(1) * (1 if mask is None else mask)
@@ -155,10 +164,9 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
             rewards = (rewards * counts * powers).sum(1, keepdim=True)
             dones = (dones * counts).amax(1, keepdim=True)
             after = gamma ** counts.sum(1, keepdim=True)
-        if "infinite_horizon" in self.algo_config and self.algo_config["infinite_horizon"]:
-            # The last reward is received for ever.
+        if goes_on and not masks:  # robomimic's: all of the rewards are
             rewards = torch.where(dones > 0, rewards / (1 - after), rewards)
-        return rewards, dones, (1 - dones) * after
+        return rewards, dones, (1 - dones) * after, counts.sum(1).long()
 
     # -- updates ----------------------------------------------------------------------------------
 
@@ -260,3 +268,19 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
     def deserialize(self, state: Mapping[str, Any]) -> None:
         super().deserialize(state)
         self.num_updates = state.get("num_updates", 0)
+
+
+def frames_from(
+    obs: Mapping[str, torch.Tensor], starts: torch.Tensor | int, num: int
+) -> Mapping[str, torch.Tensor]:
+    """``num`` frames of windows ``[B, T, ...]``, from the same one on or from each window's own of
+    ``starts`` ``[B]``."""
+    if isinstance(starts, int):
+        return map_leaves(lambda x: x[:, starts : starts + num], obs)
+    frames = starts[:, None] + torch.arange(num, device=starts.device)
+
+    def take(x: torch.Tensor) -> torch.Tensor:
+        index = frames.to(x.device).view(*frames.shape, *[1] * (x.ndim - 2))
+        return torch.take_along_dim(x, index, dim=1)
+
+    return map_leaves(take, obs)

@@ -149,6 +149,15 @@ class Algo:
     def reset(self) -> None:
         """Forget what a policy remembers of an episode."""
 
+    def needed(self, batch: Mapping[str, Any], key: str) -> Any:
+        """``batch[key]``; ``ValueError`` if the config does not ask the data for it."""
+        if key not in batch:
+            remedy = f"train.dataset_keys: lacks {key!r}; add it"
+            if key == "next_obs":
+                remedy = "train.hdf5_load_next_obs: set it to true"
+            raise ValueError(f"{remedy}: {self.algo_config.ALGO_NAME} learns from {key}")
+        return batch[key]
+
     def to_device(self, batch: Any) -> Any:
         return map_leaves(lambda x: x.to(self.device, torch.float32), batch)
 

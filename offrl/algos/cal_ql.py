@@ -31,7 +31,7 @@ def algo_config_to_class(algo_config: CalQLConfig) -> tuple[type[CalQL], dict[st
 class CalQL(CQL):
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         now = self.num_frames - 1
-        returns = self.to_device(batch["returns"]).flatten(1)[:, now : now + 1]
+        returns = self.to_device(self.needed(batch, "returns")).flatten(1)[:, now : now + 1]
         return super().process_batch_for_training(batch) | {"returns": returns}
 
     def _calibrated(self, q: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:

@@ -128,8 +128,8 @@ class DT(PolicyAlgo):
             "obs": self.prepare_obs(map_leaves(lambda x: x[:, now], batch["obs"])),
             "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
             "actions": self.to_device(batch["actions"][:, now]),
-            "returns": self.to_device(batch["returns"][:, now])[..., None],
-            "timesteps": batch["timesteps"][:, now].to(self.device),
+            "returns": self.to_device(self.needed(batch, "returns")[:, now])[..., None],
+            "timesteps": self.needed(batch, "timesteps")[:, now].to(self.device),
             "pad_mask": None if mask is None else self.to_device(mask[:, now]),
         }
 

@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
+from pathlib import Path
 
 # mallopt's parameters, from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_KEPT, MOST_KEPT = 2**28, 2**30  # bytes: of a tensor, of what is free in all
 
 
-def keep_freed_memory() -> None:
-    """Let the process keep the memory of freed CPU tensors for the next ones.
+class FreedMemory:
+    """The memory of freed CPU tensors, which the process keeps for the next ones.
 
     glibc gives large ones back to the system, which hands the memory out again page by page,
-    zeroed: 5 to 10 % of a training step (``docs/benchmarks.md``). Other C libraries are left alone.
+    zeroed: 5 to 10 % of a training step (``docs/benchmarks.md``). Small objects in between split
+    what is free into parts that are too small for the next tensor, so that a process grows, whether
+    it keeps them or not, by gigabytes an hour: ``limit`` ends that. Other C libraries are left
+    alone.
     """
-    if platform.libc_ver()[0] != "glibc":
-        return
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
-    mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+
+    def __init__(self) -> None:
+        self._libc: ctypes.CDLL | None = None
+        self._most: int | None = None
+        if platform.libc_ver()[0] == "glibc":
+            self._libc = ctypes.CDLL(None)
+            self._libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+            self._libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+
+    def limit(self) -> None:
+        """Give everything back once the process has grown by ``MOST_KEPT``; to be called after the
+        same number of steps each time, so that what they use counts for no growth."""
+        if self._libc is None:
+            return
+        used = resident_bytes()
+        if self._most is None:
+            self._most = used + MOST_KEPT
+        elif used > self._most:
+            self._libc.malloc_trim(0)
+            self._most = None
+
+
+def resident_bytes() -> int:
+    """What the process has in memory now (Linux)."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

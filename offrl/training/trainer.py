@@ -20,7 +20,7 @@ from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
 from offrl.registry import MODALITIES
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
-from offrl.training.allocator import keep_freed_memory
+from offrl.training.allocator import FreedMemory
 from offrl.training.averages import Averages
 from offrl.training.datasets import make_dataset, make_held_out_dataset, obs_keys, place
 from offrl.training.instructions import embed_instructions
@@ -57,7 +57,7 @@ class Trainer:
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
         seed_everything(config.train.seed)
-        keep_freed_memory()
+        self._freed_memory = FreedMemory()
         self.config = config
         self._langs = [entry.lang for entry in config.train.data]
         last = run.last_checkpoint if run is not None and self._resumes else None
@@ -138,6 +138,7 @@ class Trainer:
             self.step += 1
             if remaining == 0 or self.step % self.PROGRESS_EVERY == 0:
                 self._check_finite(averages.fold())
+                self._freed_memory.limit()
             if remaining and self.step % self.PROGRESS_EVERY == 0:
                 yield self.record("progress", self.algo.log_info(averages.mean()))
         self._check_weights()
@@ -264,11 +265,13 @@ class Trainer:
         )
         # What the networks cannot see shows now, not in the first step.
         first = torch.zeros(1, dtype=torch.long, device=self.dataset.device)
+        batch = self.dataset.get_batch(first)
         try:
-            algo.obs_spec.process(self.dataset.get_batch(first)["obs"], "obs")
+            algo.obs_spec.process(batch["obs"], "obs")
             algo.inspect_data(self.dataset.values)
         except ValueError as error:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
+        algo.process_batch_for_training(batch)
         algo.set_statistics(
             obs=self.dataset.get_obs_normalization_stats(),
             actions=self.dataset.get_action_normalization_stats(),
