@@ -83,10 +83,12 @@ class GaussianActor(nn.Module):
 
     def __init__(self, obs_dim: int, ac_dim: int):
         super().__init__()
-        self.net = mlp(obs_dim, 2 * ac_dim)
+        self.trunk = mlp(obs_dim, HIDDEN, (HIDDEN,)).append(nn.ReLU())
+        self.mean, self.scale = nn.Linear(HIDDEN, ac_dim), nn.Linear(HIDDEN, ac_dim)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        mean, scale = self.net(obs).chunk(2, dim=-1)
+        features = self.trunk(obs)
+        mean, scale = self.mean(features), self.scale(features)
         return torch.tanh(mean), (F.softplus(scale) * (0.3 / math.log(2))).clamp(0.007, 7.5)
 
 
@@ -94,7 +96,8 @@ class TanhActor(GaussianActor):
     """Mean and standard deviation before a tanh."""
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        mean, scale = self.net(obs).chunk(2, dim=-1)
+        features = self.trunk(obs)
+        mean, scale = self.mean(features), self.scale(features)
         return mean.clamp(-9, 9), scale.exp().clamp(0.007, 7.5)
 
 

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -255,8 +255,8 @@ FLIPS = [
     Flip(
         "plas, sampler",
         "algos/plas.py",
-        'vae_loss = terms["reconstruction"].mean() + vae.kl_weight',
-        'vae_loss = -terms["reconstruction"].mean() + vae.kl_weight',
+        'loss = terms["reconstruction"].mean() + vae.kl_weight',
+        'loss = -terms["reconstruction"].mean() + vae.kl_weight',
         LEARNING,
         "plas",
     ),
@@ -291,6 +291,22 @@ FLIPS = [
         "best = self.scores(obs, goal).argmin(-1, keepdim=True)",
         LEARNING,
         "ddqn",
+    ),
+    Flip(
+        "crr, exponential",
+        "algos/crr.py",
+        "(advantage / config.beta).exp()",
+        "(-advantage / config.beta).exp()",
+        TERMS,
+        "crr",
+    ),
+    Flip(
+        "sac, entropy in targets",
+        "algos/sac_n.py",
+        "return value - self._entropy_weight() * log_prob",
+        "return value + self._entropy_weight() * log_prob",
+        TERMS,
+        "sac",
     ),
     Flip(
         "discrete_bcq, imitation",
@@ -335,8 +351,8 @@ FLIPS = [
 ]
 
 
-def survives(flip: Flip) -> bool:
-    """Whether the tests pass in spite of the flip."""
+def passes(flip: Flip) -> bool:
+    """Whether its tests pass in spite of the flip."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("offrl", "tests", "configs"):
@@ -362,7 +378,13 @@ def survives(flip: Flip) -> bool:
 
 def main() -> int:
     chosen = [flip for flip in FLIPS if all(part in flip.term for part in sys.argv[1:])]
-    alive = [flip.term for flip in tqdm(chosen, disable=None) if survives(flip)]
+    if not chosen:
+        raise SystemExit(f"no term has {' and '.join(sys.argv[1:])} in its name")
+    unflipped = {(f.tests, f.only): replace(f, flipped=f.line) for f in chosen}.values()
+    broken = [flip.term for flip in tqdm(unflipped, disable=None) if not passes(flip)]
+    if broken:
+        raise SystemExit(f"without any flip the tests fail of: {'; '.join(broken)}")
+    alive = [flip.term for flip in tqdm(chosen, disable=None) if passes(flip)]
     print(f"{len(chosen)} flips, {len(alive)} survive{': ' if alive else ''}{'; '.join(alive)}")
     return 1 if alive else 0
 

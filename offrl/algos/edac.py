@@ -9,12 +9,21 @@ import torch
 from pydantic import Field
 
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sac_n import SACN, SACNConfig
+from offrl.algos.sac_n import SACN, ManyConfig, SACNConfig, SACNCriticConfig
+
+
+class SeveralConfig(ManyConfig):
+    n: int = Field(10, ge=2)
+
+
+class EDACCriticConfig(SACNCriticConfig):
+    ensemble: SeveralConfig = SeveralConfig()
 
 
 class EDACConfig(SACNConfig):
     ALGO_NAME: ClassVar[str] = "edac"
 
+    critic: EDACCriticConfig = EDACCriticConfig()
     eta: float = Field(1.0, ge=0)  # weight of the gradients' similarity
 
 

@@ -46,21 +46,35 @@ def reward_statistics(
     return {"offset": offset, "scale": scale}
 
 
-def returns_to_go(rewards: np.ndarray, lengths: np.ndarray, discount: float) -> np.ndarray:
-    """The discounted sum of the rewards from each step to the end of its demonstration."""
-    returns, ends = rewards.astype(np.float64), set(np.cumsum(lengths) - 1)
+def returns_to_go(
+    rewards: np.ndarray, dones: np.ndarray, lengths: np.ndarray, discount: float
+) -> np.ndarray:
+    """The discounted sum of the rewards from each step to the end of its demonstration.
+
+    With a discount below 1, one that stopped without having terminated goes on: with its last
+    reward for ever if that is a penalty, else with nothing, which no policy does worse than
+    (Nakamoto et al., 2023, arXiv:2303.05479, in its authors' code).
+    """
+    returns, ends = rewards.astype(np.float64), np.cumsum(lengths) - 1
+    if discount < 1:
+        unfinished = ends[dones[ends] == 0]
+        returns[unfinished] += discount / (1 - discount) * returns[unfinished].clip(max=0)
+    last = set(ends)
     for row in reversed(range(len(rewards) - 1)):
-        if row not in ends:
+        if row not in last:
             returns[row] += discount * returns[row + 1]
     return returns.astype(np.float32)
 
 
-def timesteps(rewards: np.ndarray, lengths: np.ndarray, discount: float) -> np.ndarray:
+def timesteps(
+    rewards: np.ndarray, dones: np.ndarray, lengths: np.ndarray, discount: float
+) -> np.ndarray:
     """The number of each step in its demonstration, from 0."""
     return np.concatenate([np.arange(length) for length in lengths])
 
 
-COMPUTED: dict[str, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] = {
+# Of rewards and dones ``[sum(lengths)]``, lengths and the discount.
+COMPUTED: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]] = {
     "returns": returns_to_go,
     "timesteps": timesteps,
 }

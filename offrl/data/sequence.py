@@ -283,13 +283,14 @@ class SequenceDataset(Dataset):
     def values(self, key: str, first: bool = False) -> Tensor:
         """All steps ``[sum(lengths), ...]`` of a dataset key, or the first of each demonstration;
         zeros if the file has none. One of ``COMPUTED`` need not be among ``dataset_keys``."""
-        needed = "rewards" if key in COMPUTED else key
-        if needed not in self._arrays:
-            raise ValueError(f"train.dataset_keys: lacks {needed!r}, which is needed; add it")
+        for needed in ("rewards", "dones") if key in COMPUTED else (key,):
+            if needed not in self._arrays:
+                raise ValueError(f"train.dataset_keys: lacks {needed!r}, which is needed; add it")
         rows = self._arrays.get(key)
         if rows is None:
             rewards = self._arrays["rewards"].cpu().numpy().reshape(-1)
-            computed = COMPUTED[key](rewards, self.lengths, self._discount)
+            dones = self._arrays["dones"].cpu().numpy().reshape(-1)
+            computed = COMPUTED[key](rewards, dones, self.lengths, self._discount)
             rows = torch.from_numpy(computed).to(self.device)
         return rows[self.first_rows] if first else rows
 

@@ -73,6 +73,7 @@ def make_held_out_dataset(
         config,
         instructions,
         [key] * len(training.sources),
+        demo_limit=None,
         top_share=None,
         action_stats=training.get_action_normalization_stats(),
         reward_stats=training.reward_stats,

@@ -149,6 +149,7 @@ def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int)
         config.algo.discount = algo.algo_config["discount"]
     fqe = FQE(config=config, obs_spec=algo.obs_spec, ac_dim=algo.ac_dim, device=algo.device)
     fqe.obs_normalizer = algo.obs_normalizer
+    fqe.set_train()
     rows, following, _ = _transitions(dataset)
     if not len(rows):
         raise ValueError(

@@ -115,6 +115,91 @@ def test_returns_are_summed_to_the_end_of_an_episode():
     assert ready["discounts"].item() == pytest.approx(0.25)  # bootstrapped after two steps
 
 
+def test_the_last_reward_of_an_infinite_horizon_is_received_for_ever():
+    data = batch(size=1, steps=3)
+    data |= {"rewards": torch.tensor([[2.0, 0.0, 1.0]]), "dones": torch.tensor([[0.0, 0.0, 1.0]])}
+    algo = make("td3_bc", {"n_step": 3, "discount": 0.5, "infinite_horizon": True})
+    ready = algo.process_batch_for_training(data)
+    assert ready["rewards"].item() == pytest.approx(2.0 + 0.25 * 1.0 / 0.5)
+
+
+def test_the_next_frames_are_those_before_an_unfinished_end():
+    steps = torch.tensor([6.0, 7.0, 8.0, 9.0, 9.0])  # two frames, then n = 3; the last is padding
+    data = batch(size=1, steps=5) | {
+        "obs": {"place": steps[None, :, None].expand(1, 5, 3)},
+        "next_obs": {"place": (steps + 1)[None, :, None].expand(1, 5, 3)},
+        "pad_mask": torch.tensor([True, True, True, True, False])[None, :, None],
+    }
+    config = config_factory(
+        "td3_bc",
+        {
+            "algo": {"n_step": 3},
+            "train": {"frame_stack": 3, "seq_length": 3},
+            "observation": {"modalities": {"obs": {"low_dim": ["place"]}}},
+        },
+    )
+    algo = algo_factory("td3_bc", config, SHAPES, ac_dim=2, device="cpu")
+    ready = algo.process_batch_for_training(data)
+    assert ready["next_obs"]["place"][0, :, 0].tolist() == [8.0, 9.0, 10.0]
+    assert ready["discounts"].item() == pytest.approx(0.99**2)
+
+
+def test_targets_take_over_the_statistics_of_batch_normalisation():
+    camera = {"core_class": "VisualCore", "core_kwargs": {"backbone_class": "ResNet18Conv"}}
+    seen = {"modalities": {"obs": {"low_dim": [], "rgb": ["cam"]}}, "encoder": {"rgb": camera}}
+    config = config_factory("td3_bc", {"algo": {"target_tau": 1.0}, "observation": seen})
+    algo = algo_factory("td3_bc", config, {"cam": (3, 64, 64)}, ac_dim=2, device="cpu")
+    algo.set_train()
+    frames = {"cam": torch.randint(256, (4, 1, 64, 64, 3), dtype=torch.uint8)}
+    ready = algo.process_batch_for_training(batch(4) | {"obs": frames, "next_obs": frames})
+    for _ in range(2):
+        algo.train_on_batch(ready, epoch=1)
+    fast, slow = algo.nets["actor"].state_dict(), algo.nets["actor_target"].state_dict()
+    statistics = [key for key in fast if key.endswith("running_mean")]
+    assert statistics and all(fast[key].any() for key in statistics)
+    assert all(torch.equal(fast[key], slow[key]) for key in fast)
+
+
+def test_crr_weighs_by_the_exponential_of_the_advantage():
+    algo = make("crr", {"beta": 0.5, "max_weight": 20.0})
+    weight = algo._weight(torch.tensor([-1.0, 0.0, 1.0, 9.0]))
+    torch.testing.assert_close(weight, torch.tensor([math.exp(-2), 1.0, math.exp(2), 20.0]))
+
+
+def test_sac_targets_have_the_entropy_of_the_next_action():
+    algo = make("sac_n", {})
+    ready = algo.process_batch_for_training(batch())
+    next_pi, _ = algo.nets["actor"](ready["next_obs"], None)
+    values = {}
+    for log_weight in (-20.0, 0.0):
+        torch.nn.init.constant_(algo.nets["entropy"].param, log_weight)
+        torch.manual_seed(3)
+        values[log_weight] = algo._next_value(ready, next_pi)
+    torch.manual_seed(3)
+    _, log_prob = next_pi.rsample(1)
+    torch.testing.assert_close(values[0.0], values[-20.0] - log_prob)
+
+
+def test_edac_needs_two_critics():
+    with pytest.raises(ValueError, match="ensemble.n"):
+        make("edac", {"critic": {"ensemble": {"n": 1}}})
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "message"),
+    [
+        ("iql", "next_obs", "train.hdf5_load_next_obs: set it to true"),
+        ("cal_ql", "returns", "train.dataset_keys: lacks 'returns'"),
+        ("dt", "timesteps", "train.dataset_keys: lacks 'timesteps'"),
+    ],
+)
+def test_data_that_the_config_does_not_ask_for(name, missing, message):
+    data = batch(steps=10) | {"returns": torch.zeros(16, 10), "timesteps": torch.arange(10)}
+    del data[missing]
+    with pytest.raises(ValueError, match=message):
+        make(name, {}).process_batch_for_training(data)
+
+
 def test_robomimic_configs_count_every_step_of_a_window():
     data = batch(size=1, steps=2) | {"dones": torch.tensor([[1.0, 0.0]])}
     config = config_factory(

@@ -18,16 +18,32 @@ def flatten(episodes):
 @given(EPISODES, st.floats(0, 1))
 def test_returns_and_timesteps_start_anew_with_each_demonstration(episodes, discount):
     rewards, lengths = flatten(episodes)
+    dones = np.zeros(len(rewards))
+    dones[np.cumsum(lengths) - 1] = 1
     expected = [
         sum(discount**k * r for k, r in enumerate(episode[t:]))
         for episode in episodes
         for t in range(len(episode))
     ]
     np.testing.assert_allclose(
-        returns_to_go(rewards, lengths, discount), expected, rtol=1e-5, atol=1e-3
+        returns_to_go(rewards, dones, lengths, discount), expected, rtol=1e-5, atol=1e-3
     )
     steps = [t for episode in episodes for t in range(len(episode))]
-    assert timesteps(rewards, lengths, discount).tolist() == steps
+    assert timesteps(rewards, dones, lengths, discount).tolist() == steps
+
+
+@pytest.mark.parametrize(
+    ("last", "done", "discount", "expected"),
+    [
+        (-1.0, 0, 0.9, [-10.0, -10.0]),  # a penalty of 1 for ever
+        (-1.0, 1, 0.9, [-1.9, -1.0]),
+        (2.0, 0, 0.9, [0.8, 2.0]),  # what comes after is not known to be good
+        (-1.0, 0, 1.0, [-2.0, -1.0]),
+    ],
+)
+def test_the_return_of_an_unfinished_demonstration(last, done, discount, expected):
+    found = returns_to_go(np.array([-1.0, last]), np.array([0, done]), np.array([2]), discount)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @given(EPISODES)
@@ -66,7 +82,7 @@ def test_rewards_that_are_all_the_same_cannot_be_normalised(normalization):
 
 
 def test_held_out_rewards_are_normalised_as_those_of_the_training(demos):
-    options = {"dataset_keys": ["actions", "rewards", "returns"], "discount": 0.5}
+    options = {"dataset_keys": ["actions", "rewards", "dones", "returns"], "discount": 0.5}
     normal = options | {"rewards": {"normalization": "min_max"}}
     train = SequenceDataset(demos, ["speed"], filter_by_attribute="train", **normal)
     valid = SequenceDataset(

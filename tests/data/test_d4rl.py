@@ -86,7 +86,9 @@ def test_stored_next_observations_keep_every_transition_and_show_the_resets(tmp_
 
 def test_rewards_do_not_sum_across_episodes(tmp_path):
     path = write_d4rl(tmp_path / "d4rl.hdf5")
-    dataset = SequenceDataset(path, ["flat"], dataset_keys=("actions", "rewards", "returns"))
+    dataset = SequenceDataset(
+        path, ["flat"], dataset_keys=("actions", "rewards", "dones", "returns")
+    )
     returns = dataset.values("returns").numpy()
     assert returns[[0, 3, 4, 8]].tolist() == [0, 0, 5, 1]
 
