@@ -7,9 +7,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.cql import CQL, CQLConfig
+from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
+from offrl.algos.sections import learning_rate
+from offrl.config import Count, OptimConfig
+
+
+class CalQLCriticConfig(CQLCriticConfig):
+    cql_weight: float = Field(5.0, ge=0)
+    num_action_samples: Count = 10
+    target_q_gap: float | None = None
 
 
 class CalQLConfig(CQLConfig):
@@ -21,6 +30,12 @@ class CalQLConfig(CQLConfig):
             "dataset_keys": ["actions", "rewards", "dones", "returns"],
         }
     }
+
+    optim_params: dict[str, OptimConfig] = {
+        "critic": learning_rate(3e-4),
+        "actor": learning_rate(1e-4),
+    }
+    critic: CalQLCriticConfig = CalQLCriticConfig()
 
 
 @register_algo_factory_func("cal_ql")
