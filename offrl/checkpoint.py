@@ -24,7 +24,7 @@ import torch
 from offrl.algos import algo_factory
 from offrl.compat import upgrade_checkpoint
 from offrl.config import Config, config_factory, without_pretrained
-from offrl.envs import make_env
+from offrl.envs import UNNAMED, make_env
 from offrl.language import embed
 from offrl.rollout import RolloutPolicy
 from offrl.specs import LANGUAGE
@@ -191,6 +191,19 @@ def _check_statistics(algo: Any, where: str) -> None:
             )
 
 
+def env_args_of(content: Mapping[str, Any], env_name: str | None = None) -> dict[str, Any]:
+    """What makes a checkpoint's environment, or ``env_name`` in its place; gymnasium's of that name
+    where the policy was trained without any."""
+    env_args = content.get("env_metadata")
+    if not env_args and env_name is None:
+        raise ValueError(
+            "the checkpoint names no environment (env_metadata), as its data did not; name one of "
+            "gymnasium's (rollout --env, env_name)"
+        )
+    env_args = env_args or UNNAMED
+    return {**env_args, "env_name": env_name} if env_name else env_args
+
+
 def env_from_checkpoint(
     ckpt_path: str | Path | None = None,
     ckpt_dict: dict[str, Any] | None = None,
@@ -199,11 +212,7 @@ def env_from_checkpoint(
 ) -> tuple[Any, dict[str, Any]]:
     """The environment that the policy was trained for (or ``env_name`` with its arguments)."""
     content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
-    env_args = content.get("env_metadata")
-    if not env_args:
-        raise ValueError(f"{ckpt_path or 'ckpt_dict'}: names no environment (env_metadata)")
-    if env_name is not None:
-        env_args = {**env_args, "env_name": env_name}
+    env_args = env_args_of(content, env_name)
     if verbose:
         log.info("environment: %s", env_args)
     return make_env(env_args), content

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Callable
@@ -48,6 +48,8 @@ class Registry:
                 hint = (
                     f" There is no module {name} or {module} here or among the installed packages."
                 )
+            elif name.isidentifier() and importlib.util.find_spec(name):
+                hint = f" For the module {name} write {name}.{name}."
             raise ValueError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}.")
         return self._entries[key]
 

@@ -57,6 +57,12 @@ def test_a_recorded_policy_is_learned_evaluated_and_recorded_again(cart_pole, tm
     with pytest.raises(ValueError, match=r"NaN or infinite \(flat is\)"):
         policy({"flat": np.full(4, np.nan)})
 
+    del content["env_metadata"]
+    with pytest.raises(ValueError, match="names no environment"):
+        env_from_checkpoint(ckpt_dict=content)
+    env, _ = env_from_checkpoint(ckpt_dict=content, env_name="CartPole-v1")
+    assert env.reset(seed=0)[0]["flat"].tolist() == obs["flat"].tolist()
+
     recorded = str(tmp_path / "recorded.hdf5")
     source = str(trainer.run.last_checkpoint)
     options = ["--n", "3", "--horizon", "60", "--workers", "1", "--record", recorded]

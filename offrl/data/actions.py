@@ -35,6 +35,11 @@ def encode_actions(
         if options.get("format") == "discrete":
             num = stats["scale"].shape[-1] if stats else options.get("num_actions")
             rows = _one_hot(key, rows[:, 0], num, place)
+        if stats and stats["scale"].shape[-1] != rows.shape[-1]:
+            raise ValueError(
+                f"{place(key, 0)} has {rows.shape[-1]} numbers, but those that the policy learned "
+                f"from have {stats['scale'].shape[-1]}"
+            )
         statistics[key] = stats or action_statistics(rows, options.get("normalization"))
         encoded[key] = (rows - statistics[key]["offset"]) / statistics[key]["scale"]
     return encoded, statistics
@@ -49,7 +54,8 @@ def _check_format(
     if given == "discrete" and not (width == 1 and is_alone):
         raise ValueError(
             f"{path}: a discrete action is one integer and the only one in train.action_keys, but "
-            f"{place} is {'one of several' if width == 1 else f'{width} numbers'}; set it to null"
+            f"{place} is {'one of several' if width == 1 else f'{width} numbers'}; set it to null, "
+            "and use an algorithm for real-valued actions, such as iql"
         )
     if given is None and is_integer and width == 1 and is_alone:
         raise ValueError(

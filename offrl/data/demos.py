@@ -80,6 +80,11 @@ class Demos(ABC):
         lengths = self.lengths(demos, "rewards")
         rewards = np.split(self.read(demos, "rewards", lengths), np.cumsum(lengths)[:-1])
         returns = np.array([part.sum(dtype=np.float64) for part in rewards])
+        if share < 1 and len(demos) > 1 and np.ptp(returns) == 0:
+            raise ValueError(
+                f"{self.path}: all demonstrations have the return {returns[0]:g}, by which "
+                "train.data.top_share chooses; label the data, or leave that out"
+            )
         ranked = np.argsort(-returns, kind="stable")[: math.ceil(share * len(demos))]
         return [demos[i] for i in sorted(ranked)]
 
@@ -100,7 +105,7 @@ class Demos(ABC):
         step = first_step + row - int(ends[demo] - lengths[demo])
         raise ValueError(
             f"{self.path}: {self.root}{demos[demo]}/{key} holds NaN or infinity at step {step}; "
-            "remove the demo or use a filter key"
+            "leave the demonstration out (with a filter key, where files have those), or mend it"
         )
 
 

@@ -12,6 +12,7 @@ from offrl.registry import ENVS
 # What robomimic's `env_args["type"]` numbers mean. A name, also one of a user's own module that
 # registers in ENVS, serves as well.
 ROBOMIMIC_TYPES = {1: "robosuite", 2: "gymnasium"}
+UNNAMED = {"type": 2, "env_kwargs": {}}  # whose name is given besides, for data that has none
 
 
 def make_env(env_args: Mapping[str, Any]) -> gymnasium.Env:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.checkpoint import instruction, policy_from_checkpoint
+    from offrl.checkpoint import env_args_of, instruction, policy_from_checkpoint
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
     from offrl.rollout import TEST_SEEDS, evaluate, summarize
@@ -48,11 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if path and Path(path).exists():
             raise FileExistsError(f"{path} exists; choose another name or move it away")
     policy, content = policy_from_checkpoint(args.checkpoint)
-    env_args = content.get("env_metadata")
-    if not env_args:
-        raise ValueError(f"{args.checkpoint}: names no environment (env_metadata)")
-    if args.env:
-        env_args = {**env_args, "env_name": args.env}
+    env_args = env_args_of(content, args.env)
     if args.lang:
         policy.instruction = instruction(policy.policy, content, args.lang)
         env_args = {**env_args, "lang": args.lang}

@@ -136,10 +136,11 @@ def _train(config: Any, resume: str | None) -> int:
         progress = Progress(trainer)
         log.info("run folder: %s", trainer.run.path)
         try:
-            rate = "not measured"
+            rate, is_measured = "not measured", True
             for record in progress(_train_and_test(trainer, checkpointer, logger, evaluator)):
                 if record["type"] == "test":
                     rate = success_line(record["logs"])
+                    is_measured = record["logs"]["n"] > 0
         except KeyboardInterrupt:
             start = "where it was last saved" if trainer.run.last_checkpoint.exists() else "step 0"
             log.info("go on from %s with: offrl train --resume %s", start, trainer.run.path)
@@ -156,7 +157,7 @@ def _train(config: Any, resume: str | None) -> int:
     }
     for name, value in results.items():
         print(f"{name + ':':16}{value}")
-    return 0
+    return 0 if is_measured else 1
 
 
 def _train_and_test(trainer: Any, checkpointer: Any, logger: Any, evaluator: Any) -> Iterator[Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from offrl.training.run import RunFolder
 
@@ -57,9 +59,25 @@ def write_learning_curve(run: RunFolder) -> Path | None:
         title="Success rate, 95 % interval",
     )
     success.set_xlim(left=0)
+    _draw_returns(success, records)
     figure.suptitle(f"{run.path.parent.name}/{run.path.name}")
 
     path = run.path / f"learning_curve-{run.sha}.png"
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     return path
+
+
+def _draw_returns(axis: Any, records: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Returns, on an axis of their own, where they say more than the success rate."""
+    points = [
+        (r["step"], r["logs"]["Return"], r["logs"]["Success_Rate"])
+        for kind in ("rollout", "test")
+        for r in records[kind]
+        if "Success_Rate" in r["logs"]
+    ]
+    if any(abs(total - rate) > 0.01 for _, total, rate in points):
+        steps, totals, _ = zip(*points, strict=True)
+        returns = axis.twinx()
+        returns.plot(steps, totals, "s--", color="tab:green", markersize=4)
+        returns.set_ylabel("return", color="tab:green")

@@ -58,6 +58,7 @@ def proxies(
     """What can be said of an algorithm on ``held_out``, both datasets of single steps; with
     ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
     algo.set_eval()
+    algo.obs_spec.check_shapes(held_out.obs_shapes, "obs")
     with preserved_rng():
         torch.manual_seed(seed)
         seen = look_through(algo, held_out)

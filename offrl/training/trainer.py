@@ -18,6 +18,7 @@ from offrl.data.files import find_data
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
+from offrl.envs import UNNAMED
 from offrl.registry import MODALITIES
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
 from offrl.training.allocator import FreedMemory
@@ -229,8 +230,7 @@ class Trainer:
         environments: dict[str, dict[str, Any]] = {}
         datasets = zip(self.config.train.data or [], self.dataset.sources, self._langs, strict=True)
         for entry, source, lang in datasets:
-            nameless = {"type": 2, "env_kwargs": {}} if experiment.env else None
-            recorded_in = source.env_args or nameless
+            recorded_in = source.env_args or (UNNAMED if experiment.env else None)
             if recorded_in is None or not entry.eval:
                 continue
             env_args = merge(recorded_in, experiment.env_meta_update_dict)

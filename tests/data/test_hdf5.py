@@ -97,6 +97,11 @@ def test_the_best_demonstrations_by_their_returns(tmp_path):
     assert SequenceDataset(path, ["position"], top_share=0.5).demos == ["demo_0", "demo_2"]
     assert SequenceDataset(path, ["position"], top_share=0.01).demos == ["demo_2"]
     with h5py.File(path, "a") as file:
+        for demo in file["data"]:
+            file[f"data/{demo}/rewards"][...] = 0
+    with pytest.raises(ValueError, match="all demonstrations have the return 0, by which"):
+        SequenceDataset(path, ["position"], top_share=0.5)
+    with h5py.File(path, "a") as file:
         del file["data/demo_1/rewards"]
     with pytest.raises(ValueError, match="demo_1 has no rewards, by which train.data.top_share"):
         SequenceDataset(path, ["position"], top_share=0.5)

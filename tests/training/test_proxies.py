@@ -1,6 +1,7 @@
 """Evaluation without an environment, on a corridor whose values are known."""
 
 import json
+import shutil
 
 import h5py
 import numpy as np
@@ -215,3 +216,21 @@ def test_a_policy_that_counts_rewards_remembers_what_was_done(small_config, tmp_
     error = (look_through(trainer.algo, data)["policy"] - data.values("actions")).abs()
     by_step = error.view(60, 6).mean(0)
     assert by_step[0] > 0.5 and (by_step[1:] < 0.2).all(), by_step
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("obs/speed", "observation 'speed': of shape"), ("actions", "numbers, but those that")],
+)
+def test_data_of_other_shapes_is_refused(trained, demos, tmp_path, capsys, key, message):
+    _, trainer = trained()
+    checkpoint, wide = tmp_path / "model.pth", tmp_path / "wide.hdf5"
+    write_checkpoint(checkpoint, trainer.state())
+    shutil.copy(demos, wide)
+    with h5py.File(wide, "a") as file:
+        for demo in file["data"].values():
+            rows = demo[key][()].reshape(len(demo[key]), -1)
+            del demo[key]
+            demo[key] = np.repeat(rows, 2, axis=1)
+    assert main(["proxies", "--checkpoint", str(checkpoint), "--dataset", str(wide)]) == 1
+    assert message in capsys.readouterr().err
