@@ -106,7 +106,7 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         config = self.algo_config["critic"]
         if "value_bounds" in config and config["value_bounds"]:
             low, high = config["value_bounds"]
-            least, largest = (float(f(values("returns"))) for f in (torch.min, torch.max))
+            least, largest = map(float, values("returns").aminmax())
             if least < low or largest > high:
                 raise ValueError(
                     f"algo.critic.value_bounds: [{low:g}, {high:g}], but discounted returns of the "
@@ -131,7 +131,7 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         following = self.needed(batch, "next_obs")
         later = map_leaves(lambda x: x[:, n + now - 1 : n + now], following)
         if now:
-            before = frames_from(batch["obs"], num_steps if n > 1 else 1, now)
+            before = frames_from(batch["obs"], num_steps, now)
             later = {k: torch.cat([before[k], x], dim=1) for k, x in later.items()}
         return {
             "obs": self.prepare_obs(seen),
@@ -145,17 +145,18 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
 
     def _returns(
         self, rewards: torch.Tensor, dones: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | int]:
         """Of steps ``[B, n]``: the discounted sum of their rewards, whether the episode terminated
-        among them, and the factor of the value after them, ``[B, 1]`` each; and how many count,
-        ``[B]``."""
+        among them, and the factor of the value after them, ``[B, 1]`` each; and how many count, the
+        same number or ``[B]``."""
         gamma, n = self.algo_config["discount"], rewards.shape[1]
-        after, counts = gamma, torch.ones_like(dones)
+        after, num_steps = gamma, n
         masks = self.global_config.train.mask_padded_steps
         goes_on = "infinite_horizon" in self.algo_config and self.algo_config["infinite_horizon"]
         if goes_on and masks:  # the last reward is received for ever
             rewards = torch.where(dones > 0, rewards / (1 - gamma), rewards)
         if n > 1:
+            counts = torch.ones_like(dones)
             if masks:
                 # A step counts if it is in the demonstration and none before it was the last.
                 counts[:, 1:] -= dones[:, :-1]
@@ -163,10 +164,11 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
             powers = gamma ** torch.arange(n, device=self.device)
             rewards = (rewards * counts * powers).sum(1, keepdim=True)
             dones = (dones * counts).amax(1, keepdim=True)
+            num_steps = counts.sum(1).long()
             after = gamma ** counts.sum(1, keepdim=True)
         if goes_on and not masks:  # robomimic's: all of the rewards are
             rewards = torch.where(dones > 0, rewards / (1 - after), rewards)
-        return rewards, dones, (1 - dones) * after, counts.sum(1).long()
+        return rewards, dones, (1 - dones) * after, num_steps
 
     # -- updates ----------------------------------------------------------------------------------
 

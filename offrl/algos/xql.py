@@ -30,8 +30,8 @@ class XQL(IQL):
 
 
 def gumbel_loss(z: torch.Tensor, max_clip: float) -> torch.Tensor:
-    """``mean(exp(z) - z - 1)`` (equation 10), divided by the batch's largest exponential where that
-    exceeds ``e^0``, as the authors do for stability."""
+    """``mean(exp(z) - z - 1)`` (equation 10), divided by the batch's largest exponential, or 1 if
+    that is more, for stability (the authors: or ``e^-1``)."""
     z = z.clamp(max=max_clip)
     largest = z.detach().amax().clamp(min=0.0)
     return ((z - largest).exp() - z * (-largest).exp() - (-largest).exp()).mean()
