@@ -202,7 +202,7 @@ def td3_bc(obs_dim: int, ac_dim: int, rebrac: bool = False) -> Step:
         if count % 2:
             return
         policy = actor(b.obs)
-        q = critic(b.obs, policy, only_first=True)
+        q = critic(b.obs, policy, only_first=not rebrac).amin(0)
         distance = (policy - b.actions).square()
         cloning = 0.01 * distance.sum(-1).mean() if rebrac else distance.mean()
         descend(cloning - 2.5 * q.mean() / q.detach().abs().mean(), actor_optimizer)
