@@ -38,7 +38,7 @@ ALGOS = {
     "edac": ({"critic": {"ensemble": {"n": 3}}, "eta": 0.1}, 0.15, 0.2),
     "iql": ({"adv": {"beta": 0.05}, "vf_quantile": 0.95}, 0.1, 0.2),
     "plas": (SAMPLER | {"warmup_steps": 600}, 0.1, 0.0),
-    "rebrac": ({}, 0.1, 0.2),
+    "rebrac": ({"actor": {"noise_std": 0.05}}, 0.1, 0.2),
     "sac_n": ({"critic": {"ensemble": {"n": 3}}}, 0.15, 0.2),
     "td3_bc": ({"alpha": 20.0, "actor": {"noise_std": 0.05}}, 0.15, 0.2),
     "xql": ({"adv": {"beta": 0.05}, "beta": 0.2}, 0.25, 0.2),
