@@ -118,7 +118,10 @@ class SequenceDataset(Dataset):
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.lengths = np.concatenate([source.lengths for source in self.sources])
-            self._constants = _stack_constants(constants or [{}] * len(paths))
+            given = constants or [{}]
+            self._constants = {  # [files, ...]
+                k: torch.from_numpy(np.stack([values[k] for values in given])) for k in given[0]
+            }
             self._make_windows(self.lengths - self._without_end(files))
             self._load(files)
 
@@ -283,14 +286,14 @@ class SequenceDataset(Dataset):
     def values(self, key: str, first: bool = False) -> Tensor:
         """All steps ``[sum(lengths), ...]`` of a dataset key, or the first of each demonstration;
         zeros if the file has none. One of ``COMPUTED`` need not be among ``dataset_keys``."""
-        for needed in ("rewards", "dones") if key in COMPUTED else (key,):
-            if needed not in self._arrays:
-                raise ValueError(f"train.dataset_keys: lacks {needed!r}, which is needed; add it")
+        needed = ("rewards", "dones") if key in COMPUTED else (key,)
+        for name in needed:
+            if name not in self._arrays:
+                raise ValueError(f"train.dataset_keys: lacks {name!r}, which is needed; add it")
         rows = self._arrays.get(key)
         if rows is None:
-            rewards = self._arrays["rewards"].cpu().numpy().reshape(-1)
-            dones = self._arrays["dones"].cpu().numpy().reshape(-1)
-            computed = COMPUTED[key](rewards, dones, self.lengths, self._discount)
+            parts = (self._arrays[name].cpu().numpy().reshape(-1) for name in needed)
+            computed = COMPUTED[key](*parts, self.lengths, self._discount)
             rows = torch.from_numpy(computed).to(self.device)
         return rows[self.first_rows] if first else rows
 
@@ -401,8 +404,3 @@ class SequenceDataset(Dataset):
         )
         window = torch.from_numpy(read[steps - steps.min()])
         return window.view(len(rows), *self._step_shape(path, window))
-
-
-def _stack_constants(constants: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
-    """``{key: [files, ...]}``"""
-    return {k: torch.from_numpy(np.stack([c[k] for c in constants])) for k in constants[0]}
