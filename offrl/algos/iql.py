@@ -118,9 +118,10 @@ def expectile_loss(error: torch.Tensor, expectile: float) -> torch.Tensor:
 def spread(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Largest, smallest, mean and standard deviation of each, for the log."""
     rows = torch.stack([value.detach().flatten() for value in values.values()])
-    logs = {"max": rows.amax(1), "min": rows.amin(1), "mean": rows.mean(1), "std": rows.std(1)}
+    std, mean = torch.std_mean(rows, dim=1)
+    logs = {"max": rows.amax(1), "min": rows.amin(1), "mean": mean, "std": std}
     return {
-        f"{name}/{kind}": numbers[i]
+        f"{name}/{kind}": number
         for kind, numbers in logs.items()
-        for i, name in enumerate(values)
+        for name, number in zip(values, numbers.unbind(), strict=True)
     }

@@ -187,14 +187,15 @@ class SequenceDataset(Dataset):
             for group in groups:
                 path = f"{group}/{key}"
                 if cached:
-                    self._arrays[path] = torch.from_numpy(files.read(path))
+                    rows = torch.from_numpy(files.read(path))
+                    self._arrays[path] = rows.view(len(rows), *self.obs_shapes[key])
                 else:
                     files.check(path)
                     self._streamed.add(path)
             if self.hdf5_normalize_obs and is_vector and key != LANGUAGE:
                 path = f"obs/{key}"
-                rows = self._arrays[path].numpy() if cached else files.read(path)
-                self._obs_stats[key] = obs_statistics(rows.reshape(len(rows), -1))
+                values = self._arrays[path].numpy() if cached else files.read(path)
+                self._obs_stats[key] = obs_statistics(values.reshape(len(values), -1))
 
         for key in [key for key in self.dataset_keys if key not in COMPUTED]:
             if key in self.action_keys:
@@ -367,18 +368,14 @@ class SequenceDataset(Dataset):
 
     def _gather(self, path: str, rows: Tensor) -> Tensor:
         """Rows ``[B, T]`` of one key, ``[B, T, ...]``."""
-        constant = self._constants.get(path.partition("/")[2])
-        if constant is not None:
-            return constant[torch.bucketize(rows, self._file_begins, right=True) - 1]
+        array = self._arrays.get(path)
+        if array is not None:
+            return array.index_select(0, rows.flatten()).view(*rows.shape, *array.shape[1:])
+        key = path.partition("/")[2]
         if path in self._streamed:
-            return torch.stack([self._read_window(path, window) for window in rows.cpu().numpy()])
-        array = self._arrays[path]
-        shape = self._step_shape(path, array)
-        return array.index_select(0, rows.flatten()).view(*rows.shape, *shape)
-
-    def _step_shape(self, path: str, array: Tensor) -> tuple[int, ...]:
-        group, _, key = path.partition("/")
-        return self.obs_shapes[key] if group in ("obs", "next_obs") else tuple(array.shape[1:])
+            windows = [self._read_window(path, window) for window in rows.cpu().numpy()]
+            return torch.stack(windows).view(*rows.shape, *self.obs_shapes[key])
+        return self._constants[key][torch.bucketize(rows, self._file_begins, right=True) - 1]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open_files": {}}
@@ -402,5 +399,4 @@ class SequenceDataset(Dataset):
         read = self._open_files[handle].read_rows(
             self.demos[demo], path, int(steps.min()), int(steps.max()) + 1
         )
-        window = torch.from_numpy(read[steps - steps.min()])
-        return window.view(len(rows), *self._step_shape(path, window))
+        return torch.from_numpy(read[steps - steps.min()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,10 +34,12 @@ class EnsembleLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``; or those of the
         first members, if there are fewer."""
+        bias, weight = self.bias, self.weight
         if x.ndim == 2:
-            x = x.expand(len(self.weight), -1, -1)
-        bias, weight = first_members((self.bias, self.weight), len(x))
-        return torch.baddbmm(bias[:, None], x, weight)
+            x = x.expand(len(weight), -1, -1)
+        elif x.shape[0] < weight.shape[0]:  # a slice of all would cost a copy of their gradients
+            bias, weight = bias[: len(x)], weight[: len(x)]
+        return torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -48,14 +51,11 @@ class EnsembleLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_members, dim))
 
     def forward(self, x: Tensor) -> Tensor:
+        bias, weight = self.bias, self.weight
+        if x.shape[0] < weight.shape[0]:
+            bias, weight = bias[: len(x)], weight[: len(x)]
         normal = F.layer_norm(x, x.shape[-1:])
-        bias, weight = first_members((self.bias, self.weight), len(x))
-        return torch.addcmul(bias[:, None], normal, weight[:, None])
-
-
-def first_members(parameters: Sequence[Tensor], num: int) -> list[Tensor]:
-    # A slice of all would cost a copy of their gradients.
-    return [p if num == len(p) else p[:num] for p in parameters]
+        return torch.addcmul(bias.unsqueeze(1), normal, weight.unsqueeze(1))
 
 
 class Ensemble(nn.Module):
@@ -137,15 +137,22 @@ class Critics(nn.Module):
     def _values(self, outputs: Tensor) -> Tensor:
         return bounded(outputs.squeeze(-1), self.value_bounds)
 
+    @cached_property
+    def _stacked(self) -> list[nn.Parameter]:
+        """The parameters ``[N, ...]`` of all critics."""
+        return [*self.trunk.parameters(), *self.head.parameters()]
+
+    @cached_property
+    def _own(self) -> list[list[nn.Parameter]]:
+        """The parameters of each encoder."""
+        return [list(encoder.parameters()) for encoder in self.encoders]
+
     def clip_gradients(self, limit: float | None) -> Tensor:
         """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
-        stacked = [*self.trunk.parameters(), *self.head.parameters()]
+        stacked = self._stacked
         norms = torch.stack([torch.linalg.vector_norm(p.grad.flatten(1), dim=1) for p in stacked])
         norm = torch.linalg.vector_norm(norms, dim=0)
-        own = [
-            [p.grad for p in encoder.parameters() if p.grad is not None]
-            for encoder in self.encoders
-        ]
+        own = [[p.grad for p in parameters if p.grad is not None] for parameters in self._own]
         if any(own):
             parts = [torch.stack(torch._foreach_norm(gradients)) for gradients in own]
             theirs = torch.stack([torch.linalg.vector_norm(part) for part in parts])
@@ -254,6 +261,8 @@ def with_actions(features: Tensor, actions: Tensor, encoder: Encoder) -> Tensor:
     """Features of a state ``[B, 1, F]`` beside those of each action ``[B, K, A]``, between
     observations and goals: ``[B, K, F + A]``. Either may have critics in front, ``[N, ...]``."""
     repeated = features.expand(*actions.shape[:-1], -1)
+    if encoder.obs_dim == encoder.output_dim:
+        return torch.cat([repeated, actions], dim=-1)
     obs, goal = repeated.tensor_split([encoder.obs_dim], dim=-1)
     return torch.cat([obs, actions, goal], dim=-1)
 
