@@ -25,8 +25,8 @@ class AdvantageConfig(Section):
     use_final_clip: bool = True  # weights at most 100
 
 
-class IQLConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "iql"
+class InSampleConfig(ActorCriticConfig):
+    """Of algorithms that learn ``V`` from the data's actions and clone by advantage."""
 
     optim_params: dict[str, OptimConfig] = {
         name: learning_rate(1e-4, decay_factor=0.0) for name in ("critic", "vf", "actor")
@@ -34,6 +34,11 @@ class IQLConfig(ActorCriticConfig):
     target_tau: float = 0.01
     actor: ActorConfig = ActorConfig()
     adv: AdvantageConfig = AdvantageConfig()
+
+
+class IQLConfig(InSampleConfig):
+    ALGO_NAME: ClassVar[str] = "iql"
+
     vf_quantile: float = Field(0.9, gt=0, lt=1)  # tau, the expectile of the value regression
 
 

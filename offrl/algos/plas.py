@@ -3,7 +3,7 @@ data's actions, so whatever it does the data has seen; a perturbation may lead a
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -22,13 +22,14 @@ class PLASCriticConfig(BoundedCriticConfig):
 
 
 class PLASVAEConfig(VAEConfig):
+    enabled: Literal[True] = True
     kl_weight: float = 0.5 / 14  # the authors' is of the mean over the 14 latents, not of their sum
     encoder_layer_dims: list[Count] = [750, 750]
     decoder_layer_dims: list[Count] = [750, 750]
 
 
 class SamplerConfig(Section):
-    vae: PLASVAEConfig = PLASVAEConfig(enabled=True)
+    vae: PLASVAEConfig = PLASVAEConfig()
 
 
 class LatentActorConfig(Section):

@@ -9,10 +9,10 @@ import torch
 from pydantic import Field
 
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.iql import IQL, IQLConfig
+from offrl.algos.iql import IQL, InSampleConfig
 
 
-class XQLConfig(IQLConfig):
+class XQLConfig(InSampleConfig):
     ALGO_NAME: ClassVar[str] = "xql"
 
     beta: float = Field(2.0, gt=0)  # temperature of the soft maximum

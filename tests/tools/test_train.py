@@ -74,6 +74,15 @@ def test_a_run_with_a_simulator_ends_with_a_test(config_file, demos, tmp_path, c
     assert "video:" in capsys.readouterr().out
 
 
+def test_a_run_whose_test_measured_nothing_has_failed(config_file, demos, capsys):
+    with h5py.File(demos, "r+") as file:  # the seeds of the test
+        file["data"].attrs["env_args"] = json.dumps(toy_args(trouble={0: "raise", 1: "raise"}))
+    rollout = {"enabled": True, "n": 2, "horizon": 5, "rate": 3, "num_workers": 1}
+    path = config_file({"experiment": {"rollout": rollout, "render_video": False}})
+    assert main(["train", "--config", path]) == 1
+    assert "run folder:" in capsys.readouterr().out
+
+
 def test_overrides_and_bare_names(config_file, capsys):
     assert (
         main(
