@@ -185,6 +185,22 @@ def test_numbers_that_make_no_network_are_refused(path, value):
         config_factory("bc", overrides)
 
 
+@pytest.mark.parametrize(
+    ("algo", "path", "value"),
+    [
+        ("xql", "algo.vf_quantile", 0.7),
+        ("plas", "algo.action_sampler.vae.enabled", False),
+        ("plas", "algo.action_sampler.vae.latent_clip", 1.0),
+    ],
+)
+def test_keys_without_effect_are_refused(algo, path, value):
+    overrides = value
+    for key in reversed(path.split(".")):
+        overrides = {key: overrides}
+    with pytest.raises(ValueError, match=path):
+        config_factory(algo, overrides)
+
+
 def test_formats_of_rotations_in_robomimics_templates_are_read():
     config = {"actions": {"format": "rot_axis_angle", "normalization": None}}
     assert config_factory("bc", {"train": {"action_config": config}})

@@ -183,11 +183,10 @@ class Algo:
         else ``train.max_grad_norm``. Without ``measures`` it is taken only if it is clipped."""
         optimizer = self.optimizers[name]
         limit = max_grad_norm or self.global_config.train.max_grad_norm
-        groups = optimizer.param_groups
-        parameters = [p for group in groups for p in group["params"] if p.requires_grad]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in parameters:  # as zero_grad, without its cost
             parameter.grad = None
-        loss.backward(inputs=parameters)
+        loss.backward(inputs=[p for p in parameters if p.requires_grad])
         norm = None
         if measures or limit is not None:
             norm = clip_gradients(self.nets[name], parameters, limit).detach().square()

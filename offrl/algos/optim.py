@@ -14,13 +14,14 @@ from offrl.config import Config, LearningRateConfig, OptimConfig
 
 
 class Fused(torch.optim.Optimizer):
-    """PyTorch's optimizer, its ``step`` no more than its kernel: what PyTorch does around that
-    takes three times as long as a small network's update (``docs/benchmarks.md``)."""
+    """PyTorch's optimizer, its ``step`` no more than its kernel: hooks, closures, gradient scalers
+    and ``amsgrad``, which offrl does not use, cost tens of microseconds
+    (``docs/benchmarks.md``)."""
 
     KERNEL: ClassVar[Callable[..., None]]
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:

@@ -23,6 +23,7 @@ class PLASCriticConfig(BoundedCriticConfig):
 
 class PLASVAEConfig(VAEConfig):
     enabled: Literal[True] = True
+    latent_clip: None = None  # the prior's; the actor has its own, max_latent_action
     kl_weight: float = 0.5 / 14  # the authors' is of the mean over the 14 latents, not of their sum
     encoder_layer_dims: list[Count] = [750, 750]
     decoder_layer_dims: list[Count] = [750, 750]

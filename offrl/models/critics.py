@@ -34,11 +34,9 @@ class EnsembleLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``; or those of the
         first members, if there are fewer."""
-        bias, weight = self.bias, self.weight
         if x.ndim == 2:
-            x = x.expand(len(weight), -1, -1)
-        elif x.shape[0] < weight.shape[0]:  # a slice of all would cost a copy of their gradients
-            bias, weight = bias[: len(x)], weight[: len(x)]
+            x = x.expand(self.weight.shape[0], -1, -1)
+        bias, weight = first_members(self.bias, self.weight, x.shape[0])
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
@@ -51,11 +49,14 @@ class EnsembleLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_members, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        bias, weight = self.bias, self.weight
-        if x.shape[0] < weight.shape[0]:
-            bias, weight = bias[: len(x)], weight[: len(x)]
+        bias, weight = first_members(self.bias, self.weight, x.shape[0])
         normal = F.layer_norm(x, x.shape[-1:])
         return torch.addcmul(bias.unsqueeze(1), normal, weight.unsqueeze(1))
+
+
+def first_members(bias: Tensor, weight: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    # A slice of all would cost a copy of their gradients.
+    return (bias, weight) if num == weight.shape[0] else (bias[:num], weight[:num])
 
 
 class Ensemble(nn.Module):
@@ -149,7 +150,7 @@ class Critics(nn.Module):
 
     def clip_gradients(self, limit: float | None) -> Tensor:
         """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
-        stacked = self._stacked
+        stacked = [p for p in self._stacked if p.grad is not None]
         norms = torch.stack([torch.linalg.vector_norm(p.grad.flatten(1), dim=1) for p in stacked])
         norm = torch.linalg.vector_norm(norms, dim=0)
         own = [[p.grad for p in parameters if p.grad is not None] for parameters in self._own]

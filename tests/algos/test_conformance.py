@@ -200,6 +200,18 @@ def test_validation_changes_no_weight(make, name, overrides):
     assert not same(before, weights(algo))
 
 
+def test_a_weight_that_is_frozen_stays(make, name, overrides):
+    algo, batches = make(name, overrides)
+    batch = algo.process_batch_for_training(next(batches))
+    algo.train_on_batch(batch, epoch=1)
+    parameters = [list(algo.nets[name].parameters()) for name in algo.optimizers]
+    frozen = [some[0].requires_grad_(False) for some in parameters if len(some) > 1]
+    before = [weight.clone() for weight in frozen]
+    for _ in range(2):
+        algo.train_on_batch(batch, epoch=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, frozen, strict=True))
+
+
 def test_info_is_detached_scalars(make, name, overrides):
     algo, batches = make(name, overrides)
     info = algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)

@@ -75,7 +75,8 @@ def test_a_step_is_pytorchs_and_so_is_the_state(kind, theirs):
     def make(optimizer, **options):
         torch.manual_seed(0)
         parameters = [torch.nn.Parameter(torch.randn(4, 3)), torch.nn.Parameter(torch.randn(3))]
-        return parameters, optimizer(parameters, **options)
+        groups = [{"params": parameters[:1], "lr": 0.3}, {"params": parameters[1:]}]
+        return parameters, optimizer(groups, **options)
 
     config = {"learning_rate": {"initial": 0.1}, "regularization": {"L2": 0.01}}
     config = OptimConfig.model_validate({"optimizer_type": kind} | config)
