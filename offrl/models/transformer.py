@@ -108,7 +108,8 @@ class Block(nn.Module):
         return x + self.dropout(self.mlp(self.norm2(x)))
 
     def _attend(self, x: Tensor, answers: slice) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        parts = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
+        q, k, v = (part.transpose(1, 2) for part in parts)  # [B, heads, T, D / heads]
         sees = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
         dropout = self.attn_dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(
