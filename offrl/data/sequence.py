@@ -23,7 +23,7 @@ from offrl.data.sources import OpenSources
 from offrl.data.statistics import Statistics, obs_statistics
 from offrl.data.windows import Windows
 from offrl.specs import LANGUAGE
-from offrl.tree import map_leaves
+from offrl.tree import gather, map_leaves
 
 log = logging.getLogger(__name__)
 
@@ -118,10 +118,7 @@ class SequenceDataset(Dataset):
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.lengths = np.concatenate([source.lengths for source in self.sources])
-            given = constants or [{}]
-            self._constants = {  # [files, ...]
-                k: torch.from_numpy(np.stack([values[k] for values in given])) for k in given[0]
-            }
+            self._constants = gather(lambda x: torch.from_numpy(np.stack(x)), constants or [{}])
             self._make_windows(self.lengths - self._without_end(files))
             self._load(files)
 
