@@ -19,6 +19,10 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 # Python, see docs/benchmarks.md.
 SMALLEST = 2**25
 
+# Rows from which on oneDNN's own gradient of a widening layer is faster than a plain product, whose
+# first factor must be transposed; also measured there.
+MANY_ROWS = 500
+
 
 class Linear(nn.Linear):
     """``y = x W^T + b``, ``[..., input_dim]`` to ``[..., output_dim]``."""
@@ -46,7 +50,8 @@ def _is_plain(x: Tensor) -> bool:
 class _OneDNNLinear(Function):
     """``x W^T + b`` of ``x`` ``[N, I]``, ``W`` ``[O, I]`` and ``b`` ``[O]``, or no ``b``.
 
-    The gradients are products of the same kind, so they can be differentiated again.
+    The gradients are products of the same kind, so they can be differentiated again; where nobody
+    asks for that, the weight's is oneDNN's own if it is the faster.
     """
 
     @staticmethod
@@ -61,8 +66,12 @@ class _OneDNNLinear(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        return (
-            _OneDNNLinear.apply(grad, weight.t(), None) if of_x else None,
-            _OneDNNLinear.apply(grad.t(), x.t(), None) if of_weight else None,
-            grad.sum(0) if of_bias else None,
-        )
+        x_grad = _OneDNNLinear.apply(grad, weight.t(), None) if of_x else None
+        is_widening = len(x) >= MANY_ROWS and weight.shape[0] >= weight.shape[1]
+        if of_weight and is_widening and not torch.is_grad_enabled():
+            weight_grad, bias_grad = torch.ops.aten.mkldnn_linear_backward_weights(
+                grad.to_mkldnn(), x.to_mkldnn(), weight, of_bias
+            )
+            return x_grad, weight_grad, bias_grad if of_bias else None
+        weight_grad = _OneDNNLinear.apply(grad.t(), x.t(), None) if of_weight else None
+        return x_grad, weight_grad, grad.sum(0) if of_bias else None

@@ -16,6 +16,7 @@ SIZES = st.integers(1, 40)
 def small_products_go_to_onednn_too():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "SMALLEST", 0)
+        patch.setattr(linear, "MANY_ROWS", 8)
         yield
 
 
@@ -56,13 +57,14 @@ def test_strided_input():
     torch.testing.assert_close(ours(x[:1].expand(3, 4, 6)), theirs(x[:1].expand(3, 4, 6)))
 
 
-def test_second_derivative():
+@pytest.mark.parametrize(("rows", "size_in", "size_out"), [(5, 7, 3), (30, 3, 7)])
+def test_second_derivative(rows, size_in, size_out):
     def penalty(y, x):
         (gradient,) = torch.autograd.grad(torch.tanh(y).sum(), x, create_graph=True)
         return gradient.square().sum()
 
-    ours, theirs = pair(7, 3)
-    assert_same_gradients(ours, theirs, torch.randn(5, 7), penalty)
+    ours, theirs = pair(size_in, size_out)
+    assert_same_gradients(ours, theirs, torch.randn(rows, size_in), penalty)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
