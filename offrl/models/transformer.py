@@ -108,14 +108,28 @@ class Block(nn.Module):
         return x + self.dropout(self.mlp(self.norm2(x)))
 
     def _attend(self, x: Tensor, answers: slice) -> Tensor:
+        sees = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+        if answers == EVERY_STEP:
+            return self.output(self._mix(x, sees))
+        return self.output(self._mix_for(x[:, answers], x, sees[answers]))
+
+    def _mix(self, x: Tensor, sees: Tensor) -> Tensor:
         parts = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
         q, k, v = (part.transpose(1, 2) for part in parts)  # [B, heads, T, D / heads]
-        sees = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
         dropout = self.attn_dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(
-            q[:, :, answers], k, v, attn_mask=sees[answers], dropout_p=dropout
-        )
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=sees, dropout_p=dropout)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _mix_for(self, few: Tensor, x: Tensor, sees: Tensor) -> Tensor:
+        """The same for some steps ``[B, Q, D]``. Keys and values are linear in ``x``, so queries
+        and mixtures, which are fewer, are multiplied with their weights instead."""
+        w_q, w_k, w_v = self.qkv.weight.unflatten(0, (3, self.num_heads, -1))  # [H, D / H, D]
+        q = torch.einsum("bqd,hed->bqhe", few, w_q / math.sqrt(w_q.shape[1]))
+        scores = torch.einsum("bqhd,btd->bhqt", torch.einsum("bqhe,hed->bqhd", q, w_k), x)
+        shares = scores.masked_fill(~sees, -torch.inf).softmax(-1)
+        shares = F.dropout(shares, self.attn_dropout, self.training)
+        mixed = torch.einsum("bhqt,btd->bqhd", shares, x)
+        return torch.einsum("bqhd,hed->bqhe", mixed, w_v).flatten(2)
 
 
 class GEGLU(nn.Module):

@@ -1,0 +1,23 @@
+"""The Transformer's shortcut: some steps' answers are those that it has among all."""
+
+import pytest
+import torch
+
+from offrl.models.transformer import Transformer
+
+
+@pytest.mark.parametrize("steps", [slice(-1, None), slice(1, 4), slice(0, 1)])
+def test_answers_for_some_steps(steps):
+    torch.manual_seed(0)
+    net = Transformer(6, context_length=5, embed_dim=16, num_layers=2, num_heads=4).eval()
+    for parameter in net.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    x = torch.randn(3, 5, 6)
+    gradients = []
+    outputs = [net(x)[0][:, steps], net(x, answers=steps)[0]]
+    for output in outputs:
+        net.zero_grad()
+        output.square().sum().backward()
+        gradients.append([p.grad.clone() for p in net.parameters()])
+    torch.testing.assert_close(*outputs)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
