@@ -91,9 +91,10 @@ class Block(nn.Module):
         activation: str,
     ):
         super().__init__()
-        self.num_heads, self.attn_dropout = num_heads, attn_dropout
+        self.num_heads = num_heads
         self.norm1, self.norm2 = nn.LayerNorm(embed_dim), nn.LayerNorm(embed_dim)
         self.qkv = Linear(embed_dim, 3 * embed_dim, bias=False)
+        self.attn_dropout = Dropout(attn_dropout)
         self.output = Linear(embed_dim, embed_dim)
         gated = activation == "geglu"
         self.mlp = nn.Sequential(
@@ -114,11 +115,9 @@ class Block(nn.Module):
         return self.output(self._mix_for(x[:, answers], x, sees[answers]))
 
     def _mix(self, x: Tensor, sees: Tensor) -> Tensor:
-        parts = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
-        q, k, v = (part.transpose(1, 2) for part in parts)  # [B, heads, T, D / heads]
-        dropout = self.attn_dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=sees, dropout_p=dropout)
-        return mixed.transpose(1, 2).flatten(2)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # [B, T, H, D / H]
+        scores = torch.einsum("bqhe,bthe->bhqt", q / math.sqrt(q.shape[-1]), k)
+        return torch.einsum("bhqt,bthe->bqhe", self._shares(scores, sees), v).flatten(2)
 
     def _mix_for(self, few: Tensor, x: Tensor, sees: Tensor) -> Tensor:
         """The same for some steps ``[B, Q, D]``. Keys and values are linear in ``x``, so queries
@@ -126,10 +125,11 @@ class Block(nn.Module):
         w_q, w_k, w_v = self.qkv.weight.unflatten(0, (3, self.num_heads, -1))  # [H, D / H, D]
         q = torch.einsum("bqd,hed->bqhe", few, w_q / math.sqrt(w_q.shape[1]))
         scores = torch.einsum("bqhd,btd->bhqt", torch.einsum("bqhe,hed->bqhd", q, w_k), x)
-        shares = scores.masked_fill(~sees, -torch.inf).softmax(-1)
-        shares = F.dropout(shares, self.attn_dropout, self.training)
-        mixed = torch.einsum("bhqt,btd->bqhd", shares, x)
+        mixed = torch.einsum("bhqt,btd->bqhd", self._shares(scores, sees), x)
         return torch.einsum("bqhd,hed->bqhe", mixed, w_v).flatten(2)
+
+    def _shares(self, scores: Tensor, sees: Tensor) -> Tensor:
+        return self.attn_dropout(scores.masked_fill(~sees, -torch.inf).softmax(-1))
 
 
 class GEGLU(nn.Module):
