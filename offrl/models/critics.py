@@ -37,6 +37,9 @@ class EnsembleLinear(nn.Module):
         if x.ndim == 2:
             x = x.expand(self.weight.shape[0], -1, -1)
         bias, weight = first_members(self.bias, self.weight, x.shape[0])
+        if weight.shape[-1] == 1:
+            # A product with a vector takes bmm 2 to 4 times as long, forward and backward.
+            return (x * weight.mT).sum(-1, keepdim=True) + bias.unsqueeze(1)
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
