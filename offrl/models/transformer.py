@@ -116,19 +116,20 @@ class Block(nn.Module):
 
     def _mix(self, x: Tensor, sees: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # [B, T, H, D / H]
-        scores = torch.einsum("bqhe,bthe->bhqt", q / math.sqrt(q.shape[-1]), k)
+        scores = torch.einsum("bqhe,bthe->bhqt", q, k)
         return torch.einsum("bhqt,bthe->bqhe", self._shares(scores, sees), v).flatten(2)
 
     def _mix_for(self, few: Tensor, x: Tensor, sees: Tensor) -> Tensor:
         """The same for some steps ``[B, Q, D]``. Keys and values are linear in ``x``, so queries
         and mixtures, which are fewer, are multiplied with their weights instead."""
         w_q, w_k, w_v = self.qkv.weight.unflatten(0, (3, self.num_heads, -1))  # [H, D / H, D]
-        q = torch.einsum("bqd,hed->bqhe", few, w_q / math.sqrt(w_q.shape[1]))
+        q = torch.einsum("bqd,hed->bqhe", few, w_q)
         scores = torch.einsum("bqhd,btd->bhqt", torch.einsum("bqhe,hed->bqhd", q, w_k), x)
         mixed = torch.einsum("bhqt,btd->bqhd", self._shares(scores, sees), x)
         return torch.einsum("bqhd,hed->bqhe", mixed, w_v).flatten(2)
 
     def _shares(self, scores: Tensor, sees: Tensor) -> Tensor:
+        scores = scores / math.sqrt(self.qkv.in_features // self.num_heads)
         return self.attn_dropout(scores.masked_fill(~sees, -torch.inf).softmax(-1))
 
 
