@@ -21,5 +21,5 @@ class Dropout(nn.Dropout):
             return torch.zeros_like(input)
         words = torch.empty((input.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: input.numel()].view(input.shape)
-        stays = torch.le(bits, kept - 2**15 - 1, out=torch.empty_like(input, requires_grad=False))
+        stays = torch.le(bits, kept - 2**15 - 1, out=torch.empty_like(input))
         return input * stays.mul_(2**16 / kept)
