@@ -25,6 +25,8 @@ FOLDERS = [GOLDEN, *map(Path, filter(None, [os.environ.get("OFFRL_GOLDEN")]))]
 CASES = sorted(p.parent for f in FOLDERS for p in f.glob("cases/*/model.pth"))
 PARAMETERS = {"mean": "mean", "scale": "std", "logits": "logits"}
 FORWARD = {"rtol": 1e-5, "atol": 2e-6}
+# After training: Adam makes whole steps of gradients that are nothing but rounding errors.
+TRAINED = {"rtol": 1e-4, "atol": 5e-6}
 
 
 class Case:
@@ -60,10 +62,9 @@ class Case:
 
     def close(self, actual, name):
         expected = self.arrays[name]
-        actual = actual.detach().numpy()
-        np.testing.assert_allclose(
-            actual.reshape(expected.shape), expected, **FORWARD, err_msg=name
-        )
+        actual = actual.detach().numpy().reshape(expected.shape)
+        tolerance = TRAINED if name.startswith("expected_after") else FORWARD
+        np.testing.assert_allclose(actual, expected, **tolerance, err_msg=name)
 
 
 @pytest.fixture(params=CASES, ids=lambda p: p.name)
