@@ -28,7 +28,7 @@ class Fused(torch.optim.Optimizer):
                 continue
             states = [self.state[p] or self._start(p) for p in parameters]
             steps = [state["step"] for state in states]
-            # Of a number, PyTorch would make a tensor for each addition.
+            # A plain number would become one tensor per parameter.
             torch._foreach_add_(steps, steps[0].new_ones(()), alpha=1)
             beta1, beta2 = group["betas"]
             type(self).KERNEL(

@@ -19,8 +19,8 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 # Python, see docs/benchmarks.md.
 SMALLEST = 2**25
 
-# Rows from which on oneDNN's own gradient of a widening layer is faster than a plain product, whose
-# first factor must be transposed; also measured there.
+# Rows from which on oneDNN's own gradient of a layer that does not narrow is faster than a plain
+# product, whose wide first factor must be transposed; also measured there.
 MANY_ROWS = 500
 
 
@@ -64,8 +64,8 @@ class _OneDNNLinear(Function):
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
         x_grad = _OneDNNLinear.apply(grad, weight.t(), None) if of_x else None
-        is_widening = len(x) >= MANY_ROWS and weight.shape[0] >= weight.shape[1]
-        if of_weight and is_widening and not torch.is_grad_enabled():
+        pays = len(x) >= MANY_ROWS and weight.shape[0] >= weight.shape[1]
+        if of_weight and pays and not torch.is_grad_enabled():
             weight_grad, bias_grad = torch.ops.aten.mkldnn_linear_backward_weights(
                 grad.to_mkldnn(), x.to_mkldnn(), weight, of_bias
             )
