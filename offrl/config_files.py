@@ -23,7 +23,8 @@ def find_file(path: str | Path, *folders: str) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    elsewhere = f" (looked for {', '.join(map(str, candidates))})" if candidates[1:] else ""
+    places = dict.fromkeys(str(candidate.absolute()) for candidate in candidates)
+    elsewhere = f" (looked for {', '.join(places)})" if candidates[1:] else ""
     raise FileNotFoundError(f"{path}: no such file{elsewhere}")
 
 
