@@ -21,3 +21,14 @@ def test_answers_for_some_steps(steps):
         gradients.append([p.grad.clone() for p in net.parameters()])
     torch.testing.assert_close(*outputs)
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [slice(None), slice(-1, None)])
+def test_attention_is_dropped_in_training_alone(steps):
+    torch.manual_seed(0)
+    dropouts = {"emb_dropout": 0.0, "attn_dropout": 0.5, "block_output_dropout": 0.0}
+    net = Transformer(6, 5, embed_dim=16, num_layers=1, num_heads=4, **dropouts)
+    x = torch.randn(3, 5, 6)
+    assert not torch.equal(net(x, answers=steps)[0], net(x, answers=steps)[0])
+    net.eval()
+    assert torch.equal(net(x, answers=steps)[0], net(x, answers=steps)[0])
