@@ -164,15 +164,15 @@ def awac(obs_dim: int, ac_dim: int) -> Step:
         with torch.no_grad():
             next_q = target(b.next_obs, sample(*actor(b.next_obs))).amin(0)
             backup = b.rewards + DISCOUNT * (1 - b.dones) * next_q
-        q_losses = (critic(b.obs, b.actions) - backup).square().mean(1)
-        descend(q_losses.sum(), critic_optimizer)
-        follow()
+        q = critic(b.obs, b.actions)
         mean, std = actor(b.obs)
         with torch.no_grad():
-            both = torch.cat([b.actions, sample(mean, std)])
-            q, v = critic(b.obs.repeat(2, 1), both).amin(0).chunk(2)
-            weight = (q - v).exp().clamp(max=100)
-        descend(-(weight * log_normal(b.actions, mean, std)).mean(), actor_optimizer)
+            v = critic(b.obs, sample(mean, std)).amin(0)
+            weight = (q.amin(0) - v).exp().clamp(max=100)
+        q_losses = (q - backup).square().mean(1)
+        actor_loss = -(weight * log_normal(b.actions, mean, std)).mean()
+        descend(q_losses.sum() + actor_loss, critic_optimizer, actor_optimizer)
+        follow()
 
     return step
 

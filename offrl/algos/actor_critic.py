@@ -127,9 +127,8 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
             self.to_device(batch["dones"]).flatten(1)[:, steps],
             None if mask is None else self.to_device(mask).flatten(1)[:, steps],
         )
-        seen = map_leaves(lambda x: x[:, : self.num_frames], batch["obs"])
-        following = self.needed(batch, "next_obs")
-        later = map_leaves(lambda x: x[:, n + now - 1 : n + now], following)
+        seen = frames_from(batch["obs"], 0, self.num_frames)
+        later = frames_from(self.needed(batch, "next_obs"), n + now - 1, 1)
         if now:
             before = frames_from(batch["obs"], num_steps, now)
             later = {k: torch.cat([before[k], x], dim=1) for k, x in later.items()}
@@ -184,11 +183,12 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
         next_q = critic(batch["next_obs"], next_actions, batch["goal_obs"]).amin(0)
         return batch["rewards"] + batch["discounts"] * next_q
 
-    def critic_losses(self, batch: Mapping[str, Any], target: torch.Tensor) -> torch.Tensor:
-        """``td_losses`` of the batch's actions."""
-        return self.td_losses(
-            self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"]), target
-        )
+    def critic_losses(
+        self, batch: Mapping[str, Any], target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``td_losses`` of the batch's actions, and the values ``[N, B, 1]`` that they are of."""
+        q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
+        return self.td_losses(q, target), q
 
     def pessimistic(self, q: torch.Tensor) -> torch.Tensor:
         """The critics' values ``[N, ...]`` as one: the least, or in part the largest, by

@@ -56,19 +56,18 @@ class AWAC(ActorCritic):
             next_actions = nets[self.NEXT_ACTOR](batch["next_obs"], goal)[0].sample()
             target = self.backup(batch, next_actions)
         with torch.set_grad_enabled(not validate):
-            q_losses = self.critic_losses(batch, target)
-            info = self.critic_info(batch, q_losses)
-            if not validate:
-                info |= self.optimize_critics(q_losses)
-                self.update_targets()
-
+            q_losses, q = self.critic_losses(batch, target)
             pi, _ = nets["actor"](obs, goal)
-            advantage = self._advantage(obs, goal, actions, pi)
+            advantage = q.detach().amin(0) - self._own_value(obs, goal, pi)
             weight = self._weight(advantage)
             actor_loss = -(weight * pi.log_prob(actions)).mean()
-            if not validate:
-                limit = self.algo_config.actor.max_gradient_norm
-                info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)
+
+        info = self.critic_info(batch, q_losses)
+        if not validate:
+            info |= self.optimize_critics(q_losses)
+            self.update_targets()
+            limit = self.algo_config.actor.max_gradient_norm
+            info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)
         return info | {
             "loss": info["loss"] + actor_loss.detach(),
             "Actor/Loss": actor_loss.detach(),
@@ -80,12 +79,11 @@ class AWAC(ActorCritic):
     def _num_policy_actions(self) -> int:
         return 1
 
-    def _advantage(self, obs: Any, goal: Any, actions: torch.Tensor, pi: Any) -> torch.Tensor:
-        """``Q(s, a)`` less that of the policy's own actions, ``[B, 1]``."""
-        with torch.no_grad():
-            own = pi.repeated(self._num_policy_actions).sample()
-            q = self.nets["critic"](obs, torch.cat([actions, own], dim=1), goal).amin(0)
-            return q[:, :1] - q[:, 1:].mean(1, keepdim=True)
+    @torch.no_grad()
+    def _own_value(self, obs: Any, goal: Any, pi: Any) -> torch.Tensor:
+        """The mean of the least value of the policy's own actions, ``[B, 1]``."""
+        own = pi.repeated(self._num_policy_actions).sample()
+        return self.nets["critic"](obs, own, goal).amin(0).mean(1, keepdim=True)
 
     def _weight(self, advantage: torch.Tensor) -> torch.Tensor:
         return (advantage / self.algo_config.lam).exp().clamp(max=LARGEST_WEIGHT)

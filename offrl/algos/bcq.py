@@ -151,7 +151,7 @@ class BCQ(ActorCritic):
             )
             target = self.backup(batch, proposals)
         with torch.set_grad_enabled(trains):
-            losses = self.critic_losses(batch, target)
+            losses, _ = self.critic_losses(batch, target)
         info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
         return info | (self.optimize_critics(losses) if trains else {})
 

@@ -62,7 +62,7 @@ class DDQN(ActorCritic):
             value = self.nets["critic_target"](next_obs, best, goal).amin(0)
             target = batch["rewards"] + batch["discounts"] * value
         with torch.set_grad_enabled(not validate):
-            losses = self.critic_losses(batch, target)
+            losses, _ = self.critic_losses(batch, target)
         info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
         if not validate:
             info |= self.optimize_critics(losses)

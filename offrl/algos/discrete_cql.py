@@ -29,9 +29,11 @@ def algo_config_to_class(
 
 
 class DiscreteCQL(DDQN):
-    def critic_losses(self, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
+    def critic_losses(
+        self, batch: dict[str, Any], target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """alpha (log sum_a exp Q(s, a) - Q(s, a_data)), and temporal differences."""
         q = self.nets["critic"].values(batch["obs"], batch["goal_obs"])
         q_data = (q * batch["actions"].squeeze(1)).sum(-1, keepdim=True)
         gap = (torch.logsumexp(q, dim=-1, keepdim=True) - q_data).mean((1, 2))
-        return self.algo_config.alpha * gap + self.td_losses(q_data, target)
+        return self.algo_config.alpha * gap + self.td_losses(q_data, target), q_data

@@ -53,9 +53,13 @@ class DistributionalCritic(ActorCritic):
         returns = batch["rewards"] + batch["discounts"] * critic.atoms
         return critic.project(returns, chosen)
 
-    def critic_losses(self, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
-        """KL divergence from the target, ``[1]``."""
-        outputs = self.nets["critic"].outputs(batch["obs"], batch["actions"], batch["goal_obs"])
-        log_p = outputs.log_softmax(-1)[0, :, 0]
+    def critic_losses(
+        self, batch: dict[str, Any], target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """KL divergence from the target, ``[1]``, and the expected returns ``[1, B, 1]``."""
+        critic = self.nets["critic"]
+        outputs = critic.outputs(batch["obs"], batch["actions"], batch["goal_obs"])
+        log_p = outputs.log_softmax(-1)
         entropy = torch.special.entr(target).sum(-1).mean()
-        return (-(target * log_p).sum(-1).mean() - entropy)[None]
+        losses = -(target * log_p[:, :, 0]).sum(-1).mean(1) - entropy
+        return losses, (log_p.exp() * critic.atoms).sum(-1)

@@ -42,7 +42,7 @@ class FQE(ActorCritic):
         with torch.no_grad():
             target = self.backup(batch, batch["next_actions"])
         with torch.set_grad_enabled(not validate):
-            losses = self.critic_losses(batch, target)
+            losses, _ = self.critic_losses(batch, target)
         info = self.critic_info(batch, losses)
         if not validate:
             info |= self.optimize_critics(losses)

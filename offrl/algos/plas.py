@@ -100,7 +100,7 @@ class PLAS(ActorCritic):
             q = nets["critic_target"](batch["next_obs"], next_actions, goal)
             target = batch["rewards"] + batch["discounts"] * self.pessimistic(q)
         with torch.set_grad_enabled(not validate):
-            q_losses = self.critic_losses(batch, target)
+            q_losses, _ = self.critic_losses(batch, target)
             actor_loss = -nets["critic"].first(obs, self._decode("actor", obs, goal), goal).mean()
         info = self.critic_info(batch, q_losses)
         if not validate:

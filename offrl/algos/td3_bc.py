@@ -80,7 +80,7 @@ class TD3BC(ActorCritic):
         with torch.no_grad():
             target = self._target(batch)
         with torch.set_grad_enabled(trains_critic):
-            q_losses = self.critic_losses(batch, target)
+            q_losses, _ = self.critic_losses(batch, target)
         info = self.critic_info(batch, q_losses) | {"Critic/Q_Targets": target.mean()}
         if trains_critic:
             info |= self.optimize_critics(q_losses)

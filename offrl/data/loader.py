@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -12,6 +13,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from offrl.config import TrainConfig
 from offrl.data.sequence import SequenceDataset
+from offrl.tree import map_leaves
+
+# Up to which batches are gathered together: there is a call for each observation, which takes
+# longer than the copy of its rows.
+GATHERED_BYTES = 2**20
 
 
 class BatchLoader:
@@ -54,7 +60,7 @@ class BatchLoader:
 
     def _batches(self) -> Iterator[dict[str, Any]]:
         if self.num_workers == 0:
-            return map(self.dataset.get_batch, self._indices())
+            return self._gathered()
         return iter(
             DataLoader(
                 _WholeBatches(self.dataset),
@@ -65,6 +71,18 @@ class BatchLoader:
                 generator=torch.Generator(),
             )
         )
+
+    def _gathered(self) -> Iterator[dict[str, Any]]:
+        """Small batches of data in memory are gathered several at a time, then split."""
+        indices, num = self._indices(), 1
+        if not self.dataset.is_streamed:
+            num = max(1, GATHERED_BYTES // (self.batch_size * self.dataset.bytes_per_window))
+        while True:
+            together = self.dataset.get_batch(torch.cat(list(islice(indices, num))))
+            parts = map_leaves(lambda x: deque(x.split(self.batch_size)), together)
+            del together  # or the memory of a large batch would be held while the next is gathered
+            for _ in range(num):
+                yield map_leaves(deque.popleft, parts)
 
     def _indices(self) -> Iterator[Tensor]:
         first_pass, skip = divmod(self.position, self.batches_per_pass)

@@ -58,7 +58,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         language = obs.get(LANGUAGE)
         features = [  # modules are not called for nothing: there are many of them in a step
-            obs[key].flatten(2) if core.is_identity else core(obs[key], language)
+            obs[key] if core.is_vector else core(obs[key], language)
             for key, core in self.cores["obs"].items()
         ]
         if self.num_frames > 1:
@@ -100,7 +100,8 @@ class KeyEncoder(nn.Module):
             self.core = CORES.build(config.core_class, shape, **config.core_kwargs, **options)
             self.output_dim = self.core.output_dim
         self.sees_language = getattr(self.core, "sees_language", False)
-        self.is_identity = self.core is None and not self.randomizers
+        is_plain = self.core is None and not self.randomizers
+        self.is_vector = is_plain and len(shape) == 1
 
     def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
         features = x.flatten(0, 1)

@@ -263,10 +263,10 @@ class GaussianHead(nn.Module):
         self.std_activation = std_activation
 
     def forward(self, features: Tensor) -> Gaussian:
-        limit = self.MEAN_LIMIT
-        mean = self.mean(features).clamp(-limit, limit)
+        mean, limit = self.mean(features), self.MEAN_LIMIT
         distribution = TanhGaussian if self.use_tanh else Gaussian
-        mean = mean if self.use_tanh else torch.tanh(mean)
+        # The tanh's own bounds are as tight.
+        mean = mean.clamp(-limit, limit) if self.use_tanh else torch.tanh(mean)
         if self.fixed_std:
             return distribution(mean, torch.full_like(mean, self.init_std))
         std = _activate(self.scale(features), self.std_activation)

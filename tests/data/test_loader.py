@@ -30,6 +30,12 @@ def test_passes_and_seeds_differ(dataset):
     assert not torch.equal(first[0], other[0])
 
 
+def test_batches_are_the_same_however_many_are_gathered_at_once(dataset, monkeypatch):
+    several = take(BatchLoader(dataset, 4, seed=1), 30)
+    monkeypatch.setattr("offrl.data.loader.GATHERED_BYTES", 1)
+    assert all(map(torch.equal, several, take(BatchLoader(dataset, 4, seed=1), 30)))
+
+
 @pytest.mark.parametrize("position", [0, 2, 3, 7])
 def test_a_position_is_all_its_state(dataset, position):
     batches = take(BatchLoader(dataset, 5, seed=1), 10)
