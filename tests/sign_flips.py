@@ -239,8 +239,8 @@ FLIPS = [
     Flip(
         "awac, advantage",
         "algos/awac.py",
-        "return q[:, :1] - q[:, 1:].mean(1, keepdim=True)",
-        "return q[:, 1:].mean(1, keepdim=True) - q[:, :1]",
+        "advantage = q.detach().amin(0) - self._own_value(obs, goal, pi)",
+        "advantage = self._own_value(obs, goal, pi) - q.detach().amin(0)",
         LEARNING,
         "awac",
     ),
