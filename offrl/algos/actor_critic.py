@@ -278,7 +278,7 @@ def frames_from(
     """``num`` frames of windows ``[B, T, ...]``, from the same one on or from each window's own of
     ``starts`` ``[B]``."""
     if isinstance(starts, int):
-        return map_leaves(lambda x: x[:, starts : starts + num], obs)
+        return map_leaves(lambda x: x if x.shape[1] == num else x[:, starts : starts + num], obs)
     frames = starts[:, None] + torch.arange(num, device=starts.device)
 
     def take(x: torch.Tensor) -> torch.Tensor:
