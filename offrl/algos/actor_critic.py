@@ -11,7 +11,6 @@ import torch
 
 from offrl import models
 from offrl.algos.base import PolicyAlgo, ValueAlgo, check_rewards
-from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
 
@@ -278,11 +277,12 @@ def frames_from(
     """``num`` frames of windows ``[B, T, ...]``, from the same one on or from each window's own of
     ``starts`` ``[B]``."""
     if isinstance(starts, int):
-        return map_leaves(lambda x: x if x.shape[1] == num else x[:, starts : starts + num], obs)
+        stop = starts + num
+        return {k: x if x.shape[1] == num else x[:, starts:stop] for k, x in obs.items()}
     frames = starts[:, None] + torch.arange(num, device=starts.device)
 
     def take(x: torch.Tensor) -> torch.Tensor:
         index = frames.to(x.device).view(*frames.shape, *[1] * (x.ndim - 2))
         return torch.take_along_dim(x, index, dim=1)
 
-    return map_leaves(take, obs)
+    return {k: take(x) for k, x in obs.items()}
