@@ -265,6 +265,8 @@ def with_actions(features: Tensor, actions: Tensor, encoder: Encoder) -> Tensor:
     """Features of a state ``[B, 1, F]`` beside those of each action ``[B, K, A]``, between
     observations and goals: ``[B, K, F + A]``. Either may have critics in front, ``[N, ...]``."""
     repeated = features.expand(*actions.shape[:-1], -1)
+    if encoder.obs_dim == encoder.output_dim:  # no goal
+        return torch.cat([repeated, actions], dim=-1)
     obs, goal = repeated.tensor_split([encoder.obs_dim], dim=-1)
     return torch.cat([obs, actions, goal], dim=-1)
 
