@@ -239,8 +239,8 @@ FLIPS = [
     Flip(
         "awac, advantage",
         "algos/awac.py",
-        "advantage = q.detach().amin(0) - self._own_value(obs, goal, pi)",
-        "advantage = self._own_value(obs, goal, pi) - q.detach().amin(0)",
+        "advantage = q.detach().amin(0) - self._own_value(features, pi)",
+        "advantage = self._own_value(features, pi) - q.detach().amin(0)",
         LEARNING,
         "awac",
     ),

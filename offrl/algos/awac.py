@@ -56,9 +56,10 @@ class AWAC(ActorCritic):
             next_actions = nets[self.NEXT_ACTOR](batch["next_obs"], goal)[0].sample()
             target = self.backup(batch, next_actions)
         with torch.set_grad_enabled(not validate):
-            q_losses, q = self.critic_losses(batch, target)
+            features = nets["critic"].encode(obs, goal)
+            q_losses, q = self.critic_losses(batch | {"obs": features}, target)
             pi, _ = nets["actor"](obs, goal)
-            advantage = q.detach().amin(0) - self._own_value(obs, goal, pi)
+            advantage = q.detach().amin(0) - self._own_value(features, pi)
             weight = self._weight(advantage)
             actor_loss = -(weight * pi.log_prob(actions)).mean()
 
@@ -80,10 +81,10 @@ class AWAC(ActorCritic):
         return 1
 
     @torch.no_grad()
-    def _own_value(self, obs: Any, goal: Any, pi: Any) -> torch.Tensor:
+    def _own_value(self, features: torch.Tensor, pi: Any) -> torch.Tensor:
         """The mean of the least value of the policy's own actions, ``[B, 1]``."""
         own = pi.repeated(self._num_policy_actions).sample()
-        return self.nets["critic"](obs, own, goal).amin(0).mean(1, keepdim=True)
+        return self.nets["critic"](features, own).amin(0).mean(1, keepdim=True)
 
     def _weight(self, advantage: torch.Tensor) -> torch.Tensor:
         return (advantage / self.algo_config.lam).exp().clamp(max=LARGEST_WEIGHT)

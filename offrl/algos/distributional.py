@@ -59,7 +59,7 @@ class DistributionalCritic(ActorCritic):
         """KL divergence from the target, ``[1]``, and the expected returns ``[1, B, 1]``."""
         critic = self.nets["critic"]
         outputs = critic.outputs(batch["obs"], batch["actions"], batch["goal_obs"])
-        log_p = outputs.log_softmax(-1)
+        log_p = outputs.log_softmax(-1)[:, :, 0]
         entropy = torch.special.entr(target).sum(-1).mean()
-        losses = -(target * log_p[:, :, 0]).sum(-1).mean(1) - entropy
-        return losses, (log_p.exp() * critic.atoms).sum(-1)
+        losses = -(target * log_p).sum(-1).mean(1) - entropy
+        return losses, critic.as_values(outputs.detach())

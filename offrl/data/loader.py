@@ -76,13 +76,19 @@ class BatchLoader:
         """Small batches of data in memory are gathered several at a time, then split."""
         indices, num = self._indices(), 1
         if not self.dataset.is_streamed:
-            num = max(1, GATHERED_BYTES // (self.batch_size * self.dataset.bytes_per_window))
+            num = GATHERED_BYTES // (self.batch_size * self._bytes_per_window())
+            num = max(1, min(num, self.batches_per_pass))
         while True:
             together = self.dataset.get_batch(torch.cat(list(islice(indices, num))))
             parts = map_leaves(lambda x: deque(x.split(self.batch_size)), together)
-            del together  # or the memory of a large batch would be held while the next is gathered
             for _ in range(num):
                 yield map_leaves(deque.popleft, parts)
+
+    def _bytes_per_window(self) -> int:
+        sizes: list[int] = []
+        first = torch.zeros(1, dtype=torch.long, device=self.dataset.device)
+        map_leaves(lambda x: sizes.append(x.nbytes), self.dataset.get_batch(first))
+        return sum(sizes)
 
     def _indices(self) -> Iterator[Tensor]:
         first_pass, skip = divmod(self.position, self.batches_per_pass)

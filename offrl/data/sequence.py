@@ -264,10 +264,6 @@ class SequenceDataset(Dataset):
         return sum(a.numel() * a.element_size() for a in self._arrays.values())
 
     @property
-    def bytes_per_window(self) -> int:
-        return self._windows.num_steps * self.nbytes // int(self.lengths.sum())
-
-    @property
     def device(self) -> torch.device:
         """Where the cached arrays, and so the batches, are."""
         return self._windows.device

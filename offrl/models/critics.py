@@ -116,21 +116,26 @@ class Critics(nn.Module):
         output = EnsembleLinear(num_critics, self.trunk.output_dim, num_outputs)
         self.head = nn.ModuleDict({self.OUTPUT: output})
 
-    def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
+    def forward(self, obs: Obs | Tensor, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """Values ``[N, B, K]`` of ``K`` actions in each state, ``[B, K, A]``; or of such for each
         critic, ``[N, B, K, A]``."""
-        return self._values(self.outputs(obs, actions, goal))
+        return self.as_values(self.outputs(obs, actions, goal))
 
     def first(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         """The first critic's values alone, ``[B, K]``, at the cost of one."""
         features = self.encoders[0](obs, goal)[None]
-        return self._values(self._outputs(features, actions))[0]
+        return self.as_values(self._outputs(features, actions))[0]
 
-    def outputs(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """What the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
+    def encode(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """Features ``[B, 1, F]``, or each critic's, ``[N, B, 1, F]``; they may stand for ``obs``:
+        what an augmentation drew is then the same for all actions."""
         features = [encoder(obs, goal) for encoder in self.encoders]
-        shared = len(features) == 1
-        return self._outputs(features[0] if shared else torch.stack(features), actions)
+        return features[0] if len(features) == 1 else torch.stack(features)
+
+    def outputs(self, obs: Obs | Tensor, actions: Tensor, goal: Obs | None = None) -> Tensor:
+        """What the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
+        features = obs if isinstance(obs, Tensor) else self.encode(obs, goal)
+        return self._outputs(features, actions)
 
     def _outputs(self, features: Tensor, actions: Tensor) -> Tensor:
         if features.ndim > actions.ndim:
@@ -138,7 +143,7 @@ class Critics(nn.Module):
         rows = with_actions(features, actions, self.encoders[0]).flatten(-3, -2)
         return self.head[self.OUTPUT](self.trunk(rows)).unflatten(1, actions.shape[-3:-1])
 
-    def _values(self, outputs: Tensor) -> Tensor:
+    def as_values(self, outputs: Tensor) -> Tensor:
         return bounded(outputs.squeeze(-1), self.value_bounds)
 
     @cached_property
@@ -184,7 +189,7 @@ class DistributionalCritics(Critics):
         atoms = torch.linspace(*self.value_bounds, self.head[self.OUTPUT].bias.shape[-1])
         self.register_buffer("atoms", atoms, persistent=False)
 
-    def _values(self, outputs: Tensor) -> Tensor:
+    def as_values(self, outputs: Tensor) -> Tensor:
         """Expected returns."""
         return (outputs.softmax(-1) * self.atoms).sum(-1)
 

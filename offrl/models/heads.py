@@ -231,10 +231,10 @@ class DeterministicHead(nn.Module):
 
 @HEADS.register("gaussian")
 class GaussianHead(nn.Module):
-    """Mean ``tanh(clamp(linear))``; a std that is learned, from ``init_std`` on (``softplus``) or
+    """Mean ``tanh(linear)``; a std that is learned, from ``init_std`` on (``softplus``) or
     one (``exp``), unless it is fixed at ``init_std``.
 
-    use_tanh: the tanh of the whole distribution instead of the mean's.
+    use_tanh: the tanh of the whole distribution instead of the mean's, which is clamped instead.
     init_last_fc_weight: the weights start uniformly between this and its negative.
     """
 
@@ -265,7 +265,6 @@ class GaussianHead(nn.Module):
     def forward(self, features: Tensor) -> Gaussian:
         mean, limit = self.mean(features), self.MEAN_LIMIT
         distribution = TanhGaussian if self.use_tanh else Gaussian
-        # The tanh's own bounds are as tight.
         mean = mean.clamp(-limit, limit) if self.use_tanh else torch.tanh(mean)
         if self.fixed_std:
             return distribution(mean, torch.full_like(mean, self.init_std))

@@ -9,6 +9,7 @@ import torch
 from offrl import Trainer, algo_factory, config_factory
 from offrl.algos.edac import mean_similarity
 from offrl.algos.xql import gumbel_loss
+from offrl.models.heads import Gaussian
 from offrl.training.seeding import seed_everything
 
 SHAPES = {"place": (3,)}
@@ -164,6 +165,31 @@ def test_crr_weighs_by_the_exponential_of_the_advantage():
     algo = make("crr", {"beta": 0.5, "max_weight": 20.0})
     weight = algo._weight(torch.tensor([-1.0, 0.0, 1.0, 9.0]))
     torch.testing.assert_close(weight, torch.tensor([math.exp(-2), 1.0, math.exp(2), 20.0]))
+
+
+@pytest.mark.parametrize("name", ["awac", "crr"])
+def test_an_advantage_compares_actions_on_the_same_crop(name, monkeypatch):
+    seed_everything(0)
+    encoder = {
+        "core_kwargs": {"backbone_class": "ShallowConv", "feature_dimension": 8},
+        "obs_randomizer_class": "CropRandomizer",
+        "obs_randomizer_kwargs": {"crop_height": 16, "crop_width": 16},
+    }
+    observation = {
+        "modalities": {"obs": {"low_dim": [], "rgb": ["image"]}},
+        "encoder": {"rgb": encoder},
+    }
+    config = config_factory(name, {"observation": observation})
+    algo = algo_factory(name, config, {"image": (3, 24, 24)}, ac_dim=2, device="cpu")
+    images = {"image": torch.randint(0, 256, (16, 1, 24, 24, 3), dtype=torch.uint8)}
+    ready = algo.process_batch_for_training(batch() | {"obs": images, "next_obs": images})
+    monkeypatch.setattr(Gaussian, "sample", lambda self, generators=None: ready["actions"])
+    monkeypatch.setattr(Gaussian, "repeated", lambda self, times: self)
+    advantages = []
+    monkeypatch.setattr(algo, "_weight", lambda a: advantages.append(a) or a)
+    algo.set_train()
+    algo.train_on_batch(ready, epoch=1)
+    assert not advantages[0].any()
 
 
 def test_sac_targets_have_the_entropy_of_the_next_action():
