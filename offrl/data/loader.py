@@ -15,8 +15,8 @@ from offrl.config import TrainConfig
 from offrl.data.sequence import SequenceDataset
 from offrl.tree import map_leaves
 
-# Up to which batches are gathered together: there is a call for each observation, which takes
-# longer than the copy of its rows.
+# Batches are gathered together up to so many: there is a call for each observation, which takes
+# longer than the copy of a small batch's rows.
 GATHERED_BYTES = 2**20
 
 
