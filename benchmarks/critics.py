@@ -15,9 +15,9 @@ import torch
 from measure import alternate, machine, ratio, timed
 
 from offrl import config_factory
+from offrl.kernels.allocator import FreedMemory
 from offrl.models.critics import Critics
 from offrl.specs import ObsSpec
-from offrl.training.allocator import FreedMemory
 
 BATCH_SIZE, OBS_DIM, AC_DIM, STEPS = 256, 19, 7, 10
 

@@ -18,9 +18,9 @@ from measure import alternate, machine, markdown, ratio, timed
 from tqdm import tqdm
 
 from offrl import RolloutPolicy, config_factory
-from offrl.config_files import find_file, read_config_file
+from offrl.config.files import find_file, read_config_file
 from offrl.envs.workers import EnvPool, EpisodeRequest
-from offrl.rollout import TEST_SEEDS, evaluate
+from offrl.evaluation.evaluate import TEST_SEEDS, evaluate
 from offrl.training import Trainer
 
 TRAINING_STEPS = 2000

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from offrl import algo_factory, config_factory
-from offrl.compat import weights_from_robomimic, weights_to_robomimic
 from offrl.models.resnet import resnet
+from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.tree import map_leaves, merge
 
 STORED = {"pos": (3,), "object": (10,), "touch": (1,), "image": (52, 60, 3), "depth": (40, 40, 1)}

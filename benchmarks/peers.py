@@ -23,7 +23,7 @@ import torch
 from measure import timed
 
 from offrl.config import Config, config_factory
-from offrl.config_files import find_file
+from offrl.config.files import find_file
 
 
 @dataclass(frozen=True)

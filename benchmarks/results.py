@@ -27,8 +27,8 @@ from typing import Any
 from measure import machine, markdown
 from tqdm import tqdm
 
-from offrl.config_files import read_config_file
-from offrl.rollout import wilson_interval
+from offrl.config.files import read_config_file
+from offrl.evaluation.intervals import wilson_interval
 from offrl.training.run import git_commit
 
 ROOT = Path(__file__).parents[1]

@@ -34,9 +34,9 @@ from torch import nn
 
 from offrl import config_factory
 from offrl.config import Config
-from offrl.config_files import find_file, read_config_file
+from offrl.config.files import find_file, read_config_file
 from offrl.data.sequence import SequenceDataset
-from offrl.models.linear import Linear
+from offrl.kernels.linear import Linear
 from offrl.training import Trainer
 from offrl.tree import merge
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from offrl.data.writer import DemoWriter
 from offrl.envs.workers import EnvPool, EpisodeRequest
-from offrl.rollout import COLLECTION_SEEDS
+from offrl.evaluation.evaluate import COLLECTION_SEEDS
 
 ENV_ARGS = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}}
 

@@ -16,7 +16,7 @@ _EXPORTS = {
     "maybe_dict_from_checkpoint": "offrl.checkpoint",
     "config_from_checkpoint": "offrl.checkpoint",
     "env_from_checkpoint": "offrl.checkpoint",
-    "RolloutPolicy": "offrl.rollout",
+    "RolloutPolicy": "offrl.acting.policy",
     "Trainer": "offrl.training",
 }
 __all__ = sorted(_EXPORTS)

@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from offrl.acting.policy import RolloutPolicy
 from offrl.algos import algo_factory
-from offrl.compat import upgrade_checkpoint
 from offrl.config import Config, config_factory, without_pretrained
 from offrl.envs import UNNAMED, make_env
 from offrl.language import embed
-from offrl.rollout import RolloutPolicy
+from offrl.robomimic.checkpoints import upgrade_checkpoint
 from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 

@@ -62,10 +62,10 @@ FLIPS = [
     ),
     Flip(
         "fqe, target",
-        "algos/actor_critic.py",
+        "algos/shared/actor_critic.py",
         'return batch["rewards"] + batch["discounts"] * next_q',
         'return batch["rewards"] - batch["discounts"] * next_q',
-        "tests/training/test_proxies.py",
+        "tests/evaluation/test_proxies.py",
         "fitted",
     ),
     Flip(
@@ -78,7 +78,7 @@ FLIPS = [
     ),
     Flip(
         "td error",
-        "algos/actor_critic.py",
+        "algos/shared/actor_critic.py",
         'return error(q, target.expand_as(q), reduction="none").mean((1, 2))',
         'return -error(q, target.expand_as(q), reduction="none").mean((1, 2))',
         LEARNING,

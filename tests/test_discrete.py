@@ -11,7 +11,7 @@ from conftest import ROOT, train_completely
 from offrl import RolloutPolicy, Trainer, config_factory, policy_from_checkpoint
 from offrl.__main__ import main
 from offrl.checkpoint import env_from_checkpoint, write_checkpoint
-from offrl.config_files import read_config_file
+from offrl.config.files import read_config_file
 from offrl.data.sequence import SequenceDataset
 from offrl.tree import merge
 

@@ -16,9 +16,9 @@ import torch
 from conftest import GOLDEN
 
 from offrl import policy_from_checkpoint
-from offrl.compat import weights_from_robomimic, weights_to_robomimic
 from offrl.normalize import Normalizer
 from offrl.registry import ALGOS
+from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.tree import map_leaves
 
 FOLDERS = [GOLDEN, *map(Path, filter(None, [os.environ.get("OFFRL_GOLDEN")]))]

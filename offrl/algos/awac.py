@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 
-from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sections import ActorConfig, ActorCriticConfig, CriticConfig, learning_rate
+from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, OptimConfig
+from offrl.config.algo import ActorConfig, ActorCriticConfig, CriticConfig, learning_rate
 
 LARGEST_WEIGHT = 100.0
 

@@ -50,7 +50,7 @@ class Algo:
     ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  # or "discrete", or both
 
     def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
-        from offrl.algos.optim import make_optimizer, make_schedule
+        from offrl.algos.shared.optim import make_optimizer, make_schedule
 
         self.global_config = config
         self.algo_config = config.algo

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
 from offrl import models
 from offrl.algos.base import PolicyAlgo, register_algo_factory_func
-from offrl.config import AlgoConfig, Count, FreeMap, Map, OptimConfig, Section
+from offrl.config import AlgoConfig, Count, OptimConfig, Section
+from offrl.config.algo import (
+    GaussianConfig,
+    GMMConfig,
+    RNNConfig,
+    TransformerConfig,
+    VAEConfig,
+)
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
@@ -36,97 +43,10 @@ class LossConfig(Section):
         return self
 
 
-class GaussianConfig(Section):
-    enabled: bool = False
-    fixed_std: bool = False
-    use_tanh: bool = False  # offrl's own: a tanh of the distribution, not of its mean
-    init_std: float = 0.1
-    min_std: float = 0.01
-    std_activation: Literal["softplus", "exp"] = "softplus"
-    low_noise_eval: bool = True
-
-
-class GMMConfig(Section):
-    enabled: bool = False
-    num_modes: Count = 5
-    min_std: float = 1e-4
-    std_activation: Literal["softplus", "exp"] = "softplus"
-    low_noise_eval: bool = True
-
-
 class CategoricalConfig(Section):
     """Of discrete actions (offrl's own)."""
 
     low_noise_eval: bool = True  # evaluate the most likely action, not a sample
-
-
-class VAEDecoderConfig(Section):
-    is_conditioned: bool = True
-    reconstruction_sum_across_elements: bool = False
-
-
-class VAEPriorConfig(Section):
-    learn: bool = False
-    is_conditioned: bool = False
-    use_gmm: bool = False
-    gmm_num_modes: Count = 10
-    gmm_learn_weights: bool = False
-    use_categorical: bool = False
-    categorical_dim: Count = 10
-    categorical_gumbel_softmax_hard: bool = False
-    categorical_init_temp: float = 1.0
-    categorical_temp_anneal_step: float = 0.001
-    categorical_min_temp: float = 0.3
-
-    def temperature(self, epoch: int) -> float:
-        annealed = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
-        return max(annealed, self.categorical_min_temp)
-
-
-class VAEConfig(Section):
-    enabled: bool = False
-    latent_dim: Count = 14
-    latent_clip: float | None = None
-    kl_weight: float = 1.0
-    decoder: VAEDecoderConfig = VAEDecoderConfig()
-    prior: VAEPriorConfig = VAEPriorConfig()
-    encoder_layer_dims: list[Count] = [300, 400]
-    decoder_layer_dims: list[Count] = [300, 400]
-    prior_layer_dims: list[Count] = [300, 400]
-
-
-class RNNConfig(Section):
-    enabled: bool = False
-    horizon: Count = 10
-    hidden_dim: Count = 400
-    rnn_type: Literal["LSTM", "GRU"] = "LSTM"
-    num_layers: Count = 2
-    open_loop: bool = False
-    kwargs: FreeMap = Map(bidirectional=False)
-
-    @field_validator("kwargs")
-    @classmethod
-    def _known(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
-        for key in kwargs:
-            if key not in ("bidirectional", "dropout", "bias"):
-                raise ValueError(f"takes no {key!r}; it takes bidirectional, dropout, bias")
-        return kwargs
-
-
-class TransformerConfig(Section):
-    enabled: bool = False
-    context_length: Count = 10
-    embed_dim: Count = 512
-    num_layers: Count = 6
-    num_heads: Count = 8
-    emb_dropout: float = 0.1
-    attn_dropout: float = 0.1
-    block_output_dropout: float = 0.1
-    sinusoidal_embedding: bool = False
-    activation: Literal["gelu", "geglu"] = "gelu"
-    supervise_all_steps: bool = False
-    nn_parameter_for_timesteps: bool = True
-    pred_future_acs: bool = False
 
 
 class BCConfig(AlgoConfig):

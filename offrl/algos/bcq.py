@@ -13,17 +13,19 @@ import torch
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.bc import GMMConfig, VAEConfig
-from offrl.algos.distributional import DistributionalCritic, DistributionalCriticConfig
-from offrl.algos.sections import (
+from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.algos.shared.distributional import DistributionalCritic
+from offrl.config import Count, OptimConfig, Section
+from offrl.config.algo import (
     ActorCriticConfig,
+    DistributionalCriticConfig,
+    GMMConfig,
     StagedOptimConfig,
+    VAEConfig,
     WeightedEnsembleConfig,
     learning_rate,
 )
-from offrl.config import Count, OptimConfig, Section
 
 
 class BCQEnsembleConfig(WeightedEnsembleConfig):

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
-from offrl.algos.sections import learning_rate
 from offrl.config import Count, OptimConfig
+from offrl.config.algo import learning_rate
 
 
 class CalQLCriticConfig(CQLCriticConfig):

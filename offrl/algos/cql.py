@@ -12,8 +12,8 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig
-from offrl.algos.sections import ActorCriticConfig, learning_rate
 from offrl.config import Count, OptimConfig
+from offrl.config.algo import ActorCriticConfig, learning_rate
 
 
 class CQLCriticConfig(SACCriticConfig):

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from offrl.algos.awac import AWAC, AWACActorConfig
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.distributional import DistributionalCritic, DistributionalCriticConfig
-from offrl.algos.sections import ActorCriticConfig, learning_rate
+from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.config import Count, OptimConfig
+from offrl.config.algo import ActorCriticConfig, DistributionalCriticConfig, learning_rate
 
 
 class CRRCriticConfig(DistributionalCriticConfig):

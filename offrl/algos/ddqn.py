@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import torch
 
 from offrl import models
-from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sections import ActorCriticConfig, CriticConfig, EnsembleConfig, learning_rate
+from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, OptimConfig
+from offrl.config.algo import ActorCriticConfig, CriticConfig, EnsembleConfig, learning_rate
 
 
 class DDQNCriticConfig(CriticConfig):

@@ -14,8 +14,8 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.ddqn import DDQN, DDQNConfig
-from offrl.algos.sections import learning_rate
 from offrl.config import OptimConfig
+from offrl.config.algo import learning_rate
 
 
 class DiscreteBCQConfig(DDQNConfig):

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from offrl.algos.actor_critic import ActorCritic
-from offrl.algos.sections import ActorCriticConfig, CriticConfig, EnsembleConfig, learning_rate
+from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, OptimConfig
+from offrl.config.algo import ActorCriticConfig, CriticConfig, EnsembleConfig, learning_rate
 
 
 class FQECriticConfig(CriticConfig):

@@ -13,10 +13,10 @@ import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sections import ActorConfig, ActorCriticConfig, learning_rate
+from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig, Section
+from offrl.config.algo import ActorConfig, ActorCriticConfig, learning_rate
 
 
 class AdvantageConfig(Section):

@@ -9,12 +9,11 @@ import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.bc import VAEConfig
 from offrl.algos.bcq import BCQEnsembleConfig, PerturbationConfig
-from offrl.algos.sections import ActorCriticConfig, BoundedCriticConfig, learning_rate
+from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, OptimConfig, Section
+from offrl.config.algo import ActorCriticConfig, BoundedCriticConfig, VAEConfig, learning_rate
 
 
 class PLASCriticConfig(BoundedCriticConfig):

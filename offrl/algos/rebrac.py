@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sections import StagedOptimConfig, learning_rate
 from offrl.algos.td3_bc import TD3BC, TD3BCActorConfig, TD3BCConfig, TD3BCCriticConfig
 from offrl.config import Count
+from offrl.config.algo import StagedOptimConfig, learning_rate
 
 
 class ReBRACCriticConfig(TD3BCCriticConfig):

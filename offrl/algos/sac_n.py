@@ -9,9 +9,10 @@ import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sections import (
+from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.config import Count, OptimConfig
+from offrl.config.algo import (
     ActorConfig,
     ActorCriticConfig,
     ActorNetConfig,
@@ -20,7 +21,6 @@ from offrl.algos.sections import (
     EnsembleConfig,
     learning_rate,
 )
-from offrl.config import Count, OptimConfig
 
 
 class TanhNetConfig(CommonNetConfig):

@@ -8,16 +8,16 @@ import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.actor_critic import ActorCritic
 from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sections import (
+from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.config import Count, Section
+from offrl.config.algo import (
     ActorCriticConfig,
     BoundedCriticConfig,
     StagedOptimConfig,
     WeightedEnsembleConfig,
     learning_rate,
 )
-from offrl.config import Count, Section
 
 
 class TD3BCCriticConfig(BoundedCriticConfig):

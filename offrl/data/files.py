@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from offrl.config_files import find_file
+from offrl.config.files import find_file
 from offrl.data.d4rl import D4RLFile, is_d4rl
 from offrl.data.demos import Demos
 from offrl.data.hdf5 import DemoFile

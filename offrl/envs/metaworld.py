@@ -1,11 +1,10 @@
-"""Meta-World's 50 tasks of a Sawyer arm (Yu et al., 2019, arXiv:1910.10897), and its experts."""
+"""Meta-World's 50 tasks of a Sawyer arm (Yu et al., 2019, arXiv:1910.10897)."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -31,8 +30,8 @@ class MetaworldEnv(GymnasiumEnv):
         self, env_name: str, reward_shaping: bool = False, **env_kwargs: Any
     ) -> gymnasium.Env:
         self._reward_shaping = reward_shaping
-        tasks = _import("metaworld.env_dict").ALL_V3_ENVIRONMENTS
-        env = _task(tasks, env_name)(**({"render_mode": "rgb_array"} | env_kwargs))
+        tasks = import_metaworld("metaworld.env_dict").ALL_V3_ENVIRONMENTS
+        env = find_task(tasks, env_name)(**({"render_mode": "rgb_array"} | env_kwargs))
         # By themselves its tasks hide the goal, and wait for a scene that is the same in every
         # episode; these are the switches of its own variants, and of drawing scenes by the seed.
         env._partially_observable = False
@@ -59,19 +58,7 @@ class MetaworldEnv(GymnasiumEnv):
         return super().serialize() | {"type": "metaworld", "env_version": version("metaworld")}
 
 
-def metaworld_expert(task: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Meta-World's scripted expert of a task: action ``[4]`` in [-1, 1]."""
-    policy = _task(_import("metaworld.policies").ENV_POLICY_MAP, task)()
-
-    def expert(obs: Mapping[str, np.ndarray]) -> np.ndarray:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of actions beyond the range, which it counts on
-            return np.clip(policy.get_action(obs["flat"]), -1.0, 1.0)
-
-    return expert
-
-
-def _task(table: Mapping[str, Any], name: str) -> Any:
+def find_task(table: Mapping[str, Any], name: str) -> Any:
     if name not in table:
         close = difflib.get_close_matches(name, table, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -79,7 +66,7 @@ def _task(table: Mapping[str, Any], name: str) -> Any:
     return table[name]
 
 
-def _import(module: str) -> Any:
+def import_metaworld(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from offrl.kernels.linear import Linear
 from offrl.models.encoder import Encoder
 from offrl.models.heads import DeterministicHead
-from offrl.models.linear import Linear
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from offrl.kernels.dropout import Dropout
+from offrl.kernels.linear import Linear
 from offrl.models import heads  # noqa: F401 (it fills the registry)
-from offrl.models.dropout import Dropout
 from offrl.models.encoder import Encoder
-from offrl.models.linear import Linear
 from offrl.models.transformer import Block, initialize
 from offrl.registry import HEADS
 from offrl.specs import ObsSpec

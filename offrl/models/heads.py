@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.models.linear import Linear
+from offrl.kernels.linear import Linear
 from offrl.registry import HEADS
 
 EVAL_STD = 1e-4  # the standard deviation that robomimic acts with at evaluation

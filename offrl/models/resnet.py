@@ -12,7 +12,7 @@ from urllib.error import URLError
 import torch
 from torch import Tensor, nn
 
-from offrl.models.linear import Linear
+from offrl.kernels.linear import Linear
 
 WEIGHTS = {
     18: "https://download.pytorch.org/models/resnet18-f37072fd.pth",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.models.dropout import Dropout
-from offrl.models.linear import Linear
+from offrl.kernels.dropout import Dropout
+from offrl.kernels.linear import Linear
 from offrl.models.trunks import EVERY_STEP
 from offrl.registry import TRUNKS
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offrl.models.linear import Linear
+from offrl.kernels.linear import Linear
 from offrl.registry import TRUNKS
 
 EVERY_STEP = slice(None)

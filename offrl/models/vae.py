@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offrl.config import Section
+from offrl.kernels.linear import Linear
 from offrl.models.encoder import Encoder
 from offrl.models.heads import DeterministicHead, Generators, draw_index, random_rows
-from offrl.models.linear import Linear
 from offrl.models.nets import Actor, encoder_from_config, trunk_from_config
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from offrl.models.linear import Linear
+from offrl.kernels.linear import Linear
 from offrl.models.resnet import FiLMResNet, load_imagenet, resnet
 from offrl.registry import BACKBONES, CORES, POOLINGS
 

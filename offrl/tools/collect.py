@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
 
     from offrl.data.writer import DemoWriter
     from offrl.envs.experts import ExpertPolicy
-    from offrl.envs.metaworld import metaworld_expert
+    from offrl.envs.experts.metaworld import metaworld_expert
     from offrl.envs.workers import EnvPool, EpisodeRequest
+    from offrl.evaluation.evaluate import COLLECTION_SEEDS
     from offrl.registry import EXPERTS
-    from offrl.rollout import COLLECTION_SEEDS
 
     env_args = {"env_name": args.env, "type": args.type, "env_kwargs": args.env_kwargs}
     if args.type == "robosuite":

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import policy_from_checkpoint, write_checkpoint
-    from offrl.compat import export_checkpoint
+    from offrl.robomimic.checkpoints import export_checkpoint
 
     if Path(args.output).exists():
         raise FileExistsError(f"{args.output} exists; choose another name or move it away")

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.config_files import find_file
+    from offrl.config.files import find_file
     from offrl.data.hdf5 import DemoFile
     from offrl.data.writer import DemoWriter
     from offrl.envs import make_env

@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import config_from_checkpoint, policy_from_checkpoint
     from offrl.data.files import find_data
+    from offrl.evaluation.proxies import proxies
     from offrl.training.datasets import make_dataset, place
-    from offrl.training.proxies import proxies
     from offrl.tree import map_leaves
 
     if args.json and Path(args.json).exists():

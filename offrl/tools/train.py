@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace) -> Any:
     from offrl.config import config_factory
-    from offrl.config_files import find_file, parse_override, read_config_file
+    from offrl.config.files import find_file, parse_override, read_config_file
     from offrl.tree import merge
 
     content = read_config_file(find_file(args.config, "configs"))
@@ -114,8 +114,8 @@ def _train(config: Any, resume: str | None) -> int:
     from contextlib import ExitStack
 
     from offrl.checkpoint import read_checkpoint
+    from offrl.reports.plot import write_learning_curve
     from offrl.training import Checkpointer, Evaluator, Logger, Progress, RunFolder, Trainer
-    from offrl.training.plot import write_learning_curve
     from offrl.training.progress import success_line
 
     _log_above_the_bar()

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from offrl.acting.policy import RolloutPolicy
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
-from offrl.rollout import SELECTION_SEEDS, TEST_SEEDS, RolloutPolicy, evaluate, summarize
+from offrl.evaluation.evaluate import SELECTION_SEEDS, TEST_SEEDS, evaluate, summarize
+from offrl.evaluation.video import video_frames, write_video
 from offrl.training.trainer import Record, Trainer
 
 log = logging.getLogger(__name__)
@@ -169,19 +169,3 @@ def _describe(result: EpisodeResult) -> dict[str, float]:
         "Horizon": result.length,
         "Crashed": float(result.error is not None),
     }
-
-
-def video_frames(results: Iterable[EpisodeResult]) -> list[np.ndarray]:
-    """The frames of all episodes, one episode after the other."""
-    ordered = sorted(results, key=lambda r: r.request.seed)
-    return [frame for result in ordered for frame in result.frames]
-
-
-def write_video(path: str | Path, frames: Sequence[np.ndarray], fps: int = 10) -> None:
-    """Frames ``[H, W, 3]`` (uint8) as an MP4 file."""
-    import imageio
-
-    path = Path(path)
-    partial = path.with_name(f".{path.stem}.partial.mp4")
-    imageio.mimwrite(partial, list(frames), fps=fps, macro_block_size=16)
-    partial.replace(path)

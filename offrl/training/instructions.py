@@ -10,8 +10,8 @@ import numpy as np
 
 from offrl.checkpoint import read_checkpoint
 from offrl.language import embed
+from offrl.seeding import preserved_rng
 from offrl.specs import LANGUAGE
-from offrl.training.seeding import preserved_rng
 
 log = logging.getLogger(__name__)
 

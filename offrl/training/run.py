@@ -15,7 +15,7 @@ from typing import Any
 
 import offrl
 from offrl.config import Config, config_factory
-from offrl.config_files import PROJECT_ROOT, read_config_file
+from offrl.config.files import PROJECT_ROOT, read_config_file
 
 
 class RunFolder:

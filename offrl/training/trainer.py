@@ -13,20 +13,20 @@ import torch
 from offrl.algos import Algo, algo_factory
 from offrl.checkpoint import config_from_checkpoint
 from offrl.config import Config, without_pretrained
-from offrl.config_files import find_file
+from offrl.config.files import find_file
 from offrl.data.files import find_data
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
 from offrl.envs import UNNAMED
+from offrl.kernels.allocator import FreedMemory
 from offrl.registry import MODALITIES
+from offrl.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
-from offrl.training.allocator import FreedMemory
 from offrl.training.averages import Averages
 from offrl.training.datasets import make_dataset, make_held_out_dataset, obs_keys, place
 from offrl.training.instructions import embed_instructions
 from offrl.training.run import RunFolder, provenance
-from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 from offrl.tree import merge
 
 log = logging.getLogger(__name__)

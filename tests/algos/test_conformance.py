@@ -11,7 +11,7 @@ from offrl import RolloutPolicy, Trainer, algo_factory, config_factory
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.registry import ALGOS
-from offrl.training.seeding import seed_everything
+from offrl.seeding import seed_everything
 from offrl.tree import gather, map_leaves, merge
 
 HEADS = {

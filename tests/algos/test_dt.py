@@ -9,7 +9,7 @@ from offrl import RolloutPolicy, Trainer, algo_factory, config_factory
 from offrl.checkpoint import write_checkpoint
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
-from offrl.training.seeding import seed_everything
+from offrl.seeding import seed_everything
 
 SMALL = {"embed_dim": 32, "num_layers": 2, "dropout": 0.0}
 RATE = {"policy": {"learning_rate": {"initial": 3e-3, "warmup_steps": 1}}}

@@ -14,7 +14,7 @@ import torch
 from offrl import algo_factory, config_factory
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
-from offrl.training.seeding import seed_everything
+from offrl.seeding import seed_everything
 
 PLACES, DISCOUNT, LIMIT = 5, 0.8, 8
 BEST = DISCOUNT ** np.arange(PLACES - 1, -1, -1.0)  # V* by place

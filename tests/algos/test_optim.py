@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offrl.algos.optim import make_optimizer, make_schedule
+from offrl.algos.shared.optim import make_optimizer, make_schedule
 from offrl.config import OptimConfig, config_factory
 
 

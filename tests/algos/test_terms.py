@@ -10,7 +10,7 @@ from offrl import Trainer, algo_factory, config_factory
 from offrl.algos.edac import mean_similarity
 from offrl.algos.xql import gumbel_loss
 from offrl.models.heads import Gaussian
-from offrl.training.seeding import seed_everything
+from offrl.seeding import seed_everything
 
 SHAPES = {"place": (3,)}
 

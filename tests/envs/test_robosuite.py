@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
+from offrl.acting.episode import rollout
 from offrl.envs import make_env
 from offrl.envs.experts import ExpertPolicy, lift
 from offrl.envs.rendering import working_backend
-from offrl.rollout import rollout
 from offrl.tools.collect import ROBOSUITE_KWARGS
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": ROBOSUITE_KWARGS}

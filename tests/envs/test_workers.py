@@ -7,7 +7,7 @@ import pytest
 from toy_env import WalkHome, toy_args
 
 from offrl.envs.workers import EnvPool, EpisodeRequest
-from offrl.rollout import summarize
+from offrl.evaluation.evaluate import summarize
 
 
 def run(pool, seeds, horizon=40, **options):

@@ -362,7 +362,7 @@ def test_bc_learns_to_lift_the_cube(tmp_path):
 
 
 def test_a_dataset_file_is_found_from_any_folder(tmp_path, monkeypatch):
-    from offrl.config_files import find_file
+    from offrl.config.files import find_file
 
     monkeypatch.chdir(tmp_path)
     assert find_file("bc.json", "configs") == ROOT / "configs/bc.json"

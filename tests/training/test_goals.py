@@ -9,9 +9,10 @@ from conftest import train_completely, write_demos
 from toy_env import toy_args
 
 from offrl import RolloutPolicy, Trainer
+from offrl.acting.episode import rollout
 from offrl.envs import make_env
 from offrl.envs.workers import EnvPool, EpisodeRequest
-from offrl.rollout import evaluate, rollout
+from offrl.evaluation.evaluate import evaluate
 from offrl.training import Evaluator
 
 GOAL_ENV = toy_args() | {"env_name": "toy_env:GoalToy-v0"}

@@ -8,7 +8,7 @@ from conftest import write_demos
 from toy_env import toy_args
 
 from offrl import Trainer
-from offrl.training.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
+from offrl.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 
 
 def weights(trainer):

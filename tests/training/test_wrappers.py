@@ -14,9 +14,9 @@ from toy_env import toy_args
 
 from offrl import config_factory
 from offrl.checkpoint import read_checkpoint
+from offrl.reports.plot import write_learning_curve
 from offrl.training import Checkpointer, Evaluator, Logger, RunFolder, Trainer
 from offrl.training.checkpointer import write_checkpoint
-from offrl.training.plot import write_learning_curve
 from offrl.tree import merge
 
 

@@ -1,11 +1,9 @@
-"""Policies at environments: numpy in, numpy out, and what an evaluation found."""
+"""A trained policy at environments: numpy in, numpy out."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,14 +11,6 @@ import torch
 
 from offrl import tree
 from offrl.specs import LANGUAGE
-
-# Episode seeds come in disjoint blocks, so that no initial state of a demonstration is a test
-# case, and no test case was used to choose a checkpoint.
-TEST_SEEDS = 0
-SELECTION_SEEDS = 1_000_000
-COLLECTION_SEEDS = 2_000_000
-
-EVALUATION_BATCH = 4  # small: every call pays for all rows
 
 
 class RolloutPolicy:
@@ -189,78 +179,3 @@ class RolloutPolicy:
         blank = tree.map_leaves(torch.zeros_like, template)
         rows = [states.get(row) for row in range(self.batch_size)]
         return tree.gather(torch.cat, [blank if state is None else state for state in rows])
-
-
-def rollout(
-    policy: Any,
-    env: Any,
-    horizon: int,
-    seed: int | None = None,
-    terminate_on_success: bool = True,
-) -> dict[str, Any]:
-    """One episode in this process: ``{"Return", "Horizon", "Success_Rate"}``."""
-    obs, _ = env.reset(seed=seed)
-    goal = (env.get_wrapper_attr("get_goal")(),) if getattr(policy, "needs_goal", False) else ()
-    policy.start_episode(seed=seed)
-    total, length, success = 0.0, 0, False
-    reward = 0.0
-    for length in range(1, horizon + 1):  # noqa: B007 (read after the loop)
-        last = {"reward": reward} if getattr(policy, "counts_rewards", False) else {}
-        obs, reward, terminated, truncated, _ = env.step(policy(obs, *goal, **last))
-        total += reward
-        success = success or env.is_success()["task"]
-        if terminated or truncated or (success and terminate_on_success):
-            break
-    return {"Return": total, "Horizon": length, "Success_Rate": float(success)}
-
-
-def evaluate(policy: Any, pool: Any, requests: Sequence[Any]) -> Iterator[Any]:
-    """Run ``requests`` (``EpisodeRequest``) in an ``EnvPool``; results in the order of ending.
-
-    Bit-equal for any number of workers; torch's random state stays untouched.
-    """
-    if isinstance(policy, RolloutPolicy):
-        policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction)
-    with _num_threads(1):  # idle threads would spin on the cores that the simulators need
-        yield from pool.run(requests, policy)
-
-
-@contextmanager
-def _num_threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def summarize(results: Iterable[Any]) -> dict[str, float]:
-    """Mean over the episodes that ran: success rate with its 95 % interval, return, length.
-
-    ``Crashed`` counts the episodes that could not be run; where all of them crashed there is no
-    success rate.
-    """
-    ordered = sorted(results, key=lambda r: r.request.seed)
-    ran = [r for r in ordered if r.error is None]
-    logs: dict[str, float] = {"n": len(ran), "Crashed": len(ordered) - len(ran)}
-    if ran:
-        successes = sum(r.success for r in ran)
-        low, high = wilson_interval(successes, len(ran))
-        logs |= {
-            "Success_Rate": successes / len(ran),
-            "Success_Rate_Low": low,
-            "Success_Rate_High": high,
-            "Return": sum(r.total_reward for r in ran) / len(ran),
-            "Horizon": sum(r.length for r in ran) / len(ran),
-        }
-    return logs
-
-
-def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (Wilson, 1927); 95 % by default."""
-    rate = successes / n
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    # The bounds are exact at the ends, where rounding would overshoot.
-    return (centre - half if successes else 0.0), (centre + half if successes < n else 1.0)

@@ -7,7 +7,7 @@ import pytest
 # Small tensors that stay between large ones that go: what is free cannot be given back from an end.
 PROGRAM = """
 import torch
-from offrl.training import allocator
+from offrl.kernels import allocator
 
 allocator.MOST_KEPT = 2**26
 memory = allocator.FreedMemory()

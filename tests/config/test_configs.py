@@ -4,7 +4,7 @@ import pytest
 from conftest import ROOT
 
 from offrl import Trainer, config_factory
-from offrl.config_files import read_config_file
+from offrl.config.files import read_config_file
 
 CONFIGS = sorted((ROOT / "configs").glob("*.json"))
 

@@ -11,167 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from multiprocessing.connection import wait
+from typing import Any
 
-import numpy as np
+from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy
 
-from offrl.envs import make_env
-
+SERVE = "from offrl.envs.workers.worker import serve"
 ATTEMPTS = 2  # an episode whose worker was lost is rerun once
-
-
-@dataclass(frozen=True)
-class EpisodeRequest:
-    seed: int
-    horizon: int
-    terminate_on_success: bool = True
-    frame_every: int | None = None  # steps between the frames of a video; None: no video
-    record: bool = False  # bring the trajectory back
-
-
-@dataclass
-class EpisodeResult:
-    """What came of a request. ``error`` says why an episode could not be run to its end: such an
-    episode says nothing about the policy."""
-
-    request: EpisodeRequest
-    success: bool = False
-    total_reward: float = 0.0
-    length: int = 0
-    frames: list[np.ndarray] = field(default_factory=list)
-    trajectory: dict[str, Any] | None = None
-    no_video: str | None = None  # why there are no (more) frames
-    error: str | None = None
-
-
-class Policy(Protocol):
-    """What answers observations: a ``RolloutPolicy`` or an ``ExpertPolicy``.
-
-    One with a true ``needs_goal`` is given the goal of each episode (``env.get_goal()``), one with
-    a true ``counts_rewards`` the rewards of the last actions.
-    """
-
-    def start_episode(self, env: int = 0, seed: int | None = None) -> None: ...
-
-    def act(
-        self,
-        obs_by_env: Mapping[int, Any],
-        goal_by_env: Mapping[int, Any] | None = None,
-        reward_by_env: Mapping[int, float] | None = None,
-    ) -> dict[int, np.ndarray]: ...
-
-
-# -- the worker's side ----------------------------------------------------------------------------
-
-
-def serve(file_descriptor: int) -> None:
-    """A worker's life: build the environment, run episodes on request, end with the parent."""
-    connection = Connection(file_descriptor)
-    try:
-        env = make_env(connection.recv())
-        while True:
-            request, needs_goal = connection.recv()
-            try:
-                connection.send(("done", run_episode(env, request, connection, needs_goal)))
-            except (EOFError, BrokenPipeError):
-                return
-            except Exception as error:
-                connection.send(("error", _describe(error)))
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return
-    except Exception as error:
-        connection.send(("no env", _describe(error)))
-
-
-def run_episode(
-    env: Any, request: EpisodeRequest, connection: Connection, needs_goal: bool = False
-) -> EpisodeResult:
-    """One episode; the goal and each observation go to the parent, which sends the action."""
-    result = EpisodeResult(request)
-    trajectory = _Recorder(env) if request.record else None
-    obs, _ = env.reset(seed=request.seed)
-    if needs_goal:
-        connection.send(("goal", _goal_of(env)))
-    reward = 0.0
-    for step in range(request.horizon):
-        if request.frame_every and step % request.frame_every == 0:
-            _film(env, result)
-        connection.send(("obs", (obs, reward)))
-        action = connection.recv()
-        if trajectory:
-            trajectory.before_step(obs, action)
-        obs, reward, terminated, truncated, _ = env.step(action)
-        result.success = result.success or env.is_success()["task"]
-        result.total_reward += reward
-        result.length += 1
-        if trajectory:
-            trajectory.after_step(reward, terminated or env.is_success()["task"])
-        if terminated or truncated or (result.success and request.terminate_on_success):
-            break
-    if request.frame_every:
-        _film(env, result)
-    if trajectory:
-        result.trajectory = trajectory.arrays()
-    return result
-
-
-def _goal_of(env: Any) -> Any:
-    try:
-        get_goal = env.get_wrapper_attr("get_goal")
-    except AttributeError:
-        raise ValueError("it gives no goals (get_goal), and the policy needs one") from None
-    return get_goal()
-
-
-def _film(env: Any, result: EpisodeResult) -> None:
-    """Add a frame; a camera that fails costs the video, not the episode."""
-    if result.no_video is None:
-        try:
-            result.frames.append(env.render())
-        except Exception as error:
-            result.no_video = _describe(error)
-
-
-class _Recorder:
-    """Collects a trajectory in the layout of a robomimic demonstration."""
-
-    def __init__(self, env: Any):
-        self._get_state = getattr(env, "get_state", None)
-        self._rows: dict[str, list[Any]] = {}
-        self._model: str | None = None
-
-    def before_step(self, obs: dict[str, np.ndarray], action: np.ndarray) -> None:
-        self._add(actions=action, **{f"obs/{key}": value for key, value in obs.items()})
-        if self._get_state:
-            state = self._get_state()
-            self._model = self._model or state.get("model")
-            self._add(states=state["states"])
-
-    def after_step(self, reward: float, done: bool) -> None:
-        self._add(rewards=reward, dones=done)
-
-    def _add(self, **values: Any) -> None:
-        for key, value in values.items():
-            self._rows.setdefault(key, []).append(value)
-
-    def arrays(self) -> dict[str, Any]:
-        arrays: dict[str, Any] = {key: np.stack(rows) for key, rows in self._rows.items()}
-        return arrays | ({"model_file": self._model} if self._model else {})
-
-
-def _describe(error: Exception) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"{what} ({last.filename}:{last.lineno})"
-
-
-# -- the parent's side ----------------------------------------------------------------------------
 
 
 class _Worker:
@@ -182,7 +31,7 @@ class _Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         descriptor = child_end.fileno()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"from offrl.envs.workers import serve; serve({descriptor})"],
+            [sys.executable, "-c", f"{SERVE}; serve({descriptor})"],
             pass_fds=[descriptor],
             env=environ,
             stdin=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from offrl import config_factory
 from offrl.config import AlgoConfig
-from offrl.config_files import parse_override, read_config_file
+from offrl.config.files import parse_override, read_config_file
 from offrl.registry import ALGO_CONFIGS
 
 

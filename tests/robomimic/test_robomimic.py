@@ -10,7 +10,7 @@ from conftest import GOLDEN
 from offrl import Trainer, algo_factory, config_factory, policy_from_checkpoint
 from offrl.__main__ import main
 from offrl.checkpoint import write_checkpoint
-from offrl.compat import weights_from_robomimic, weights_to_robomimic
+from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.training.checkpointer import Checkpointer
 
 

@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offrl.training.run import RunFolder
 
-
-def write_learning_curve(run: RunFolder) -> Path | None:
+def write_learning_curve(run: Any) -> Path | None:
     """Losses and success rate over the steps, ``learning_curve-SHA8.png`` in the run folder.
 
     ``None`` where matplotlib is not installed.

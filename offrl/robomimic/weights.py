@@ -1,4 +1,4 @@
-"""robomimic's formats: names of weights, old config keys, checkpoints. Nothing else knows them.
+"""Names of weights: robomimic's and ours.
 
 A rule gives robomimic's name of a weight and ours, with ``{net}`` (a network and what is above the
 names here), ``{i}`` (a number), ``{key}`` (an observation) and ``{rest}``. robomimic stores some
@@ -8,13 +8,9 @@ way out.
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-log = logging.getLogger(__name__)
 
 CORE = "{net}.nets.encoder.nets.{group}.obs_nets.{key}"
 OUR_CORE = "{net}.encoder.cores.{group}.{key}.core"
@@ -48,7 +44,6 @@ RULES = (
     (CORE + ".pool.{rest}", OUR_CORE + ".pool.{rest}"),
     (CORE + ".nets.{i}.{leaf}", OUR_CORE + ".linear.{leaf}"),
 )
-ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", "iql", "td3_bc")  # of those that offrl has
 MEMBER = r"(?P<top>\w+)\.(?P<i>\d+)\.(?P<rest>.+)"  # of an ensemble, a list in robomimic
 # Second names of weights, and attention masks, which are constants.
 ALIASES = re.compile(
@@ -182,143 +177,3 @@ def _masks(nets: Any) -> Iterator[tuple[str, Any]]:
                 block = _rename(f"{name}.blocks.{i}.qkv.x", RULES, to_robomimic=True)
                 block = _rename(block, VAE_RULES, to_robomimic=True)
                 yield block.replace(".nets.qkv.x", ".mask"), mask.clone()
-
-
-# -- configs --------------------------------------------------------------------------------------
-
-REMOVED = ("experiment.mse", "train.shuffled_obs_key_groups", "train.hdf5_normalize_actions")
-MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before robomimic 0.3
-
-
-def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A complete robomimic config (0.2 to 0.5) with the keys of today; any other as it is."""
-    train = config.get("train", {})
-    if not isinstance(train, Mapping) or "hdf5_use_swmr" not in train:
-        return config
-    config = json.loads(json.dumps(config))
-    if "mask_padded_steps" not in train:  # robomimic's own, not one that offrl has written
-        config["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
-        decoder = config.get("algo", {}).get("vae", {}).get("decoder", {})
-        if decoder.get("is_conditioned") is False:
-            decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
-    dropped = []
-    for path in REMOVED:
-        section, _, key = path.partition(".")
-        if config.get(section, {}).pop(key, None) is not None:
-            dropped.append(path)
-    if dropped:
-        log.warning("robomimic's config keys without a meaning here: %s", ", ".join(dropped))
-    for encoder in _encoders(config.get("observation", {})):
-        moved = {key: encoder.pop(key) for key in MOVED_INTO_CORE if key in encoder}
-        if encoder.get("core_class"):
-            encoder["core_kwargs"] = {**(encoder.get("core_kwargs") or {}), **moved}
-        for key in ("core_kwargs", "obs_randomizer_kwargs"):
-            encoder[key] = encoder.get(key) or {}
-    return config
-
-
-def _encoders(observation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every modality's encoder config, of hierarchies' parts too."""
-    for key, value in observation.items():
-        if key == "encoder":
-            yield from value.values()
-        elif isinstance(value, dict):
-            yield from _encoders(value)
-
-
-# -- checkpoints ----------------------------------------------------------------------------------
-
-
-def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
-    """A robomimic checkpoint in our layout; one of ours as it is."""
-    if "provenance" in content:
-        return content
-    model = content["model"]
-    stats = {
-        "obs": _statistics(content.get("obs_normalization_stats")),
-        "actions": _statistics(content.get("action_normalization_stats")),
-    }
-    nets = weights_from_robomimic(model.get("nets", model))
-    return content | {"model": {"nets": nets, "normalization": stats}}
-
-
-def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``{key: {"offset", "scale"}}``, which were ``mean`` and ``std`` before robomimic 0.5."""
-    return {
-        key: {
-            "scale": value.get("scale", value.get("std")),
-            "offset": value.get("offset", value.get("mean")),
-        }
-        for key, value in (stats or {}).items()
-    }
-
-
-def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
-    """``ValueError`` for algorithms and combinations that robomimic does not build."""
-    algo = config["algo"]
-    if any(c.get("format") == "discrete" for c in config["train"]["action_config"].values()):
-        raise ValueError("robomimic has no policy for discrete actions")
-    if algo_name not in ROBOMIMIC_ALGOS:
-        raise ValueError(f"robomimic has no {algo_name}; it has {', '.join(ROBOMIMIC_ALGOS)}")
-    heads, trunks = (
-        [name for name in names if algo.get(name, {}).get("enabled")]
-        for names in (("gaussian", "vae"), ("rnn", "transformer"))
-    )
-    if heads and trunks:
-        raise ValueError(
-            f"robomimic has no policy with algo.{heads[0]}.enabled and algo.{trunks[0]}.enabled"
-        )
-    if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
-        raise ValueError("robomimic has no policy with algo.gaussian.use_tanh")
-
-
-def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
-    """One of our checkpoints, whose networks are ``nets``, as robomimic's ``save_model`` would
-    have written it, without the state of the optimizers."""
-    if "provenance" not in content:
-        raise ValueError("this is robomimic's own checkpoint already")
-    _check_robomimic_has(content["algo_name"], json.loads(content["config"]))
-    optimizers, schedules = {}, {}
-    for name, optimizer in content["model"]["optimizers"].items():
-        fresh = {"state": {}, "param_groups": optimizer["param_groups"]}
-        # One for each critic.
-        members = getattr(nets[name], "num_critics", None)
-        optimizers[name] = fresh if members is None else [fresh] * members
-        schedules[name] = None if members is None else [None] * members
-    statistics = {
-        name: {
-            key: {kind: value.tolist() for kind, value in stats.items()}
-            for key, stats in content[name].items()
-        }
-        for name in ("obs_normalization_stats", "action_normalization_stats")
-        if content[name]
-    }
-    shapes = content["shape_metadata"]["all_shapes"]
-    if "obs_normalization_stats" in statistics:  # robomimic wants some for every observation
-        import numpy as np
-
-        for key, shape in shapes.items():
-            identity = {"offset": np.zeros((1, *shape)), "scale": np.ones((1, *shape))}
-            plain = {kind: value.tolist() for kind, value in identity.items()}
-            statistics["obs_normalization_stats"].setdefault(key, plain)
-    env_name = (content["env_metadata"] or {}).get("env_name", "")
-    state = content["variable_state"]
-    return {
-        "model": {
-            "nets": weights_to_robomimic(nets),
-            "optimizers": optimizers,
-            "lr_schedulers": schedules,
-        },
-        "config": content["config"],
-        "algo_name": content["algo_name"],
-        "env_metadata": content["env_metadata"],
-        # robomimic joins the observations in the order of this map.
-        "shape_metadata": content["shape_metadata"] | {"all_shapes": dict(sorted(shapes.items()))},
-        "variable_state": {
-            "epoch": state["epoch"],
-            "best_valid_loss": state.get("best_valid_loss"),
-            "best_return": {env_name: state.get("best_return")},
-            "best_success_rate": {env_name: state.get("best_success_rate")},
-        },
-        **statistics,
-    }

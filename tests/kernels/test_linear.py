@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from offrl.models import linear
-from offrl.models.linear import Linear
+from offrl.kernels import linear
+from offrl.kernels.linear import Linear
 
 SIZES = st.integers(1, 40)
 

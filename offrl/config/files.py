@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-PROJECT_ROOT = Path(__file__).parent.parent
+PROJECT_ROOT = Path(__file__).parents[2]
 
 
 def find_file(path: str | Path, *folders: str) -> Path:

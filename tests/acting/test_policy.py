@@ -6,9 +6,11 @@ import torch
 from toy_env import ToyEnv, toy_args
 
 from offrl import RolloutPolicy, Trainer
+from offrl.acting.episode import rollout
 from offrl.envs import make_env
 from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
-from offrl.rollout import evaluate, rollout, summarize, wilson_interval
+from offrl.evaluation.evaluate import evaluate, summarize
+from offrl.evaluation.intervals import wilson_interval
 
 
 def make_policy(small_config, dims):

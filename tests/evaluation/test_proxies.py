@@ -14,8 +14,8 @@ from offrl.__main__ import main
 from offrl.algos.base import PolicyAlgo
 from offrl.checkpoint import write_checkpoint
 from offrl.data.sequence import SequenceDataset
+from offrl.evaluation.proxies import _transitions, fit_fqe, look_through
 from offrl.training import Proxies
-from offrl.training.proxies import _transitions, fit_fqe, look_through
 
 
 @pytest.fixture

@@ -5,30 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.actor_critic import ActorCritic
-from offrl.algos.sections import BoundedCriticConfig
-from offrl.config import Section
-
-
-class DistributionalConfig(Section):
-    enabled: bool = False  # one critic, whatever ensemble.n says; robomimic's as well
-    num_atoms: int = Field(51, ge=2)
-
-
-class DistributionalCriticConfig(BoundedCriticConfig):
-    distributional: DistributionalConfig = DistributionalConfig()
-
-    @model_validator(mode="after")
-    def _is_bounded(self) -> DistributionalCriticConfig:
-        if self.distributional.enabled and self.value_bounds is None:
-            raise ValueError(
-                "value_bounds: a distributional critic needs the least and the largest possible "
-                "return, e.g. [0, 1]"
-            )
-        return self
+from offrl.algos.shared.actor_critic import ActorCritic
 
 
 class DistributionalCritic(ActorCritic):

@@ -1,32 +1,15 @@
-"""Typed configs with robomimic's sections, key names and defaults.
-
-``config_factory("bc", {"train": {"batch_size": 256}})`` gives the defaults of an algorithm with
-overrides laid over them. Every key is checked: a wrong type, an unknown key or contradictory
-switches raise ``ValueError`` naming the dotted path, what is allowed and the nearest known key.
-A config knows no behaviour.
-"""
+"""The sections ``experiment``, ``train``, ``observation`` and ``meta``, as robomimic has them."""
 
 from __future__ import annotations
 
-import difflib
 import warnings
-from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    ValidationError,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
-from offrl.compat import upgrade_config
-from offrl.registry import ALGO_CONFIGS
-from offrl.section import Bounds, Count, FreeMap, KeyLists, Map, Section
-from offrl.tree import merge
+from offrl.config.algo import AlgoConfig
+from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section
 
 
 class LoggingConfig(Section):
@@ -187,51 +170,6 @@ class TrainConfig(Section):
         return [{"path": str(e)} if isinstance(e, (str, Path)) else e for e in entries]
 
 
-class LearningRateConfig(Section):
-    """``multistep``: times ``decay_factor`` at each epoch of ``epoch_schedule``; ``linear``: down
-    to ``decay_factor`` at the one epoch named there; ``cosine``: ``warmup_steps`` up, then
-    ``num_cycles`` cosine waves over the whole training."""
-
-    initial: float = Field(1e-4, ge=0)
-    decay_factor: float = 0.1
-    epoch_schedule: list[Count] = []
-    scheduler_type: Literal["multistep", "linear", "cosine", "constant"] = "multistep"
-    step_every_batch: bool = False  # count steps instead of epochs
-    warmup_steps: int = Field(0, ge=0)
-    num_cycles: float = 0.5
-
-
-class RegularizationConfig(Section):
-    L2: float = Field(0.0, ge=0)
-
-
-class OptimConfig(Section):
-    optimizer_type: Literal["adam", "adamw"] = "adam"
-    learning_rate: LearningRateConfig = LearningRateConfig()
-    regularization: RegularizationConfig = RegularizationConfig()
-    # robomimic writes these two into the configs of its runs; offrl counts by itself.
-    num_train_batches: int | None = None
-    num_epochs: int | None = None
-
-
-class AlgoConfig(Section):
-    """Base of every algorithm's ``algo`` section; a subclass registers under its ``ALGO_NAME``.
-
-    ``DEFAULTS`` holds what the algorithm wants different in the other sections, e.g.
-    ``{"train": {"batch_size": 1024}}``.
-    """
-
-    ALGO_NAME: ClassVar[str] = ""
-    DEFAULTS: ClassVar[dict[str, Any]] = {}
-
-    optim_params: dict[str, OptimConfig] = {}  # by the name of the network
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        if "ALGO_NAME" in cls.__dict__:
-            ALGO_CONFIGS.register(cls.ALGO_NAME)(cls)
-
-
 # -- observation ----------------------------------------------------------------------------------
 
 
@@ -294,75 +232,3 @@ class Config(Section):
     algo: AlgoConfig = AlgoConfig()
     observation: ObservationConfig = ObservationConfig()
     meta: MetaConfig = MetaConfig()
-
-
-def without_pretrained(config: Config) -> Config:
-    """A copy whose image backbones fetch no weights, where others are about to be loaded."""
-    config = config.model_copy(deep=True)
-    for encoder in config.observation.encoder.values():
-        options = encoder.core_kwargs.get("backbone_kwargs") or {}
-        backbone = encoder.core_kwargs.get("backbone_class") or ""
-        may_fetch = backbone and "." not in backbone  # not one of a user's own
-        if may_fetch or options.get("pretrained"):
-            encoder.core_kwargs["backbone_kwargs"] = {**options, "pretrained": False}
-    return config
-
-
-def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The defaults of an algorithm with nested ``overrides`` laid over them.
-
-    Raises ``ValueError`` that names every wrong key or value by its dotted path.
-    """
-    overrides = upgrade_config(overrides or {})
-    stated = overrides.get("algo_name", algo_name)
-    if stated != algo_name:
-        raise ValueError(
-            f"algo_name: the config is for {stated!r}, but {algo_name!r} was asked for"
-        )
-    algo_section = ALGO_CONFIGS[algo_name]
-    model = _config_class(algo_section)
-    defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
-    try:
-        return model.model_validate(merge(defaults, overrides))
-    except ValidationError as error:
-        raise ValueError("; ".join(_explain(e, defaults) for e in error.errors())) from None
-
-
-@cache
-def _config_class(algo_section: type[AlgoConfig]) -> type[Config]:
-    return create_model("Config", __base__=Config, algo=(algo_section, algo_section()))
-
-
-def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
-    path = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{path}: unknown config key.{_nearest(error['loc'], defaults)}"
-    message = error["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    if error["type"] in ("value_error", "missing"):
-        return f"{path}: {message}"
-    return f"{path}: {message}, got {error['input']!r}"
-
-
-def _nearest(location: tuple, defaults: Mapping[str, Any]) -> str:
-    """A hint for an unknown key: a sibling that looks alike, or the same name elsewhere."""
-    parent: Any = defaults
-    for part in location[:-1]:
-        parent = parent.get(part, {}) if isinstance(parent, Mapping) else {}
-    siblings = list(parent) if isinstance(parent, Mapping) else []
-    name = str(location[-1])
-    elsewhere = [p for p in _dotted(defaults) if p.rpartition(".")[2] == name]
-    close = elsewhere or [
-        ".".join([*map(str, location[:-1]), match])
-        for match in difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
-    ]
-    if close:
-        return f" Did you mean {close[0]}?"
-    return f" Known here: {', '.join(siblings)}." if siblings else ""
-
-
-def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in tree.items():
-        yield prefix + key
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")

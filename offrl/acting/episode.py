@@ -1,0 +1,160 @@
+"""Episodes: what is asked for, the loop over an environment's steps, and what came of it.
+
+Nothing in here imports torch: simulators run in processes that do without.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    seed: int
+    horizon: int
+    terminate_on_success: bool = True
+    frame_every: int | None = None  # steps between the frames of a video; None: no video
+    record: bool = False  # bring the trajectory back
+
+
+@dataclass
+class EpisodeResult:
+    """What came of a request. ``error`` says why an episode could not be run to its end: such an
+    episode says nothing about the policy."""
+
+    request: EpisodeRequest
+    success: bool = False
+    total_reward: float = 0.0
+    length: int = 0
+    frames: list[np.ndarray] = field(default_factory=list)
+    trajectory: dict[str, Any] | None = None
+    no_video: str | None = None  # why there are no (more) frames
+    error: str | None = None
+
+
+class Policy(Protocol):
+    """What answers observations: a ``RolloutPolicy`` or an ``ExpertPolicy``.
+
+    One with a true ``needs_goal`` is given the goal of each episode (``env.get_goal()``), one with
+    a true ``counts_rewards`` the rewards of the last actions.
+    """
+
+    def start_episode(self, env: int = 0, seed: int | None = None) -> None: ...
+
+    def act(
+        self,
+        obs_by_env: Mapping[int, Any],
+        goal_by_env: Mapping[int, Any] | None = None,
+        reward_by_env: Mapping[int, float] | None = None,
+    ) -> dict[int, np.ndarray]: ...
+
+
+def run_episode(
+    env: Any, request: EpisodeRequest, connection: Connection, needs_goal: bool = False
+) -> EpisodeResult:
+    """One episode; the goal and each observation go to the parent, which sends the action."""
+    result = EpisodeResult(request)
+    trajectory = _Recorder(env) if request.record else None
+    obs, _ = env.reset(seed=request.seed)
+    if needs_goal:
+        connection.send(("goal", _goal_of(env)))
+    reward = 0.0
+    for step in range(request.horizon):
+        if request.frame_every and step % request.frame_every == 0:
+            _film(env, result)
+        connection.send(("obs", (obs, reward)))
+        action = connection.recv()
+        if trajectory:
+            trajectory.before_step(obs, action)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        result.success = result.success or env.is_success()["task"]
+        result.total_reward += reward
+        result.length += 1
+        if trajectory:
+            trajectory.after_step(reward, terminated or env.is_success()["task"])
+        if terminated or truncated or (result.success and request.terminate_on_success):
+            break
+    if request.frame_every:
+        _film(env, result)
+    if trajectory:
+        result.trajectory = trajectory.arrays()
+    return result
+
+
+def _goal_of(env: Any) -> Any:
+    try:
+        get_goal = env.get_wrapper_attr("get_goal")
+    except AttributeError:
+        raise ValueError("it gives no goals (get_goal), and the policy needs one") from None
+    return get_goal()
+
+
+def _film(env: Any, result: EpisodeResult) -> None:
+    """Add a frame; a camera that fails costs the video, not the episode."""
+    if result.no_video is None:
+        try:
+            result.frames.append(env.render())
+        except Exception as error:
+            result.no_video = describe(error)
+
+
+class _Recorder:
+    """Collects a trajectory in the layout of a robomimic demonstration."""
+
+    def __init__(self, env: Any):
+        self._get_state = getattr(env, "get_state", None)
+        self._rows: dict[str, list[Any]] = {}
+        self._model: str | None = None
+
+    def before_step(self, obs: dict[str, np.ndarray], action: np.ndarray) -> None:
+        self._add(actions=action, **{f"obs/{key}": value for key, value in obs.items()})
+        if self._get_state:
+            state = self._get_state()
+            self._model = self._model or state.get("model")
+            self._add(states=state["states"])
+
+    def after_step(self, reward: float, done: bool) -> None:
+        self._add(rewards=reward, dones=done)
+
+    def _add(self, **values: Any) -> None:
+        for key, value in values.items():
+            self._rows.setdefault(key, []).append(value)
+
+    def arrays(self) -> dict[str, Any]:
+        arrays: dict[str, Any] = {key: np.stack(rows) for key, rows in self._rows.items()}
+        return arrays | ({"model_file": self._model} if self._model else {})
+
+
+def describe(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"{what} ({last.filename}:{last.lineno})"
+
+
+def rollout(
+    policy: Any,
+    env: Any,
+    horizon: int,
+    seed: int | None = None,
+    terminate_on_success: bool = True,
+) -> dict[str, Any]:
+    """One episode in this process: ``{"Return", "Horizon", "Success_Rate"}``."""
+    obs, _ = env.reset(seed=seed)
+    goal = (env.get_wrapper_attr("get_goal")(),) if getattr(policy, "needs_goal", False) else ()
+    policy.start_episode(seed=seed)
+    total, length, success = 0.0, 0, False
+    reward = 0.0
+    for length in range(1, horizon + 1):  # noqa: B007 (read after the loop)
+        last = {"reward": reward} if getattr(policy, "counts_rewards", False) else {}
+        obs, reward, terminated, truncated, _ = env.step(policy(obs, *goal, **last))
+        total += reward
+        success = success or env.is_success()["task"]
+        if terminated or truncated or (success and terminate_on_success):
+            break
+    return {"Return": total, "Horizon": length, "Success_Rate": float(success)}

@@ -1,0 +1,40 @@
+"""Typed configs with robomimic's sections, key names and defaults.
+
+``config_factory("bc", {"train": {"batch_size": 256}})`` gives the defaults of an algorithm with
+overrides laid over them. Every key is checked: a wrong type, an unknown key or contradictory
+switches raise ``ValueError`` naming the dotted path, what is allowed and the nearest known key.
+A config knows no behaviour.
+"""
+
+from offrl.config.algo import AlgoConfig, LearningRateConfig, OptimConfig, RegularizationConfig
+from offrl.config.build import config_factory, without_pretrained
+from offrl.config.schema import (
+    ActionConfig,
+    Config,
+    EncoderConfig,
+    ObservationConfig,
+    RewardsConfig,
+    TrainConfig,
+)
+from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section
+
+__all__ = [
+    "ActionConfig",
+    "AlgoConfig",
+    "Bounds",
+    "Config",
+    "Count",
+    "EncoderConfig",
+    "FreeMap",
+    "KeyLists",
+    "LearningRateConfig",
+    "Map",
+    "ObservationConfig",
+    "OptimConfig",
+    "RegularizationConfig",
+    "RewardsConfig",
+    "Section",
+    "TrainConfig",
+    "config_factory",
+    "without_pretrained",
+]

@@ -1,0 +1,243 @@
+"""The base of every ``algo`` section of a config, and the sections that several algorithms share,
+with robomimic's key names."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from offrl.config.section import Bounds, Count, FreeMap, Map, Section
+from offrl.registry import ALGO_CONFIGS
+
+
+class LearningRateConfig(Section):
+    """``multistep``: times ``decay_factor`` at each epoch of ``epoch_schedule``; ``linear``: down
+    to ``decay_factor`` at the one epoch named there; ``cosine``: ``warmup_steps`` up, then
+    ``num_cycles`` cosine waves over the whole training."""
+
+    initial: float = Field(1e-4, ge=0)
+    decay_factor: float = 0.1
+    epoch_schedule: list[Count] = []
+    scheduler_type: Literal["multistep", "linear", "cosine", "constant"] = "multistep"
+    step_every_batch: bool = False  # count steps instead of epochs
+    warmup_steps: int = Field(0, ge=0)
+    num_cycles: float = 0.5
+
+
+class RegularizationConfig(Section):
+    L2: float = Field(0.0, ge=0)
+
+
+class OptimConfig(Section):
+    optimizer_type: Literal["adam", "adamw"] = "adam"
+    learning_rate: LearningRateConfig = LearningRateConfig()
+    regularization: RegularizationConfig = RegularizationConfig()
+    # robomimic writes these two into the configs of its runs; offrl counts by itself.
+    num_train_batches: int | None = None
+    num_epochs: int | None = None
+
+
+class StagedOptimConfig(OptimConfig):
+    """An optimizer that works from ``start_epoch`` on and before ``end_epoch``; -1: no limit."""
+
+    start_epoch: int = -1
+    end_epoch: int = -1
+
+    def is_due(self, epoch: int) -> bool:
+        return epoch >= self.start_epoch and (self.end_epoch == -1 or epoch < self.end_epoch)
+
+
+def learning_rate(initial: float, decay_factor: float = 0.1, staged: bool = False) -> OptimConfig:
+    rate = LearningRateConfig(initial=initial, decay_factor=decay_factor)
+    return (StagedOptimConfig if staged else OptimConfig)(learning_rate=rate)
+
+
+class AlgoConfig(Section):
+    """Base of every algorithm's ``algo`` section; a subclass registers under its ``ALGO_NAME``.
+
+    ``DEFAULTS`` holds what the algorithm wants different in the other sections, e.g.
+    ``{"train": {"batch_size": 1024}}``.
+    """
+
+    ALGO_NAME: ClassVar[str] = ""
+    DEFAULTS: ClassVar[dict[str, Any]] = {}
+
+    optim_params: dict[str, OptimConfig] = {}  # by the name of the network
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        if "ALGO_NAME" in cls.__dict__:
+            ALGO_CONFIGS.register(cls.ALGO_NAME)(cls)
+
+
+# -- networks -----------------------------------------------------------------------------------
+
+
+class GaussianConfig(Section):
+    enabled: bool = False
+    fixed_std: bool = False
+    use_tanh: bool = False  # offrl's own: a tanh of the distribution, not of its mean
+    init_std: float = 0.1
+    min_std: float = 0.01
+    std_activation: Literal["softplus", "exp"] = "softplus"
+    low_noise_eval: bool = True
+
+
+class GMMConfig(Section):
+    enabled: bool = False
+    num_modes: Count = 5
+    min_std: float = 1e-4
+    std_activation: Literal["softplus", "exp"] = "softplus"
+    low_noise_eval: bool = True
+
+
+class VAEDecoderConfig(Section):
+    is_conditioned: bool = True
+    reconstruction_sum_across_elements: bool = False
+
+
+class VAEPriorConfig(Section):
+    learn: bool = False
+    is_conditioned: bool = False
+    use_gmm: bool = False
+    gmm_num_modes: Count = 10
+    gmm_learn_weights: bool = False
+    use_categorical: bool = False
+    categorical_dim: Count = 10
+    categorical_gumbel_softmax_hard: bool = False
+    categorical_init_temp: float = 1.0
+    categorical_temp_anneal_step: float = 0.001
+    categorical_min_temp: float = 0.3
+
+    def temperature(self, epoch: int) -> float:
+        annealed = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
+        return max(annealed, self.categorical_min_temp)
+
+
+class VAEConfig(Section):
+    enabled: bool = False
+    latent_dim: Count = 14
+    latent_clip: float | None = None
+    kl_weight: float = 1.0
+    decoder: VAEDecoderConfig = VAEDecoderConfig()
+    prior: VAEPriorConfig = VAEPriorConfig()
+    encoder_layer_dims: list[Count] = [300, 400]
+    decoder_layer_dims: list[Count] = [300, 400]
+    prior_layer_dims: list[Count] = [300, 400]
+
+
+class RNNConfig(Section):
+    enabled: bool = False
+    horizon: Count = 10
+    hidden_dim: Count = 400
+    rnn_type: Literal["LSTM", "GRU"] = "LSTM"
+    num_layers: Count = 2
+    open_loop: bool = False
+    kwargs: FreeMap = Map(bidirectional=False)
+
+    @field_validator("kwargs")
+    @classmethod
+    def _known(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        for key in kwargs:
+            if key not in ("bidirectional", "dropout", "bias"):
+                raise ValueError(f"takes no {key!r}; it takes bidirectional, dropout, bias")
+        return kwargs
+
+
+class TransformerConfig(Section):
+    enabled: bool = False
+    context_length: Count = 10
+    embed_dim: Count = 512
+    num_layers: Count = 6
+    num_heads: Count = 8
+    emb_dropout: float = 0.1
+    attn_dropout: float = 0.1
+    block_output_dropout: float = 0.1
+    sinusoidal_embedding: bool = False
+    activation: Literal["gelu", "geglu"] = "gelu"
+    supervise_all_steps: bool = False
+    nn_parameter_for_timesteps: bool = True
+    pred_future_acs: bool = False
+
+
+# -- actors and critics ---------------------------------------------------------------------------
+
+
+class CommonNetConfig(Section):
+    std_activation: Literal["softplus", "exp"] = "softplus"
+    low_noise_eval: bool = True
+    use_tanh: bool = False
+
+
+class GaussianNetConfig(Section):
+    init_last_fc_weight: float = 0.001
+    init_std: float = 0.3
+    fixed_std: bool = False
+
+
+class GMMNetConfig(Section):
+    num_modes: Count = 5
+    min_std: float = 1e-4
+
+
+class ActorNetConfig(Section):
+    type: Literal["gaussian", "gmm"] = "gaussian"
+    common: CommonNetConfig = CommonNetConfig()
+    gaussian: GaussianNetConfig = GaussianNetConfig()
+    gmm: GMMNetConfig = GMMNetConfig()
+
+
+class ActorConfig(Section):
+    net: ActorNetConfig = ActorNetConfig()
+    layer_dims: list[Count] = [300, 400]
+    max_gradient_norm: float | None = Field(None, gt=0)
+
+
+class EnsembleConfig(Section):
+    n: Count = 2
+
+
+class CriticConfig(Section):
+    use_huber: bool = False
+    max_gradient_norm: float | None = Field(None, gt=0)  # of each critic by itself
+    layer_dims: list[Count] = [300, 400]
+    ensemble: EnsembleConfig = EnsembleConfig()
+
+
+class BoundedCriticConfig(CriticConfig):
+    # The least and the largest that the networks can say.
+    value_bounds: Bounds | None = None
+
+
+class WeightedEnsembleConfig(EnsembleConfig):
+    weight: float = Field(1.0, ge=0, le=1)  # of the least value in a target; the rest: the largest
+
+
+class DistributionalConfig(Section):
+    enabled: bool = False  # one critic, whatever ensemble.n says; robomimic's as well
+    num_atoms: int = Field(51, ge=2)
+
+
+class DistributionalCriticConfig(BoundedCriticConfig):
+    distributional: DistributionalConfig = DistributionalConfig()
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> DistributionalCriticConfig:
+        if self.distributional.enabled and self.value_bounds is None:
+            raise ValueError(
+                "value_bounds: a distributional critic needs the least and the largest possible "
+                "return, e.g. [0, 1]"
+            )
+        return self
+
+
+class ActorCriticConfig(AlgoConfig):
+    """Base of their ``algo`` sections."""
+
+    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True}}
+
+    discount: float = Field(0.99, ge=0, le=1)
+    n_step: Count = 1  # rewards summed before a value is bootstrapped
+    target_tau: float = Field(0.005, ge=0, le=1)
+    critic: CriticConfig = CriticConfig()

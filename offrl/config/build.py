@@ -1,0 +1,88 @@
+"""Complete configs from an algorithm's defaults and what a user says, and errors for people."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import ValidationError, create_model
+
+from offrl.config.algo import AlgoConfig
+from offrl.config.schema import Config
+from offrl.registry import ALGO_CONFIGS
+from offrl.robomimic.configs import upgrade_config
+from offrl.tree import merge
+
+
+def without_pretrained(config: Config) -> Config:
+    """A copy whose image backbones fetch no weights, where others are about to be loaded."""
+    config = config.model_copy(deep=True)
+    for encoder in config.observation.encoder.values():
+        options = encoder.core_kwargs.get("backbone_kwargs") or {}
+        backbone = encoder.core_kwargs.get("backbone_class") or ""
+        may_fetch = backbone and "." not in backbone  # not one of a user's own
+        if may_fetch or options.get("pretrained"):
+            encoder.core_kwargs["backbone_kwargs"] = {**options, "pretrained": False}
+    return config
+
+
+def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The defaults of an algorithm with nested ``overrides`` laid over them.
+
+    Raises ``ValueError`` that names every wrong key or value by its dotted path.
+    """
+    overrides = upgrade_config(overrides or {})
+    stated = overrides.get("algo_name", algo_name)
+    if stated != algo_name:
+        raise ValueError(
+            f"algo_name: the config is for {stated!r}, but {algo_name!r} was asked for"
+        )
+    algo_section = ALGO_CONFIGS[algo_name]
+    model = _config_class(algo_section)
+    defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
+    try:
+        return model.model_validate(merge(defaults, overrides))
+    except ValidationError as error:
+        raise ValueError("; ".join(_explain(e, defaults) for e in error.errors())) from None
+
+
+@cache
+def _config_class(algo_section: type[AlgoConfig]) -> type[Config]:
+    return create_model("Config", __base__=Config, algo=(algo_section, algo_section()))
+
+
+def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{path}: unknown config key.{_nearest(error['loc'], defaults)}"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if error["type"] in ("value_error", "missing"):
+        return f"{path}: {message}"
+    return f"{path}: {message}, got {error['input']!r}"
+
+
+def _nearest(location: tuple, defaults: Mapping[str, Any]) -> str:
+    """A hint for an unknown key: a sibling that looks alike, or the same name elsewhere."""
+    parent: Any = defaults
+    for part in location[:-1]:
+        parent = parent.get(part, {}) if isinstance(parent, Mapping) else {}
+    siblings = list(parent) if isinstance(parent, Mapping) else []
+    name = str(location[-1])
+    elsewhere = [p for p in _dotted(defaults) if p.rpartition(".")[2] == name]
+    close = elsewhere or [
+        ".".join([*map(str, location[:-1]), match])
+        for match in difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
+    ]
+    if close:
+        return f" Did you mean {close[0]}?"
+    return f" Known here: {', '.join(siblings)}." if siblings else ""
+
+
+def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        yield prefix + key
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")

@@ -1,0 +1,63 @@
+"""Success rates of policies, over episodes whose seeds are fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from offrl.acting.policy import RolloutPolicy
+from offrl.evaluation.intervals import wilson_interval
+
+# Episode seeds come in disjoint blocks, so that no initial state of a demonstration is a test
+# case, and no test case was used to choose a checkpoint.
+TEST_SEEDS = 0
+SELECTION_SEEDS = 1_000_000
+COLLECTION_SEEDS = 2_000_000
+
+EVALUATION_BATCH = 4  # small: every call pays for all rows
+
+
+def evaluate(policy: Any, pool: Any, requests: Sequence[Any]) -> Iterator[Any]:
+    """Run ``requests`` (``EpisodeRequest``) in an ``EnvPool``; results in the order of ending.
+
+    Bit-equal for any number of workers; torch's random state stays untouched.
+    """
+    if isinstance(policy, RolloutPolicy):
+        policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction)
+    with _num_threads(1):  # idle threads would spin on the cores that the simulators need
+        yield from pool.run(requests, policy)
+
+
+@contextmanager
+def _num_threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def summarize(results: Iterable[Any]) -> dict[str, float]:
+    """Mean over the episodes that ran: success rate with its 95 % interval, return, length.
+
+    ``Crashed`` counts the episodes that could not be run; where all of them crashed there is no
+    success rate.
+    """
+    ordered = sorted(results, key=lambda r: r.request.seed)
+    ran = [r for r in ordered if r.error is None]
+    logs: dict[str, float] = {"n": len(ran), "Crashed": len(ordered) - len(ran)}
+    if ran:
+        successes = sum(r.success for r in ran)
+        low, high = wilson_interval(successes, len(ran))
+        logs |= {
+            "Success_Rate": successes / len(ran),
+            "Success_Rate_Low": low,
+            "Success_Rate_High": high,
+            "Return": sum(r.total_reward for r in ran) / len(ran),
+            "Horizon": sum(r.length for r in ran) / len(ran),
+        }
+    return logs

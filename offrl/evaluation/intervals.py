@@ -1,0 +1,14 @@
+"""Intervals of success rates."""
+
+from __future__ import annotations
+
+import math
+
+
+def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson, 1927); 95 % by default."""
+    rate = successes / n
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    # The bounds are exact at the ends, where rounding would overshoot.
+    return (centre - half if successes else 0.0), (centre + half if successes < n else 1.0)

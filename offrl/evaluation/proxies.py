@@ -1,0 +1,149 @@
+"""Evaluation without an environment: numbers from data that stand in for success, and may mislead.
+
+How far the policy is from the actions of demonstrations, what its values say about them and how
+consistent they are, and what fitted Q evaluation expects of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import trange
+
+from offrl.algos.base import ValueAlgo
+from offrl.algos.fqe import FQE
+from offrl.config import config_factory
+from offrl.data.sequence import SequenceDataset
+from offrl.seeding import preserved_rng
+from offrl.tree import map_leaves
+
+AT_ONCE = 256  # demonstrations; images of a step of each are in memory together
+
+
+def proxies(
+    algo: Any, data: SequenceDataset, held_out: SequenceDataset, fqe_steps: int = 0, seed: int = 0
+) -> dict[str, float]:
+    """What can be said of an algorithm on ``held_out``, both datasets of single steps; with
+    ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
+    algo.set_eval()
+    algo.obs_spec.check_shapes(held_out.obs_shapes, "obs")
+    with preserved_rng():
+        torch.manual_seed(seed)
+        seen = look_through(algo, held_out)
+        logs = _differences(algo, held_out, seen)
+        if fqe_steps:
+            policy = seen["policy"] if data is held_out else look_through(algo, data)["policy"]
+            fqe = fit_fqe(algo, data, policy, fqe_steps)
+            logs["FQE_Initial_Value"] = _initial_value(fqe, held_out, seen["policy"])
+    return logs
+
+
+@torch.no_grad()
+def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
+    """What an algorithm makes of every step of a dataset of single steps: the ``policy``'s actions
+    ``[N, A]`` and, if it has any, ``values`` of states and ``q`` of the recorded actions ``[N]``.
+    """
+    lengths = torch.as_tensor(dataset.lengths, device=dataset.device)
+    found: dict[str, Tensor] = {}
+    for demos in torch.arange(len(lengths), device=dataset.device).split(AT_ONCE):
+        begins, state = dataset.first_rows[demos], None
+        generators = [torch.Generator().manual_seed(i) for i in demos.tolist()]
+        # Side by side, so that a policy remembers what it saw of each.
+        for step in range(int(lengths[demos].max())):
+            batch = dataset.get_batch(begins + (lengths[demos] - 1).clamp(max=step))
+            answers, state = _answers(algo, batch, state, generators)
+            going_on = lengths[demos] > step
+            rows = (begins + step)[going_on].to(algo.device)
+            for name, answer in answers.items():
+                if name not in found:
+                    found[name] = answer.new_zeros(int(lengths.sum()), *answer.shape[1:])
+                found[name][rows] = answer[going_on.to(algo.device)]
+    return found
+
+
+def _answers(
+    algo: Any, batch: dict[str, Any], state: Any, generators: list[torch.Generator]
+) -> tuple[dict[str, Tensor], Any]:
+    """For one step of each demonstration, and the policy's next state."""
+    obs, goal, recorded = batch["obs"], batch.get("goal_obs"), batch["actions"][:, -1]
+    actions, state = algo.act(obs, goal, state, generators)
+    if algo.COUNTS_REWARDS:  # what was done, not what it would have done
+        rewards = algo.to_device(batch["rewards"][:, -1]).view(-1, 1)
+        state = algo.receive(state, algo.to_device(recorded), rewards)
+    answers = {"policy": actions}
+    if isinstance(algo, ValueAlgo):
+        obs = obs if algo.global_config.train.frame_stack > 1 else _without_time(obs)
+        answers["values"] = algo.get_state_value(obs, goal)[:, 0]
+        answers["q"] = algo.get_state_action_value(obs, recorded, goal)[:, 0]
+    return answers, state
+
+
+def _differences(algo: Any, dataset: SequenceDataset, seen: dict[str, Tensor]) -> dict[str, float]:
+    actions = algo.to_device(dataset.values("actions"))
+    logs = {"Action_Difference": (seen["policy"] - actions).square().sum(-1).mean()}
+    if "q" in seen:
+        q, values = seen["q"], seen["values"]
+        rows, following, dones = _transitions(dataset)
+        rewards = algo.to_device(dataset.values("rewards")).flatten()
+        later = algo.algo_config["discount"] * (1 - dones.to(q)) * values[following]
+        advantage = q - values
+        logs |= {
+            "TD_Error": (rewards[rows] + later - q[rows]).square().mean(),
+            "Value_Mean": values.mean(),
+            "Value_Std": values.std(correction=0),
+            "Advantage_Mean": advantage.mean(),
+            "Advantage_Std": advantage.std(correction=0),
+            "Initial_Value": values[dataset.first_rows].mean(),
+        }
+    return {name: float(value) for name, value in logs.items()}
+
+
+def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows of all steps of which it is known what followed, the rows of that, and whether it
+    was the end: all but the last steps of demonstrations that did not terminate."""
+    dones = dataset.values("dones").flatten()
+    known = torch.ones_like(dones, dtype=torch.bool)
+    last = dataset.first_rows[1:] - 1
+    known[last] = dones[last] > 0
+    known[-1] = dones[-1] > 0
+    rows = known.nonzero().flatten()
+    return rows, (rows + 1).clamp(max=len(dones) - 1), dones[rows]
+
+
+def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int) -> FQE:
+    """The value of an algorithm's policy, whose actions at all steps are ``policy`` ``[N, A]``,
+    fitted on a dataset of single steps."""
+    config = config_factory("fqe", {"train": {"frame_stack": algo.global_config.train.frame_stack}})
+    if "discount" in algo.algo_config:
+        config.algo.discount = algo.algo_config["discount"]
+    fqe = FQE(config=config, obs_spec=algo.obs_spec, ac_dim=algo.ac_dim, device=algo.device)
+    fqe.obs_normalizer = algo.obs_normalizer
+    fqe.set_train()
+    rows, following, _ = _transitions(dataset)
+    if not len(rows):
+        raise ValueError(
+            f"{dataset.hdf5_path}: no transition whose next step is known, so that fitted Q "
+            "evaluation has nothing to fit; leave it out (experiment.proxies.fqe_steps=0)"
+        )
+    for _ in trange(num_steps, desc="fitted Q", unit="step", leave=False, disable=None):
+        chosen = torch.randint(len(rows), (config.train.batch_size,)).to(rows.device)
+        batch, after = (dataset.get_batch(x[chosen]) for x in (rows, following))
+        batch |= {"next_obs": after["obs"], "next_actions": policy[following[chosen], None]}
+        fqe.train_on_batch(fqe.process_batch_for_training(batch), epoch=1)
+    fqe.set_eval()
+    return fqe
+
+
+@torch.no_grad()
+def _initial_value(fqe: FQE, dataset: SequenceDataset, policy: Tensor) -> float:
+    """Of the policy's actions in the first states of demonstrations."""
+    batch = dataset.get_batch(dataset.first_rows)
+    obs = batch["obs"] if fqe.num_frames > 1 else _without_time(batch["obs"])
+    goal = batch.get("goal_obs")
+    return float(fqe.get_state_action_value(obs, policy[dataset.first_rows], goal).mean())
+
+
+def _without_time(obs: Any) -> Any:
+    return map_leaves(lambda x: x[:, 0], obs)

@@ -1,0 +1,1 @@
+"""What is there for speed alone, each beside its plain form."""

@@ -1,0 +1,106 @@
+"""robomimic's checkpoints, read and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
+
+ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", "iql", "td3_bc")  # of those that offrl has
+
+
+def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
+    """A robomimic checkpoint in our layout; one of ours as it is."""
+    if "provenance" in content:
+        return content
+    model = content["model"]
+    stats = {
+        "obs": _statistics(content.get("obs_normalization_stats")),
+        "actions": _statistics(content.get("action_normalization_stats")),
+    }
+    nets = weights_from_robomimic(model.get("nets", model))
+    return content | {"model": {"nets": nets, "normalization": stats}}
+
+
+def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``{key: {"offset", "scale"}}``, which were ``mean`` and ``std`` before robomimic 0.5."""
+    return {
+        key: {
+            "scale": value.get("scale", value.get("std")),
+            "offset": value.get("offset", value.get("mean")),
+        }
+        for key, value in (stats or {}).items()
+    }
+
+
+def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
+    """``ValueError`` for algorithms and combinations that robomimic does not build."""
+    algo = config["algo"]
+    if any(c.get("format") == "discrete" for c in config["train"]["action_config"].values()):
+        raise ValueError("robomimic has no policy for discrete actions")
+    if algo_name not in ROBOMIMIC_ALGOS:
+        raise ValueError(f"robomimic has no {algo_name}; it has {', '.join(ROBOMIMIC_ALGOS)}")
+    heads, trunks = (
+        [name for name in names if algo.get(name, {}).get("enabled")]
+        for names in (("gaussian", "vae"), ("rnn", "transformer"))
+    )
+    if heads and trunks:
+        raise ValueError(
+            f"robomimic has no policy with algo.{heads[0]}.enabled and algo.{trunks[0]}.enabled"
+        )
+    if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
+        raise ValueError("robomimic has no policy with algo.gaussian.use_tanh")
+
+
+def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
+    """One of our checkpoints, whose networks are ``nets``, as robomimic's ``save_model`` would
+    have written it, without the state of the optimizers."""
+    if "provenance" not in content:
+        raise ValueError("this is robomimic's own checkpoint already")
+    _check_robomimic_has(content["algo_name"], json.loads(content["config"]))
+    optimizers, schedules = {}, {}
+    for name, optimizer in content["model"]["optimizers"].items():
+        fresh = {"state": {}, "param_groups": optimizer["param_groups"]}
+        # One for each critic.
+        members = getattr(nets[name], "num_critics", None)
+        optimizers[name] = fresh if members is None else [fresh] * members
+        schedules[name] = None if members is None else [None] * members
+    statistics = {
+        name: {
+            key: {kind: value.tolist() for kind, value in stats.items()}
+            for key, stats in content[name].items()
+        }
+        for name in ("obs_normalization_stats", "action_normalization_stats")
+        if content[name]
+    }
+    shapes = content["shape_metadata"]["all_shapes"]
+    if "obs_normalization_stats" in statistics:  # robomimic wants some for every observation
+        import numpy as np
+
+        for key, shape in shapes.items():
+            identity = {"offset": np.zeros((1, *shape)), "scale": np.ones((1, *shape))}
+            plain = {kind: value.tolist() for kind, value in identity.items()}
+            statistics["obs_normalization_stats"].setdefault(key, plain)
+    env_name = (content["env_metadata"] or {}).get("env_name", "")
+    state = content["variable_state"]
+    return {
+        "model": {
+            "nets": weights_to_robomimic(nets),
+            "optimizers": optimizers,
+            "lr_schedulers": schedules,
+        },
+        "config": content["config"],
+        "algo_name": content["algo_name"],
+        "env_metadata": content["env_metadata"],
+        # robomimic joins the observations in the order of this map.
+        "shape_metadata": content["shape_metadata"] | {"all_shapes": dict(sorted(shapes.items()))},
+        "variable_state": {
+            "epoch": state["epoch"],
+            "best_valid_loss": state.get("best_valid_loss"),
+            "best_return": {env_name: state.get("best_return")},
+            "best_success_rate": {env_name: state.get("best_success_rate")},
+        },
+        **statistics,
+    }
