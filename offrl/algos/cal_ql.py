@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
 from offrl.config import Count, OptimConfig
 from offrl.config.algo import learning_rate
@@ -25,9 +25,7 @@ class CalQLConfig(CQLConfig):
     ALGO_NAME: ClassVar[str] = "cal_ql"
     DEFAULTS: ClassVar[dict[str, Any]] = {
         "train": {
-            "hdf5_load_next_obs": True,
             "batch_size": 256,
-            "dataset_keys": ["actions", "rewards", "dones", "returns"],
         }
     }
 
@@ -38,12 +36,12 @@ class CalQLConfig(CQLConfig):
     critic: CalQLCriticConfig = CalQLCriticConfig()
 
 
-@register_algo_factory_func("cal_ql")
-def algo_config_to_class(algo_config: CalQLConfig) -> tuple[type[CalQL], dict[str, Any]]:
-    return CalQL, {}
-
-
+@register_algo(CalQLConfig)
 class CalQL(CQL):
+    NEEDS = (*CQL.NEEDS, "returns")
+
+    algo_config: CalQLConfig
+
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         now = self.num_frames - 1
         returns = self.to_device(self.needed(batch, "returns")).flatten(1)[:, now : now + 1]

@@ -12,16 +12,16 @@ from offrl.algos.awac import AWAC, AWACActorConfig
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.config import Count, OptimConfig
-from offrl.config.algo import ActorCriticConfig, DistributionalCriticConfig, learning_rate
+from offrl.config.algo import DistributionalCriticConfig, TDConfig, learning_rate
 
 
 class CRRCriticConfig(DistributionalCriticConfig):
     layer_dims: list[Count] = [256, 256]
 
 
-class CRRConfig(ActorCriticConfig):
+class CRRConfig(TDConfig):
     ALGO_NAME: ClassVar[str] = "crr"
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True, "batch_size": 1024}}
+    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"batch_size": 1024}}
 
     optim_params: dict[str, OptimConfig] = {
         name: learning_rate(3e-4) for name in ("critic", "actor")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 
 
@@ -21,14 +21,10 @@ class DiscreteCQLConfig(DDQNConfig):
     alpha: float = Field(1.0, ge=0)  # weight of the gap; the less data, the larger
 
 
-@register_algo_factory_func("discrete_cql")
-def algo_config_to_class(
-    algo_config: DiscreteCQLConfig,
-) -> tuple[type[DiscreteCQL], dict[str, Any]]:
-    return DiscreteCQL, {}
-
-
+@register_algo(DiscreteCQLConfig)
 class DiscreteCQL(DDQN):
+    algo_config: DiscreteCQLConfig
+
     def critic_losses(
         self, batch: dict[str, Any], target: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:

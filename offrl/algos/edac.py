@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, ManyConfig, SACNConfig, SACNCriticConfig
 
 
@@ -27,12 +27,10 @@ class EDACConfig(SACNConfig):
     eta: float = Field(1.0, ge=0)  # weight of the gradients' similarity
 
 
-@register_algo_factory_func("edac")
-def algo_config_to_class(algo_config: EDACConfig) -> tuple[type[EDAC], dict[str, Any]]:
-    return EDAC, {}
-
-
+@register_algo(EDACConfig)
 class EDAC(SACN):
+    algo_config: EDACConfig
+
     def _critic_losses(
         self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
