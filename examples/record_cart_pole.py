@@ -8,14 +8,15 @@ import argparse
 
 import numpy as np
 
+from offrl.acting import Policy
 from offrl.data.writer import DemoWriter
 from offrl.envs.workers import EnvPool, EpisodeRequest
-from offrl.evaluation.evaluate import COLLECTION_SEEDS
+from offrl.evaluation import COLLECTION_SEEDS
 
 ENV_ARGS = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}}
 
 
-class Balance:
+class Balance(Policy):
     """Push towards where the pole falls (1: right, 0: left), half of the time anywhere."""
 
     def __init__(self):
@@ -24,7 +25,7 @@ class Balance:
     def start_episode(self, env=0, seed=None):
         self.generators[env] = np.random.default_rng(seed)
 
-    def act(self, obs_by_env, goal_by_env=None):
+    def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
         return {
             env: self.push(obs["flat"], self.generators[env]) for env, obs in obs_by_env.items()
         }

@@ -24,6 +24,7 @@ LAYERS = {
     "evaluation": 4,
     "reports": 4,
     "checkpoint": 5,
+    "rollout": 5,  # names of old
     "training": 6,
     "tools": 8,
     "testing": 8,

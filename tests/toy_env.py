@@ -8,6 +8,8 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
+from offrl.acting import Policy
+
 
 class ToyEnv(gymnasium.Env):
     """Walk to the origin. ``trouble`` maps a seed to what happens at step 2 of its episode:
@@ -90,8 +92,8 @@ def toy_args(**kwargs):
     return {"env_name": "toy_env:Toy-v0", "type": 2, "env_kwargs": kwargs}
 
 
-class WalkHome:
-    """Policy: towards the origin, with each episode's own noise."""
+class WalkHome(Policy):
+    """Towards the origin, with each episode's own noise."""
 
     def __init__(self):
         self.generators = {}
@@ -99,7 +101,7 @@ class WalkHome:
     def start_episode(self, env=0, seed=None):
         self.generators[env] = np.random.default_rng(seed)
 
-    def act(self, obs_by_env, goal_by_env=None):
+    def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
         return {
             env: np.clip(
                 -obs["position"][:2] + 0.3 * self.generators[env].standard_normal(2), -1, 1

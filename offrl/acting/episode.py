@@ -6,17 +6,20 @@ Nothing in here imports torch: simulators run in processes that do without.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+
+from offrl.acting.base import Policy, check_policy
 
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    seed: int
+    """An episode to run, of at most ``horizon`` steps."""
+
+    seed: int | None  # of the environment and the policy; None: as it comes
     horizon: int
     terminate_on_success: bool = True
     frame_every: int | None = None  # steps between the frames of a video; None: no video
@@ -38,46 +41,32 @@ class EpisodeResult:
     error: str | None = None
 
 
-class Policy(Protocol):
-    """What answers observations: a ``RolloutPolicy`` or an ``ExpertPolicy``.
-
-    One with a true ``needs_goal`` is given the goal of each episode (``env.get_goal()``), one with
-    a true ``counts_rewards`` the rewards of the last actions.
-    """
-
-    def start_episode(self, env: int = 0, seed: int | None = None) -> None: ...
-
-    def act(
-        self,
-        obs_by_env: Mapping[int, Any],
-        goal_by_env: Mapping[int, Any] | None = None,
-        reward_by_env: Mapping[int, float] | None = None,
-    ) -> dict[int, np.ndarray]: ...
-
-
 def run_episode(
-    env: Any, request: EpisodeRequest, connection: Connection, needs_goal: bool = False
+    env: Any,
+    request: EpisodeRequest,
+    answer: Callable[[Any, Any, float], np.ndarray],
+    needs_goal: bool = False,
 ) -> EpisodeResult:
-    """One episode; the goal and each observation go to the parent, which sends the action."""
+    """One episode. ``answer`` turns an observation, the goal (``None`` unless it is needed) and the
+    reward of the last action into an action; a ``Policy`` is such a function."""
     result = EpisodeResult(request)
     trajectory = _Recorder(env) if request.record else None
     obs, _ = env.reset(seed=request.seed)
-    if needs_goal:
-        connection.send(("goal", _goal_of(env)))
+    goal = _goal_of(env) if needs_goal else None
     reward = 0.0
     for step in range(request.horizon):
         if request.frame_every and step % request.frame_every == 0:
             _film(env, result)
-        connection.send(("obs", (obs, reward)))
-        action = connection.recv()
+        action = answer(obs, goal, reward)
         if trajectory:
             trajectory.before_step(obs, action)
         obs, reward, terminated, truncated, _ = env.step(action)
-        result.success = result.success or env.is_success()["task"]
+        succeeds = env.is_success()["task"]
+        result.success = result.success or succeeds
         result.total_reward += reward
         result.length += 1
         if trajectory:
-            trajectory.after_step(reward, terminated or env.is_success()["task"])
+            trajectory.after_step(reward, terminated or succeeds)
         if terminated or truncated or (result.success and request.terminate_on_success):
             break
     if request.frame_every:
@@ -87,11 +76,32 @@ def run_episode(
     return result
 
 
+def rollout(
+    policy: Policy,
+    env: Any,
+    horizon: int,
+    seed: int | None = None,
+    terminate_on_success: bool = True,
+) -> dict[str, Any]:
+    """One episode in this process: ``{"Return", "Horizon", "Success_Rate"}``."""
+    check_policy(policy)
+    policy.start_episode(seed=seed)
+    request = EpisodeRequest(seed, horizon, terminate_on_success)
+    result = run_episode(env, request, policy, policy.needs_goal)
+    return {
+        "Return": result.total_reward,
+        "Horizon": result.length,
+        "Success_Rate": float(result.success),
+    }
+
+
 def _goal_of(env: Any) -> Any:
     try:
         get_goal = env.get_wrapper_attr("get_goal")
     except AttributeError:
-        raise ValueError("it gives no goals (get_goal), and the policy needs one") from None
+        raise ValueError(
+            f"{type(env.unwrapped).__name__} gives no goals (get_goal), and the policy needs one"
+        ) from None
     return get_goal()
 
 
@@ -135,26 +145,3 @@ def describe(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
     return f"{what} ({last.filename}:{last.lineno})"
-
-
-def rollout(
-    policy: Any,
-    env: Any,
-    horizon: int,
-    seed: int | None = None,
-    terminate_on_success: bool = True,
-) -> dict[str, Any]:
-    """One episode in this process: ``{"Return", "Horizon", "Success_Rate"}``."""
-    obs, _ = env.reset(seed=seed)
-    goal = (env.get_wrapper_attr("get_goal")(),) if getattr(policy, "needs_goal", False) else ()
-    policy.start_episode(seed=seed)
-    total, length, success = 0.0, 0, False
-    reward = 0.0
-    for length in range(1, horizon + 1):  # noqa: B007 (read after the loop)
-        last = {"reward": reward} if getattr(policy, "counts_rewards", False) else {}
-        obs, reward, terminated, truncated, _ = env.step(policy(obs, *goal, **last))
-        total += reward
-        success = success or env.is_success()["task"]
-        if terminated or truncated or (success and terminate_on_success):
-            break
-    return {"Return": total, "Horizon": length, "Success_Rate": float(success)}

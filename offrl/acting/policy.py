@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from offrl import tree
+from offrl.acting.base import Policy
 from offrl.specs import LANGUAGE
 
 
-class RolloutPolicy:
+@dataclass
+class Episode:
+    """What a policy keeps of the episode in one environment."""
+
+    row: int  # of the batches that the network sees
+    frames: deque[dict[str, np.ndarray]]  # the last observations
+    generator: torch.Generator | None  # what its sampling draws from; None: global state
+    state: Any = None  # the network's, one row
+    action: torch.Tensor | None = None  # the last one, ``[1, A]``, as the network gave it
+
+    def stack(self, obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The last ``frame_stack`` observations, ``[T, ...]``; the first one fills the stack."""
+        self.frames.append(obs)
+        while len(self.frames) < (self.frames.maxlen or 1):
+            self.frames.append(obs)
+        return tree.gather(np.stack, list(self.frames))
+
+
+class RolloutPolicy(Policy):
     """A trained policy at work: raw observations to raw actions, as numpy arrays.
 
     ``policy = RolloutPolicy(algo); policy.start_episode(); action = policy(obs)`` serves one
-    environment; ``act`` serves many, each with a state, a stack of frames and a source of
-    randomness of its own. The network sees batches of ``batch_size`` rows always, and an episode
-    has its row by its seed: the last bits of a result depend on the batch's shape and on the row,
-    but not on what is in the other rows.
+    environment; ``act`` serves many, each with an ``Episode`` of its own. The network sees batches
+    of ``batch_size`` rows always, and an episode has its row by its seed: the last bits of a result
+    depend on the batch's shape and on the row, but not on what is in the other rows. So there is
+    one size, however few or many environments wait.
+
+    An algorithm that has no ``act``, but ``get_action(obs_dict, goal_dict=None)`` and ``reset()``,
+    keeps the state of one episode itself, and serves one environment at a time.
 
     instruction: the embedding of what to do, for policies that were trained with one, instead of
         what the environment says; ``None`` for the environment's.
@@ -28,31 +52,34 @@ class RolloutPolicy:
 
     def __init__(self, algo: Any, batch_size: int = 1, instruction: np.ndarray | None = None):
         self.policy = algo
-        self.batch_size = batch_size
         self.instruction = instruction
-        self._rows: dict[int, int] = {}
-        self._frames: dict[int, deque] = {}
-        self._states: dict[int, Any] = {}
-        self._actions: dict[int, torch.Tensor] = {}  # the last ones
-        self._generators: dict[int, torch.Generator | None] = {}
+        self.needs_goal = bool(algo.obs_spec.keys("goal"))
+        self.counts_rewards = algo.COUNTS_REWARDS
+        self._keeps_state = not callable(getattr(algo, "act", None))
+        self.num_environments = 1 if self._keeps_state else None
+        self.batch_size = 1 if self._keeps_state else batch_size
+        self._episodes: dict[int, Episode] = {}
 
-    @property
-    def needs_goal(self) -> bool:
-        return bool(self.policy.obs_spec.keys("goal"))
-
-    @property
-    def counts_rewards(self) -> bool:
-        """Whether it must be told the reward of each action."""
-        return self.policy.COUNTS_REWARDS
+    def __str__(self) -> str:
+        return self.policy.global_config.algo_name
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
         """Forget the last episode of ``env``. With a seed, the episode's sampling depends on it
         alone; without, on torch's global random state."""
+        if self._keeps_state:
+            for other in self._episodes.keys() - {env}:
+                raise ValueError(
+                    f"{self} defines get_action and no act: it keeps the state of one episode, and "
+                    f"cannot serve environment {env} beside environment {other}; define act(obs, "
+                    "goal, state, generators), or use one environment"
+                )
+            self.policy.reset()
         self.policy.set_eval()
-        self._rows[env] = (env if seed is None else seed) % self.batch_size
-        self._frames[env] = deque(maxlen=self.policy.global_config.train.frame_stack)
-        self._states[env] = None
-        self._generators[env] = None if seed is None else torch.Generator().manual_seed(seed)
+        self._episodes[env] = Episode(
+            row=(env if seed is None else seed) % self.batch_size,
+            frames=deque(maxlen=self.policy.global_config.train.frame_stack),
+            generator=None if seed is None else torch.Generator().manual_seed(seed),
+        )
 
     def __call__(
         self,
@@ -62,12 +89,9 @@ class RolloutPolicy:
     ) -> np.ndarray:
         """``{key: [...]}`` of one environment to an action ``[A]``, a discrete one a number;
         ``reward`` is that of the last action, for policies that count them."""
-        action = self.act(
-            {0: obs},
-            None if goal is None else {0: goal},
-            None if reward is None else {0: reward},
-        )[0]
-        bad = [key for key, x in self._frames[0][-1].items() if not np.isfinite(x).all()]
+        action = super().__call__(obs, goal, reward)
+        seen = self._episodes[0].frames[-1]
+        bad = [key for key, x in seen.items() if not np.isfinite(x).all()]
         hidden = bad and np.issubdtype(action.dtype, np.integer)
         if hidden or not np.isfinite(action).all():  # nothing that a robot should get
             raise ValueError(
@@ -83,16 +107,39 @@ class RolloutPolicy:
         reward_by_env: Mapping[int, float] | None = None,
     ) -> dict[int, np.ndarray]:
         """The next action of each environment that has an observation here."""
-        self._receive(reward_by_env or {}, obs_by_env)
+        if not obs_by_env.keys() <= self._episodes.keys():
+            raise ValueError("call policy.start_episode() before the first observation")
+        self._check_goals(obs_by_env, goal_by_env)
+        if self.counts_rewards:
+            self._receive(reward_by_env or {}, list(obs_by_env))
         actions: dict[int, np.ndarray] = {}
         waiting = list(obs_by_env)
         while waiting:
-            if waiting[0] not in self._rows:
-                raise ValueError("call policy.start_episode() before the first observation")
-            row_of = {self._rows[env]: env for env in reversed(waiting)}  # the first of each row
-            actions |= self._act(row_of, obs_by_env, goal_by_env)
+            rows = {self._episodes[env].row: env for env in reversed(waiting)}  # first of each
+            actions |= self._act(rows, obs_by_env, goal_by_env)
             waiting = [env for env in waiting if env not in actions]
         return actions
+
+    def _check_goals(self, envs: Iterable[int], goal_by_env: Mapping[int, Any] | None) -> None:
+        if goal_by_env is None:
+            if self.needs_goal:
+                raise ValueError("this policy is conditioned on a goal: call policy(obs, goal)")
+            return
+        without = [env for env in envs if goal_by_env.get(env) is None]
+        if without:
+            raise ValueError(f"environment {without[0]}: no goal was given")
+
+    def _receive(self, reward_by_env: Mapping[int, float], envs: Iterable[int]) -> None:
+        for env in envs:
+            episode = self._episodes[env]
+            if episode.action is None:  # the first step
+                continue
+            if env not in reward_by_env:
+                raise ValueError(
+                    "this policy counts rewards: call policy(obs, reward=the last action's)"
+                )
+            reward = torch.full((1, 1), float(reward_by_env[env]), device=self.policy.device)
+            episode.state = self.policy.receive(episode.state, episode.action, reward)
 
     def _act(
         self,
@@ -101,49 +148,36 @@ class RolloutPolicy:
         goal_by_env: Mapping[int, Mapping[str, np.ndarray]] | None,
     ) -> dict[int, np.ndarray]:
         envs = env_by_row.items()
-        obs = self._batch({row: self._stack(env, obs_by_env[env]) for row, env in envs})
+        episodes = {row: self._episodes[env] for row, env in envs}
+        obs = self._batch(
+            {row: episodes[row].stack(self._select(obs_by_env[env], "obs")) for row, env in envs}
+        )
         goal = None
-        if goal_by_env is None and self.needs_goal:
-            raise ValueError("this policy is conditioned on a goal: call policy(obs, goal)")
         if goal_by_env is not None:
-            without = [env for env in env_by_row.values() if goal_by_env.get(env) is None]
-            if without:
-                raise ValueError(f"environment {without[0]}: no goal was given")
-            goal = self._batch({r: self._select(goal_by_env[env], "goal") for r, env in envs})
+            goal = self._batch({row: self._select(goal_by_env[env], "goal") for row, env in envs})
         generators: list[torch.Generator | None] | None = None
-        if all(self._generators[env] is not None for env in env_by_row.values()):
+        if all(episode.generator is not None for episode in episodes.values()):
             generators = [None] * self.batch_size
-            for row, env in envs:
-                generators[row] = self._generators[env]
-        states = {row: self._states[env] for row, env in envs}
+            for row, episode in episodes.items():
+                generators[row] = episode.generator
+        state = self._join_states({row: episode.state for row, episode in episodes.items()})
+        act = self._get_action if self._keeps_state else self.policy.act
         with torch.no_grad():
-            batch, state = self.policy.act(obs, goal, self._join_states(states), generators)
+            batch, state = act(obs, goal, state, generators)
             raw = self.policy.raw_action(batch).cpu().numpy()
-        for row, env in envs:
-            self._states[env] = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
-            self._actions[env] = batch[row : row + 1]
+        for row, episode in episodes.items():
+            episode.state = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
+            episode.action = batch[row : row + 1]
         return {env: raw[row] for row, env in envs}
 
-    def _receive(self, reward_by_env: Mapping[int, float], envs: Iterable[int]) -> None:
-        if not self.counts_rewards:
-            return
-        for env in envs:
-            if self._states.get(env) is None:  # the first step
-                continue
-            if env not in reward_by_env:
-                raise ValueError(
-                    "this policy counts rewards: call policy(obs, reward=the last action's)"
-                )
-            reward = torch.full((1, 1), float(reward_by_env[env]), device=self.policy.device)
-            self._states[env] = self.policy.receive(self._states[env], self._actions[env], reward)
-
-    def _stack(self, env: int, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The last ``frame_stack`` observations, ``[T, ...]``; the first one fills the stack."""
-        frames, selected = self._frames[env], self._select(obs, "obs")
-        frames.append(selected)
-        while len(frames) < (frames.maxlen or 1):
-            frames.append(selected)
-        return tree.gather(np.stack, list(frames))
+    def _get_action(
+        self, obs: dict[str, torch.Tensor], goal: Any, state: Any, generators: Any
+    ) -> tuple[torch.Tensor, Any]:
+        """``act``, for an algorithm that has none."""
+        if self.policy.global_config.train.frame_stack == 1:
+            obs = tree.map_leaves(lambda x: x[:, 0], obs)
+        with _global_randomness(generators and generators[0], self.policy.device):
+            return self.policy.get_action(obs, goal), state
 
     def _select(self, obs: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
         if self.instruction is not None:
@@ -179,3 +213,15 @@ class RolloutPolicy:
         blank = tree.map_leaves(torch.zeros_like, template)
         rows = [states.get(row) for row in range(self.batch_size)]
         return tree.gather(torch.cat, [blank if state is None else state for state in rows])
+
+
+@contextmanager
+def _global_randomness(generator: torch.Generator | None, device: torch.device) -> Iterator[None]:
+    """While this lasts torch's global random state follows from ``generator``; then it is again
+    what it was."""
+    if generator is None:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        yield

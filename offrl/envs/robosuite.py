@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from offrl.registry import ENVS
 
 CAMERA = "agentview"
 FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
+_NAME = re.compile(r'name="[^"]*"')
 
 
 @ENVS.register("robosuite")
@@ -46,9 +48,10 @@ class RobosuiteEnv(gymnasium.Env):
             "has_offscreen_renderer": bool(env_kwargs.get("use_camera_obs")),
         }
         self._env = robosuite.make(env_name, **(env_kwargs | headless))
-        self._model_text: str | None = None  # of this episode's model; slow to make
         self._renderer: Any = None
-        self._rendered_model: Any = None
+        self._model: Any = None  # the compiled one of this episode
+        self._model_text = ""
+        self._keep_model_text()
         low, high = self._env.action_spec
         self.action_space = gymnasium.spaces.Box(
             low.astype(np.float32), high.astype(np.float32), dtype=np.float32
@@ -67,8 +70,9 @@ class RobosuiteEnv(gymnasium.Env):
             self._env.rng = np.random.default_rng(seed)
             for sampler in _samplers(getattr(self._env, "placement_initializer", None)):
                 sampler.rng = self._env.rng
-        self._model_text = None
-        return self._observe(self._env.reset()), {}
+        raw = self._env.reset()
+        self._keep_model_text()
+        return self._observe(raw), {}
 
     def step(
         self, action: np.ndarray
@@ -84,20 +88,18 @@ class RobosuiteEnv(gymnasium.Env):
     def get_state(self) -> dict[str, Any]:
         """``model``, the MJCF text with asset paths from ``robosuite/`` on, and ``states``, the
         flat MuJoCo state ``[S]``."""
-        if self._model_text is None:
-            self._model_text = self._env.sim.model.get_xml().replace(self._assets_root, "")
         return {
-            "model": self._model_text,
+            "model": self._model_text.replace(self._assets_root, ""),
             "states": np.array(self._env.sim.get_state().flatten()),
         }
 
     def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
         """Go to a state of ``get_state``; without ``model`` within the present scene."""
         if "model" in state:
-            self._model_text = None
             self._env.reset()
             self._env.reset_from_xml_string(self._env.edit_model_xml(state["model"]))
             self._env.sim.reset()
+            self._keep_model_text()
         self._env.sim.set_state_from_flattened(np.asarray(state["states"], dtype=np.float64))
         self._env.sim.forward()
         # Controllers pull towards where they were started: start them here.
@@ -117,12 +119,10 @@ class RobosuiteEnv(gymnasium.Env):
         import mujoco
 
         model, data = self._env.sim.model._model, self._env.sim.data._data
-        if self._rendered_model is not model:  # each hard reset compiles a new one
-            self._close_renderer()
+        if self._renderer is None:
             model.vis.global_.offwidth = max(model.vis.global_.offwidth, FRAME_SIZE)
             model.vis.global_.offheight = max(model.vis.global_.offheight, FRAME_SIZE)
             self._renderer = mujoco.Renderer(model, FRAME_SIZE, FRAME_SIZE)
-            self._rendered_model = model
         visible = mujoco.MjvOption()
         visible.geomgroup[0] = 0  # collision geometry
         self._renderer.update_scene(data, camera=CAMERA, scene_option=visible)
@@ -131,6 +131,19 @@ class RobosuiteEnv(gymnasium.Env):
     def close(self) -> None:
         self._close_renderer()
         self._env.close()
+
+    def _keep_model_text(self) -> None:
+        """Take the text while it is to be had: MuJoCo writes that of the model which it compiled
+        last, of whatever environment, with the values of the model that it is asked for."""
+        model = self._env.sim.model
+        text = model.get_xml()
+        if model._model is not self._model:
+            self._close_renderer()
+        elif _NAME.findall(text) != _NAME.findall(self._model_text):
+            # This reset compiled nothing (``hard_reset=False``); another environment did.
+            type(model._model).from_xml_string(self._model_text)
+            text = model.get_xml()
+        self._model, self._model_text = model._model, text
 
     def _close_renderer(self) -> None:
         if self._renderer is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
+from offrl.acting import EpisodeRequest, EpisodeResult, Policy
 from offrl.acting.policy import RolloutPolicy
+from offrl.envs.workers import EnvPool
 from offrl.evaluation.intervals import wilson_interval
 
 # Episode seeds come in disjoint blocks, so that no initial state of a demonstration is a test
@@ -20,8 +21,10 @@ COLLECTION_SEEDS = 2_000_000
 EVALUATION_BATCH = 4  # small: every call pays for all rows
 
 
-def evaluate(policy: Any, pool: Any, requests: Sequence[Any]) -> Iterator[Any]:
-    """Run ``requests`` (``EpisodeRequest``) in an ``EnvPool``; results in the order of ending.
+def evaluate(
+    policy: Policy, pool: EnvPool, requests: Sequence[EpisodeRequest]
+) -> Iterator[EpisodeResult]:
+    """Run the episodes that are asked for; results in the order of ending.
 
     Bit-equal for any number of workers; torch's random state stays untouched.
     """
@@ -41,13 +44,13 @@ def _num_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def summarize(results: Iterable[Any]) -> dict[str, float]:
+def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:
     """Mean over the episodes that ran: success rate with its 95 % interval, return, length.
 
     ``Crashed`` counts the episodes that could not be run; where all of them crashed there is no
     success rate.
     """
-    ordered = sorted(results, key=lambda r: r.request.seed)
+    ordered = sorted(results, key=lambda r: r.request.seed or 0)
     ran = [r for r in ordered if r.error is None]
     logs: dict[str, float] = {"n": len(ran), "Crashed": len(ordered) - len(ran)}
     if ran:

@@ -12,7 +12,7 @@ from offrl.acting.episode import EpisodeResult
 
 def video_frames(results: Iterable[EpisodeResult]) -> list[np.ndarray]:
     """The frames of all episodes, one episode after the other."""
-    ordered = sorted(results, key=lambda r: r.request.seed)
+    ordered = sorted(results, key=lambda r: r.request.seed or 0)
     return [frame for result in ordered for frame in result.frames]
 
 

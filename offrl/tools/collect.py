@@ -72,10 +72,9 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from offrl.data.writer import DemoWriter
-    from offrl.envs.experts import ExpertPolicy
-    from offrl.envs.experts.metaworld import metaworld_expert
+    from offrl.envs.experts import ExpertPolicy, metaworld_expert
     from offrl.envs.workers import EnvPool, EpisodeRequest
-    from offrl.evaluation.evaluate import COLLECTION_SEEDS
+    from offrl.evaluation import COLLECTION_SEEDS
     from offrl.registry import EXPERTS
 
     env_args = {"env_name": args.env, "type": args.type, "env_kwargs": args.env_kwargs}

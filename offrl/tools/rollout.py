@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import env_args_of, instruction, policy_from_checkpoint
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
-    from offrl.evaluation.evaluate import TEST_SEEDS, evaluate, summarize
+    from offrl.evaluation import TEST_SEEDS, evaluate, summarize
     from offrl.training.progress import success_line
 
     for path in (args.video, args.record, args.json):
@@ -89,7 +89,7 @@ def _write(
     args: argparse.Namespace, env_args: dict[str, Any], results: list[Any], logs: dict[str, float]
 ) -> None:
     from offrl.data.writer import DemoWriter
-    from offrl.evaluation.video import video_frames, write_video
+    from offrl.evaluation import video_frames, write_video
 
     if args.record:
         with DemoWriter(args.record, env_args) as writer:

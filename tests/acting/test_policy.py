@@ -121,7 +121,7 @@ def test_a_driver_may_reuse_its_buffers(small_config):
         for step in range(4):
             buffer["position"][:] = step
             policy(buffer if reuse else {key: value.copy() for key, value in buffer.items()})
-        frames = policy._frames[0]
+        frames = policy._episodes[0].frames
         actions.append([frame["position"][0] for frame in frames])
     assert actions == [[1.0, 2.0, 3.0]] * 2
 

@@ -9,6 +9,7 @@ from conftest import train_completely
 
 from offrl import Trainer
 from offrl.__main__ import main
+from offrl.acting import Policy
 from offrl.checkpoint import write_checkpoint
 from offrl.envs import make_env
 from offrl.envs.rendering import working_backend
@@ -17,13 +18,11 @@ from offrl.envs.workers import EnvPool, EpisodeRequest
 HOPPER = {"env_name": "Hopper-v5", "type": 2, "env_kwargs": {}}
 
 
-class Constant:
+class Constant(Policy):
     def __init__(self, size):
         self.action = np.full(size, 0.5, dtype=np.float32)
 
-    def start_episode(self, env=0, seed=None): ...
-
-    def act(self, obs_by_env, goal_by_env=None):
+    def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
         return dict.fromkeys(obs_by_env, self.action)
 
 

@@ -64,6 +64,38 @@ def test_different_seeds_differ_in_position_size_and_joints(env):
         assert not np.allclose(values[0], values[1]) and not np.allclose(values[1], values[2])
 
 
+def make(task, **kwargs):
+    return make_env({"env_name": task, "type": 1, "env_kwargs": ROBOSUITE_KWARGS | kwargs})
+
+
+def test_a_scene_is_an_environments_own_whatever_was_made_since(env):
+    """MuJoCo writes out the model that it compiled last."""
+    states, scene, _ = first_state(env, 3)
+    env.reset(seed=3)
+    stack = make("Stack")
+    assert env.get_state()["model"] == scene
+    for reset in (
+        lambda: stack.reset(seed=0),
+        lambda: env.reset_to({"model": scene, "states": states}),
+        lambda: make("Lift").reset(seed=1),
+    ):
+        reset()
+        assert "cubeA_main" in stack.get_state()["model"]
+        assert "cube_main" in env.get_state()["model"]
+    stack.close()
+
+
+def test_a_scene_that_is_not_compiled_anew_is_an_environments_own():
+    def lines(model):  # what is compiled from a model's text is given statistics
+        return [line for line in model.splitlines() if line.strip() and "<statistic" not in line]
+
+    door = make("Door", hard_reset=False)
+    scenes = [first_state(door, seed)[1] for seed in (0, 1)]
+    assert scenes[0] != scenes[1]  # moved within the same model
+    make("Lift")
+    assert lines(first_state(door, 0)[1]) == lines(scenes[0])
+
+
 def test_the_shipped_demonstrations_play_back(env):
     """From a stored state the stored actions lead through the stored states and lift the cube."""
     with h5py.File("datasets/lift/low_dim.hdf5") as file:
@@ -81,11 +113,8 @@ def test_the_shipped_demonstrations_play_back(env):
 
 
 def test_the_expert_lifts_the_cube(env):
-    class Expert(ExpertPolicy):
-        def __call__(self, obs):
-            return self.act({0: obs})[0]
-
-    stats = [rollout(Expert(lift, noise=0.1), env, horizon=100, seed=s) for s in range(5)]
+    policy = ExpertPolicy(lift, noise=0.1)
+    stats = [rollout(policy, env, horizon=100, seed=s) for s in range(5)]
     assert np.mean([s["Success_Rate"] for s in stats]) >= 0.8
     assert max(s["Horizon"] for s in stats if s["Success_Rate"]) < 60
 

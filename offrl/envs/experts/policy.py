@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from offrl.acting import Policy
+
 Obs = Mapping[str, np.ndarray]
 
 
-class ExpertPolicy:
+class ExpertPolicy(Policy):
     """An expert as an evaluation policy, with Gaussian noise on the arm's motion.
 
     ``noise`` is the standard deviation, in the units of the action, or several of which episodes
@@ -28,7 +30,10 @@ class ExpertPolicy:
         self._generators[env] = np.random.default_rng(seed)
 
     def act(
-        self, obs_by_env: Mapping[int, Obs], goal_by_env: Mapping[int, Obs] | None = None
+        self,
+        obs_by_env: Mapping[int, Obs],
+        goal_by_env: Mapping[int, Obs] | None = None,
+        reward_by_env: Mapping[int, float] | None = None,
     ) -> dict[int, np.ndarray]:
         return {env: self._act(env, obs) for env, obs in obs_by_env.items()}
 

@@ -1,73 +1,35 @@
 """Episodes in worker processes that step and reset environments on their own.
 
-A worker never imports torch. The parent answers whichever workers wait, with one call of the
-policy; an episode depends on its seed alone, so results do not depend on the number of workers.
+The parent answers whichever workers wait, with one call of the policy; an episode depends on its
+seed alone, so results do not depend on the number of workers.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import Pipe
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
-from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy
+from offrl.acting.base import Policy, check_policy
+from offrl.acting.episode import EpisodeRequest, EpisodeResult
+from offrl.envs.workers.protocol import Failure, Task, Turn
+from offrl.envs.workers.worker import Worker
 
-SERVE = "from offrl.envs.workers.worker import serve"
+log = logging.getLogger(__name__)
+
 ATTEMPTS = 2  # an episode whose worker was lost is rerun once
 
 
-class _Worker:
-    """A process and the connection to it."""
-
-    def __init__(self, env_args: Mapping[str, Any], environ: Mapping[str, str]):
-        self.connection, child_end = Pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
-        descriptor = child_end.fileno()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"{SERVE}; serve({descriptor})"],
-            pass_fds=[descriptor],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-        )
-        child_end.close()
-        self.connection.send(dict(env_args))
-        self.job: int | None = None  # the number of the request it works on
-        self.goal: Any = None  # of its episode
-        self.last_heard = time.monotonic()
-
-    def send(self, message: Any) -> None:
-        self.last_heard = time.monotonic()
-        try:
-            self.connection.send(message)
-        except OSError:
-            pass  # it died; reading from it will say so
-
-    def last_words(self) -> str:
-        self._log.seek(0)
-        lines = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
-        return f": {lines[-1]}" if lines else ""
-
-    def exit_status(self) -> str:
-        try:
-            code = self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            return "does not exit"
-        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self.connection.close()
-        self._log.close()
+@dataclass
+class _Job:
+    request: EpisodeRequest
+    attempts: int = 0
 
 
 class EnvPool:
@@ -88,7 +50,9 @@ class EnvPool:
         self.timeout = timeout
         self.gl_backend = gl_backend
         self.num_workers = num_workers or len(os.sched_getaffinity(0))
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Worker] = {}
+        self._jobs: dict[int, _Job] = {}  # of the busy workers
+        self._told: set[str] = set()  # policies that use fewer workers
         self._environ = os.environ | {
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             "MUJOCO_GL": gl_backend or "disabled",
@@ -115,84 +79,76 @@ class EnvPool:
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
         """Results in the order in which episodes end."""
-        todo = deque(range(len(requests)))
-        attempts = [0] * len(requests)
+        check_policy(policy)
+        slots = range(min(self._num_workers(policy), len(requests)))
+        todo = deque(_Job(request) for request in requests)
         try:
-            while todo or self._busy():
-                for slot in range(min(self.num_workers, len(requests))):
-                    if todo and (slot not in self._workers or self._workers[slot].job is None):
-                        self._assign(slot, todo.popleft(), requests, attempts, policy)
-                waiting: dict[int, Any] = {}
-                rewards: dict[int, float] = {}
-                for slot, (kind, content) in self._messages():
-                    worker = self._workers[slot]
-                    if kind == "obs":
-                        waiting[slot], rewards[slot] = content
+            while todo or self._jobs:
+                for slot in slots:
+                    if todo and slot not in self._jobs:
+                        self._assign(slot, todo.popleft(), policy)
+                turns: dict[int, Turn] = {}
+                for slot, message in self._messages():
+                    if isinstance(message, Turn):
+                        turns[slot] = message
                         continue
-                    if kind == "goal":
-                        worker.goal = content
+                    job = self._jobs.pop(slot)
+                    if isinstance(message, EpisodeResult):
+                        yield message
                         continue
-                    job, worker.job = worker.job, None
-                    assert job is not None
-                    if kind == "done":
-                        yield content
-                        continue
-                    if kind != "error":  # nothing is left to work with
+                    if message.worker_is_lost:
                         self._kill(slot)
-                    if attempts[job] < ATTEMPTS:
+                    if job.attempts < ATTEMPTS:
                         todo.appendleft(job)
                     else:
-                        yield EpisodeResult(requests[job], error=content)
-                if waiting:
-                    goals = None
-                    if _needs_goal(policy):
-                        goals = {slot: self._workers[slot].goal for slot in waiting}
-                    last = (rewards,) if getattr(policy, "counts_rewards", False) else ()
-                    for slot, action in policy.act(waiting, goals, *last).items():
-                        self._workers[slot].send(action)
+                        yield EpisodeResult(job.request, error=message.reason)
+                if turns:
+                    self._answer(turns, policy)
         finally:
-            for slot in self._busy():  # the caller stopped early: these wait in mid-episode
+            for slot in list(self._jobs):  # the caller stopped early: these wait in mid-episode
                 self._kill(slot)
 
-    def _assign(
-        self,
-        slot: int,
-        job: int,
-        requests: Sequence[EpisodeRequest],
-        attempts: list[int],
-        policy: Policy,
-    ) -> None:
+    def _num_workers(self, policy: Policy) -> int:
+        limit = policy.num_environments
+        if limit is None or limit >= self.num_workers:
+            return self.num_workers
+        name = str(policy)
+        if name not in self._told:
+            self._told.add(name)
+            what = "%s: run with %d of %d workers; it serves no more environments at a time"
+            log.info(what, name, limit, self.num_workers)
+        return limit
+
+    def _assign(self, slot: int, job: _Job, policy: Policy) -> None:
         if slot not in self._workers:
-            self._workers[slot] = _Worker(self.env_args, self._environ)
-        attempts[job] += 1
-        self._workers[slot].job = job
-        self._workers[slot].send((requests[job], _needs_goal(policy)))
-        policy.start_episode(env=slot, seed=requests[job].seed)
+            self._workers[slot] = Worker(self.env_args, self._environ)
+        job.attempts += 1
+        self._jobs[slot] = job
+        self._workers[slot].send(Task(job.request, policy.needs_goal))
+        policy.start_episode(env=slot, seed=job.request.seed)
 
-    def _busy(self) -> list[int]:
-        return [slot for slot, worker in self._workers.items() if worker.job is not None]
+    def _answer(self, turns: Mapping[int, Turn], policy: Policy) -> None:
+        obs = {slot: turn.obs for slot, turn in turns.items()}
+        goals = {slot: turn.goal for slot, turn in turns.items()} if policy.needs_goal else None
+        rewards = {slot: turn.reward for slot, turn in turns.items()}
+        for slot, action in policy.act(obs, goals, rewards).items():
+            self._workers[slot].send(action)
 
-    def _messages(self) -> Iterator[tuple[int, tuple[str, Any]]]:
-        """What the busy workers say, waiting for the first; a lost worker's is ``"lost"``."""
-        slots = {self._workers[slot].connection: slot for slot in self._busy()}
-        oldest = min(self._workers[slot].last_heard for slot in slots.values())
-        ready = wait(list(slots), timeout=max(0.0, oldest + self.timeout - time.monotonic()))
-        for connection in ready:
-            slot = slots[connection]  # type: ignore[index]
-            worker = self._workers[slot]
-            worker.last_heard = time.monotonic()
-            try:
-                yield slot, worker.connection.recv()
-            except (EOFError, OSError):
-                yield slot, ("lost", f"worker ended ({worker.exit_status()}){worker.last_words()}")
+    def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure]]:
+        """What the busy workers say, waiting for the first."""
+        busy = {slot: self._workers[slot] for slot in self._jobs}
+        oldest = min(worker.last_heard for worker in busy.values())
+        ready = wait(
+            [worker.connection for worker in busy.values()],
+            timeout=max(0.0, oldest + self.timeout - time.monotonic()),
+        )
         now = time.monotonic()
-        for connection, slot in slots.items():
-            if connection not in ready and now - self._workers[slot].last_heard >= self.timeout:
-                yield slot, ("lost", f"worker silent for {self.timeout:g} s")
+        for slot, worker in busy.items():
+            if worker.connection in ready:
+                yield slot, worker.receive()
+            elif now - worker.last_heard >= self.timeout:
+                yield slot, Failure(f"worker silent for {self.timeout:g} s", worker_is_lost=True)
 
     def _kill(self, slot: int) -> None:
+        self._jobs.pop(slot, None)
         self._workers.pop(slot).kill()
-
-
-def _needs_goal(policy: Policy) -> bool:
-    return getattr(policy, "needs_goal", False)
