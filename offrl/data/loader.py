@@ -43,7 +43,7 @@ class BatchLoader:
         if batch_size > len(dataset):
             raise ValueError(
                 f"train.batch_size: {batch_size} is more than the {len(dataset)} windows of "
-                f"{dataset.hdf5_path} ({dataset.n_demos} demos); lower it"
+                f"{dataset}; lower it"
             )
         self.dataset = dataset
         self.batch_size = batch_size

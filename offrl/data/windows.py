@@ -1,4 +1,4 @@
-"""Windows over demonstrations that lie one after the other, by index arithmetic."""
+"""Windows over demonstrations whose rows lie one after the other, by index arithmetic."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import torch
 from torch import Tensor
 
 
+def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """``count`` integers from each begin on, all in one array."""
+    return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+
+
 class Windows:
     """Windows of ``T = frame_stack - 1 + seq_length`` steps over demonstrations of ``lengths``
-    steps, of which they may see the first ``seen``.
+    steps from ``first_rows`` on, of which they may see the first ``seen``.
 
     Padding repeats the first step of a demonstration (``pad_frame_stack``) or its last that may be
     seen (``pad_seq_length``); without it windows that need it are left out.
@@ -17,6 +22,7 @@ class Windows:
 
     def __init__(
         self,
+        first_rows: np.ndarray,
         lengths: np.ndarray,
         seen: np.ndarray,
         frame_stack: int,
@@ -31,13 +37,10 @@ class Windows:
             counts = np.where(seen > skipped_start, np.maximum(counts, 1), counts)
         self.counts = np.where(seen == 0, 0, counts)  # of each demonstration; too short if below 1
         counts = np.maximum(self.counts, 0)
-        ends = np.cumsum(lengths)
-        begins = ends - lengths
-        within_demo = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._start = torch.from_numpy(np.repeat(begins, counts) + skipped_start + within_demo)
-        self._begin = torch.from_numpy(np.repeat(begins, counts))
-        self._last = torch.from_numpy(np.repeat(begins + seen - 1, counts))
-        self._end = torch.from_numpy(np.repeat(ends - 1, counts))
+        self._start = torch.from_numpy(ranges(first_rows + skipped_start, counts))
+        self._begin = torch.from_numpy(np.repeat(first_rows, counts))
+        self._last = torch.from_numpy(np.repeat(first_rows + seen - 1, counts))
+        self._end = torch.from_numpy(np.repeat(first_rows + lengths - 1, counts))
         self._offsets = torch.arange(1 - frame_stack, seq_length)
 
     def __len__(self) -> int:
