@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -10,20 +10,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from offrl.data.columns import FileColumn
 from offrl.data.steps import StepStore
-from offrl.data.windows import Windows
+from offrl.data.windows import Window, Windows
 from offrl.tree import map_leaves
 
 
 class WindowDataset(Dataset):
-    """Windows of ``T = frame_stack - 1 + seq_length`` steps over a ``StepStore``.
+    """Windows of ``T`` steps over a ``StepStore``.
 
     Item ``i`` is a nested dict of numpy arrays: ``obs/KEY`` and ``next_obs/KEY`` ``[T, ...]``,
     ``goal_obs/KEY`` ``[...]``, every dataset key ``[T, ...]`` and ``pad_mask`` ``[T, 1]``, true for
-    steps inside the demonstration. ``frame_stack`` repeats the first step of a demonstration and
-    ``seq_length`` its last, as far as padding is on; without padding such windows are left out.
-    ``get_batch`` gives many windows at once. Nothing is copied per window: memory is that of the
-    data.
+    steps inside the demonstration. ``get_batch`` gives many windows at once. Nothing is copied per
+    window: memory is that of the data.
 
     goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
         sequences are not padded).
@@ -32,12 +31,9 @@ class WindowDataset(Dataset):
     def __init__(
         self,
         store: StepStore,
-        obs_keys: Sequence[str],
-        dataset_keys: Sequence[str],
-        frame_stack: int = 1,
-        seq_length: int = 1,
-        pad_frame_stack: bool = True,
-        pad_seq_length: bool = True,
+        obs_keys: Iterable[str],
+        dataset_keys: Iterable[str],
+        window: Window,
         get_pad_mask: bool = False,
         goal_mode: Literal["last"] | None = None,
         load_next_obs: bool = True,
@@ -45,27 +41,17 @@ class WindowDataset(Dataset):
         self.store = store
         self.obs_keys = tuple(sorted(obs_keys))
         self.dataset_keys = tuple(dict.fromkeys(dataset_keys))
-        self.n_frame_stack, self.seq_length = frame_stack, seq_length
-        self.pad_frame_stack, self.pad_seq_length = pad_frame_stack, pad_seq_length
+        self.window = window
         self.get_pad_mask = get_pad_mask
         self.goal_mode = goal_mode
         self.load_next_obs = load_next_obs
         self.make_windows()
 
     def make_windows(self) -> None:
-        """Windows over what the store holds now: to be called when it has grown."""
-        self._derived = {
-            key for key in self.obs_keys if f"next_obs/{key}" not in self.store.columns
-        }
-        self._windows = Windows(
-            self.store.first_rows,
-            self.lengths,
-            self._seen(),
-            self.n_frame_stack,
-            self.seq_length,
-            self.pad_frame_stack,
-            self.pad_seq_length,
-        )
+        """Windows over what the store holds now; to be called when it has grown."""
+        stored = self.store.columns
+        self._derived = {key for key in self.obs_keys if f"next_obs/{key}" not in stored}
+        self._windows = Windows(self.store.first_rows, self.lengths, self._seen(), self.window)
         self._windows.to(self.device)
 
     def _seen(self) -> np.ndarray:
@@ -78,9 +64,6 @@ class WindowDataset(Dataset):
         last = torch.from_numpy(self.store.first_rows + self.lengths - 1).to(self.device)
         dones = self.store.columns["dones"].take(last).cpu().numpy()
         return self.lengths - (dones.reshape(-1) == 0)
-
-    def __str__(self) -> str:
-        return f"{self.n_demos} demos"
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -99,7 +82,6 @@ class WindowDataset(Dataset):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the steps."""
         return self.store.nbytes
 
     @property
@@ -109,8 +91,7 @@ class WindowDataset(Dataset):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether some observations are read from files window by window."""
-        return self.store.is_streamed
+        return any(isinstance(c, FileColumn) for c in self.store.columns.values())
 
     def to(self, device: torch.device | str) -> WindowDataset:
         """Move the steps, so that batches are gathered where they are used."""

@@ -1,9 +1,11 @@
-"""What a key holds at every step: rows in memory, rows that stay in files, or constants."""
+"""What a key holds at every step: rows in memory, constants, or rows that stay in files.
+
+A column has the ``shape`` of a step; it gives rows ``[B, T]`` as ``[B, T, ...]``.
+"""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,21 +18,7 @@ from offrl.data.files import open_demos
 from offrl.data.sources import Source
 
 
-class Column(ABC):
-    """One key over all steps; ``shape`` is that of a step."""
-
-    shape: tuple[int, ...]
-    nbytes = 0  # in memory
-
-    @abstractmethod
-    def take(self, rows: Tensor) -> Tensor:
-        """Rows ``[B, T]`` as ``[B, T, ...]``."""
-
-    def to(self, device: torch.device | str) -> Column:
-        return self
-
-
-class ArrayColumn(Column):
+class ArrayColumn:
     """Rows in memory, ``[N, ...]``."""
 
     def __init__(self, array: Tensor):
@@ -51,12 +39,13 @@ class ArrayColumn(Column):
         return ArrayColumn(array)
 
 
-class ConstantColumn(Column):
-    """The same at all steps of a file: ``values`` ``[F, ...]``, the files' ``first_rows`` ``[F]``."""
+class ConstantColumn:
+    """The same at all steps of a file: ``values`` ``[F, ...]`` of files from ``first_rows`` on."""
 
     def __init__(self, values: Tensor, first_rows: Tensor):
         self.values, self.first_rows = values, first_rows
         self.shape = tuple(values.shape[1:])
+        self.nbytes = values.nbytes
 
     def take(self, rows: Tensor) -> Tensor:
         return self.values[torch.bucketize(rows, self.first_rows, right=True) - 1]
@@ -65,8 +54,10 @@ class ConstantColumn(Column):
         return ConstantColumn(self.values.to(device), self.first_rows.to(device))
 
 
-class FileColumn(Column):
+class FileColumn:
     """Rows that stay in their files, read window by window."""
+
+    nbytes = 0
 
     def __init__(self, files: FileRows, key: str, shape: tuple[int, ...]):
         self.files, self.key, self.shape = files, key, shape
@@ -74,6 +65,9 @@ class FileColumn(Column):
     def take(self, rows: Tensor) -> Tensor:
         windows = [self.files.read(self.key, window) for window in rows.cpu().numpy()]
         return torch.stack(windows).view(*rows.shape, *self.shape)
+
+    def to(self, device: torch.device | str) -> FileColumn:
+        return self
 
 
 class FileRows:
@@ -92,21 +86,22 @@ class FileRows:
 
     def place(self, key: str, row: int) -> str:
         """The file, demonstration and step of a row, for messages."""
-        k = self._demo_of(row)
-        path, demo = self._demos[k]
-        return f"{path}: {demo}/{key} at step {row - self._first_rows[k]}"
+        path, demo, first_row = self._locate(row)
+        return f"{path}: {demo}/{key} at step {row - first_row}"
 
     def read(self, key: str, rows: np.ndarray) -> Tensor:
         """Rows ``[T]`` of one demonstration."""
-        k = self._demo_of(rows[0])
-        path, demo = self._demos[k]
+        path, demo, first_row = self._locate(rows[0])
         handle = (os.getpid(), path)
         if handle not in self._open:
             self._open[handle] = open_demos(path, self._swmr)
-        steps = rows - self._first_rows[k]
-        first = int(steps.min())
-        read = self._open[handle].read_rows(demo, key, first, int(steps.max()) + 1)
-        return torch.from_numpy(read[steps - first])
+        steps = rows - first_row
+        read = self._open[handle].read_rows(demo, key, int(steps.min()), int(steps.max()) + 1)
+        return torch.from_numpy(read[steps - steps.min()])
 
-    def _demo_of(self, row: int) -> int:
-        return int(np.searchsorted(self._first_rows, row, side="right")) - 1
+    def _locate(self, row: int) -> tuple[str, str, int]:
+        k = int(np.searchsorted(self._first_rows, row, side="right")) - 1
+        return *self._demos[k], self._first_rows[k]
+
+
+Column = ArrayColumn | ConstantColumn | FileColumn

@@ -1,4 +1,4 @@
-"""Files of demonstrations as windows: opened, chosen from, normalised, put into a store of steps."""
+"""Files of demonstrations, opened, chosen from and normalised, as windows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from torch import Tensor
 
 from offrl.data.actions import encode_actions
 from offrl.data.batches import WindowDataset
-from offrl.data.columns import ArrayColumn, ConstantColumn, FileColumn, FileRows
+from offrl.data.columns import ConstantColumn, FileColumn, FileRows
 from offrl.data.computed import COMPUTED, transformed
 from offrl.data.sources import OpenSources
 from offrl.data.statistics import Statistics, obs_statistics
 from offrl.data.steps import StepStore
+from offrl.data.windows import Window
 from offrl.specs import LANGUAGE
 from offrl.tree import gather
 
@@ -91,34 +92,29 @@ class SequenceDataset(WindowDataset):
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.store = StepStore(np.concatenate([source.lengths for source in self.sources]))
-            self._check_lengths()
+            self._rows = FileRows(self.sources, hdf5_use_swmr)
             self._add_constants(constants or [{}])
-            rows = FileRows(self.sources, hdf5_use_swmr)
-            stored = [key for key in sorted(obs_keys) if f"obs/{key}" not in self.store.columns]
             wants_next = load_next_obs or goal_mode is not None
-            derived = self._load_obs(files, rows, stored, wants_next, hdf5_cache_mode)
-            self._obs_stats = self._statistics(files, stored) if hdf5_normalize_obs else {}
-            # Without next_obs, dones say whether a last step is known to be the end.
-            ends = {"dones"} if load_next_obs and derived else set()
-            others = {*dataset_keys, *ends} - {*action_keys, *COMPUTED}
+            stored = [key for key in obs_keys if f"obs/{key}" not in self.store.columns]
+            self._load_obs(files, stored, wants_next, hdf5_cache_mode, hdf5_normalize_obs)
+            others = {*dataset_keys} - {*action_keys, *COMPUTED}
+            if load_next_obs and any(f"next_obs/{k}" not in self.store.columns for k in obs_keys):
+                others.add("dones")  # says whether a last step is an end
             self._load_others(files, others, rewards or {}, reward_stats)
-            self._load_actions(files, rows, action_keys, action_config or {}, action_stats or {})
+            self._load_actions(files, action_keys, action_config or {}, action_stats or {})
         keys = (*dataset_keys, *action_keys, "actions")
-        window = (frame_stack, seq_length, pad_frame_stack, pad_seq_length, get_pad_mask)
-        super().__init__(self.store, obs_keys, keys, *window, goal_mode, load_next_obs)
+        window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
+        super().__init__(self.store, obs_keys, keys, window, get_pad_mask, goal_mode, load_next_obs)
         self._check_windows()
+        if wants_next and self._derived:
+            _say_once(
+                f"{self.hdf5_path} has no next_obs of {', '.join(sorted(self._derived))}: taken "
+                "from the obs one step later"
+            )
         for key in COMPUTED.keys() & {*dataset_keys}:
             self.store.fill({key: self.values(key).numpy()})
 
     # -- construction -----------------------------------------------------------------------------
-
-    def _check_lengths(self) -> None:
-        empty = np.flatnonzero(self.lengths < 1)
-        if len(empty):
-            raise ValueError(
-                f"{self.hdf5_path}: {self.demos[empty[0]]} has no steps; leave it out with a "
-                "filter key, or delete it"
-            )
 
     def _add_constants(self, constants: Sequence[Mapping[str, np.ndarray]]) -> None:
         begins = torch.from_numpy(self._file_begins)
@@ -129,40 +125,27 @@ class SequenceDataset(WindowDataset):
     def _load_obs(
         self,
         files: OpenSources,
-        rows: FileRows,
         keys: Sequence[str],
         wants_next: bool,
         cache_mode: str | None,
-    ) -> list[str]:
-        """Observations, in memory or left in the files; returns those without ``next_obs``."""
+        normalizes: bool,
+    ) -> None:
+        self._obs_stats: dict[str, Statistics] = {}
         for key in keys:
             shape = files.shape(f"obs/{key}") or (1,)  # a number per step is a vector of one
-            cached = cache_mode == "all" or (cache_mode == "low_dim" and len(shape) == 1)
+            is_vector = len(shape) == 1
             has_next = wants_next and files.all_have(f"next_obs/{key}")
             for path in (f"obs/{key}", f"next_obs/{key}")[: 1 + has_next]:
-                if cached:
+                if cache_mode == "all" or (cache_mode and is_vector):
                     self.store.fill({path: files.read(path).reshape(-1, *shape)})
                 else:
                     files.check(path)
-                    self.store.columns[path] = FileColumn(rows, path, shape)
-        derived = [key for key in keys if f"next_obs/{key}" not in self.store.columns]
-        if wants_next and derived:
-            _say_once(
-                f"{self.hdf5_path} has no next_obs of {', '.join(derived)}: taken from the obs one "
-                "step later"
-            )
-        return derived
-
-    def _statistics(self, files: OpenSources, keys: Sequence[str]) -> dict[str, Statistics]:
-        """Of the vectors among the observations."""
-        statistics = {}
-        for key in keys:
-            column = self.store.columns[f"obs/{key}"]
-            if len(column.shape) == 1 and key != LANGUAGE:
-                cached = isinstance(column, ArrayColumn)
-                values = column.array.numpy() if cached else files.read(f"obs/{key}")
-                statistics[key] = obs_statistics(values.reshape(-1, *column.shape))
-        return statistics
+                    self.store.columns[path] = FileColumn(self._rows, path, shape)
+            if normalizes and is_vector and key != LANGUAGE:
+                column = self.store.columns[f"obs/{key}"]
+                in_file = isinstance(column, FileColumn)
+                values = files.read(f"obs/{key}") if in_file else column.array.numpy()
+                self._obs_stats[key] = obs_statistics(values.reshape(-1, *shape))
 
     def _load_others(
         self,
@@ -191,7 +174,6 @@ class SequenceDataset(WindowDataset):
     def _load_actions(
         self,
         files: OpenSources,
-        rows: FileRows,
         keys: Sequence[str],
         config: Mapping[str, Any],
         given: Mapping[str, Statistics],
@@ -200,7 +182,9 @@ class SequenceDataset(WindowDataset):
             files.shape(key)  # says if files do not agree
         stored = {key: files.read(key) for key in keys}
         integers = [key for key in keys if files.hold_integers(key)]
-        parts, self._action_stats = encode_actions(stored, integers, config, given, rows.place)
+        parts, self._action_stats = encode_actions(
+            stored, integers, config, given, self._rows.place
+        )
         actions = np.concatenate([*parts.values()], axis=-1)
         self.largest_actions = {key: float(np.abs(part).max()) for key, part in parts.items()}
         self.ac_dim = actions.shape[-1]
@@ -226,14 +210,15 @@ class SequenceDataset(WindowDataset):
         if counts[short] < 1:
             raise ValueError(
                 f"{self.hdf5_path}: {self.demos[short]} has {seen[short]} steps, too few "
-                f"for windows of frame_stack {self.n_frame_stack} and seq_length {self.seq_length} "
-                "without padding; set train.pad_seq_length and train.pad_frame_stack to true"
+                f"for windows of frame_stack {self.window.frame_stack} and seq_length "
+                f"{self.window.seq_length} without padding; set train.pad_seq_length and "
+                "train.pad_frame_stack to true"
             )
 
     # -- what it holds ----------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        return f"{self.hdf5_path} ({len(self.lengths)} demos)"
+        return f"{self.hdf5_path} ({self.n_demos} demos)"
 
     @property
     def first_rows(self) -> Tensor:
@@ -271,7 +256,7 @@ class SequenceDataset(WindowDataset):
     def single_steps(self) -> SequenceDataset:
         """The same data, not copied: every step by itself, with its stack of frames."""
         view = copy.copy(self)
-        view.seq_length, view.pad_seq_length, view.pad_frame_stack = 1, True, True
+        view.window = Window(self.window.frame_stack)
         view.get_pad_mask = view.load_next_obs = False
         view.make_windows()
         return view

@@ -53,6 +53,11 @@ class OpenSources:
                 demos = file.demos(filter_key, limit)
                 demos = demos if share is None else file.best(demos, share)
                 lengths = file.lengths(demos, key)
+                if lengths.min() < 1:
+                    raise ValueError(
+                        f"{path}: {demos[lengths.argmin()]} has no steps; leave it out with a "
+                        "filter key, or delete it"
+                    )
                 self._files.append(file)
                 self.sources.append(Source(str(file.path), demos, lengths, file.env_args))
             self._stack = self._stack.pop_all()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.data.columns import ArrayColumn, Column, FileColumn
+from offrl.data.columns import ArrayColumn, Column
 from offrl.data.computed import COMPUTED
 from offrl.data.windows import ranges
 
@@ -44,11 +44,6 @@ class StepStore:
         """Memory of the columns."""
         return sum(column.nbytes for column in self.columns.values())
 
-    @property
-    def is_streamed(self) -> bool:
-        """Whether some columns stay in files."""
-        return any(isinstance(column, FileColumn) for column in self.columns.values())
-
     def to(self, device: torch.device | str) -> StepStore:
         """The same steps on a device."""
         moved = copy.copy(self)
@@ -66,11 +61,16 @@ class StepStore:
         were may show other steps now."""
         arrays = {key: _as_stored(key, values) for key, values in episode.items()}
         length = max(map(len, arrays.values()), default=0)
+        if not 0 < length <= self.capacity:
+            raise ValueError(
+                f"an episode of {length} steps, but the store has room for 1 to {self.capacity}; "
+                "raise its capacity, or end episodes earlier"
+            )
         columns = self.columns or {
             key: ArrayColumn(array.new_empty(0, *array.shape[1:], device=self.device))
             for key, array in arrays.items()
         }
-        self._check(arrays, length, columns)
+        _check_alike(arrays, columns, length)
         self.columns = columns
         start = self._make_room(length)
         for key, array in arrays.items():
@@ -92,28 +92,6 @@ class StepStore:
             self.columns = {k: c.lengthened(self._num_rows) for k, c in self.columns.items()}
         return start
 
-    def _check(
-        self, arrays: Mapping[str, Tensor], length: int, columns: Mapping[str, Column]
-    ) -> None:
-        if not 0 < length <= self.capacity:
-            raise ValueError(
-                f"an episode of {length} steps, but the store has room for 1 to {self.capacity}; "
-                "raise its capacity, or end episodes earlier"
-            )
-        odd = sorted(arrays.keys() ^ columns.keys())
-        if odd:
-            where = "the episode" if odd[0] in columns else "the store"
-            raise ValueError(f"{where} has no {odd[0]!r}; give every episode the same keys")
-        for key, column in columns.items():
-            if not isinstance(column, ArrayColumn):
-                raise ValueError(f"{key} is not in memory; nothing can be added to it")
-            array, wanted = arrays[key], (length, *column.shape)
-            if (array.shape, array.dtype) != (wanted, column.array.dtype):
-                raise ValueError(
-                    f"{key} of the episode is {array.dtype} {list(array.shape)}, but the store "
-                    f"needs {column.array.dtype} {list(wanted)}"
-                )
-
 
 def _as_stored(key: str, values: np.ndarray) -> Tensor:
     """What files of the same values would give."""
@@ -122,3 +100,19 @@ def _as_stored(key: str, values: np.ndarray) -> Tensor:
         array = array.float()
     is_obs = key.startswith(("obs/", "next_obs/"))
     return array[:, None] if is_obs and array.ndim == 1 else array  # a number is a vector of one
+
+
+def _check_alike(arrays: Mapping[str, Tensor], columns: Mapping[str, Column], length: int) -> None:
+    given = {key: f"{array.dtype} {[*array.shape]}" for key, array in arrays.items()}
+    held = {
+        key: f"{column.array.dtype} {[length, *column.shape]}"
+        if isinstance(column, ArrayColumn)
+        else "what is not in memory"
+        for key, column in columns.items()
+    }
+    for key in sorted(given.keys() | held.keys()):
+        if given.get(key) != held.get(key):
+            raise ValueError(
+                f"{key}: the episode has {given.get(key, 'none')}, but the store needs "
+                f"{held.get(key, 'none')}"
+            )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,24 +14,25 @@ def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
-class Windows:
-    """Windows of ``T = frame_stack - 1 + seq_length`` steps over demonstrations of ``lengths``
-    steps from ``first_rows`` on, of which they may see the first ``seen``.
+class Window(NamedTuple):
+    """``T = frame_stack - 1 + seq_length`` steps. Padding repeats the first step of a demonstration
+    (``pad_frame_stack``) or its last (``pad_seq_length``); without it windows that need it are left
+    out."""
 
-    Padding repeats the first step of a demonstration (``pad_frame_stack``) or its last that may be
-    seen (``pad_seq_length``); without it windows that need it are left out.
-    """
+    frame_stack: int = 1
+    seq_length: int = 1
+    pad_frame_stack: bool = True
+    pad_seq_length: bool = True
+
+
+class Windows:
+    """Windows over demonstrations of ``lengths`` steps from ``first_rows`` on, of which the first
+    ``seen`` may be seen."""
 
     def __init__(
-        self,
-        first_rows: np.ndarray,
-        lengths: np.ndarray,
-        seen: np.ndarray,
-        frame_stack: int,
-        seq_length: int,
-        pad_frame_stack: bool,
-        pad_seq_length: bool,
+        self, first_rows: np.ndarray, lengths: np.ndarray, seen: np.ndarray, window: Window
     ):
+        frame_stack, seq_length, pad_frame_stack, pad_seq_length = window
         skipped_start = 0 if pad_frame_stack else frame_stack - 1
         self.skipped_end = 0 if pad_seq_length else seq_length - 1
         counts = seen - skipped_start - self.skipped_end
