@@ -186,9 +186,10 @@ def acting_in_a_batch_equals_one_by_one(case: AlgoCase, frame_stack: int = 1) ->
     algo, _ = case.make({"frame_stack": frame_stack})
     if not isinstance(algo, PolicyAlgo):
         return
-    rng = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
+    shapes = OBS_SHAPES.items()
     episodes = [
-        [{k: rng.standard_normal(s).astype("f4") for k, s in OBS_SHAPES.items()} for _ in range(4)]
+        [{k: torch.randn(s, generator=generator).numpy() for k, s in shapes} for _ in range(4)]
         for _ in range(5)
     ]
     alone = []
