@@ -3,37 +3,32 @@ exponential of their advantage over its own."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import ActorConfig, CriticConfig, TDConfig, learning_rate
+from offrl.config import OptimConfig
+from offrl.config.algo import (
+    ActorConfig,
+    CriticConfig,
+    TDConfig,
+    learning_rates,
+)
 
 LARGEST_WEIGHT = 100.0
 
 
-class AWACCriticConfig(CriticConfig):
-    layer_dims: list[Count] = [256, 256]
-
-
-class AWACActorConfig(ActorConfig):
-    layer_dims: list[Count] = [256, 256, 256, 256]
-
-
 class AWACConfig(TDConfig):
-    ALGO_NAME: ClassVar[str] = "awac"
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"batch_size": 1024}}
+    ALGO_NAME = "awac"
+    DEFAULTS = {"train": {"batch_size": 1024}}
 
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(3e-4) for name in ("critic", "actor")
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
     lam: float = Field(1.0, gt=0)  # lambda, the temperature: weights are exp(advantage / lambda)
-    critic: AWACCriticConfig = AWACCriticConfig()
-    actor: AWACActorConfig = AWACActorConfig()
+    critic: CriticConfig = CriticConfig(layer_dims=[256, 256])
+    actor: ActorConfig = ActorConfig(layer_dims=[256, 256, 256, 256])
 
 
 @register_algo(AWACConfig)

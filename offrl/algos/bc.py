@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import model_validator
@@ -50,7 +50,7 @@ class CategoricalConfig(Section):
 
 
 class BCConfig(AlgoConfig):
-    ALGO_NAME: ClassVar[str] = "bc"
+    ALGO_NAME = "bc"
 
     optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}
     loss: LossConfig = LossConfig()

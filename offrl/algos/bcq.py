@@ -7,7 +7,7 @@ one of the highest value is taken: in the targets and while acting.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field, model_validator
@@ -23,19 +23,15 @@ from offrl.config.algo import (
     StagedOptimConfig,
     TDConfig,
     VAEConfig,
+    WeightedCriticConfig,
     WeightedEnsembleConfig,
-    learning_rate,
+    learning_rates,
 )
 
 
-class BCQEnsembleConfig(WeightedEnsembleConfig):
-    weight: float = Field(0.75, ge=0, le=1)
-
-
-class BCQCriticConfig(DistributionalCriticConfig):
+class BCQCriticConfig(WeightedCriticConfig, DistributionalCriticConfig):
     num_action_samples: Count = 10  # proposals in a target
     num_action_samples_rollout: Count = 100  # while acting
-    ensemble: BCQEnsembleConfig = BCQEnsembleConfig()
 
 
 class ActionSamplerConfig(Section):
@@ -52,13 +48,12 @@ class PerturbationConfig(Section):
 
 
 class BCQConfig(TDConfig):
-    ALGO_NAME: ClassVar[str] = "bcq"
+    ALGO_NAME = "bcq"
 
-    optim_params: dict[str, StagedOptimConfig] = {
-        name: learning_rate(1e-3, staged=True) for name in ("critic", "action_sampler", "actor")
-    }
-    infinite_horizon: bool = False
-    critic: BCQCriticConfig = BCQCriticConfig()
+    optim_params: dict[str, StagedOptimConfig] = learning_rates(
+        critic=1e-3, action_sampler=1e-3, actor=1e-3, staged=True
+    )
+    critic: BCQCriticConfig = BCQCriticConfig(ensemble=WeightedEnsembleConfig(weight=0.75))
     action_sampler: ActionSamplerConfig = ActionSamplerConfig()
     actor: PerturbationConfig = PerturbationConfig()
 

@@ -4,7 +4,7 @@ are pushed down on actions that the policy or chance proposes and up on those of
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -13,7 +13,10 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig
 from offrl.config import Count, OptimConfig
-from offrl.config.algo import TDConfig, learning_rate
+from offrl.config.algo import (
+    TDConfig,
+    learning_rates,
+)
 
 
 class CQLCriticConfig(SACCriticConfig):
@@ -26,13 +29,10 @@ class CQLCriticConfig(SACCriticConfig):
 
 
 class CQLConfig(TDConfig):
-    ALGO_NAME: ClassVar[str] = "cql"
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"batch_size": 1024}}
+    ALGO_NAME = "cql"
+    DEFAULTS = {"train": {"batch_size": 1024}}
 
-    optim_params: dict[str, OptimConfig] = {
-        "critic": learning_rate(1e-3, decay_factor=0.0),
-        "actor": learning_rate(3e-4, decay_factor=0.0),
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=1e-3, actor=3e-4, decay_factor=0.0)
     critic: CQLCriticConfig = CQLCriticConfig()
     actor: SACActorConfig = SACActorConfig()
 
@@ -52,7 +52,7 @@ class CQL(SACN):
     def _optim_params(self) -> dict[str, OptimConfig]:
         given = super()._optim_params()
         if "cql" in self.nets:
-            given["cql"] = learning_rate(given["critic"].learning_rate.initial)
+            given |= learning_rates(cql=given["critic"].learning_rate.initial)
         return given
 
     def _next_value(self, batch: dict[str, Any], next_pi: Any) -> torch.Tensor:

@@ -8,34 +8,32 @@ target moves steadily instead of now and then. Of several critics the least valu
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from offrl import models
 from offrl.algos.base import PolicyAlgo, register_algo
 from offrl.algos.shared.td import TDLearner
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig, learning_rate
-
-
-class DDQNCriticConfig(CriticConfig):
-    use_huber: bool = True
-    layer_dims: list[Count] = [256, 256]
-    ensemble: EnsembleConfig = EnsembleConfig(n=1)
+from offrl.config import OptimConfig
+from offrl.config.algo import (
+    CriticConfig,
+    EnsembleConfig,
+    TDConfig,
+    learning_rates,
+)
 
 
 class DDQNConfig(TDConfig):
-    ALGO_NAME: ClassVar[str] = "ddqn"
-    DEFAULTS: ClassVar[dict[str, Any]] = {
-        "train": {
-            "batch_size": 64,
-            "action_config": {"actions": {"format": "discrete"}},
-        }
+    ALGO_NAME = "ddqn"
+    DEFAULTS = {
+        "train": {"batch_size": 64, "action_config": {"actions": {"format": "discrete"}}},
     }
 
-    optim_params: dict[str, OptimConfig] = {"critic": learning_rate(3e-4)}
-    critic: DDQNCriticConfig = DDQNCriticConfig()
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
+    critic: CriticConfig = CriticConfig(
+        use_huber=True, layer_dims=[256, 256], ensemble=EnsembleConfig(n=1)
+    )
 
 
 @register_algo(DDQNConfig)

@@ -6,7 +6,7 @@ The imitation has a network of its own; the paper's, for images, shares the firs
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -15,15 +15,15 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.config import OptimConfig
-from offrl.config.algo import learning_rate
+from offrl.config.algo import (
+    learning_rates,
+)
 
 
 class DiscreteBCQConfig(DDQNConfig):
-    ALGO_NAME: ClassVar[str] = "discrete_bcq"
+    ALGO_NAME = "discrete_bcq"
 
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(3e-4) for name in ("critic", "imitation")
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, imitation=3e-4)
     # tau: actions are excluded that are less likely than this share of the likeliest; 0 is double
     # DQN, 1 is cloning.
     threshold: float = Field(0.3, ge=0, le=1)

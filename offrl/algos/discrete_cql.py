@@ -6,7 +6,7 @@ On double DQN; the paper's is on quantile regression.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -16,7 +16,7 @@ from offrl.algos.ddqn import DDQN, DDQNConfig
 
 
 class DiscreteCQLConfig(DDQNConfig):
-    ALGO_NAME: ClassVar[str] = "discrete_cql"
+    ALGO_NAME = "discrete_cql"
 
     alpha: float = Field(1.0, ge=0)  # weight of the gap; the less data, the larger
 

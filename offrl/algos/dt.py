@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field, model_validator
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class DTConfig(AlgoConfig):
-    ALGO_NAME: ClassVar[str] = "dt"
-    DEFAULTS: ClassVar[dict[str, Any]] = {
+    ALGO_NAME = "dt"
+    DEFAULTS = {
         "train": {
             "batch_size": 64,
             "max_grad_norm": 0.25,

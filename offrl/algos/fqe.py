@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from offrl.algos.shared.td import TDLearner
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig, learning_rate
-
-
-class FQECriticConfig(CriticConfig):
-    layer_dims: list[Count] = [256, 256]
-    ensemble: EnsembleConfig = EnsembleConfig(n=1)
+from offrl.config import OptimConfig
+from offrl.config.algo import (
+    CriticConfig,
+    EnsembleConfig,
+    TDConfig,
+    learning_rates,
+)
 
 
 class FQEConfig(TDConfig):
-    optim_params: dict[str, OptimConfig] = {"critic": learning_rate(3e-4)}
-    critic: FQECriticConfig = FQECriticConfig()
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
+    critic: CriticConfig = CriticConfig(layer_dims=[256, 256], ensemble=EnsembleConfig(n=1))
 
 
 class FQE(TDLearner):

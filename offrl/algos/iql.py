@@ -7,7 +7,7 @@ by the exponential of their advantage.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -16,7 +16,11 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig, Section
-from offrl.config.algo import ActorConfig, TDConfig, learning_rate
+from offrl.config.algo import (
+    ActorConfig,
+    TDConfig,
+    learning_rates,
+)
 
 
 class AdvantageConfig(Section):
@@ -28,16 +32,16 @@ class AdvantageConfig(Section):
 class InSampleConfig(TDConfig):
     """Of algorithms that learn ``V`` from the data's actions and clone by advantage."""
 
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(1e-4, decay_factor=0.0) for name in ("critic", "vf", "actor")
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(
+        critic=1e-4, vf=1e-4, actor=1e-4, decay_factor=0.0
+    )
     target_tau: float = 0.01
     actor: ActorConfig = ActorConfig()
     adv: AdvantageConfig = AdvantageConfig()
 
 
 class IQLConfig(InSampleConfig):
-    ALGO_NAME: ClassVar[str] = "iql"
+    ALGO_NAME = "iql"
 
     vf_quantile: float = Field(0.9, gt=0, lt=1)  # tau, the expectile of the value regression
 

@@ -3,33 +3,34 @@ data's actions, so whatever it does the data has seen; a perturbation may lead a
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
 
 from offrl import models
 from offrl.algos.base import register_algo
-from offrl.algos.bcq import BCQEnsembleConfig, PerturbationConfig
+from offrl.algos.bcq import PerturbationConfig
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, OptimConfig, Section
-from offrl.config.algo import CriticConfig, TDConfig, VAEConfig, learning_rate
-
-
-class PLASCriticConfig(CriticConfig):
-    ensemble: BCQEnsembleConfig = BCQEnsembleConfig()
-
-
-class PLASVAEConfig(VAEConfig):
-    enabled: Literal[True] = True
-    latent_clip: None = None  # the prior's; the actor has its own, max_latent_action
-    kl_weight: float = 0.5 / 14  # the authors' is of the mean over the 14 latents, not of their sum
-    encoder_layer_dims: list[Count] = [750, 750]
-    decoder_layer_dims: list[Count] = [750, 750]
+from offrl.config.algo import (
+    TDConfig,
+    VAEConfig,
+    WeightedCriticConfig,
+    WeightedEnsembleConfig,
+    learning_rates,
+)
 
 
 class SamplerConfig(Section):
-    vae: PLASVAEConfig = PLASVAEConfig()
+    # The latents are clipped by the actor, max_latent_action; the authors' kl_weight is of the mean
+    # over the 14 latents, not of their sum.
+    vae: VAEConfig = VAEConfig(
+        enabled=True,
+        kl_weight=0.5 / 14,
+        encoder_layer_dims=[750, 750],
+        decoder_layer_dims=[750, 750],
+    )
 
 
 class LatentActorConfig(Section):
@@ -39,15 +40,15 @@ class LatentActorConfig(Section):
 
 
 class PLASConfig(TDConfig):
-    ALGO_NAME: ClassVar[str] = "plas"
+    ALGO_NAME = "plas"
 
-    optim_params: dict[str, OptimConfig] = {
-        "critic": learning_rate(1e-3),
-        "action_sampler": learning_rate(1e-4),
-        "actor": learning_rate(1e-4),
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(
+        critic=1e-3, action_sampler=1e-4, actor=1e-4
+    )
     warmup_steps: int = Field(500_000, ge=0)  # updates of the VAE alone, before the rest
-    critic: PLASCriticConfig = PLASCriticConfig()
+    critic: WeightedCriticConfig = WeightedCriticConfig(
+        ensemble=WeightedEnsembleConfig(weight=0.75)
+    )
     action_sampler: SamplerConfig = SamplerConfig()
     actor: LatentActorConfig = LatentActorConfig()
 

@@ -3,7 +3,7 @@ little that the data does not show; the least of their values is believed."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -11,7 +11,7 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, OptimConfig
+from offrl.config import OptimConfig
 from offrl.config.algo import (
     ActorConfig,
     ActorNetConfig,
@@ -19,7 +19,7 @@ from offrl.config.algo import (
     CriticConfig,
     EnsembleConfig,
     TDConfig,
-    learning_rate,
+    learning_rates,
 )
 
 
@@ -39,32 +39,19 @@ class SACActorConfig(ActorConfig):
     net: SACNetConfig = SACNetConfig()
 
 
-class SACNActorConfig(SACActorConfig):
-    layer_dims: list[Count] = [256, 256, 256]
-
-
-class ManyConfig(EnsembleConfig):
-    n: Count = 10
-
-
 class SACCriticConfig(CriticConfig):
     deterministic_backup: bool = False  # targets without the entropy
 
 
-class SACNCriticConfig(SACCriticConfig):
-    layer_dims: list[Count] = [256, 256, 256]
-    ensemble: ManyConfig = ManyConfig()
-
-
 class SACNConfig(TDConfig):
-    ALGO_NAME: ClassVar[str] = "sac_n"
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"batch_size": 256}}
+    ALGO_NAME = "sac_n"
+    DEFAULTS = {"train": {"batch_size": 256}}
 
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(3e-4) for name in ("critic", "actor")
-    }
-    critic: SACNCriticConfig = SACNCriticConfig()
-    actor: SACNActorConfig = SACNActorConfig()
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
+    critic: SACCriticConfig = SACCriticConfig(
+        layer_dims=[256, 256, 256], ensemble=EnsembleConfig(n=10)
+    )
+    actor: SACActorConfig = SACActorConfig(layer_dims=[256, 256, 256])
 
 
 @register_algo(SACNConfig)
@@ -86,7 +73,7 @@ class SACN(ActorCritic):
     def _optim_params(self) -> dict[str, OptimConfig]:
         given = super()._optim_params()
         if "entropy" in self.nets:
-            given["entropy"] = learning_rate(given["actor"].learning_rate.initial)
+            given |= learning_rates(entropy=given["actor"].learning_rate.initial)
         return given
 
     def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:

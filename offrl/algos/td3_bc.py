@@ -12,17 +12,11 @@ from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, Section
 from offrl.config.algo import (
-    CriticConfig,
     StagedOptimConfig,
     TDConfig,
-    WeightedEnsembleConfig,
-    learning_rate,
+    WeightedCriticConfig,
+    learning_rates,
 )
-
-
-class TD3BCCriticConfig(CriticConfig):
-    ensemble: WeightedEnsembleConfig = WeightedEnsembleConfig()
-    layer_dims: list[Count] = [256, 256]
 
 
 class TD3BCActorConfig(Section):
@@ -33,22 +27,17 @@ class TD3BCActorConfig(Section):
 
 
 class TD3BCConfig(TDConfig):
-    ALGO_NAME: ClassVar[str] = "td3_bc"
-    DEFAULTS: ClassVar[dict[str, Any]] = {
+    ALGO_NAME = "td3_bc"
+    DEFAULTS = {
         "experiment": {"rollout": {"horizon": 1000, "rate": 1}},
-        "train": {
-            "hdf5_normalize_obs": True,
-            "batch_size": 256,
-            "num_epochs": 200,
-        },
+        "train": {"hdf5_normalize_obs": True, "batch_size": 256, "num_epochs": 200},
     }
 
-    optim_params: dict[str, StagedOptimConfig] = {
-        name: learning_rate(3e-4, staged=True) for name in ("critic", "actor")
-    }
+    optim_params: dict[str, StagedOptimConfig] = learning_rates(
+        critic=3e-4, actor=3e-4, staged=True
+    )
     alpha: float = Field(2.5, ge=0)  # weight of the value against cloning
-    infinite_horizon: bool = False
-    critic: TD3BCCriticConfig = TD3BCCriticConfig()
+    critic: WeightedCriticConfig = WeightedCriticConfig(layer_dims=[256, 256])
     actor: TD3BCActorConfig = TD3BCActorConfig()
 
 

@@ -3,8 +3,6 @@ of ``Q`` over the data's actions, found by Gumbel regression."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from pydantic import Field
 
@@ -13,7 +11,7 @@ from offrl.algos.iql import IQL, InSampleConfig
 
 
 class XQLConfig(InSampleConfig):
-    ALGO_NAME: ClassVar[str] = "xql"
+    ALGO_NAME = "xql"
 
     beta: float = Field(2.0, gt=0)  # temperature of the soft maximum
     max_clip: float = Field(7.0, gt=0)  # of the error over beta, for the exponential's sake

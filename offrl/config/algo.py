@@ -52,9 +52,15 @@ class StagedOptimConfig(OptimConfig):
         return epoch >= self.start_epoch and (self.end_epoch == -1 or epoch < self.end_epoch)
 
 
-def learning_rate(initial: float, decay_factor: float = 0.1, staged: bool = False) -> OptimConfig:
-    rate = LearningRateConfig(initial=initial, decay_factor=decay_factor)
-    return (StagedOptimConfig if staged else OptimConfig)(learning_rate=rate)
+def learning_rates(
+    decay_factor: float = 0.1, staged: bool = False, **initial: float
+) -> dict[str, Any]:
+    """Adam with these initial rates, by network."""
+    config = StagedOptimConfig if staged else OptimConfig
+    return {
+        name: config(learning_rate=LearningRateConfig(initial=rate, decay_factor=decay_factor))
+        for name, rate in initial.items()
+    }
 
 
 class AlgoConfig(Section):
@@ -212,6 +218,10 @@ class CriticConfig(Section):
 
 class WeightedEnsembleConfig(EnsembleConfig):
     weight: float = Field(1.0, ge=0, le=1)  # of the least value in a target; the rest: the largest
+
+
+class WeightedCriticConfig(CriticConfig):
+    ensemble: WeightedEnsembleConfig = WeightedEnsembleConfig()
 
 
 class DistributionalConfig(Section):
