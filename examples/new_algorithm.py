@@ -5,11 +5,11 @@
 The file registers under its own name, and a config reaches it by its dotted path,
 ``"algo_name": "examples.new_algorithm"``, from the folder in which you call ``offrl`` or from an
 installed package. This one clones actions with the absolute error, which outliers disturb less
-than the squared one.
+than the squared one. ``offrl.testing.check_algo("examples.new_algorithm")`` tests it.
 """
 
-from offrl import models, register_algo_factory_func
-from offrl.algos.base import PolicyAlgo
+from offrl import models, register_algo
+from offrl.algos.base import PolicyAlgo, masked_mean
 from offrl.config import AlgoConfig, OptimConfig
 
 
@@ -23,29 +23,24 @@ class RobustBCConfig(AlgoConfig):
     error_scale: float = 1.0
 
 
-@register_algo_factory_func("new_algorithm")
-def algo_config_to_class(algo_config):
-    return RobustBC, {}
-
-
+@register_algo(RobustBCConfig)
 class RobustBC(PolicyAlgo):
+    NEEDS = ("obs", "actions")  # what it reads of a batch
+
+    algo_config: RobustBCConfig
+
     def _create_networks(self):
         # Observations to an action: an encoder, an MLP and a tanh head.
         self.nets["policy"] = models.actor_from_config(self.algo_config, self.obs_spec, self.ac_dim)
 
-    def process_batch_for_training(self, batch):
-        return {
-            "obs": self.prepare_obs(batch["obs"]),  # {key: [B, T, ...]}
-            "actions": self.to_device(batch["actions"]),  # [B, T, A]
-        }
-
-    def train_on_batch(self, batch, epoch, validate=False):
-        pi, _ = self.nets["policy"](batch["obs"])
-        loss = self.algo_config.error_scale * (pi.mode() - batch["actions"]).abs().mean()
-        if not validate:
-            self.optimize("policy", loss)
-        return {"loss": loss.detach()}
+    def update(self, batch):
+        pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"])
+        errors = (pi.mode() - batch["actions"]).abs().mean(-1)  # [B, T]
+        loss = self.algo_config.error_scale * masked_mean(errors, batch["pad_mask"])
+        return {"loss": loss, "grad_norm": self.optimize("policy", loss)}
 
     def act(self, obs, goal=None, state=None, generators=None):
-        pi, state = self.nets["policy"](self.prepare_obs(obs), None, state)
+        pi, state = self.nets["policy"](
+            self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state
+        )
         return pi.at(-1).sample(generators), state

@@ -111,8 +111,13 @@ class Algo:
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """What the algorithm needs of a batch, on its device, observations normalised."""
-        ready: dict[str, Any] = {"goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal")}
+        """What the algorithm needs of a batch, on its device, observations normalised; a
+        ``pad_mask`` ``[B, T, 1]`` if there are steps that must not count, else ``None``."""
+        mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
+        ready: dict[str, Any] = {
+            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            "pad_mask": self.to_device(mask),
+        }
         for key in self.NEEDS:
             prepare = self.prepare_obs if key in ("obs", "next_obs") else self.to_device
             ready[key] = prepare(self.needed(batch, key))
@@ -307,6 +312,14 @@ def clip_gradients(
         return torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
     norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
     return torch.linalg.vector_norm(torch.stack(norms))
+
+
+def masked_mean(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Mean over ``[B, T]``; with a mask ``[B, T, 1]`` over the steps where it is one."""
+    if mask is None:
+        return values.mean()
+    mask = mask.squeeze(-1)
+    return (values * mask).sum() / mask.sum()
 
 
 def check_rewards(rewards: torch.Tensor, algo_name: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from pydantic import model_validator
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, register_algo
+from offrl.algos.base import PolicyAlgo, masked_mean, register_algo
 from offrl.config import AlgoConfig, Count, OptimConfig, Section
 from offrl.config.algo import (
     GaussianConfig,
@@ -134,13 +134,12 @@ class BC(PolicyAlgo):
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         seen, targets, *_ = self._steps()
-        mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
-        return {
-            "obs": self.prepare_obs(map_leaves(lambda x: x[:, seen], batch["obs"])),
-            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
-            "actions": self.to_device(batch["actions"][:, targets]),
-            "pad_mask": None if mask is None else self.to_device(mask[:, targets]),
+        window = {
+            **batch,
+            "obs": map_leaves(lambda x: x[:, seen], batch["obs"]),
+            **{key: batch[key][:, targets] for key in ("actions", "pad_mask") if key in batch},
         }
+        return super().process_batch_for_training(window)
 
     def _steps(self) -> tuple[slice, slice, slice, int]:
         """Which steps of a window are seen, which are targets, which outputs answer to those, and
@@ -250,11 +249,3 @@ class BC(PolicyAlgo):
         head = config.gmm if config.gmm.enabled else config.gaussian
         head = config.categorical if self.is_discrete else head
         return head.low_noise_eval and not self.nets.training
-
-
-def masked_mean(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Mean over ``[B, T]``; with a mask ``[B, T, 1]`` over the steps where it is one."""
-    if mask is None:
-        return values.mean()
-    mask = mask.squeeze(-1)
-    return (values * mask).sum() / mask.sum()

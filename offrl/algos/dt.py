@@ -11,8 +11,7 @@ import torch
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, check_rewards, register_algo
-from offrl.algos.bc import masked_mean
+from offrl.algos.base import PolicyAlgo, check_rewards, masked_mean, register_algo
 from offrl.config import (
     AlgoConfig,
     Count,
@@ -74,7 +73,7 @@ class DT(PolicyAlgo):
 
     algo_config: DTConfig
 
-    NEEDS = ("obs", "actions", "rewards", "returns", "timesteps")
+    NEEDS = ("obs", "actions", "returns", "timesteps")
     ACTIONS = ("real-valued", "discrete")
     COUNTS_REWARDS = True
 
@@ -124,14 +123,12 @@ class DT(PolicyAlgo):
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         now = slice(self.global_config.train.frame_stack - 1, None)
-        mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
-        return {
-            "obs": self.prepare_obs(map_leaves(lambda x: x[:, now], batch["obs"])),
-            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
-            "actions": self.to_device(batch["actions"][:, now]),
-            "returns": self.to_device(self.needed(batch, "returns")[:, now])[..., None],
-            "timesteps": self.needed(batch, "timesteps")[:, now].to(self.device),
-            "pad_mask": None if mask is None else self.to_device(mask[:, now]),
+        keys = {"obs", "pad_mask", *self.NEEDS} & batch.keys()
+        window = {key: map_leaves(lambda x: x[:, now], batch[key]) for key in keys}
+        ready = super().process_batch_for_training({**batch, **window})
+        return ready | {
+            "returns": ready["returns"][..., None],
+            "timesteps": window["timesteps"].to(self.device),
         }
 
     def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:

@@ -1,0 +1,210 @@
+"""Algorithms as users write them: registered in either way, old rules and new, with mistakes."""
+
+import sys
+
+import pytest
+import torch
+from conftest import ROOT, write_demos
+
+from offrl import Trainer, config_factory, models, register_algo, register_algo_factory_func
+from offrl.algos.base import PolicyAlgo, masked_mean
+from offrl.config import AlgoConfig, OptimConfig, Section
+from offrl.registry import ALGO_CONFIGS, ALGOS
+from offrl.testing import CHECKS, check_algo
+
+
+class MixtureConfig(Section):
+    enabled: bool = False
+
+
+class OwnConfig(AlgoConfig):
+    ALGO_NAME = "own"
+
+    optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}
+    actor_layer_dims: list[int] = [16]
+    gmm: MixtureConfig = MixtureConfig()
+
+
+class Own(PolicyAlgo):
+    def _create_networks(self):
+        self.nets["policy"] = models.mlp_actor(self.obs_spec, self.ac_dim, [16], self.head)
+
+    head = "deterministic"
+
+    def update(self, batch):
+        pi, _ = self.nets["policy"](batch["obs"])
+        loss = masked_mean((pi.mode() - batch["actions"]).square().mean(-1), batch["pad_mask"])
+        return {"loss": loss, "grad_norm": self.optimize("policy", loss)}
+
+    def act(self, obs, goal=None, state=None, generators=None):
+        return self.nets["policy"](self.prepare_obs(obs))[0].mode()[:, -1], state
+
+
+class OwnMixture(Own):
+    """As algorithms were written before there was ``update``."""
+
+    head = "gmm"
+
+    def process_batch_for_training(self, batch):
+        return {
+            "obs": self.prepare_obs(batch["obs"]),
+            "actions": self.to_device(batch["actions"]),
+            "mask": self.to_device(batch.get("pad_mask")),
+        }
+
+    def train_on_batch(self, batch, epoch, validate=False):
+        with torch.set_grad_enabled(not validate):
+            nll = -self.nets["policy"](batch["obs"])[0].log_prob(batch["actions"])
+            loss = masked_mean(nll, batch["mask"])
+        if not validate:
+            self.optimize("policy", loss)
+        return {"loss": loss.detach()}
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    """As they were, afterwards."""
+    before = dict(ALGOS._entries), dict(ALGO_CONFIGS._entries)
+    ALGO_CONFIGS.register("own")(OwnConfig)
+    yield
+    ALGOS._entries, ALGO_CONFIGS._entries = before
+
+
+def by_function():
+    @register_algo_factory_func("own")
+    def algo_config_to_class(algo_config):
+        return (OwnMixture if algo_config.gmm.enabled else Own), {}
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_function_chooses_the_class_by_the_config(small_config, enabled):
+    by_function()
+    optim = {"policy": {"learning_rate": {"initial": 1e-2}}}
+    algo = {"gmm": {"enabled": enabled}, "optim_params": optim}
+    config = small_config({"algo": algo}, "own")
+    assert config.algo.gmm.enabled == enabled
+    trainer = Trainer(config)
+    assert type(trainer.algo) is (OwnMixture if enabled else Own)
+    losses = [r["logs"]["Loss"] for r in trainer() if r["type"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_both_do_what_every_algorithm_must(enabled):
+    by_function()
+    check_algo("own", {"algo": {"gmm": {"enabled": enabled}}})
+
+
+def test_a_decorator_registers_class_and_config(small_config):
+    register_algo(OwnConfig)(Own)
+    assert type(Trainer(small_config({}, "own")).algo) is Own
+
+
+def test_the_example_does_what_every_algorithm_must(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    check_algo("examples.new_algorithm", {"algo": {"actor_layer_dims": [16, 16]}})
+    assert "examples.new_algorithm" in sys.modules
+
+
+def test_what_an_algorithm_reads_decides_what_is_loaded(small_config):
+    class Reader(Own):
+        NEEDS = ("obs", "next_obs", "actions", "returns")
+
+        @classmethod
+        def window(cls, algo_config):
+            return {"seq_length": 3}
+
+    register_algo(OwnConfig)(Reader)
+    train = config_factory("own").train
+    assert train.hdf5_load_next_obs and train.seq_length == 3
+    assert train.dataset_keys == ["actions", "rewards", "dones", "returns"]
+    said = {"hdf5_load_next_obs": False, "seq_length": 2, "dataset_keys": ["actions"]}
+    assert config_factory("own", {"train": said}).train.to_dict().items() >= said.items()
+    batch = Trainer(small_config({}, "own")).algo.process_batch_for_training
+    with pytest.raises(ValueError, match="train.dataset_keys: lacks 'returns'; add it: own learns"):
+        batch(
+            {"obs": {k: torch.zeros(1, 3, n) for k, n in (("position", 3), ("speed", 2))}}
+            | {"next_obs": {k: torch.zeros(1, 3, n) for k, n in (("position", 3), ("speed", 2))}}
+            | {"actions": torch.zeros(1, 3, 2)}
+        )
+
+
+def broken(info):
+    """An algorithm whose third update returns what ``info`` makes of the loss."""
+
+    class Broken(Own):
+        num = 0
+
+        def update(self, batch):
+            numbers = super().update(batch)
+            self.num += 1
+            return info(numbers["loss"]) if self.num == 3 else numbers
+
+    return Broken
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        (lambda loss: {"l2": loss}, "own, step 3 .epoch 1.: update returned no 'loss', but l2"),
+        (lambda loss: None, "own, step 3 .epoch 1.: update returned no 'loss', but nothing"),
+        (
+            lambda loss: {"loss": loss, "kl": torch.zeros((), device="meta")},
+            "own, step 3 .epoch 1.: update returned 'kl' on meta, but the loss is on cpu",
+        ),
+        (
+            lambda loss: {"loss": loss, "kl": torch.zeros(4)},
+            r"own, step 3 .epoch 1.: update returned 'kl' of shape \[4\]; one number is needed",
+        ),
+        (
+            lambda loss: {"loss": loss * float("nan")},
+            "own: the loss became NaN or infinite at step 3 .epoch 1.",
+        ),
+    ],
+)
+def test_what_an_update_returns_is_checked(small_config, info, words):
+    register_algo(OwnConfig)(broken(info))
+    with pytest.raises(ValueError, match=words):
+        list(Trainer(small_config({}, "own"))())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("climbs", "from .* to"),
+        ("trains_while_validating", "changed weights"),
+        ("sees_padding", "steps outside the demonstration count"),
+        ("forgets", "trains differently"),
+    ],
+)
+def test_the_checks_find_what_is_wrong(mistake, words):
+    class Wrong(Own):
+        def update(self, batch):
+            if mistake == "sees_padding":
+                batch = batch | {"pad_mask": None}
+            if mistake == "trains_while_validating":
+                self.validates = False
+                with torch.enable_grad():
+                    return super().update(batch)
+            return super().update(batch)
+
+        def optimize(self, name, loss):
+            return super().optimize(name, -loss if mistake == "climbs" else loss)
+
+        def serialize(self):
+            state = super().serialize()
+            return state | {"optimizers": {}} if mistake == "forgets" else state
+
+    register_algo(OwnConfig)(Wrong)
+    with pytest.raises(AssertionError, match=words):
+        check_algo("own")
+
+
+def test_every_check_has_a_name():
+    assert len(CHECKS) == 11
+
+
+def test_a_demonstration_of_one_step_is_no_obstacle(tmp_path, small_config):
+    path = write_demos(tmp_path / "short.hdf5", lengths=(1, 4, 6))
+    register_algo(OwnConfig)(Own)
+    list(Trainer(small_config({"train": {"data": str(path)}}, "own"))())
