@@ -207,7 +207,7 @@ class Case:
         theirs = their_config_factory(name)
         with theirs.unlocked():
             theirs.train.hdf5_normalize_obs = False
-            _lay_over(theirs, overrides)
+            lay_over(theirs, overrides)
         obs_utils.initialize_obs_utils_with_config(theirs)
         self.config = config_factory(name, json.loads(theirs.dump()))
         groups = self.config.observation.modalities.to_dict().values()
@@ -316,10 +316,10 @@ class Case:
         return None if processed is None else {k: x.float() for k, x in processed.items()}
 
 
-def _lay_over(config: Any, overrides: dict[str, Any]) -> None:
+def lay_over(config: Any, overrides: dict[str, Any]) -> None:
     for key, value in overrides.items():
         if isinstance(value, dict) and key in config and not key.endswith("kwargs"):
-            _lay_over(config[key], value)
+            lay_over(config[key], value)
         elif isinstance(value, dict):
             config[key].update(value)
         else:

@@ -69,8 +69,9 @@ class Recording:
         for index, (folder, values) in sorted(found.items()):
             about = self.expected.get(folder[:-1], self.expected.get(told, []))
             about = next((noise for noise in about if noise["index"] == index), {})
-            if not re.search(r"ignore|unused|not used", about.get("meaning", "")):
-                draws.append(Draw.recorded(values, about.get("source", "")))
+            source, meaning = about.get("source", ""), about.get("meaning", "")
+            if not re.search(r"ignore|unused|not used", meaning):
+                draws.append(Draw.recorded(values, source, meaning))
         return draws
 
     # -- inputs -----------------------------------------------------------------------------------

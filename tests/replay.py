@@ -22,11 +22,15 @@ KINDS = {
 
 @dataclass
 class Draw:
+    """is_noise: whether it is still to be multiplied with a standard deviation, as what
+    ``torch.normal(mean, std)`` returns is not; ``None`` where nothing tells."""
+
     kind: str
     values: torch.Tensor
+    is_noise: bool | None = None
 
     @classmethod
-    def recorded(cls, values, source=""):
+    def recorded(cls, values, source="", meaning=""):
         """By its source (``"torch.rand"``, ``"Tensor.normal_"``), or else by its values."""
         values = torch.as_tensor(values)
         name = source.rpartition(".")[2]
@@ -38,7 +42,8 @@ class Draw:
             kind = "uniform" if 0 <= values.min() and values.max() < 1 else kind
         if kind == "uniform" and values.min() < 0:  # in (-1, 1)
             values = (values + 1) / 2
-        return cls(kind, values)
+        is_noise = name != "normal" or "standard" in meaning if name else None
+        return cls(kind, values, is_noise)
 
 
 class Replay:
@@ -47,7 +52,7 @@ class Replay:
     def __init__(self, draws):
         self.queues = {kind: deque() for kind in KINDS}
         for draw in draws:
-            self.queues[draw.kind].append(draw.values)
+            self.queues[draw.kind].append(draw)
         self._pi = None  # the distribution being sampled
         self._index = None  # of the components drawn last
 
@@ -74,24 +79,27 @@ class Replay:
     def _next(self, kind, *shapes):
         """The next recorded numbers of one of these shapes, rows arranged as in that."""
         while self.queues[kind]:
-            values = self.queues[kind].popleft()
+            self._draw = draw = self.queues[kind].popleft()
             for shape in map(torch.Size, shapes):
                 # robomimic's keypoint noise, that nobody uses, may have the size of a latent.
-                fits = kind != "normal" or values.shape[-1:] == shape[-1:]
-                if fits and values.numel() == shape.numel():
-                    return values.reshape(shape)
+                fits = kind != "normal" or draw.values.shape[-1:] == shape[-1:]
+                if fits and draw.values.numel() == shape.numel():
+                    return draw.values.reshape(shape)
         raise AssertionError(f"offrl draws {kind} numbers of shape {shapes}, not recorded")
 
     def _normal(self, shape):
-        """Noise, of one component of a mixture where it was drawn for all; noise also where the
-        samples themselves were recorded, as of ``torch.normal(mean, std)``."""
+        """Noise: of one component of a mixture where it was drawn for all, and of the samples where
+        those were recorded."""
         if self._pi is None:
             return self._next("normal", shape)
         mean, std = self._pi.mean, self._pi.std
         values = self._next("normal", shape, mean.shape)
         if values.shape != mean.shape:  # of the chosen components alone
             mean, std = (_component(x, self._index) for x in (mean, std))
-        values = min(values, (values - mean) / std, key=_distance_from_standard_normal)
+        is_noise, noise = self._draw.is_noise, (values - mean) / std
+        if is_noise is None:
+            is_noise = _distance_from_normal(values) < _distance_from_normal(noise)
+        values = values if is_noise else noise
         return values if values.shape == shape else _component(values, self._index)
 
     def _draw_index(self, original):
@@ -130,5 +138,5 @@ def _size(shape):
     return shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
 
 
-def _distance_from_standard_normal(values):
+def _distance_from_normal(values):
     return abs(float(values.square().mean().log()))
