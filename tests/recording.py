@@ -76,25 +76,25 @@ class Recording:
 
     # -- inputs -----------------------------------------------------------------------------------
 
-    def obs(self, prefix=""):
-        """As networks see them, ``[N, T, ...]``; recorded without time where there is none."""
-        keys = self.algo.obs_spec.groups["obs"]
-        obs = self._normalized(prefix, "obs")
-        return {
-            k: obs[k] if obs[k].ndim == len(spec.shape) + 2 else obs[k][:, None]
-            for k, spec in keys.items()
-        }
+    @property
+    def obs(self):
+        return self._with_time(self._normalized("obs"))
 
     @property
     def goal(self):
-        return self._normalized("", "goal") or None
+        return self._normalized("goal") or None
 
-    def _normalized(self, prefix, group):
+    def _normalized(self, group):
         """With the normalised in place of what was; images are processed here."""
         keys = self.algo.obs_spec.groups.get(group, {})
-        normalized = self.nested(f"{prefix}{group}_normalized/")
+        normalized = self.nested(f"{group}_normalized/")
         vectors = {k: x for k, x in normalized.items() if len(keys[k].shape) == 1}
-        return self.nested(f"{prefix}{group}/") | vectors
+        return self.nested(f"{group}/") | vectors
+
+    def _with_time(self, obs):
+        """``[N, T, ...]``; recorded without time where there is none."""
+        keys = self.algo.obs_spec.groups["obs"].items()
+        return {k: obs[k] if obs[k].ndim > len(s.shape) + 1 else obs[k][:, None] for k, s in keys}
 
     @property
     def acts_with_low_noise(self):
@@ -148,7 +148,7 @@ class Recording:
 
     def _values(self):
         """Critics, their targets, values of states, targets of actors."""
-        nets, obs, goal = self.algo.nets, self.obs(), self.goal
+        nets, obs, goal = self.algo.nets, self.obs, self.goal
         known = {}
         for prefix, net in (("q", "critic"), ("q_target", "critic_target")):
             for i in range(nets[net].num_critics if net in nets else 0):
@@ -174,7 +174,7 @@ class Recording:
         return sampler | self._proposals(f"{split}/")
 
     def _policy(self, net, split, prefix):
-        obs, goal = self.algo.prepare_obs(self.obs()), self.algo.prepare_obs(self.goal, "goal")
+        obs, goal = self.algo.prepare_obs(self.obs), self.algo.prepare_obs(self.goal, "goal")
         if isinstance(net, VAE):
             return self._vae(net, obs, goal, prefix)
         pi, state = net(obs, goal)
@@ -182,13 +182,12 @@ class Recording:
         if split.endswith("eval") and self.acts_with_low_noise and hasattr(pi, "std"):
             # robomimic's Gaussian has a small deviation then, too, though it acts by its mean.
             pi = replace(pi, std=torch.full_like(pi.std, EVAL_STD))
-        known = {
-            "mean": lambda: pi.mean,
-            "scale": lambda: pi.std,
-            "logits": lambda: pi.logits,
-            "log_prob": lambda: pi.log_prob(self._given()),
-            "action": lambda: self._sample(acting, prefix),
-        }
+        known = {"action": lambda: self._sample(acting, prefix)}
+        if hasattr(pi, "std"):
+            known |= {"mean": lambda: pi.mean, "scale": lambda: pi.std}
+            known["log_prob"] = lambda: pi.log_prob(self._given())
+        if hasattr(pi, "logits"):
+            known["logits"] = lambda: pi.logits
         for name in "hc" if isinstance(state, dict) else "":
             known[f"final_state_{name}"] = lambda name=name: state[name].transpose(0, 1)
         return known
@@ -236,7 +235,7 @@ class Recording:
 
     def _proposals(self, prefix):
         """BCQ: perturbed actions, proposals, and the choice between them."""
-        algo, nets, obs, goal = self.algo, self.algo.nets, self.obs(), self.goal
+        algo, nets, obs, goal = self.algo, self.algo.nets, self.obs, self.goal
         known = {
             name: lambda net=net: nets[net](obs, self._given(), goal)
             for name, net in (
@@ -277,8 +276,9 @@ class Recording:
         ``outputs``. Of a mixture without its random numbers: the distributions themselves."""
         names = self.outputs_under("rollout/")
         if "dist/mean" not in names or self.draws("rollout/", 0):
-            raw = self.nested("rollout/raw_obs/") or self.nested("rollout/obs/")
-            found = self._episode(raw, self._goal_at, "rollout/")
+            groups = "raw_obs", "obs", "obs_normalized"
+            obs = next(filter(None, (self.nested(f"rollout/{group}/") for group in groups)))
+            found = self._episode(obs, self._goal_at, "rollout/")
         else:
             found = {}
         if "dist/mean" in names:
@@ -318,7 +318,8 @@ class Recording:
 
     def _distributions(self):
         """What each step's action was drawn from, ``[T, frames, ...]``."""
-        obs, state, found = self.obs("rollout/"), None, []
+        obs = self.nested("rollout/obs/") or self.nested("rollout/obs_normalized/")
+        obs, state, found = self._with_time(obs), None, []
         for t in range(len(self.arrays["rollout/action"])):
             frame = {k: x[t : t + 1] for k, x in obs.items()}
             goal = {k: x[None] for k, x in self._goal_at(t).items()} or None
