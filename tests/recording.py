@@ -13,7 +13,7 @@ import torch
 from replay import Draw, Replay
 
 from offrl import policy_from_checkpoint
-from offrl.models.heads import EVAL_STD, Deterministic
+from offrl.models.heads import EVAL_STD
 from offrl.models.vae import VAE
 from offrl.normalize import Normalizer
 from offrl.tree import map_leaves
@@ -138,10 +138,10 @@ class Recording:
         self.algo.set_eval()
         with torch.no_grad(), self.unnormalized(), self._closed_loop():
             known = self._values() | self._actions(split)
-            known["network_action"] = known["action"]
             found = {name: known[name]() for name in names & known.keys()}
-        if "network_action" in names:
-            found["action"] = self.algo.raw_action(found["network_action"].flatten(0, -2))
+        if "network_action" in names and "action" in found:
+            found["network_action"] = found["action"]
+            found["action"] = self.algo.raw_action(found["action"].flatten(0, -2))
         for name in names & {"rollout_policy_action", "action_from_unnormalised_obs"}:
             found[name] = self._policy_actions()
         return found
@@ -182,7 +182,7 @@ class Recording:
         if split.endswith("eval") and self.acts_with_low_noise and hasattr(pi, "std"):
             # robomimic's Gaussian has a small deviation then, too, though it acts by its mean.
             pi = replace(pi, std=torch.full_like(pi.std, EVAL_STD))
-        known = {"action": lambda: self._sample(acting, prefix)}
+        known = {"action": lambda: self._action(acting, prefix)}
         if hasattr(pi, "std"):
             known |= {"mean": lambda: pi.mean, "scale": lambda: pi.std}
             known["log_prob"] = lambda: pi.log_prob(self._given())
@@ -192,14 +192,15 @@ class Recording:
             known[f"final_state_{name}"] = lambda name=name: state[name].transpose(0, 1)
         return known
 
-    def _sample(self, pi, prefix):
-        if isinstance(pi, Deterministic):
-            return pi.mode()
+    def _action(self, pi, prefix):
+        """The algorithm's own; of a distribution over sequences, or within BCQ, a sample."""
         draws = self.draws(prefix)
-        if not draws:
+        is_random = hasattr(pi, "logits") or not self.acts_with_low_noise
+        if is_random and hasattr(pi, "std") and not draws:
             return pi
+        is_policys = "sampler" not in prefix and self.arrays[f"{prefix}action"].ndim == 2
         with Replay(draws):
-            return pi.sample()
+            return self.algo.act(self.obs, self.goal)[0] if is_policys else pi.sample()
 
     def _vae(self, net, obs, goal, prefix):
         """The posterior of the recorded actions; the decoder for the recorded latents, or for those
@@ -263,7 +264,7 @@ class Recording:
     def _policy_actions(self):
         """Of ``RolloutPolicy`` for raw observations: for each row, the last of its frames."""
         keys, actions = self.algo.obs_spec.groups["obs"], []
-        for i in range(len(self._given())):
+        for i in range(len(next(iter(self.nested("obs/").values())))):
             frames, goal = (
                 {k: x[i] for k, x in self.nested(f"{group}/").items()} for group in ("obs", "goal")
             )

@@ -1,7 +1,7 @@
 """robomimic's recordings: outputs, training steps and episodes from its checkpoints.
 
-The cases are the folders of ``tests/golden/cases`` and of ``$OFFRL_GOLDEN/cases``; nothing here
-knows their names.
+The cases are the folders of ``tests/golden/cases`` and of ``$OFFRL_GOLDEN/cases``, of the
+algorithms that offrl has; nothing here knows their names.
 """
 
 import json
