@@ -260,8 +260,7 @@ class Case:
             posterior = net.encode(self.actions, self.obs, self.goal)
             self.keep(f"{prefix}encoder_", posterior)
             if "z" not in self.arrays:
-                latent = torch.randn_like(next(iter(posterior.values())))
-                self.keep("", {"z": latent})
+                self.keep("", {"z": torch.randn_like(next(iter(posterior.values())))})
             z = torch.from_numpy(self.arrays["z"])
             self.keep(prefix, {"action": net.decode(self.obs, self.goal, z=z)["action"]})
             if "sampler" not in prefix:
