@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from offrl.kernels.linear import Linear
 from offrl.registry import HEADS
 
-EVAL_STD = 1e-4  # the standard deviation that robomimic acts with at evaluation
+EVAL_STD = 1e-4  # the standard deviation of the mixtures that robomimic acts from at evaluation
 Generators = Sequence[torch.Generator | None]
 Self = TypeVar("Self", bound="ActionDistribution")
 
@@ -127,8 +127,9 @@ class Gaussian(ActionDistribution):
     def mode(self) -> Tensor:
         return self.mean
 
-    def low_noise(self) -> Gaussian:
-        return replace(self, std=torch.full_like(self.std, EVAL_STD))
+    def low_noise(self) -> Deterministic:  # type: ignore[override]
+        """The mean."""
+        return Deterministic(self.mode())
 
 
 @dataclass

@@ -77,12 +77,18 @@ def test_a_rows_noise_is_its_own_generators():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_low_noise_is_close_to_a_mode():
+def test_low_noise_of_a_mixture_is_close_to_the_mean_of_a_component():
     pi = mixture()
     sample = pi.low_noise().sample()
     distance = (sample[..., None, :] - pi.mean).abs().amax(-1).amin(-1)
     assert distance.max() < 6 * EVAL_STD
-    assert torch.equal(Deterministic(pi.mode()).low_noise().sample(), pi.mode())
+
+
+def test_without_noise_a_gaussian_is_its_mean():
+    mean, std = torch.randn(3, 2, 5), torch.rand(3, 2, 5)
+    for pi in (Gaussian(mean, std), TanhGaussian(mean, std), Deterministic(mean)):
+        assert torch.equal(pi.low_noise().sample(), pi.mode())
+    assert torch.equal(TanhGaussian(mean, std).low_noise().sample(), mean.tanh())
 
 
 @pytest.mark.parametrize(("activation", "start"), [("softplus", 0.3), ("exp", 1.0)])
