@@ -102,10 +102,11 @@ class WindowDataset(Dataset):
     def get_batch(self, indices: Tensor) -> dict[str, Any]:
         """Windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
         windows, columns = self._windows, self.store.columns
+        mask: Any = None  # single steps are whole
         if windows.num_steps > 1 or self.get_pad_mask:
             rows, mask = windows.rows(indices)
-        else:  # single steps are whole
-            rows, mask = windows.current(indices), None
+        else:
+            rows = windows.current(indices)
 
         batch: dict[str, Any] = {key: columns[key].take(rows) for key in self.dataset_keys}
         batch["obs"] = {key: columns[f"obs/{key}"].take(rows) for key in self.obs_keys}

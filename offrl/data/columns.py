@@ -102,6 +102,3 @@ class FileRows:
     def _locate(self, row: int) -> tuple[str, str, int]:
         k = int(np.searchsorted(self._first_rows, row, side="right")) - 1
         return *self._demos[k], self._first_rows[k]
-
-
-Column = ArrayColumn | ConstantColumn | FileColumn

@@ -248,8 +248,8 @@ class SequenceDataset(WindowDataset):
         if key in self.store.columns:
             rows = self.store.values(key)
         else:
-            parts = (self.store.values(name).cpu().numpy().reshape(-1) for name in needed)
-            computed = COMPUTED[key](*parts, self.lengths, self._discount)
+            rewards, dones = (self.store.values(k).cpu().numpy().reshape(-1) for k in needed)
+            computed = COMPUTED[key](rewards, dones, self.lengths, self._discount)
             rows = torch.from_numpy(computed).to(self.device)
         return rows[self.first_rows] if first else rows
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.data.columns import ArrayColumn, Column
+from offrl.data.columns import ArrayColumn
 from offrl.data.computed import COMPUTED
 from offrl.data.windows import ranges
 
@@ -57,8 +57,8 @@ class StepStore:
         return self.columns[key].take(rows.to(self.device))
 
     def add(self, episode: Mapping[str, np.ndarray]) -> None:
-        """Append an episode ``{key: [T, ...]}``, of the same keys each time; what windows there
-        were may show other steps now."""
+        """Append an episode ``{key: [T, ...]}``, of the same keys each time. Windows that were made
+        before may show other steps from now on."""
         arrays = {key: _as_stored(key, values) for key, values in episode.items()}
         length = max(map(len, arrays.values()), default=0)
         if not 0 < length <= self.capacity:
@@ -79,11 +79,11 @@ class StepStore:
         self.lengths = np.append(self.lengths, length)
 
     def _make_room(self, length: int) -> int:
-        """The first of ``length`` rows that are free."""
+        """Drop what is in the way of ``length`` more rows, and return the first of them."""
         start = self._next_row if self._next_row + length <= self.capacity else 0
         self._next_row = stop = start + length
         overlaps = (self.first_rows < stop) & (self.first_rows + self.lengths > start)
-        # Those that are older than one in the way go with it: what stays is the most recent.
+        # What is older than one in the way goes with it, so that the most recent ones stay.
         num_dropped = int(np.flatnonzero(overlaps).max(initial=-1)) + 1
         self.first_rows = self.first_rows[num_dropped:]
         self.lengths = self.lengths[num_dropped:]
@@ -102,7 +102,7 @@ def _as_stored(key: str, values: np.ndarray) -> Tensor:
     return array[:, None] if is_obs and array.ndim == 1 else array  # a number is a vector of one
 
 
-def _check_alike(arrays: Mapping[str, Tensor], columns: Mapping[str, Column], length: int) -> None:
+def _check_alike(arrays: Mapping[str, Tensor], columns: Mapping[str, Any], length: int) -> None:
     given = {key: f"{array.dtype} {[*array.shape]}" for key, array in arrays.items()}
     held = {
         key: f"{column.array.dtype} {[length, *column.shape]}"
