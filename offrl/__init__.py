@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "algo_factory": "offrl.algos",
+    "register_algo": "offrl.algos",
     "register_algo_factory_func": "offrl.algos",
     "config_factory": "offrl.config",
     "policy_from_checkpoint": "offrl.checkpoint",

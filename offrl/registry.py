@@ -53,6 +53,10 @@ class Registry:
             raise ValueError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}.")
         return self._entries[key]
 
+    def get(self, name: str) -> Any | None:
+        """An entry whose module has been imported, or ``None``."""
+        return self._entries.get(name, self._entries.get(name.rpartition(".")[2]))
+
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """Call an entry. Options that only other entries take, left in a config from a template,
         are left out; ``ValueError`` for those that nothing here takes."""

@@ -6,9 +6,8 @@ from offrl.algos.base import (
     PlannerAlgo,
     PolicyAlgo,
     ValueAlgo,
-    algo_factory,
-    register_algo_factory_func,
 )
+from offrl.algos.factory import algo_factory, register_algo, register_algo_factory_func
 
 __all__ = [
     "Algo",
@@ -17,5 +16,6 @@ __all__ = [
     "PolicyAlgo",
     "ValueAlgo",
     "algo_factory",
+    "register_algo",
     "register_algo_factory_func",
 ]

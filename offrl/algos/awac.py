@@ -3,75 +3,63 @@ exponential of their advantage over its own."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import ActorConfig, ActorCriticConfig, CriticConfig, learning_rate
+from offrl.config import OptimConfig
+from offrl.config.algo import (
+    ActorConfig,
+    CriticConfig,
+    TDConfig,
+    learning_rates,
+)
 
 LARGEST_WEIGHT = 100.0
 
 
-class AWACCriticConfig(CriticConfig):
-    layer_dims: list[Count] = [256, 256]
+class AWACConfig(TDConfig):
+    ALGO_NAME = "awac"
+    DEFAULTS = {"train": {"batch_size": 1024}}
 
-
-class AWACActorConfig(ActorConfig):
-    layer_dims: list[Count] = [256, 256, 256, 256]
-
-
-class AWACConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "awac"
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True, "batch_size": 1024}}
-
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(3e-4) for name in ("critic", "actor")
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
     lam: float = Field(1.0, gt=0)  # lambda, the temperature: weights are exp(advantage / lambda)
-    critic: AWACCriticConfig = AWACCriticConfig()
-    actor: AWACActorConfig = AWACActorConfig()
+    critic: CriticConfig = CriticConfig(layer_dims=[256, 256])
+    actor: ActorConfig = ActorConfig(layer_dims=[256, 256, 256, 256])
 
 
-@register_algo_factory_func("awac")
-def algo_config_to_class(algo_config: AWACConfig) -> tuple[type[AWAC], dict[str, Any]]:
-    return AWAC, {}
-
-
+@register_algo(AWACConfig)
 class AWAC(ActorCritic):
+    algo_config: AWACConfig
+
     NEXT_ACTOR = "actor"  # whose actions targets are of
 
     def _create_networks(self) -> None:
         self.add_critics()
         self.add_stochastic_actor()
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
         nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         with torch.no_grad():
             next_actions = nets[self.NEXT_ACTOR](batch["next_obs"], goal)[0].sample()
             target = self.backup(batch, next_actions)
-        with torch.set_grad_enabled(not validate):
-            features = nets["critic"].encode(obs, goal)
-            q_losses, q = self.critic_losses(batch | {"obs": features}, target)
-            pi, _ = nets["actor"](obs, goal)
-            advantage = q.detach().amin(0) - self._own_value(features, pi)
-            weight = self._weight(advantage)
-            actor_loss = -(weight * pi.log_prob(actions)).mean()
+        features = nets["critic"].encode(obs, goal)
+        q_losses, q = self.critic_losses(batch | {"obs": features}, target)
+        pi, _ = nets["actor"](obs, goal)
+        advantage = q.detach().amin(0) - self._own_value(features, pi)
+        weight = self._weight(advantage)
+        actor_loss = -(weight * pi.log_prob(actions)).mean()
 
-        info = self.critic_info(batch, q_losses)
-        if not validate:
-            info |= self.optimize_critics(q_losses)
-            self.update_targets()
-            limit = self.algo_config.actor.max_gradient_norm
-            info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)
+        info = self.optimize_critics(batch, q_losses)
+        self.update_targets()
+        limit = self.algo_config.actor.max_gradient_norm
         return info | {
             "loss": info["loss"] + actor_loss.detach(),
-            "Actor/Loss": actor_loss.detach(),
+            "Actor/Loss": actor_loss,
+            "Actor/Grad_Norms": self.optimize("actor", actor_loss, limit),
             "Actor/Advantage": advantage.mean(),
             "Actor/Weight": weight.mean(),
         }

@@ -1,4 +1,4 @@
-"""What every algorithm is made of, and how one is made from a config."""
+"""What every algorithm is made of."""
 
 from __future__ import annotations
 
@@ -7,51 +7,32 @@ from typing import Any, ClassVar
 
 import torch
 
-from offrl.config import Config, OptimConfig, config_factory
+from offrl.algos.factory import register_algo, register_algo_factory_func  # noqa: F401
+from offrl.algos.shared.optim import make_optimizer, make_schedule
+from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
-from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
 from offrl.tree import map_leaves
-
-
-def register_algo_factory_func(name: str) -> Callable:
-    """Decorator on a function ``algo_config -> (Algo subclass, keyword arguments)``."""
-    return ALGOS.register(name)
-
-
-def algo_factory(
-    algo_name: str,
-    config: Config,
-    obs_key_shapes: Mapping[str, Sequence[int]],
-    ac_dim: int,
-    device: torch.device | str,
-) -> Algo:
-    """Build an algorithm for observations of the given shapes and ``ac_dim`` action dimensions."""
-    if config.algo_name != algo_name:
-        raise ValueError(
-            f"algo_name: the config is for {config.algo_name!r}, but {algo_name!r} was asked for"
-        )
-    # Assignments since the config was made were checked one by one, not against each other.
-    config = config_factory(algo_name, config.to_dict())
-    algo_class, kwargs = ALGOS[algo_name](config.algo)
-    spec = ObsSpec.from_config(config.observation, obs_key_shapes)
-    return algo_class(config=config, obs_spec=spec, ac_dim=ac_dim, device=device, **kwargs)
 
 
 class Algo:
     """Networks, their optimizers and one update rule, and the statistics of the data.
 
-    A subclass fills ``self.nets`` in ``_create_networks`` and defines
-    ``process_batch_for_training`` and ``train_on_batch``. A network that
-    ``algo.optim_params`` names gets an optimizer of that name.
+    A subclass says what it reads (``NEEDS``, ``window``), fills ``self.nets`` in
+    ``_create_networks`` and writes its rule in ``update``. A network that ``algo.optim_params``
+    names gets an optimizer of that name.
     """
 
+    NEEDS: ClassVar[tuple[str, ...]] = ("obs", "actions")  # the parts of a batch that it reads
     GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  # of observations that the algorithm uses
     ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  # or "discrete", or both
+    COUNTS_REWARDS: ClassVar[bool] = False  # whether ``receive`` is to be called while acting
+
+    algo_config: AlgoConfig
 
     def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
-        from offrl.algos.shared.optim import make_optimizer, make_schedule
-
+        self.epoch: int | None = None  # set by train_on_batch
+        self.validates = False
         self.global_config = config
         self.algo_config = config.algo
         self.obs_spec = obs_spec
@@ -85,6 +66,21 @@ class Algo:
             for name, optim in self.optim_params.items()
         }
 
+    @classmethod
+    def window(cls, algo_config: Any) -> dict[str, int]:
+        """The ``seq_length`` and ``frame_stack`` that it wants, where they are not 1."""
+        return {}
+
+    @classmethod
+    def train_defaults(cls, algo_config: AlgoConfig) -> dict[str, Any]:
+        """What of ``train`` follows from ``NEEDS`` and ``window``, unless the config says it."""
+        keys = dict.fromkeys((*TrainConfig().dataset_keys, *cls.NEEDS))
+        return {
+            "hdf5_load_next_obs": "next_obs" in keys,
+            "dataset_keys": [key for key in keys if key not in ("obs", "next_obs")],
+            **cls.window(algo_config),
+        }
+
     @property
     def is_discrete(self) -> bool:
         """Whether an action is one of ``ac_dim``, a one-hot vector."""
@@ -116,13 +112,26 @@ class Algo:
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """What the algorithm needs of a batch, on its device, observations normalised."""
-        raise NotImplementedError(type(self).__name__)
+        ready: dict[str, Any] = {"goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal")}
+        for key in self.NEEDS:
+            prepare = self.prepare_obs if key in ("obs", "next_obs") else self.to_device
+            ready[key] = prepare(self.needed(batch, key))
+        return ready
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
     ) -> dict[str, torch.Tensor]:
         """One update (none if ``validate``). Returns detached 0-dim tensors, ``"loss"`` among
         them: nothing in here waits for the device."""
+        self.epoch, self.validates = epoch, validate
+        with torch.set_grad_enabled(not validate):
+            info = self.update(batch) or {}
+        return {name: value.detach() for name, value in info.items() if value is not None}
+
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+        """The rule: losses, an optimizer step for each (``optimize``), and numbers for the log,
+        ``"loss"`` among them; ``None`` stands for one that was not measured. While validating,
+        ``optimize`` does nothing and no gradients are kept."""
         raise NotImplementedError(type(self).__name__)
 
     def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
@@ -146,9 +155,6 @@ class Algo:
     def set_eval(self) -> None:
         self.nets.eval()
 
-    def reset(self) -> None:
-        """Forget what a policy remembers of an episode."""
-
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
         """``batch[key]``; ``ValueError`` if the config does not ask the data for it."""
         if key not in batch:
@@ -171,6 +177,15 @@ class Algo:
         raw = {key: obs[key].to(self.device) for key in self.obs_spec.keys(group)}
         return self.obs_normalizer.normalize(self.obs_spec.process(raw, group))
 
+    def _with_time(self, obs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        stacked = self.global_config.train.frame_stack > 1
+        return obs if stacked else map_leaves(lambda x: x[:, None], obs)
+
+    def trains(self, name: str) -> bool:
+        """Whether ``nets[name]`` learns now: neither while validating, nor outside its epochs."""
+        is_due = self.epoch is None or self.optim_params[name].is_due(self.epoch)
+        return is_due and not self.validates
+
     def optimize(
         self,
         name: str,
@@ -180,7 +195,10 @@ class Algo:
     ) -> torch.Tensor | None:
         """One optimizer step of ``nets[name]``, whatever other networks the loss goes through; the
         squared norm of its gradient (of each critic's, ``[N]``), clipped at ``max_grad_norm`` or
-        else ``train.max_grad_norm``. Without ``measures`` it is taken only if it is clipped."""
+        else ``train.max_grad_norm``. Without ``measures`` it is taken only if it is clipped.
+        While the network does not learn (``trains``) nothing happens."""
+        if not self.trains(name):
+            return None
         optimizer = self.optimizers[name]
         limit = max_grad_norm or self.global_config.train.max_grad_norm
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -198,6 +216,33 @@ class Algo:
 
     def _schedules_by_step(self, name: str) -> bool:
         return self.optim_params[name].learning_rate.step_every_batch
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget what a policy remembers of an episode."""
+
+    def raw_action(self, action: torch.Tensor) -> torch.Tensor:
+        """What ``act`` returned, ``[B, A]``, as the environment takes it: normalisation undone and
+        rotations in the format of ``train.action_config``; discrete actions as integers ``[B]``."""
+        if self.is_discrete:
+            return action.argmax(-1)
+        raw = self.action_normalizer.unnormalize_vector(action)
+        config = self.global_config.train.action_config
+        if not any(c.format == "rot_6d" for c in config.values()):
+            return raw
+        parts = []
+        widths = [stats["scale"].shape[-1] for stats in self.action_normalizer.stats.values()]
+        for key, part in zip(self.action_normalizer.stats, raw.split(widths, dim=-1), strict=True):
+            if key in config and config[key].format == "rot_6d":
+                part = CONVERSIONS[config[key].convert_at_runtime](rot_6d_to_matrix(part))
+            parts.append(part)
+        return torch.cat(parts, dim=-1)
+
+    def receive(self, state: Any, action: torch.Tensor, reward: torch.Tensor) -> Any:
+        """The state of a policy that counts rewards, after the ``action`` ``[B, A]`` that was taken
+        and its ``reward`` ``[B, 1]``."""
+        return state
 
     # -- statistics and state ---------------------------------------------------------------------
 
@@ -276,27 +321,17 @@ def check_rewards(rewards: torch.Tensor, algo_name: str) -> None:
 class PolicyAlgo(Algo):
     """An algorithm with a policy.
 
-    ``act`` is a pure function of observation, goal and state; ``get_action`` and ``reset`` are
-    its stateful face for one environment.
+    A subclass defines ``act(obs, goal, state, generators) -> (action, state)``, a pure function
+    that serves any number of environments: raw ``obs`` ``{key: [B, T, ...]}`` with
+    ``T = frame_stack``, ``goal`` ``{key: [B, ...]}`` or ``None``, the ``state`` that it returned
+    for the step before (``None`` at first) and a source of randomness per row, to actions
+    ``[B, A]``, normalised as the dataset's. ``get_action`` and ``reset`` are its face for one
+    environment; an algorithm that defines these two alone serves one only.
     """
 
-    COUNTS_REWARDS: ClassVar[bool] = False  # whether ``receive`` is to be called while acting
+    act: Callable[..., tuple[torch.Tensor, Any]]
 
     _state: Any = None
-
-    def act(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
-        generators: Sequence[torch.Generator | None] | None = None,
-    ) -> tuple[torch.Tensor, Any]:
-        """Action ``[B, A]`` (normalised, as the dataset's) and next state.
-
-        ``obs`` is raw, ``{key: [B, T, ...]}`` with ``T = frame_stack``; ``generators`` holds a
-        source of randomness per row.
-        """
-        raise NotImplementedError(type(self).__name__)
 
     def action_distribution(
         self,
@@ -306,12 +341,9 @@ class PolicyAlgo(Algo):
     ) -> tuple[Any, Any]:
         """What ``act`` samples from before any lowering of noise: ``mean``, ``std``, ``logits``,
         ``log_prob(actions)`` over ``[B, T, A]``; and the next state."""
-        raise NotImplementedError(type(self).__name__)
-
-    def receive(self, state: Any, action: torch.Tensor, reward: torch.Tensor) -> Any:
-        """The state of a policy that counts rewards, after the ``action`` ``[B, A]`` that was taken
-        and its ``reward`` ``[B, 1]``."""
-        return state
+        raise ValueError(
+            f"{self.global_config.algo_name}: its actions have no density in closed form"
+        )
 
     def get_action(
         self,
@@ -328,27 +360,6 @@ class PolicyAlgo(Algo):
         with torch.no_grad():
             action, self._state = self.act(obs, goal_dict, self._state)
         return action
-
-    def _with_time(self, obs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        stacked = self.global_config.train.frame_stack > 1
-        return obs if stacked else map_leaves(lambda x: x[:, None], obs)
-
-    def raw_action(self, action: torch.Tensor) -> torch.Tensor:
-        """What ``act`` returned, ``[B, A]``, as the environment takes it: normalisation undone and
-        rotations in the format of ``train.action_config``; discrete actions as integers ``[B]``."""
-        if self.is_discrete:
-            return action.argmax(-1)
-        raw = self.action_normalizer.unnormalize_vector(action)
-        config = self.global_config.train.action_config
-        if not any(c.format == "rot_6d" for c in config.values()):
-            return raw
-        parts = []
-        widths = [stats["scale"].shape[-1] for stats in self.action_normalizer.stats.values()]
-        for key, part in zip(self.action_normalizer.stats, raw.split(widths, dim=-1), strict=True):
-            if key in config and config[key].format == "rot_6d":
-                part = CONVERSIONS[config[key].convert_at_runtime](rot_6d_to_matrix(part))
-            parts.append(part)
-        return torch.cat(parts, dim=-1)
 
     def reset(self) -> None:
         self._state = None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import model_validator
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, register_algo_factory_func
+from offrl.algos.base import PolicyAlgo, register_algo
 from offrl.config import AlgoConfig, Count, OptimConfig, Section
 from offrl.config.algo import (
     GaussianConfig,
@@ -50,7 +50,7 @@ class CategoricalConfig(Section):
 
 
 class BCConfig(AlgoConfig):
-    ALGO_NAME: ClassVar[str] = "bc"
+    ALGO_NAME = "bc"
 
     optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}
     loss: LossConfig = LossConfig()
@@ -86,15 +86,21 @@ class BCConfig(AlgoConfig):
         return self
 
 
-@register_algo_factory_func("bc")
-def algo_config_to_class(algo_config: BCConfig) -> tuple[type[BC], dict[str, Any]]:
-    return BC, {}
-
-
+@register_algo(BCConfig)
 class BC(PolicyAlgo):
     """One network, ``policy``: ``pi(a | s, g)``."""
 
+    algo_config: BCConfig
+
     ACTIONS = ("real-valued", "discrete")
+
+    @classmethod
+    def window(cls, algo_config: BCConfig) -> dict[str, int]:
+        transformer = algo_config.transformer
+        if not transformer.enabled:
+            return {"seq_length": algo_config.rnn.horizon} if algo_config.rnn.enabled else {}
+        context = transformer.context_length
+        return {"frame_stack": context, "seq_length": context if transformer.pred_future_acs else 1}
 
     def _create_networks(self) -> None:
         parts = self.algo_config, self.obs_spec, self.ac_dim
@@ -155,21 +161,14 @@ class BC(PolicyAlgo):
             return slice(context), slice(context - 1, 2 * context - 1), slice(None), 0
         return slice(context), slice(context), slice(None), -1
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
-        with torch.set_grad_enabled(not validate):
-            losses = self._vae_losses if self.algo_config.vae.enabled else self._actor_losses
-            terms = {k: masked_mean(v, batch["pad_mask"]) for k, v in losses(batch, epoch).items()}
-            weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
-            loss = sum(weighted[1:], weighted[0])
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+        losses = self._vae_losses if self.algo_config.vae.enabled else self._actor_losses
+        terms = {term: masked_mean(v, batch["pad_mask"]) for term, v in losses(batch).items()}
+        weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
+        loss = sum(weighted[1:], weighted[0])
+        return {"loss": loss, **terms, "policy_grad_norm": self.optimize("policy", loss)}
 
-        info = {"loss": loss.detach()} | {name: term.detach() for name, term in terms.items()}
-        if not validate:
-            info["policy_grad_norm"] = self.optimize("policy", loss)
-        return info
-
-    def _actor_losses(self, batch: dict[str, Any], epoch: int) -> dict[str, torch.Tensor]:
+    def _actor_losses(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
         *_, answers, _ = self._steps()
         pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"], answers=answers)
         losses = {}
@@ -179,8 +178,8 @@ class BC(PolicyAlgo):
                 losses[term] = pi.loss(term, batch["actions"])
         return losses
 
-    def _vae_losses(self, batch: dict[str, Any], epoch: int) -> dict[str, torch.Tensor]:
-        temperature = self.algo_config.vae.prior.temperature(epoch)
+    def _vae_losses(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+        temperature = self.algo_config.vae.prior.temperature(self.epoch)
         return self.nets["policy"].losses(
             batch["obs"], batch["goal_obs"], batch["actions"], temperature
         )
@@ -242,7 +241,7 @@ class BC(PolicyAlgo):
         state: Any = None,
     ) -> tuple[Any, Any]:
         if self.algo_config.vae.enabled:
-            raise ValueError("algo.vae: a VAE's actions have no density in closed form")
+            return super().action_distribution(obs, goal, state)
         return self.nets["policy"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
 
     def _acts_with_low_noise(self) -> bool:

@@ -7,35 +7,31 @@ one of the highest value is taken: in the targets and while acting.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import register_algo_factory_func
-from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.algos.base import PolicyAlgo, register_algo_factory_func
 from offrl.algos.shared.distributional import DistributionalCritic
+from offrl.algos.shared.td import TDLearner
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import (
-    ActorCriticConfig,
     DistributionalCriticConfig,
     GMMConfig,
     StagedOptimConfig,
+    TDConfig,
     VAEConfig,
+    WeightedCriticConfig,
     WeightedEnsembleConfig,
-    learning_rate,
+    learning_rates,
 )
 
 
-class BCQEnsembleConfig(WeightedEnsembleConfig):
-    weight: float = Field(0.75, ge=0, le=1)
-
-
-class BCQCriticConfig(DistributionalCriticConfig):
+class BCQCriticConfig(WeightedCriticConfig, DistributionalCriticConfig):
     num_action_samples: Count = 10  # proposals in a target
     num_action_samples_rollout: Count = 100  # while acting
-    ensemble: BCQEnsembleConfig = BCQEnsembleConfig()
 
 
 class ActionSamplerConfig(Section):
@@ -51,14 +47,13 @@ class PerturbationConfig(Section):
     layer_dims: list[Count] = [300, 400]
 
 
-class BCQConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "bcq"
+class BCQConfig(TDConfig):
+    ALGO_NAME = "bcq"
 
-    optim_params: dict[str, StagedOptimConfig] = {
-        name: learning_rate(1e-3, staged=True) for name in ("critic", "action_sampler", "actor")
-    }
-    infinite_horizon: bool = False
-    critic: BCQCriticConfig = BCQCriticConfig()
+    optim_params: dict[str, StagedOptimConfig] = learning_rates(
+        critic=1e-3, action_sampler=1e-3, actor=1e-3, staged=True
+    )
+    critic: BCQCriticConfig = BCQCriticConfig(ensemble=WeightedEnsembleConfig(weight=0.75))
     action_sampler: ActionSamplerConfig = ActionSamplerConfig()
     actor: PerturbationConfig = PerturbationConfig()
 
@@ -77,7 +72,9 @@ def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[BCQ], dict[str, A
     return (DistributionalBCQ if algo_config.critic.distributional.enabled else BCQ), {}
 
 
-class BCQ(ActorCritic):
+class BCQ(TDLearner, PolicyAlgo):
+    algo_config: BCQConfig
+
     def _create_networks(self) -> None:
         config, spec = self.algo_config, self.obs_spec
         self.add_critics()
@@ -101,36 +98,30 @@ class BCQ(ActorCritic):
         optims = super()._optim_params()
         return {name: o for name, o in optims.items() if name != "actor" or name in self.nets}
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
-        info = self._train_sampler(batch, epoch, self._trains("action_sampler", epoch, validate))
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+        parts = [self._train_sampler(batch)]
         training = self.nets.training
         self.nets["action_sampler"].eval()  # its randomizers rest while it proposes
-        parts = [info, self._train_critics(batch, self._trains("critic", epoch, validate))]
+        parts.append(self._train_critics(batch))
         if "actor" in self.nets:
-            parts.append(self._train_actor(batch, self._trains("actor", epoch, validate)))
+            parts.append(self._train_actor(batch))
         self.nets["action_sampler"].train(training)
-        if not validate:
-            self.update_targets()
+        for name in ("critic", "actor"):
+            if name in self.nets and self.trains(name):
+                self.update_targets(name)
         loss = sum(part["loss"] for part in parts)
         return {k: v for part in parts for k, v in part.items()} | {"loss": loss}
 
-    def _trains(self, name: str, epoch: int, validate: bool) -> bool:
-        return not validate and self.algo_config.optim_params[name].is_due(epoch)
-
-    def _train_sampler(
-        self, batch: dict[str, Any], epoch: int, trains: bool
-    ) -> dict[str, torch.Tensor]:
+    def _train_sampler(self, batch: dict[str, Any]) -> dict[str, Any]:
         obs, goal, actions = batch["obs"], batch["goal_obs"], batch["actions"]
         config, sampler = self.algo_config.action_sampler, self.nets["action_sampler"]
-        with torch.set_grad_enabled(trains):
+        with torch.set_grad_enabled(self.trains("action_sampler")):
             if self._has_gmm:
                 loss, info = -sampler(obs, goal)[0].log_prob(actions).mean(), {}
             else:
                 # The posterior sees the step's one observation and its action.
-                is_frozen = 0 <= config.freeze_encoder_epoch <= epoch
-                temperature = config.vae.prior.temperature(epoch)
+                is_frozen = 0 <= config.freeze_encoder_epoch <= self.epoch
+                temperature = config.vae.prior.temperature(self.epoch)
                 terms = sampler.losses(obs, goal, actions, temperature, is_frozen)
                 info = {name: term.mean() for name, term in terms.items()}
                 loss = info["reconstruction"] + config.vae.kl_weight * info["kl"]
@@ -140,22 +131,18 @@ class BCQ(ActorCritic):
             "variance": "Encoder_Variance",
             "temperature": "Gumbel_Temperature",
         }
-        logs = {f"Action_Sampler/{names[k]}": v.detach() for k, v in info.items()}
-        if trains:
-            logs["Action_Sampler/Grad_Norms"] = self.optimize("action_sampler", loss)
-        return logs | {"Action_Sampler/Loss": loss.detach(), "loss": loss.detach()}
+        logs = {f"Action_Sampler/{names[k]}": v for k, v in info.items()}
+        logs["Action_Sampler/Grad_Norms"] = self.optimize("action_sampler", loss)
+        return logs | {"Action_Sampler/Loss": loss, "loss": loss.detach()}
 
-    def _train_critics(self, batch: dict[str, Any], trains: bool) -> dict[str, torch.Tensor]:
-        config = self.algo_config.critic
+    def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
+        num = self.algo_config.critic.num_action_samples
         with torch.no_grad():
-            proposals = self._propose(
-                batch["next_obs"], batch["goal_obs"], config.num_action_samples, "actor_target"
-            )
+            proposals = self._propose(batch["next_obs"], batch["goal_obs"], num, "actor_target")
             target = self.backup(batch, proposals)
-        with torch.set_grad_enabled(trains):
+        with torch.set_grad_enabled(self.trains("critic")):
             losses, _ = self.critic_losses(batch, target)
-        info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
-        return info | (self.optimize_critics(losses) if trains else {})
+        return self.optimize_critics(batch, losses) | {"Critic/Q_Targets": target.mean()}
 
     def backup(self, batch: dict[str, Any], proposals: torch.Tensor) -> torch.Tensor:
         """The best proposal's value, ``[B, 1]``."""
@@ -163,16 +150,16 @@ class BCQ(ActorCritic):
         value = self.pessimistic(q).amax(1, keepdim=True)
         return batch["rewards"] + batch["discounts"] * value
 
-    def _train_actor(self, batch: dict[str, Any], trains: bool) -> dict[str, torch.Tensor]:
+    def _train_actor(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The perturbation climbs the first critic (deterministic policy gradient)."""
         obs, goal = batch["obs"], batch["goal_obs"]
         with torch.no_grad():
             proposals = self._sample(obs, goal, 1)
-        with torch.set_grad_enabled(trains):
+        with torch.set_grad_enabled(self.trains("actor")):
             perturbed = self.nets["actor"](obs, proposals, goal)
             loss = -self.nets["critic"].first(obs, perturbed, goal).mean()
-        info = {"Actor/Loss": loss.detach(), "loss": loss.detach()}
-        return info | ({"Actor/Grad_Norms": self.optimize("actor", loss)} if trains else {})
+        norm = self.optimize("actor", loss)
+        return {"Actor/Loss": loss, "Actor/Grad_Norms": norm, "loss": loss.detach()}
 
     def _propose(
         self,
@@ -225,9 +212,6 @@ class BCQ(ActorCritic):
         generators: Sequence[torch.Generator | None] | None = None,
     ) -> tuple[torch.Tensor, Any]:
         return self.best_action(obs, goal, generators)[1], state
-
-    def action_distribution(self, obs: Any, goal: Any = None, state: Any = None) -> Any:
-        raise ValueError("bcq: the best of some proposals has no density in closed form")
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
         """Of the best proposal, ``[B, 1]``."""

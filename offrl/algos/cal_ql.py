@@ -4,46 +4,34 @@ actions down no further than the return that the data's behaviour reached."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import learning_rate
-
-
-class CalQLCriticConfig(CQLCriticConfig):
-    cql_weight: float = Field(5.0, ge=0)
-    num_action_samples: Count = 10
-    target_q_gap: float | None = None
+from offrl.config import OptimConfig
+from offrl.config.algo import (
+    learning_rates,
+)
 
 
 class CalQLConfig(CQLConfig):
-    ALGO_NAME: ClassVar[str] = "cal_ql"
-    DEFAULTS: ClassVar[dict[str, Any]] = {
-        "train": {
-            "hdf5_load_next_obs": True,
-            "batch_size": 256,
-            "dataset_keys": ["actions", "rewards", "dones", "returns"],
-        }
-    }
+    ALGO_NAME = "cal_ql"
+    DEFAULTS = {"train": {"batch_size": 256}}
 
-    optim_params: dict[str, OptimConfig] = {
-        "critic": learning_rate(3e-4),
-        "actor": learning_rate(1e-4),
-    }
-    critic: CalQLCriticConfig = CalQLCriticConfig()
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=1e-4)
+    critic: CQLCriticConfig = CQLCriticConfig(
+        cql_weight=5.0, num_action_samples=10, target_q_gap=None
+    )
 
 
-@register_algo_factory_func("cal_ql")
-def algo_config_to_class(algo_config: CalQLConfig) -> tuple[type[CalQL], dict[str, Any]]:
-    return CalQL, {}
-
-
+@register_algo(CalQLConfig)
 class CalQL(CQL):
+    NEEDS = (*CQL.NEEDS, "returns")
+
+    algo_config: CalQLConfig
+
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         now = self.num_frames - 1
         returns = self.to_device(self.needed(batch, "returns")).flatten(1)[:, now : now + 1]

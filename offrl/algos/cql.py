@@ -4,16 +4,19 @@ are pushed down on actions that the policy or chance proposes and up on those of
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig
 from offrl.config import Count, OptimConfig
-from offrl.config.algo import ActorCriticConfig, learning_rate
+from offrl.config.algo import (
+    TDConfig,
+    learning_rates,
+)
 
 
 class CQLCriticConfig(SACCriticConfig):
@@ -25,40 +28,35 @@ class CQLCriticConfig(SACCriticConfig):
     num_random_actions: Count = 10
 
 
-class CQLConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "cql"
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True, "batch_size": 1024}}
+class CQLConfig(TDConfig):
+    ALGO_NAME = "cql"
+    DEFAULTS = {"train": {"batch_size": 1024}}
 
-    optim_params: dict[str, OptimConfig] = {
-        "critic": learning_rate(1e-3, decay_factor=0.0),
-        "actor": learning_rate(3e-4, decay_factor=0.0),
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=1e-3, actor=3e-4, decay_factor=0.0)
     critic: CQLCriticConfig = CQLCriticConfig()
     actor: SACActorConfig = SACActorConfig()
 
 
-@register_algo_factory_func("cql")
-def algo_config_to_class(algo_config: CQLConfig) -> tuple[type[CQL], dict[str, Any]]:
-    return CQL, {}
-
-
+@register_algo(CQLConfig)
 class CQL(SACN):
     """``cql`` is the logarithm of the weight of the gap, where that is tuned."""
 
+    algo_config: CQLConfig
+
     def _create_networks(self) -> None:
         super()._create_networks()
-        gap = self.algo_config["critic"].target_q_gap
+        gap = self.algo_config.critic.target_q_gap
         if gap is not None and gap >= 0:
             self.nets["cql"] = models.Scalar(0.0)
 
     def _optim_params(self) -> dict[str, OptimConfig]:
         given = super()._optim_params()
         if "cql" in self.nets:
-            given["cql"] = learning_rate(given["critic"].learning_rate.initial)
+            given |= learning_rates(cql=given["critic"].learning_rate.initial)
         return given
 
     def _next_value(self, batch: dict[str, Any], next_pi: Any) -> torch.Tensor:
-        num = self.algo_config["critic"].num_action_samples
+        num = self.algo_config.critic.num_action_samples
         if num == 1:
             return super()._next_value(batch, next_pi)
         actions, _ = next_pi.rsample(num)
@@ -69,7 +67,7 @@ class CQL(SACN):
         self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Temporal differences, and the gap between a soft maximum of Q and Q of the data."""
-        config, obs, goal = self.algo_config["critic"], batch["obs"], batch["goal_obs"]
+        config, obs, goal = self.algo_config.critic, batch["obs"], batch["goal_obs"]
         with torch.no_grad():
             proposals, log_density = self._proposals(self.nets["actor"](obs, goal)[0], next_pi)
         # The data's action and all proposals of a state in one pass: [N, B, 1 + 3M].
@@ -82,20 +80,23 @@ class CQL(SACN):
 
         gap = gap - config.target_q_gap
         weight = self.nets["cql"]().exp().clamp(max=1e6)
-        losses, info = self.td_losses(q_data, target) + weight.detach() * gap, {}
-        if torch.is_grad_enabled():
-            weight_loss = -(weight * gap.detach()).mean()
-            info = {
-                "Critic/CQL_Weight": weight.detach().squeeze(),
-                "Critic/CQL_Weight_Loss": weight_loss.detach(),
-                "Critic/CQL_Grad_Norms": self.optimize("cql", weight_loss),
-            }
-        return losses, info
+        info = {
+            "Critic/CQL_Weight": weight.squeeze(),
+            "Critic/CQL_Weight_Loss": -(weight * gap.detach()).mean(),
+        }
+        return self.td_losses(q_data, target) + weight.detach() * gap, info
+
+    def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
+        info = super()._train_critics(batch)
+        if "cql" in self.nets:
+            norm = self.optimize("cql", info["Critic/CQL_Weight_Loss"])
+            info["Critic/CQL_Grad_Norms"] = norm
+        return info
 
     def _proposals(self, pi: Any, next_pi: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Random actions and the policy's, of the next state and this one, ``[B, 3M, A]``, and
         their log densities ``[B, 3M]`` (appendix F)."""
-        num = self.algo_config["critic"].num_random_actions
+        num = self.algo_config.critic.num_random_actions
         size, ac_dim = len(pi.mean), self.ac_dim
         random = 2 * torch.rand((num, size, ac_dim), device=self.device) - 1
         actions, log_prob = pi.rsample(num)

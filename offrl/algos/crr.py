@@ -3,35 +3,35 @@ critic finds better than the policy's own."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 
-from offrl.algos.awac import AWAC, AWACActorConfig
+from offrl.algos.awac import AWAC
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.config import Count, OptimConfig
-from offrl.config.algo import ActorCriticConfig, DistributionalCriticConfig, learning_rate
+from offrl.config.algo import (
+    ActorConfig,
+    DistributionalCriticConfig,
+    TDConfig,
+    learning_rates,
+)
 
 
-class CRRCriticConfig(DistributionalCriticConfig):
-    layer_dims: list[Count] = [256, 256]
+class CRRConfig(TDConfig):
+    ALGO_NAME = "crr"
+    DEFAULTS = {"train": {"batch_size": 1024}}
 
-
-class CRRConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "crr"
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True, "batch_size": 1024}}
-
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(3e-4) for name in ("critic", "actor")
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
     f: Literal["exp", "binary"] = "exp"  # the weight: exp(A / beta), or 1 where A > 0
     beta: float = Field(1.0, gt=0)
     max_weight: float = Field(20.0, gt=0)  # of exp
     m: Count = 4  # actions of the policy that the data's is compared with
-    critic: CRRCriticConfig = CRRCriticConfig()  # the paper's is distributional
-    actor: AWACActorConfig = AWACActorConfig()
+    # The paper's is distributional.
+    critic: DistributionalCriticConfig = DistributionalCriticConfig(layer_dims=[256, 256])
+    actor: ActorConfig = ActorConfig(layer_dims=[256, 256, 256, 256])
 
 
 @register_algo_factory_func("crr")

@@ -8,65 +8,55 @@ target moves steadily instead of now and then. Of several critics the least valu
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from offrl import models
-from offrl.algos.base import register_algo_factory_func
-from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import ActorCriticConfig, CriticConfig, EnsembleConfig, learning_rate
+from offrl.algos.base import PolicyAlgo, register_algo
+from offrl.algos.shared.td import TDLearner
+from offrl.config import OptimConfig
+from offrl.config.algo import (
+    CriticConfig,
+    EnsembleConfig,
+    TDConfig,
+    learning_rates,
+)
 
 
-class DDQNCriticConfig(CriticConfig):
-    use_huber: bool = True
-    layer_dims: list[Count] = [256, 256]
-    ensemble: EnsembleConfig = EnsembleConfig(n=1)
-
-
-class DDQNConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "ddqn"
-    DEFAULTS: ClassVar[dict[str, Any]] = {
-        "train": {
-            "hdf5_load_next_obs": True,
-            "batch_size": 64,
-            "action_config": {"actions": {"format": "discrete"}},
-        }
+class DDQNConfig(TDConfig):
+    ALGO_NAME = "ddqn"
+    DEFAULTS = {
+        "train": {"batch_size": 64, "action_config": {"actions": {"format": "discrete"}}},
     }
 
-    optim_params: dict[str, OptimConfig] = {"critic": learning_rate(3e-4)}
-    critic: DDQNCriticConfig = DDQNCriticConfig()
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
+    critic: CriticConfig = CriticConfig(
+        use_huber=True, layer_dims=[256, 256], ensemble=EnsembleConfig(n=1)
+    )
 
 
-@register_algo_factory_func("ddqn")
-def algo_config_to_class(algo_config: DDQNConfig) -> tuple[type[DDQN], dict[str, Any]]:
-    return DDQN, {}
-
-
-class DDQN(ActorCritic):
+@register_algo(DDQNConfig)
+class DDQN(TDLearner, PolicyAlgo):
     """It has no actor: the policy takes the action of the highest value."""
+
+    algo_config: DDQNConfig
 
     ACTIONS = ("discrete",)
 
     def _create_networks(self) -> None:
         self.add_critics(models.DiscreteCritics)
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
         next_obs, goal = batch["next_obs"], batch["goal_obs"]
         with torch.no_grad():
             # r + gamma Q'(s', argmax_a Q(s', a))
             best = self.best_guess(next_obs, goal)
             value = self.nets["critic_target"](next_obs, best, goal).amin(0)
             target = batch["rewards"] + batch["discounts"] * value
-        with torch.set_grad_enabled(not validate):
-            losses, _ = self.critic_losses(batch, target)
-        info = self.critic_info(batch, losses) | {"Critic/Q_Targets": target.mean()}
-        if not validate:
-            info |= self.optimize_critics(losses)
-            self.update_targets()
+        losses, _ = self.critic_losses(batch, target)
+        info = self.optimize_critics(batch, losses) | {"Critic/Q_Targets": target.mean()}
+        self.update_targets()
         return info
 
     # -- acting -----------------------------------------------------------------------------------
@@ -80,6 +70,8 @@ class DDQN(ActorCritic):
         best = self.scores(obs, goal).argmax(-1, keepdim=True)
         return torch.nn.functional.one_hot(best, self.ac_dim).float()
 
-    def action_distribution(self, obs: Any, goal: Any = None, state: Any = None) -> tuple[Any, Any]:
+    def act(
+        self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
+    ) -> tuple[torch.Tensor, Any]:
         best = self.best_guess(self.prepare_obs(obs), self.prepare_obs(goal, "goal"))
-        return models.Deterministic(best), state
+        return best[:, 0], state

@@ -6,39 +6,35 @@ The imitation has a network of its own; the paper's, for images, shares the firs
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.config import OptimConfig
-from offrl.config.algo import learning_rate
+from offrl.config.algo import (
+    learning_rates,
+)
 
 
 class DiscreteBCQConfig(DDQNConfig):
-    ALGO_NAME: ClassVar[str] = "discrete_bcq"
+    ALGO_NAME = "discrete_bcq"
 
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(3e-4) for name in ("critic", "imitation")
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, imitation=3e-4)
     # tau: actions are excluded that are less likely than this share of the likeliest; 0 is double
     # DQN, 1 is cloning.
     threshold: float = Field(0.3, ge=0, le=1)
     logit_weight: float = Field(1e-2, ge=0)  # of the squared logits of the imitation
 
 
-@register_algo_factory_func("discrete_bcq")
-def algo_config_to_class(
-    algo_config: DiscreteBCQConfig,
-) -> tuple[type[DiscreteBCQ], dict[str, Any]]:
-    return DiscreteBCQ, {}
-
-
+@register_algo(DiscreteBCQConfig)
 class DiscreteBCQ(DDQN):
     """``imitation`` is ``G(a | s)``, cloned from the data."""
+
+    algo_config: DiscreteBCQConfig
 
     def _create_networks(self) -> None:
         super()._create_networks()
@@ -47,18 +43,16 @@ class DiscreteBCQ(DDQN):
             self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
         )
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
-        info = super().train_on_batch(batch, epoch, validate)
-        with torch.set_grad_enabled(not validate):
-            pi, _ = self.nets["imitation"](batch["obs"], batch["goal_obs"])
-            nll = -pi.log_prob(batch["actions"]).mean()
-            loss = nll + self.algo_config.logit_weight * pi.logits.square().mean()
-        if not validate:
-            info["Imitation/Grad_Norms"] = self.optimize("imitation", loss)
-        loss = loss.detach()
-        return info | {"Imitation/Loss": loss, "loss": info["loss"] + loss}
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+        info = super().update(batch)
+        pi, _ = self.nets["imitation"](batch["obs"], batch["goal_obs"])
+        nll = -pi.log_prob(batch["actions"]).mean()
+        loss = nll + self.algo_config.logit_weight * pi.logits.square().mean()
+        return info | {
+            "loss": info["loss"] + loss.detach(),
+            "Imitation/Loss": loss,
+            "Imitation/Grad_Norms": self.optimize("imitation", loss),
+        }
 
     def scores(self, obs: Any, goal: Any) -> torch.Tensor:
         """Values, of the actions that the data would take."""

@@ -6,29 +6,25 @@ On double DQN; the paper's is on quantile regression.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 
 
 class DiscreteCQLConfig(DDQNConfig):
-    ALGO_NAME: ClassVar[str] = "discrete_cql"
+    ALGO_NAME = "discrete_cql"
 
     alpha: float = Field(1.0, ge=0)  # weight of the gap; the less data, the larger
 
 
-@register_algo_factory_func("discrete_cql")
-def algo_config_to_class(
-    algo_config: DiscreteCQLConfig,
-) -> tuple[type[DiscreteCQL], dict[str, Any]]:
-    return DiscreteCQL, {}
-
-
+@register_algo(DiscreteCQLConfig)
 class DiscreteCQL(DDQN):
+    algo_config: DiscreteCQLConfig
+
     def critic_losses(
         self, batch: dict[str, Any], target: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:

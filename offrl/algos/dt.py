@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, check_rewards, register_algo_factory_func
+from offrl.algos.base import PolicyAlgo, check_rewards, register_algo
 from offrl.algos.bc import masked_mean
 from offrl.config import (
     AlgoConfig,
@@ -27,11 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class DTConfig(AlgoConfig):
-    ALGO_NAME: ClassVar[str] = "dt"
-    DEFAULTS: ClassVar[dict[str, Any]] = {
+    ALGO_NAME = "dt"
+    DEFAULTS = {
         "train": {
-            "dataset_keys": ["actions", "rewards", "dones", "returns", "timesteps"],
-            "seq_length": 20,
             "batch_size": 64,
             "max_grad_norm": 0.25,
         }
@@ -65,11 +63,7 @@ class DTConfig(AlgoConfig):
         return self
 
 
-@register_algo_factory_func("dt")
-def algo_config_to_class(algo_config: DTConfig) -> tuple[type[DT], dict[str, Any]]:
-    return DT, {}
-
-
+@register_algo(DTConfig)
 class DT(PolicyAlgo):
     """One network, ``policy``: ``pi(a_t | R_1, s_1, a_1, ..., R_t, s_t)``.
 
@@ -78,8 +72,15 @@ class DT(PolicyAlgo):
     its ``age`` in steps.
     """
 
+    algo_config: DTConfig
+
+    NEEDS = ("obs", "actions", "rewards", "returns", "timesteps")
     ACTIONS = ("real-valued", "discrete")
     COUNTS_REWARDS = True
+
+    @classmethod
+    def window(cls, algo_config: DTConfig) -> dict[str, int]:
+        return {"seq_length": algo_config.context_length}
 
     def _create_networks(self) -> None:
         config, train = self.algo_config, self.global_config.train
@@ -133,18 +134,12 @@ class DT(PolicyAlgo):
             "pad_mask": None if mask is None else self.to_device(mask[:, now]),
         }
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
         net = self.nets["policy"]
-        with torch.set_grad_enabled(not validate):
-            states = net.encoder(batch["obs"], batch["goal_obs"])
-            pi = net.head(net(batch["returns"], states, batch["actions"], batch["timesteps"]))
-            loss = masked_mean(pi.loss(pi.LOSSES[0], batch["actions"]), batch["pad_mask"])
-        info = {"loss": loss.detach()}
-        if not validate:
-            info["Policy_Grad_Norms"] = self.optimize("policy", loss)
-        return info
+        states = net.encoder(batch["obs"], batch["goal_obs"])
+        pi = net.head(net(batch["returns"], states, batch["actions"], batch["timesteps"]))
+        loss = masked_mean(pi.loss(pi.LOSSES[0], batch["actions"]), batch["pad_mask"])
+        return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
     def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
         return super().log_info(info) | {k: float(v) for k, v in info.items() if k != "loss"}

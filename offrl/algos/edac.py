@@ -3,36 +3,37 @@ to the action are pushed apart."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
-from offrl.algos.sac_n import SACN, ManyConfig, SACNConfig, SACNCriticConfig
+from offrl.algos.base import register_algo
+from offrl.algos.sac_n import SACN, SACCriticConfig, SACNConfig
+from offrl.config.algo import (
+    EnsembleConfig,
+)
 
 
-class SeveralConfig(ManyConfig):
+class SeveralConfig(EnsembleConfig):
     n: int = Field(10, ge=2)
 
 
-class EDACCriticConfig(SACNCriticConfig):
+class EDACCriticConfig(SACCriticConfig):
     ensemble: SeveralConfig = SeveralConfig()
 
 
 class EDACConfig(SACNConfig):
-    ALGO_NAME: ClassVar[str] = "edac"
+    ALGO_NAME = "edac"
 
-    critic: EDACCriticConfig = EDACCriticConfig()
+    critic: EDACCriticConfig = EDACCriticConfig(layer_dims=[256, 256, 256])
     eta: float = Field(1.0, ge=0)  # weight of the gradients' similarity
 
 
-@register_algo_factory_func("edac")
-def algo_config_to_class(algo_config: EDACConfig) -> tuple[type[EDAC], dict[str, Any]]:
-    return EDAC, {}
-
-
+@register_algo(EDACConfig)
 class EDAC(SACN):
+    algo_config: EDACConfig
+
     def _critic_losses(
         self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -4,30 +4,30 @@ regressed on ``r + gamma Q(s', pi(s'))`` over recorded transitions."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import ActorCriticConfig, CriticConfig, EnsembleConfig, learning_rate
+from offrl.algos.shared.td import TDLearner
+from offrl.config import OptimConfig
+from offrl.config.algo import (
+    CriticConfig,
+    EnsembleConfig,
+    TDConfig,
+    learning_rates,
+)
 
 
-class FQECriticConfig(CriticConfig):
-    layer_dims: list[Count] = [256, 256]
-    ensemble: EnsembleConfig = EnsembleConfig(n=1)
+class FQEConfig(TDConfig):
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
+    critic: CriticConfig = CriticConfig(layer_dims=[256, 256], ensemble=EnsembleConfig(n=1))
 
 
-class FQEConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "fqe"
-
-    optim_params: dict[str, OptimConfig] = {"critic": learning_rate(3e-4)}
-    critic: FQECriticConfig = FQECriticConfig()
-
-
-class FQE(ActorCritic):
-    """Critics of a policy that is what it is: there is no actor, and so no name in the registry of
+class FQE(TDLearner):
+    """Critics of a policy that is what it is: it learns none, and so has no name in the registry of
     algorithms. Batches hold the policy's ``next_actions`` ``[B, 1, A]``, too."""
+
+    algo_config: FQEConfig
 
     def _create_networks(self) -> None:
         self.add_critics()
@@ -36,15 +36,10 @@ class FQE(ActorCritic):
         ready = super().process_batch_for_training(batch)
         return ready | {"next_actions": self.to_device(batch["next_actions"])}
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
         with torch.no_grad():
             target = self.backup(batch, batch["next_actions"])
-        with torch.set_grad_enabled(not validate):
-            losses, _ = self.critic_losses(batch, target)
-        info = self.critic_info(batch, losses)
-        if not validate:
-            info |= self.optimize_critics(losses)
-            self.update_targets()
+        losses, _ = self.critic_losses(batch, target)
+        info = self.optimize_critics(batch, losses)
+        self.update_targets()
         return info

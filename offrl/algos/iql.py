@@ -7,16 +7,20 @@ by the exponential of their advantage.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig, Section
-from offrl.config.algo import ActorConfig, ActorCriticConfig, learning_rate
+from offrl.config.algo import (
+    ActorConfig,
+    TDConfig,
+    learning_rates,
+)
 
 
 class AdvantageConfig(Section):
@@ -25,29 +29,27 @@ class AdvantageConfig(Section):
     use_final_clip: bool = True  # weights at most 100
 
 
-class InSampleConfig(ActorCriticConfig):
+class InSampleConfig(TDConfig):
     """Of algorithms that learn ``V`` from the data's actions and clone by advantage."""
 
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(1e-4, decay_factor=0.0) for name in ("critic", "vf", "actor")
-    }
+    optim_params: dict[str, OptimConfig] = learning_rates(
+        critic=1e-4, vf=1e-4, actor=1e-4, decay_factor=0.0
+    )
     target_tau: float = 0.01
     actor: ActorConfig = ActorConfig()
     adv: AdvantageConfig = AdvantageConfig()
 
 
 class IQLConfig(InSampleConfig):
-    ALGO_NAME: ClassVar[str] = "iql"
+    ALGO_NAME = "iql"
 
     vf_quantile: float = Field(0.9, gt=0, lt=1)  # tau, the expectile of the value regression
 
 
-@register_algo_factory_func("iql")
-def algo_config_to_class(algo_config: IQLConfig) -> tuple[type[IQL], dict[str, Any]]:
-    return IQL, {}
-
-
+@register_algo(IQLConfig)
 class IQL(ActorCritic):
+    algo_config: IQLConfig
+
     def _create_networks(self) -> None:
         config = self.algo_config
         self.add_critics()
@@ -56,46 +58,36 @@ class IQL(ActorCritic):
         )
         self.add_stochastic_actor()
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
         nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         with torch.no_grad():
             q_min = nets["critic_target"](obs, actions, goal).amin(0)
             backup = batch["rewards"] + batch["discounts"] * nets["vf"](batch["next_obs"], goal)
-        with torch.set_grad_enabled(not validate):
-            q = nets["critic"](obs, actions, goal)
-            q_losses = self.td_losses(q, backup)
+        q = nets["critic"](obs, actions, goal)
+        q_losses = self.td_losses(q, backup)
 
-            v = nets["vf"](obs, goal)
-            v_loss = self._value_loss(q_min - v)
+        v = nets["vf"](obs, goal)
+        v_loss = self._value_loss(q_min - v)
 
-            advantage = q_min - v.detach()
-            weight = self._advantage_weight(advantage)
-            log_prob = nets["actor"](obs, goal)[0].log_prob(actions)
-            actor_loss = -(weight * log_prob).mean()
+        advantage = q_min - v.detach()
+        weight = self._advantage_weight(advantage)
+        log_prob = nets["actor"](obs, goal)[0].log_prob(actions)
+        actor_loss = -(weight * log_prob).mean()
 
-        if not validate:
-            limit = self.algo_config.critic.max_gradient_norm
-            self.optimize("critic", q_losses.sum(), limit, measures=False)
-            self.update_targets()
-            self.optimize("vf", v_loss, limit, measures=False)
-            limit = self.algo_config.actor.max_gradient_norm
-            self.optimize("actor", actor_loss, limit, measures=False)
-        spreads = {
-            "vf/q_pred": q_min,
-            "vf/v_pred": v,
-            "adv/adv": advantage,
-            "adv/adv_weight": weight,
-        }
+        config = self.algo_config
+        self.optimize("critic", q_losses.sum(), config.critic.max_gradient_norm, measures=False)
+        self.update_targets()
+        self.optimize("vf", v_loss, config.critic.max_gradient_norm, measures=False)
+        self.optimize("actor", actor_loss, config.actor.max_gradient_norm, measures=False)
         return {
-            "loss": (q_losses.sum() + v_loss + actor_loss).detach(),
-            "actor/log_prob": log_prob.detach().mean(),
-            "actor/loss": actor_loss.detach(),
-            "critic/critic1_pred": q[0].detach().mean(),
-            "critic/critic1_loss": q_losses[0].detach(),
-            "vf/v_loss": v_loss.detach(),
-            **spread(spreads),
+            "loss": q_losses.sum() + v_loss + actor_loss,
+            "actor/log_prob": log_prob.mean(),
+            "actor/loss": actor_loss,
+            "critic/critic1_pred": q[0].mean(),
+            "critic/critic1_loss": q_losses[0],
+            "vf/v_loss": v_loss,
+            **spread({"vf/q_pred": q_min, "vf/v_pred": v}),
+            **spread({"adv/adv": advantage, "adv/adv_weight": weight}),
         }
 
     def _value_loss(self, error: torch.Tensor) -> torch.Tensor:

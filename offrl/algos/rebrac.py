@@ -4,50 +4,54 @@ penalised in the critic as well, deeper networks and layer normalisation."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
-from offrl.algos.td3_bc import TD3BC, TD3BCActorConfig, TD3BCConfig, TD3BCCriticConfig
-from offrl.config import Count
-from offrl.config.algo import StagedOptimConfig, learning_rate
+from offrl.algos.base import register_algo
+from offrl.algos.td3_bc import TD3BC, TD3BCActorConfig, TD3BCConfig
+from offrl.config.algo import (
+    StagedOptimConfig,
+    WeightedCriticConfig,
+    learning_rates,
+)
 
 
-class ReBRACCriticConfig(TD3BCCriticConfig):
-    layer_dims: list[Count] = [256, 256, 256]
+class ReBRACCriticConfig(WeightedCriticConfig):
     layer_norm: bool = True
     bc_coef: float = Field(0.01, ge=0)  # beta_2
 
 
 class ReBRACActorConfig(TD3BCActorConfig):
-    layer_dims: list[Count] = [256, 256, 256]
     bc_coef: float = Field(0.01, ge=0)  # beta_1
 
 
 class ReBRACConfig(TD3BCConfig):
-    ALGO_NAME: ClassVar[str] = "rebrac"
-    DEFAULTS: ClassVar[dict[str, Any]] = {
-        # The action that follows a transition is in the window.
-        "train": {"hdf5_load_next_obs": True, "batch_size": 1024, "seq_length": 2}
-    }
+    ALGO_NAME = "rebrac"
+    DEFAULTS = {"train": {"batch_size": 1024}}
 
-    optim_params: dict[str, StagedOptimConfig] = {
-        name: learning_rate(1e-3, staged=True) for name in ("critic", "actor")
-    }
+    optim_params: dict[str, StagedOptimConfig] = learning_rates(
+        critic=1e-3, actor=1e-3, staged=True
+    )
     alpha: float = 1.0  # weight of the normalised value
-    critic: ReBRACCriticConfig = ReBRACCriticConfig()
-    actor: ReBRACActorConfig = ReBRACActorConfig()
+    critic: ReBRACCriticConfig = ReBRACCriticConfig(layer_dims=[256, 256, 256])
+    actor: ReBRACActorConfig = ReBRACActorConfig(layer_dims=[256, 256, 256])
 
 
-@register_algo_factory_func("rebrac")
-def algo_config_to_class(algo_config: ReBRACConfig) -> tuple[type[ReBRAC], dict[str, Any]]:
-    return ReBRAC, {}
-
-
+@register_algo(ReBRACConfig)
 class ReBRAC(TD3BC):
+    algo_config: ReBRACConfig
+
     SUMS_ACTOR_LOSS = False
+
+    @classmethod
+    def window(cls, algo_config: ReBRACConfig) -> dict[str, int]:
+        # The action that follows a transition is in the window.
+        return {"seq_length": algo_config.n_step + 1}
+
+    def add_critics(self, **options: Any) -> None:
+        super().add_critics(layer_norm=self.algo_config.critic.layer_norm, **options)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         ready = super().process_batch_for_training(batch)

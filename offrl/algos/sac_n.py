@@ -3,23 +3,23 @@ little that the data does not show; the least of their values is believed."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, OptimConfig
+from offrl.config import OptimConfig
 from offrl.config.algo import (
     ActorConfig,
-    ActorCriticConfig,
     ActorNetConfig,
-    BoundedCriticConfig,
     CommonNetConfig,
+    CriticConfig,
     EnsembleConfig,
-    learning_rate,
+    TDConfig,
+    learning_rates,
 )
 
 
@@ -39,47 +39,32 @@ class SACActorConfig(ActorConfig):
     net: SACNetConfig = SACNetConfig()
 
 
-class SACNActorConfig(SACActorConfig):
-    layer_dims: list[Count] = [256, 256, 256]
-
-
-class ManyConfig(EnsembleConfig):
-    n: Count = 10
-
-
-class SACCriticConfig(BoundedCriticConfig):
+class SACCriticConfig(CriticConfig):
     deterministic_backup: bool = False  # targets without the entropy
 
 
-class SACNCriticConfig(SACCriticConfig):
-    layer_dims: list[Count] = [256, 256, 256]
-    ensemble: ManyConfig = ManyConfig()
+class SACNConfig(TDConfig):
+    ALGO_NAME = "sac_n"
+    DEFAULTS = {"train": {"batch_size": 256}}
+
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
+    critic: SACCriticConfig = SACCriticConfig(
+        layer_dims=[256, 256, 256], ensemble=EnsembleConfig(n=10)
+    )
+    actor: SACActorConfig = SACActorConfig(layer_dims=[256, 256, 256])
 
 
-class SACNConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "sac_n"
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True, "batch_size": 256}}
-
-    optim_params: dict[str, OptimConfig] = {
-        name: learning_rate(3e-4) for name in ("critic", "actor")
-    }
-    critic: SACNCriticConfig = SACNCriticConfig()
-    actor: SACNActorConfig = SACNActorConfig()
-
-
-@register_algo_factory_func("sac_n")
-def algo_config_to_class(algo_config: SACNConfig) -> tuple[type[SACN], dict[str, Any]]:
-    return SACN, {}
-
-
+@register_algo(SACNConfig)
 class SACN(ActorCritic):
     """``entropy`` is the logarithm of the entropy's weight ``alpha``."""
+
+    algo_config: SACNConfig
 
     def _create_networks(self) -> None:
         config = self.algo_config
         self.add_stochastic_actor()
         self.add_critics()
-        self.target_entropy = config["actor"].target_entropy
+        self.target_entropy = config.actor.target_entropy
         if self.target_entropy == "default":
             self.target_entropy = -float(self.ac_dim)
         if self.target_entropy is not None:
@@ -88,41 +73,35 @@ class SACN(ActorCritic):
     def _optim_params(self) -> dict[str, OptimConfig]:
         given = super()._optim_params()
         if "entropy" in self.nets:
-            given["entropy"] = learning_rate(given["actor"].learning_rate.initial)
+            given |= learning_rates(entropy=given["actor"].learning_rate.initial)
         return given
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
-        with torch.set_grad_enabled(not validate):
-            actor = self._train_actor(batch, validate)
-            critics = self._train_critics(batch, validate)
-        return actor | critics | {"loss": actor["Actor/Loss"] + critics["loss"]}
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+        actor, critics = self._train_actor(batch), self._train_critics(batch)
+        return actor | critics | {"loss": actor["Actor/Loss"].detach() + critics["loss"]}
 
-    def _train_actor(self, batch: dict[str, Any], validate: bool) -> dict[str, torch.Tensor]:
+    def _train_actor(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Soft policy improvement: entropy is rewarded by a weight that keeps it at its target."""
         obs, goal = batch["obs"], batch["goal_obs"]
         pi, _ = self.nets["actor"](obs, goal)
         policy, log_prob = pi.rsample(1)
         alpha = self._entropy_weight()
-        if self.num_updates < self.algo_config["actor"].bc_start_steps:
+        if self.num_updates < self.algo_config.actor.bc_start_steps:
             value = pi.log_prob(batch["actions"])
         else:
             value = self.nets["critic"](obs, policy, goal).amin(0)
         actor_loss = (alpha * log_prob - value).mean()
-        info = {"Actor/Loss": actor_loss.detach(), "Entropy_Weight": alpha.squeeze()}
+        info = {"Actor/Loss": actor_loss, "Entropy_Weight": alpha.squeeze()}
 
         entropy_loss = torch.zeros((), device=self.device)
         if "entropy" in self.nets:
             surplus = -(log_prob.detach() + self.target_entropy)
             entropy_loss = (self.nets["entropy"]() * surplus).mean()
-            if not validate:
-                info["Entropy_Grad_Norms"] = self.optimize("entropy", entropy_loss)
-        info["Entropy_Weight_Loss"] = entropy_loss.detach()
-        if not validate:
-            limit = self.algo_config["actor"].max_gradient_norm
-            info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)
-            self.num_updates += 1
+            info["Entropy_Grad_Norms"] = self.optimize("entropy", entropy_loss)
+        info["Entropy_Weight_Loss"] = entropy_loss
+        limit = self.algo_config.actor.max_gradient_norm
+        info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)
+        self.num_updates += not self.validates
         return info
 
     def _entropy_weight(self) -> torch.Tensor:
@@ -130,21 +109,19 @@ class SACN(ActorCritic):
             return self.nets["entropy"]().detach().exp()
         return torch.ones(1, device=self.device)
 
-    def _train_critics(self, batch: dict[str, Any], validate: bool) -> dict[str, torch.Tensor]:
+    def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
         with torch.no_grad():
             next_pi, _ = self.nets["actor"](batch["next_obs"], batch["goal_obs"])
             target = batch["rewards"] + batch["discounts"] * self._next_value(batch, next_pi)
         losses, info = self._critic_losses(batch, target, next_pi)
-        info |= self.critic_info(batch, losses)
-        if not validate:
-            info |= self.optimize_critics(losses)
-            self.update_targets()
+        info |= self.optimize_critics(batch, losses)
+        self.update_targets()
         return info
 
     def _next_value(self, batch: dict[str, Any], next_pi: Any) -> torch.Tensor:
         actions, log_prob = next_pi.rsample(1)
         value = self.nets["critic_target"](batch["next_obs"], actions, batch["goal_obs"]).amin(0)
-        if self.algo_config["critic"].deterministic_backup:
+        if self.algo_config.critic.deterministic_backup:
             return value
         return value - self._entropy_weight() * log_prob
 

@@ -8,21 +8,15 @@ import torch
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, Section
 from offrl.config.algo import (
-    ActorCriticConfig,
-    BoundedCriticConfig,
     StagedOptimConfig,
-    WeightedEnsembleConfig,
-    learning_rate,
+    TDConfig,
+    WeightedCriticConfig,
+    learning_rates,
 )
-
-
-class TD3BCCriticConfig(BoundedCriticConfig):
-    ensemble: WeightedEnsembleConfig = WeightedEnsembleConfig()
-    layer_dims: list[Count] = [256, 256]
 
 
 class TD3BCActorConfig(Section):
@@ -32,70 +26,55 @@ class TD3BCActorConfig(Section):
     layer_dims: list[Count] = [256, 256]
 
 
-class TD3BCConfig(ActorCriticConfig):
-    ALGO_NAME: ClassVar[str] = "td3_bc"
-    DEFAULTS: ClassVar[dict[str, Any]] = {
+class TD3BCConfig(TDConfig):
+    ALGO_NAME = "td3_bc"
+    DEFAULTS = {
         "experiment": {"rollout": {"horizon": 1000, "rate": 1}},
-        "train": {
-            "hdf5_load_next_obs": True,
-            "hdf5_normalize_obs": True,
-            "batch_size": 256,
-            "num_epochs": 200,
-        },
+        "train": {"hdf5_normalize_obs": True, "batch_size": 256, "num_epochs": 200},
     }
 
-    optim_params: dict[str, StagedOptimConfig] = {
-        name: learning_rate(3e-4, staged=True) for name in ("critic", "actor")
-    }
+    optim_params: dict[str, StagedOptimConfig] = learning_rates(
+        critic=3e-4, actor=3e-4, staged=True
+    )
     alpha: float = Field(2.5, ge=0)  # weight of the value against cloning
-    infinite_horizon: bool = False
-    critic: TD3BCCriticConfig = TD3BCCriticConfig()
+    critic: WeightedCriticConfig = WeightedCriticConfig(layer_dims=[256, 256])
     actor: TD3BCActorConfig = TD3BCActorConfig()
 
 
-@register_algo_factory_func("td3_bc")
-def algo_config_to_class(algo_config: TD3BCConfig) -> tuple[type[TD3BC], dict[str, Any]]:
-    return TD3BC, {}
-
-
+@register_algo(TD3BCConfig)
 class TD3BC(ActorCritic):
+    algo_config: TD3BCConfig
+
     # The actor's loss is a part of "loss", and so computed at every step, as robomimic does.
     SUMS_ACTOR_LOSS: ClassVar[bool] = True
 
     def _create_networks(self) -> None:
-        config = self.algo_config
-        self.add_critics(
-            layer_norm="layer_norm" in config.critic and config.critic["layer_norm"],
-        )
+        self.add_critics()
         self.nets["actor"] = models.mlp_actor(
-            self.obs_spec, self.ac_dim, config.actor.layer_dims, num_frames=self.num_frames
+            self.obs_spec,
+            self.ac_dim,
+            self.algo_config.actor.layer_dims,
+            num_frames=self.num_frames,
         )
         self.add_target("actor")
 
-    def train_on_batch(
-        self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
-        config, optim = self.algo_config, self.algo_config.optim_params
-        trains_critic = not validate and optim["critic"].is_due(epoch)
+    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+        trains_critic, trains_actor = self.trains("critic"), self.trains("actor")
         with torch.no_grad():
             target = self._target(batch)
         with torch.set_grad_enabled(trains_critic):
             q_losses, _ = self.critic_losses(batch, target)
-        info = self.critic_info(batch, q_losses) | {"Critic/Q_Targets": target.mean()}
-        if trains_critic:
-            info |= self.optimize_critics(q_losses)
-            self.num_updates += 1
+        info = self.optimize_critics(batch, q_losses) | {"Critic/Q_Targets": target.mean()}
+        self.num_updates += trains_critic
 
-        trains_actor = not validate and optim["actor"].is_due(epoch)
-        trains_actor &= self.num_updates % config.actor.update_freq == 0
-        if trains_actor or validate or self.SUMS_ACTOR_LOSS:
+        trains_actor &= self.num_updates % self.algo_config.actor.update_freq == 0
+        if trains_actor or self.validates or self.SUMS_ACTOR_LOSS:
             with torch.set_grad_enabled(trains_actor):
-                actor_loss = self._actor_loss(batch)
-            info["Actor/Loss"] = actor_loss.detach()
+                info["Actor/Loss"] = self._actor_loss(batch)
             if self.SUMS_ACTOR_LOSS:
-                info["loss"] = info["loss"] + actor_loss.detach()
+                info["loss"] = info["loss"] + info["Actor/Loss"].detach()
         if trains_actor:
-            info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss)
+            info["Actor/Grad_Norms"] = self.optimize("actor", info["Actor/Loss"])
             self.update_targets()
         return info
 

@@ -3,28 +3,24 @@ of ``Q`` over the data's actions, found by Gumbel regression."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import torch
 from pydantic import Field
 
-from offrl.algos.base import register_algo_factory_func
+from offrl.algos.base import register_algo
 from offrl.algos.iql import IQL, InSampleConfig
 
 
 class XQLConfig(InSampleConfig):
-    ALGO_NAME: ClassVar[str] = "xql"
+    ALGO_NAME = "xql"
 
     beta: float = Field(2.0, gt=0)  # temperature of the soft maximum
     max_clip: float = Field(7.0, gt=0)  # of the error over beta, for the exponential's sake
 
 
-@register_algo_factory_func("xql")
-def algo_config_to_class(algo_config: XQLConfig) -> tuple[type[XQL], dict[str, Any]]:
-    return XQL, {}
-
-
+@register_algo(XQLConfig)
 class XQL(IQL):
+    algo_config: XQLConfig
+
     def _value_loss(self, error: torch.Tensor) -> torch.Tensor:
         return gumbel_loss(error / self.algo_config.beta, self.algo_config.max_clip)
 

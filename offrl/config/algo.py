@@ -37,6 +37,10 @@ class OptimConfig(Section):
     num_train_batches: int | None = None
     num_epochs: int | None = None
 
+    def is_due(self, epoch: int) -> bool:
+        """Whether it works in this epoch."""
+        return True
+
 
 class StagedOptimConfig(OptimConfig):
     """An optimizer that works from ``start_epoch`` on and before ``end_epoch``; -1: no limit."""
@@ -48,9 +52,15 @@ class StagedOptimConfig(OptimConfig):
         return epoch >= self.start_epoch and (self.end_epoch == -1 or epoch < self.end_epoch)
 
 
-def learning_rate(initial: float, decay_factor: float = 0.1, staged: bool = False) -> OptimConfig:
-    rate = LearningRateConfig(initial=initial, decay_factor=decay_factor)
-    return (StagedOptimConfig if staged else OptimConfig)(learning_rate=rate)
+def learning_rates(
+    decay_factor: float = 0.1, staged: bool = False, **initial: float
+) -> dict[str, Any]:
+    """Adam with these initial rates, by network."""
+    config = StagedOptimConfig if staged else OptimConfig
+    return {
+        name: config(learning_rate=LearningRateConfig(initial=rate, decay_factor=decay_factor))
+        for name, rate in initial.items()
+    }
 
 
 class AlgoConfig(Section):
@@ -203,15 +213,15 @@ class CriticConfig(Section):
     max_gradient_norm: float | None = Field(None, gt=0)  # of each critic by itself
     layer_dims: list[Count] = [300, 400]
     ensemble: EnsembleConfig = EnsembleConfig()
-
-
-class BoundedCriticConfig(CriticConfig):
-    # The least and the largest that the networks can say.
-    value_bounds: Bounds | None = None
+    value_bounds: Bounds | None = None  # the least and the largest that the networks can say
 
 
 class WeightedEnsembleConfig(EnsembleConfig):
     weight: float = Field(1.0, ge=0, le=1)  # of the least value in a target; the rest: the largest
+
+
+class WeightedCriticConfig(CriticConfig):
+    ensemble: WeightedEnsembleConfig = WeightedEnsembleConfig()
 
 
 class DistributionalConfig(Section):
@@ -219,7 +229,7 @@ class DistributionalConfig(Section):
     num_atoms: int = Field(51, ge=2)
 
 
-class DistributionalCriticConfig(BoundedCriticConfig):
+class DistributionalCriticConfig(CriticConfig):
     distributional: DistributionalConfig = DistributionalConfig()
 
     @model_validator(mode="after")
@@ -232,12 +242,11 @@ class DistributionalCriticConfig(BoundedCriticConfig):
         return self
 
 
-class ActorCriticConfig(AlgoConfig):
-    """Base of their ``algo`` sections."""
-
-    DEFAULTS: ClassVar[dict[str, Any]] = {"train": {"hdf5_load_next_obs": True}}
+class TDConfig(AlgoConfig):
+    """Base of the ``algo`` sections of what learns by temporal differences."""
 
     discount: float = Field(0.99, ge=0, le=1)
     n_step: Count = 1  # rewards summed before a value is bootstrapped
+    infinite_horizon: bool = False  # the last reward of an episode is received for ever
     target_tau: float = Field(0.005, ge=0, le=1)
     critic: CriticConfig = CriticConfig()

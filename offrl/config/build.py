@@ -11,7 +11,7 @@ from pydantic import ValidationError, create_model
 
 from offrl.config.algo import AlgoConfig
 from offrl.config.schema import Config
-from offrl.registry import ALGO_CONFIGS
+from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
 from offrl.tree import merge
 
@@ -31,7 +31,9 @@ def without_pretrained(config: Config) -> Config:
 def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """The defaults of an algorithm with nested ``overrides`` laid over them.
 
-    Raises ``ValueError`` that names every wrong key or value by its dotted path.
+    What data it needs (``train.dataset_keys``, ``seq_length``, ...) is asked of the algorithm,
+    where neither its defaults nor ``overrides`` say so. Raises ``ValueError`` that names every
+    wrong key or value by its dotted path.
     """
     overrides = upgrade_config(overrides or {})
     stated = overrides.get("algo_name", algo_name)
@@ -39,7 +41,22 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
         raise ValueError(
             f"algo_name: the config is for {stated!r}, but {algo_name!r} was asked for"
         )
-    algo_section = ALGO_CONFIGS[algo_name]
+    section = ALGO_CONFIGS[algo_name]
+    config = complete_config(algo_name, section, overrides)
+    make_class = ALGOS.get(algo_name)
+    if make_class is not None:
+        algo_class, _ = make_class(config.algo)
+        said = merge(section.DEFAULTS.get("train", {}), overrides.get("train", {}))
+        for key, value in algo_class.train_defaults(config.algo).items():
+            if key not in said:
+                setattr(config.train, key, value)
+    return config
+
+
+def complete_config(
+    algo_name: str, algo_section: type[AlgoConfig], overrides: Mapping[str, Any]
+) -> Config:
+    """The config whose section ``algo`` is of a given class, registered or not."""
     model = _config_class(algo_section)
     defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
     try:

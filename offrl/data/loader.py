@@ -27,6 +27,8 @@ class BatchLoader:
     batches given out, is all the state there is: set it to go on from there. As in robomimic the
     last, incomplete batch of a pass is left out.
 
+    dataset: a ``SequenceDataset``, or whatever has a length and ``get_batch(indices)``; where it is
+        silent about its ``device`` and whether it ``is_streamed``, data lies in the CPU's memory.
     weights: how often to draw from each of the dataset's files: windows of file ``k`` are drawn
         with probability in proportion to ``weights[k]``, with replacement.
     num_workers: processes that read streamed data ahead; data in memory is gathered at once.
@@ -34,7 +36,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        dataset: SequenceDataset,
+        dataset: Any,
         batch_size: int,
         seed: int,
         num_workers: int = 0,
@@ -43,13 +45,14 @@ class BatchLoader:
         if batch_size > len(dataset):
             raise ValueError(
                 f"train.batch_size: {batch_size} is more than the {len(dataset)} windows of "
-                f"{dataset.hdf5_path} ({dataset.n_demos} demos); lower it"
+                f"{dataset}; lower it"
             )
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed = seed
         self.weights = weights
-        self.num_workers = num_workers if dataset.is_streamed else 0
+        self._is_streamed = getattr(dataset, "is_streamed", False)
+        self.num_workers = num_workers if self._is_streamed else 0
         self.batches_per_pass = len(dataset) // batch_size
         self.position = 0
 
@@ -75,7 +78,7 @@ class BatchLoader:
     def _gathered(self) -> Iterator[dict[str, Any]]:
         """Small batches of data in memory are gathered several at a time, then split."""
         indices, num = self._indices(), 1
-        if not self.dataset.is_streamed:
+        if not self._is_streamed:
             num = GATHERED_BYTES // (self.batch_size * self._bytes_per_window())
             num = max(1, min(num, self.batches_per_pass))
         while True:
@@ -86,21 +89,23 @@ class BatchLoader:
 
     def _bytes_per_window(self) -> int:
         sizes: list[int] = []
-        first = torch.zeros(1, dtype=torch.long, device=self.dataset.device)
+        first = self._placed(torch.zeros(1, dtype=torch.long))
         map_leaves(lambda x: sizes.append(x.nbytes), self.dataset.get_batch(first))
         return sum(sizes)
 
     def _indices(self) -> Iterator[Tensor]:
         first_pass, skip = divmod(self.position, self.batches_per_pass)
-        device = self.dataset.device
         for number in count(first_pass):
             # Seeds of passes must not collide with those of a run whose seed is one higher.
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-            order = self._order(generator).to(device)
+            order = self._placed(self._order(generator))
             yield from order[: self.batches_per_pass * self.batch_size].split(self.batch_size)[
                 skip:
             ]
             skip = 0
+
+    def _placed(self, indices: Tensor) -> Tensor:
+        return indices.to(getattr(self.dataset, "device", "cpu"))
 
     def _order(self, generator: torch.Generator) -> Tensor:
         if self.weights is None:
@@ -124,7 +129,7 @@ def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float
 class _WholeBatches(Dataset):
     """Makes a list of indices one item, for DataLoader's workers."""
 
-    def __init__(self, dataset: SequenceDataset):
+    def __init__(self, dataset: Any):
         self.dataset = dataset
 
     def __getitem__(self, indices: Tensor) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Windows over demonstrations, by index arithmetic on one contiguous array per key."""
+"""Files of demonstrations, opened, chosen from and normalised, as windows."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -13,17 +13,17 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from offrl.data.actions import encode_actions
+from offrl.data.batches import WindowDataset
+from offrl.data.columns import ConstantColumn, FileColumn, FileRows
 from offrl.data.computed import COMPUTED, transformed
-from offrl.data.demos import Demos
-from offrl.data.files import open_demos
 from offrl.data.sources import OpenSources
 from offrl.data.statistics import Statistics, obs_statistics
-from offrl.data.windows import Windows
+from offrl.data.steps import StepStore
+from offrl.data.windows import Window
 from offrl.specs import LANGUAGE
-from offrl.tree import gather, map_leaves
+from offrl.tree import gather
 
 log = logging.getLogger(__name__)
 
@@ -33,19 +33,12 @@ def _say_once(message: str) -> None:
     log.info(message)
 
 
-class SequenceDataset(Dataset):
-    """Windows of ``T = frame_stack - 1 + seq_length`` steps from files of demonstrations.
+class SequenceDataset(WindowDataset):
+    """Windows over the demonstrations in files, as ``WindowDataset`` gives them.
 
-    Item ``i`` is a nested dict of numpy arrays: ``obs/KEY`` and ``next_obs/KEY`` ``[T, ...]``,
-    ``goal_obs/KEY`` ``[...]``, ``actions`` ``[T, A]`` (all ``action_keys``, normalised and
-    joined; discrete ones one-hot), every other dataset key ``[T, ...]`` (zeros ``[T, 1]`` where the
-    file has none) and ``pad_mask`` ``[T, 1]``, true for steps inside the demonstration.
-    ``frame_stack`` repeats the first step of a demonstration and ``seq_length`` its last, as far as
-    padding is on; without padding such windows are left out. ``get_batch`` gives many windows at
-    once.
-
-    The arrays are never copied per window: memory is that of the data. Observations are float32
-    (images uint8) and are *not* normalised here; actions are.
+    ``actions`` ``[T, A]`` are all ``action_keys``, normalised and joined, discrete ones one-hot.
+    Observations are float32 (images uint8) and are *not* normalised here. Dataset keys that no file
+    has are zeros ``[T, 1]``.
 
     hdf5_path: a file or several, whose demonstrations are strung together and share statistics;
         for several, ``filter_by_attribute``, ``demo_limit`` and ``top_share`` may be lists, too.
@@ -58,8 +51,6 @@ class SequenceDataset(Dataset):
         by those of the training.
     rewards: see ``train.rewards``; reward_stats: normalise them by these, not by the data's own.
     discount: of the rewards in the dataset key ``returns``, which is computed (``COMPUTED``).
-    goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
-        sequences are not padded).
     """
 
     def __init__(
@@ -94,53 +85,122 @@ class SequenceDataset(Dataset):
             raise ValueError(f"hdf5_cache_mode: {hdf5_cache_mode!r}; allowed: null, low_dim, all")
         paths = [hdf5_path] if isinstance(hdf5_path, (str, os.PathLike)) else list(hdf5_path)
         self.hdf5_path = ", ".join(map(str, paths))
-        self.obs_keys = tuple(sorted(obs_keys))
-        self.action_keys = tuple(action_keys)
-        self.dataset_keys = tuple(dict.fromkeys((*dataset_keys, *action_keys)))
-        self.action_config = dict(action_config or {})
-        self._given_action_stats = action_stats or {}
-        self._reward_config, self.reward_stats = rewards or {}, reward_stats
         self._discount = discount
-        self.n_frame_stack, self.seq_length = frame_stack, seq_length
-        self.pad_frame_stack, self.pad_seq_length = pad_frame_stack, pad_seq_length
-        self.get_pad_mask = get_pad_mask
-        self.goal_mode = goal_mode
-        self.hdf5_cache_mode = hdf5_cache_mode
-        self.hdf5_use_swmr = hdf5_use_swmr
-        self.hdf5_normalize_obs = hdf5_normalize_obs
-        self.load_next_obs = load_next_obs
-        # Of streamed keys; each process opens them for itself, where they are used.
-        self._open_files: dict[tuple[int, int], Demos] = {}
-
         choice = (filter_by_attribute, demo_limit, top_share)
-        with OpenSources(paths, *choice, self.action_keys[0], hdf5_use_swmr) as files:
+        with OpenSources(paths, *choice, action_keys[0], hdf5_use_swmr) as files:
             self.sources = files.sources
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
-            self.lengths = np.concatenate([source.lengths for source in self.sources])
-            self._constants = gather(lambda x: torch.from_numpy(np.stack(x)), constants or [{}])
-            self._make_windows(self.lengths - self._without_end(files))
-            self._load(files)
+            self.store = StepStore(np.concatenate([source.lengths for source in self.sources]))
+            self._rows = FileRows(self.sources, hdf5_use_swmr)
+            self._add_constants(constants or [{}])
+            wants_next = load_next_obs or goal_mode is not None
+            stored = [key for key in obs_keys if f"obs/{key}" not in self.store.columns]
+            self._load_obs(files, stored, wants_next, hdf5_cache_mode, hdf5_normalize_obs)
+            others = {*dataset_keys} - {*action_keys, *COMPUTED}
+            if load_next_obs and any(f"next_obs/{k}" not in self.store.columns for k in obs_keys):
+                others.add("dones")  # says whether a last step is an end
+            self._load_others(files, others, rewards or {}, reward_stats)
+            self._load_actions(files, action_keys, action_config or {}, action_stats or {})
+        keys = (*dataset_keys, *action_keys, "actions")
+        window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
+        super().__init__(self.store, obs_keys, keys, window, get_pad_mask, goal_mode, load_next_obs)
+        self._check_windows()
+        if wants_next and self._derived:
+            _say_once(
+                f"{self.hdf5_path} has no next_obs of {', '.join(sorted(self._derived))}: taken "
+                "from the obs one step later"
+            )
+        for key in COMPUTED.keys() & {*dataset_keys}:
+            self.store.fill({key: self.values(key).numpy()})
 
     # -- construction -----------------------------------------------------------------------------
 
-    def _make_windows(self, seen: np.ndarray) -> None:
-        """Windows over the first ``seen`` steps of each demonstration."""
-        self._windows = Windows(
-            self.lengths,
-            seen,
-            self.n_frame_stack,
-            self.seq_length,
-            self.pad_frame_stack,
-            self.pad_seq_length,
-        )
-        counts = self._windows.counts
-        empty = np.flatnonzero(self.lengths < 1)
-        if len(empty):
-            raise ValueError(
-                f"{self.hdf5_path}: {self.demos[empty[0]]} has no steps; leave it out with a "
-                "filter key, or delete it"
+    def _add_constants(self, constants: Sequence[Mapping[str, np.ndarray]]) -> None:
+        begins = torch.from_numpy(self._file_begins)
+        for key, values in gather(lambda x: torch.from_numpy(np.stack(x)), constants).items():
+            for path in (f"obs/{key}", f"next_obs/{key}"):
+                self.store.columns[path] = ConstantColumn(values, begins)
+
+    def _load_obs(
+        self,
+        files: OpenSources,
+        keys: Sequence[str],
+        wants_next: bool,
+        cache_mode: str | None,
+        normalizes: bool,
+    ) -> None:
+        self._obs_stats: dict[str, Statistics] = {}
+        for key in keys:
+            shape = files.shape(f"obs/{key}") or (1,)  # a number per step is a vector of one
+            is_vector = len(shape) == 1
+            has_next = wants_next and files.all_have(f"next_obs/{key}")
+            for path in (f"obs/{key}", f"next_obs/{key}")[: 1 + has_next]:
+                if cache_mode == "all" or (cache_mode and is_vector):
+                    self.store.fill({path: files.read(path).reshape(-1, *shape)})
+                else:
+                    files.check(path)
+                    self.store.columns[path] = FileColumn(self._rows, path, shape)
+            if normalizes and is_vector and key != LANGUAGE:
+                column = self.store.columns[f"obs/{key}"]
+                in_file = isinstance(column, FileColumn)
+                values = files.read(f"obs/{key}") if in_file else column.array.numpy()
+                self._obs_stats[key] = obs_statistics(values.reshape(-1, *shape))
+
+    def _load_others(
+        self,
+        files: OpenSources,
+        keys: Collection[str],
+        config: Mapping[str, Any],
+        reward_stats: Mapping[str, float] | None,
+    ) -> None:
+        """Rewards, dones and whatever else is neither an observation nor an action."""
+        arrays = {key: files.read_or_zeros(key) for key in keys}
+        for key in {"rewards", "dones"} & arrays.keys():
+            if arrays[key].size != self.lengths.sum():
+                raise ValueError(
+                    f"{self.hdf5_path}: {key} has shape {list(arrays[key].shape[1:])} at each "
+                    "step; it is to be a number"
+                )
+        if "rewards" in arrays:
+            stored = arrays["rewards"]
+            rewards, reward_stats = transformed(
+                stored.reshape(-1), self.lengths, config, reward_stats
             )
+            arrays["rewards"] = rewards.reshape(stored.shape)
+        self.reward_stats = reward_stats
+        self.store.fill(arrays)
+
+    def _load_actions(
+        self,
+        files: OpenSources,
+        keys: Sequence[str],
+        config: Mapping[str, Any],
+        given: Mapping[str, Statistics],
+    ) -> None:
+        for key in keys:
+            files.shape(key)  # says if files do not agree
+        stored = {key: files.read(key) for key in keys}
+        integers = [key for key in keys if files.hold_integers(key)]
+        parts, self._action_stats = encode_actions(
+            stored, integers, config, given, self._rows.place
+        )
+        actions = np.concatenate([*parts.values()], axis=-1)
+        self.largest_actions = {key: float(np.abs(part).max()) for key, part in parts.items()}
+        self.ac_dim = actions.shape[-1]
+        self.store.fill(stored | {"actions": actions})
+
+    def make_windows(self) -> None:
+        super().make_windows()
+        ends = np.cumsum([len(source.demos) for source in self.sources])
+        counts = np.split(self._windows.counts, ends[:-1])
+        self.sources = [
+            replace(source, num_windows=int(part.sum()))
+            for source, part in zip(self.sources, counts, strict=True)
+        ]
+
+    def _check_windows(self) -> None:
+        seen, counts = self._seen(), self._windows.counts
         if not seen.any():
             raise ValueError(
                 f"{self.hdf5_path}: all demonstrations have one step and no end (dones), and there "
@@ -150,128 +210,25 @@ class SequenceDataset(Dataset):
         if counts[short] < 1:
             raise ValueError(
                 f"{self.hdf5_path}: {self.demos[short]} has {seen[short]} steps, too few "
-                f"for windows of frame_stack {self.n_frame_stack} and seq_length {self.seq_length} "
-                "without padding; set train.pad_seq_length and train.pad_frame_stack to true"
+                f"for windows of frame_stack {self.window.frame_stack} and seq_length "
+                f"{self.window.seq_length} without padding; set train.pad_seq_length and "
+                "train.pad_frame_stack to true"
             )
-        first_demo = np.cumsum([0, *(len(source.demos) for source in self.sources)])
-        self._first_demo = first_demo[:-1]
-        for source, start, stop in zip(self.sources, first_demo, first_demo[1:], strict=False):
-            source.num_windows = int(counts[start:stop].sum())
-        self._demo_begins = np.cumsum(self.lengths) - self.lengths
-        self._file_begins = torch.from_numpy(self._demo_begins[self._first_demo])
-
-    def _load(self, files: OpenSources) -> None:
-        self._arrays: dict[str, Tensor] = {}
-        self._streamed: set[str] = set()
-        stored = [key for key in self.obs_keys if key not in self._constants]
-        # A number per step is a vector of one.
-        self.obs_shapes = {k: files.shape(f"obs/{k}") or (1,) for k in stored}
-        self.obs_shapes |= {k: tuple(values.shape[1:]) for k, values in self._constants.items()}
-        self._obs_stats: dict[str, Statistics] = {}
-
-        wants_next = self.load_next_obs or self.goal_mode is not None
-        has_next = [key for key in stored if files.all_have(f"next_obs/{key}")]
-        self._derived = {key for key in stored if wants_next and key not in has_next}
-        if self._derived:
-            _say_once(
-                f"{self.hdf5_path} has no next_obs of {', '.join(sorted(self._derived))}: taken "
-                "from the obs one step later"
-            )
-        for key in stored:
-            groups = ["obs", "next_obs"] if wants_next and key in has_next else ["obs"]
-            is_vector = len(self.obs_shapes[key]) <= 1
-            cached = self.hdf5_cache_mode == "all" or (self.hdf5_cache_mode and is_vector)
-            for group in groups:
-                path = f"{group}/{key}"
-                if cached:
-                    rows = torch.from_numpy(files.read(path))
-                    self._arrays[path] = rows.view(len(rows), *self.obs_shapes[key])
-                else:
-                    files.check(path)
-                    self._streamed.add(path)
-            if self.hdf5_normalize_obs and is_vector and key != LANGUAGE:
-                path = f"obs/{key}"
-                values = self._arrays[path].numpy() if cached else files.read(path)
-                self._obs_stats[key] = obs_statistics(values.reshape(len(values), -1))
-
-        for key in [key for key in self.dataset_keys if key not in COMPUTED]:
-            if key in self.action_keys:
-                files.shape(key)
-                self._arrays[key] = torch.from_numpy(files.read(key))
-            elif files.some_have(key):
-                self._arrays[key] = torch.from_numpy(files.read_or_zeros(key))
-            else:
-                self._arrays[key] = torch.zeros(int(self.lengths.sum()), 1)
-        self._transform_rewards()
-        self._join_actions(files)
-
-    def _transform_rewards(self) -> None:
-        for key in {"rewards", "dones"} & self._arrays.keys():
-            if self._arrays[key].numel() != self.lengths.sum():
-                shape = list(self._arrays[key].shape[1:])
-                raise ValueError(
-                    f"{self.hdf5_path}: {key} has shape {shape} at each step; it is to be a number"
-                )
-        if "rewards" in self._arrays:
-            stored = self._arrays["rewards"]
-            rewards, self.reward_stats = transformed(
-                stored.numpy().reshape(-1), self.lengths, self._reward_config, self.reward_stats
-            )
-            self._arrays["rewards"] = torch.from_numpy(rewards).view(stored.shape)
-        for key in set(self.dataset_keys) & set(COMPUTED):
-            self._arrays[key] = self.values(key)
-
-    def _without_end(self, files: OpenSources) -> np.ndarray:
-        """Of each demonstration, 1 if it stops without having terminated and the file has no
-        ``next_obs``: its last step is then only what follows the one before, else 0."""
-        keys = [f"next_obs/{key}" for key in self.obs_keys if key not in self._constants]
-        if not self.load_next_obs or all(files.all_have(key) for key in keys):
-            return np.zeros_like(self.lengths)
-        if not files.some_have("dones"):
-            return np.ones_like(self.lengths)
-        dones = files.read_or_zeros("dones").reshape(-1)[np.cumsum(self.lengths) - 1]
-        return (dones == 0).astype(self.lengths.dtype)
-
-    def _join_actions(self, files: OpenSources) -> None:
-        parts, self._action_stats = encode_actions(
-            {key: self._arrays[key].numpy() for key in self.action_keys},
-            [key for key in self.action_keys if files.hold_integers(key)],
-            self.action_config,
-            self._given_action_stats,
-            self._place,
-        )
-        self.largest_actions = {key: float(np.abs(part).max()) for key, part in parts.items()}
-        self._arrays["actions"] = torch.from_numpy(np.concatenate([*parts.values()], axis=-1))
-        self.ac_dim = self._arrays["actions"].shape[-1]
 
     # -- what it holds ----------------------------------------------------------------------------
 
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    @property
-    def n_demos(self) -> int:
-        return len(self.demos)
+    def __str__(self) -> str:
+        return f"{self.hdf5_path} ({self.n_demos} demos)"
 
     @property
     def first_rows(self) -> Tensor:
         """The row of each demonstration's first step."""
-        return torch.from_numpy(self._demo_begins).to(self.device)
+        return torch.from_numpy(self.store.first_rows).to(self.device)
 
     @property
-    def nbytes(self) -> int:
-        """Memory of the cached arrays."""
-        return sum(a.numel() * a.element_size() for a in self._arrays.values())
-
-    @property
-    def device(self) -> torch.device:
-        """Where the cached arrays, and so the batches, are."""
-        return self._windows.device
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether some observations are read from the file window by window."""
-        return bool(self._streamed)
+    def _file_begins(self) -> np.ndarray:
+        """The row of each file's first step."""
+        return np.cumsum([0, *(source.lengths.sum() for source in self.sources)])[:-1]
 
     def get_obs_normalization_stats(self) -> dict[str, Statistics]:
         """``{key: {"scale": [1, D], "offset": [1, D]}}``; empty unless ``hdf5_normalize_obs``."""
@@ -286,11 +243,12 @@ class SequenceDataset(Dataset):
         zeros if the file has none. One of ``COMPUTED`` need not be among ``dataset_keys``."""
         needed = ("rewards", "dones") if key in COMPUTED else (key,)
         for name in needed:
-            if name not in self._arrays:
+            if name not in self.dataset_keys:
                 raise ValueError(f"train.dataset_keys: lacks {name!r}, which is needed; add it")
-        rows = self._arrays.get(key)
-        if rows is None:
-            parts = (self._arrays[name].cpu().numpy().reshape(-1) for name in needed)
+        if key in self.store.columns:
+            rows = self.store.values(key)
+        else:
+            parts = (self.store.values(name).cpu().numpy().reshape(-1) for name in needed)
             computed = COMPUTED[key](*parts, self.lengths, self._discount)
             rows = torch.from_numpy(computed).to(self.device)
         return rows[self.first_rows] if first else rows
@@ -298,102 +256,15 @@ class SequenceDataset(Dataset):
     def single_steps(self) -> SequenceDataset:
         """The same data, not copied: every step by itself, with its stack of frames."""
         view = copy.copy(self)
-        view.seq_length, view.pad_seq_length, view.pad_frame_stack = 1, True, True
+        view.window = Window(self.window.frame_stack)
         view.get_pad_mask = view.load_next_obs = False
-        view.sources = [replace(source) for source in self.sources]
-        view._make_windows(self.lengths)
-        view._windows.to(self.device)
-        view._file_begins = self._file_begins
+        view.make_windows()
         return view
 
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
         """For each file, the value ``[...]`` of an observation that is in memory and the same at
         all of the file's steps."""
-        rows = self._arrays.get(f"obs/{key}")
-        if rows is None:
+        if isinstance(self.store.columns[f"obs/{key}"], FileColumn):
             return [None] * len(self.sources)
-        parts = np.split(rows.cpu().numpy(), self._file_begins[1:].cpu().numpy())
+        parts = np.split(self.store.values(f"obs/{key}").cpu().numpy(), self._file_begins[1:])
         return [part[0] if (part == part[0]).all() else None for part in parts]
-
-    def to(self, device: torch.device | str) -> SequenceDataset:
-        """Move the cached arrays, so that batches are gathered where they are used."""
-        self._arrays = {k: a.to(device) for k, a in self._arrays.items()}
-        self._constants = {k: values.to(device) for k, values in self._constants.items()}
-        self._file_begins = self._file_begins.to(device)
-        self._windows.to(device)
-        return self
-
-    # -- windows ----------------------------------------------------------------------------------
-
-    def get_batch(self, indices: Tensor) -> dict[str, Any]:
-        """Windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
-        windows = self._windows
-        if windows.num_steps > 1 or self.get_pad_mask:
-            rows, mask = windows.rows(indices)
-        else:  # single steps are whole
-            rows, mask = windows.current(indices), None
-
-        keys = dict.fromkeys((*self.dataset_keys, "actions"))
-        batch: dict[str, Any] = {key: self._gather(key, rows) for key in keys}
-        batch["obs"] = {key: self._gather(f"obs/{key}", rows) for key in self.obs_keys}
-        if self.load_next_obs:
-            batch["next_obs"] = self._gather_next(rows, indices)
-        if self.goal_mode == "last":
-            goal = self._gather_next(windows.goal(indices), indices)
-            batch["goal_obs"] = {k: v[:, 0] for k, v in goal.items()}
-        if self.get_pad_mask:
-            batch["pad_mask"] = mask[..., None]
-            for group in {"obs", "next_obs"} & batch.keys():
-                batch[group]["pad_mask"] = batch["pad_mask"]
-        return batch
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"window {index} of {len(self)}")
-        batch = self.get_batch(torch.tensor([index % len(self)], device=self.device))
-        return map_leaves(lambda x: x[0].cpu().numpy(), batch)
-
-    def _gather_next(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
-        """The observations after ``rows``: stored ones, or those one row later."""
-        later = self._windows.after(rows, indices) if self._derived else rows
-        return {
-            key: self._gather(f"obs/{key}", later)
-            if key in self._derived
-            else self._gather(f"next_obs/{key}", rows)
-            for key in self.obs_keys
-        }
-
-    def _gather(self, path: str, rows: Tensor) -> Tensor:
-        """Rows ``[B, T]`` of one key, ``[B, T, ...]``."""
-        array = self._arrays.get(path)
-        if array is not None:
-            return array.index_select(0, rows.flatten()).view(*rows.shape, *array.shape[1:])
-        key = path.partition("/")[2]
-        if path in self._streamed:
-            windows = [self._read_window(path, window) for window in rows.cpu().numpy()]
-            return torch.stack(windows).view(*rows.shape, *self.obs_shapes[key])
-        return self._constants[key][torch.bucketize(rows, self._file_begins, right=True) - 1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open_files": {}}
-
-    def _locate(self, row: int) -> tuple[int, int]:
-        """The file and the demonstration of a row."""
-        demo = int(np.searchsorted(self._demo_begins, row, side="right")) - 1
-        return int(np.searchsorted(self._first_demo, demo, side="right")) - 1, demo
-
-    def _place(self, key: str, row: int) -> str:
-        source, demo = self._locate(row)
-        step = row - self._demo_begins[demo]
-        return f"{self.sources[source].path}: {self.demos[demo]}/{key} at step {step}"
-
-    def _read_window(self, path: str, rows: np.ndarray) -> Tensor:
-        source, demo = self._locate(rows[0])
-        handle = (os.getpid(), source)
-        if handle not in self._open_files:
-            self._open_files[handle] = open_demos(self.sources[source].path, self.hdf5_use_swmr)
-        steps = rows - self._demo_begins[demo]
-        read = self._open_files[handle].read_rows(
-            self.demos[demo], path, int(steps.min()), int(steps.max()) + 1
-        )
-        return torch.from_numpy(read[steps - steps.min()])

@@ -53,6 +53,11 @@ class OpenSources:
                 demos = file.demos(filter_key, limit)
                 demos = demos if share is None else file.best(demos, share)
                 lengths = file.lengths(demos, key)
+                if lengths.min() < 1:
+                    raise ValueError(
+                        f"{path}: {demos[lengths.argmin()]} has no steps; leave it out with a "
+                        "filter key, or delete it"
+                    )
                 self._files.append(file)
                 self.sources.append(Source(str(file.path), demos, lengths, file.env_args))
             self._stack = self._stack.pop_all()
@@ -65,9 +70,6 @@ class OpenSources:
 
     def all_have(self, key: str) -> bool:
         return all(file.has(source.demos[0], key) for file, source in self._pairs())
-
-    def some_have(self, key: str) -> bool:
-        return any(file.has(source.demos[0], key) for file, source in self._pairs())
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Shape of one step; ``ValueError`` if the files do not agree on it."""
@@ -94,10 +96,12 @@ class OpenSources:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def read_or_zeros(self, key: str) -> np.ndarray:
-        """The same, zero for files that lack it."""
+        """The same, zero for files that lack it; zeros ``[sum(lengths), 1]`` if all do."""
         have = [file.has(source.demos[0], key) for file, source in self._pairs()]
         if all(have):
             return self.read(key)
+        if not any(have):
+            return np.zeros((sum(int(s.lengths.sum()) for s in self.sources), 1), np.float32)
         file, source = next(pair for pair, has in zip(self._pairs(), have, strict=True) if has)
         parts, shape = [], file.shape(source.demos[0], key)
         for (file, source), has in zip(self._pairs(), have, strict=True):

@@ -1,29 +1,38 @@
-"""Windows over demonstrations that lie one after the other, by index arithmetic."""
+"""Windows over demonstrations whose rows lie one after the other, by index arithmetic."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-class Windows:
-    """Windows of ``T = frame_stack - 1 + seq_length`` steps over demonstrations of ``lengths``
-    steps, of which they may see the first ``seen``.
+def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """``count`` integers from each begin on, all in one array."""
+    return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
-    Padding repeats the first step of a demonstration (``pad_frame_stack``) or its last that may be
-    seen (``pad_seq_length``); without it windows that need it are left out.
-    """
+
+class Window(NamedTuple):
+    """``T = frame_stack - 1 + seq_length`` steps. Padding repeats the first step of a demonstration
+    (``pad_frame_stack``) or its last (``pad_seq_length``); without it windows that need it are left
+    out."""
+
+    frame_stack: int = 1
+    seq_length: int = 1
+    pad_frame_stack: bool = True
+    pad_seq_length: bool = True
+
+
+class Windows:
+    """Windows over demonstrations of ``lengths`` steps from ``first_rows`` on, of which the first
+    ``seen`` may be seen."""
 
     def __init__(
-        self,
-        lengths: np.ndarray,
-        seen: np.ndarray,
-        frame_stack: int,
-        seq_length: int,
-        pad_frame_stack: bool,
-        pad_seq_length: bool,
+        self, first_rows: np.ndarray, lengths: np.ndarray, seen: np.ndarray, window: Window
     ):
+        frame_stack, seq_length, pad_frame_stack, pad_seq_length = window
         skipped_start = 0 if pad_frame_stack else frame_stack - 1
         self.skipped_end = 0 if pad_seq_length else seq_length - 1
         counts = seen - skipped_start - self.skipped_end
@@ -31,13 +40,10 @@ class Windows:
             counts = np.where(seen > skipped_start, np.maximum(counts, 1), counts)
         self.counts = np.where(seen == 0, 0, counts)  # of each demonstration; too short if below 1
         counts = np.maximum(self.counts, 0)
-        ends = np.cumsum(lengths)
-        begins = ends - lengths
-        within_demo = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._start = torch.from_numpy(np.repeat(begins, counts) + skipped_start + within_demo)
-        self._begin = torch.from_numpy(np.repeat(begins, counts))
-        self._last = torch.from_numpy(np.repeat(begins + seen - 1, counts))
-        self._end = torch.from_numpy(np.repeat(ends - 1, counts))
+        self._start = torch.from_numpy(ranges(first_rows + skipped_start, counts))
+        self._begin = torch.from_numpy(np.repeat(first_rows, counts))
+        self._last = torch.from_numpy(np.repeat(first_rows + seen - 1, counts))
+        self._end = torch.from_numpy(np.repeat(first_rows + lengths - 1, counts))
         self._offsets = torch.arange(1 - frame_stack, seq_length)
 
     def __len__(self) -> int:

@@ -13,8 +13,9 @@ from torch import Tensor
 from tqdm import trange
 
 from offrl.algos.base import ValueAlgo
-from offrl.algos.fqe import FQE
-from offrl.config import config_factory
+from offrl.algos.fqe import FQE, FQEConfig
+from offrl.config.algo import TDConfig
+from offrl.config.build import complete_config
 from offrl.data.sequence import SequenceDataset
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
@@ -87,7 +88,7 @@ def _differences(algo: Any, dataset: SequenceDataset, seen: dict[str, Tensor]) -
         q, values = seen["q"], seen["values"]
         rows, following, dones = _transitions(dataset)
         rewards = algo.to_device(dataset.values("rewards")).flatten()
-        later = algo.algo_config["discount"] * (1 - dones.to(q)) * values[following]
+        later = algo.algo_config.discount * (1 - dones.to(q)) * values[following]
         advantage = q - values
         logs |= {
             "TD_Error": (rewards[rows] + later - q[rows]).square().mean(),
@@ -115,9 +116,10 @@ def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
 def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int) -> FQE:
     """The value of an algorithm's policy, whose actions at all steps are ``policy`` ``[N, A]``,
     fitted on a dataset of single steps."""
-    config = config_factory("fqe", {"train": {"frame_stack": algo.global_config.train.frame_stack}})
-    if "discount" in algo.algo_config:
-        config.algo.discount = algo.algo_config["discount"]
+    frames = {"train": {"frame_stack": algo.global_config.train.frame_stack}}
+    config = complete_config("fqe", FQEConfig, frames)
+    if isinstance(algo.algo_config, TDConfig):
+        config.algo.discount = algo.algo_config.discount
     fqe = FQE(config=config, obs_spec=algo.obs_spec, ac_dim=algo.ac_dim, device=algo.device)
     fqe.obs_normalizer = algo.obs_normalizer
     fqe.set_train()

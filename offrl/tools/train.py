@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import logging
 import sys
-import types
-from collections.abc import Iterator
 from typing import Any
 
 from offrl.tools import seed
-
-log = logging.getLogger(__name__)
 
 HELP = "train a policy from a config file, and measure its success rate"
 EPILOG = (
@@ -81,7 +76,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.config:
         raise ValueError("--config: name a config file, e.g. --config bc.json")
     if args.print_config:
-        sys.modules.setdefault("torch", _Deferred("torch"))
         print(_config(args).dump())
         return 0
     return _train(_config(args), None)
@@ -111,75 +105,16 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def _train(config: Any, resume: str | None) -> int:
-    from contextlib import ExitStack
-
-    from offrl.checkpoint import read_checkpoint
-    from offrl.reports.plot import write_learning_curve
-    from offrl.training import Checkpointer, Evaluator, Logger, Progress, RunFolder, Trainer
-    from offrl.training.progress import success_line
+    from offrl.training import RunFolder, train
 
     _log_above_the_bar()
     run = None
     if resume is not None:
         run, config = RunFolder.open(resume)
-    trainer = Trainer(config, run)
-    checkpointer = Checkpointer(trainer)
-    if run is not None and run.last_checkpoint.exists():
-        state = read_checkpoint(run.last_checkpoint)
-        trainer.restore(state)
-        checkpointer.restore(state)
-    with ExitStack() as stack:
-        evaluator = Evaluator(trainer)
-        stack.callback(evaluator.close)
-        logger = Logger(trainer)
-        stack.callback(logger.close)
-        progress = Progress(trainer)
-        log.info("run folder: %s", trainer.run.path)
-        try:
-            rate, is_measured = "not measured", True
-            for record in progress(_train_and_test(trainer, checkpointer, logger, evaluator)):
-                if record["type"] == "test":
-                    rate = success_line(record["logs"])
-                    is_measured = record["logs"]["n"] > 0
-        except KeyboardInterrupt:
-            start = "where it was last saved" if trainer.run.last_checkpoint.exists() else "step 0"
-            log.info("go on from %s with: offrl train --resume %s", start, trainer.run.path)
-            raise
-    best = checkpointer.best_checkpoint
-    curve = write_learning_curve(trainer.run)
-    results = {
-        "result": rate,
-        "run folder": trainer.run.path,
-        "checkpoint": best or "none (experiment.save.enabled is false)",
-        "learning curve": curve or "none: pip install 'offrl[plot]'",
-        "TensorBoard": f"tensorboard --logdir {trainer.run.logs}",
-        "video": evaluator.video or f"none: {evaluator.no_video}",
-    }
-    for name, value in results.items():
+    result = train(config, run)
+    for name, value in result.describe().items():
         print(f"{name + ':':16}{value}")
-    return 0 if is_measured else 1
-
-
-def _train_and_test(trainer: Any, checkpointer: Any, logger: Any, evaluator: Any) -> Iterator[Any]:
-    """All records: those of the training, then those of the test of its best checkpoint."""
-    from offrl.checkpoint import policy_from_checkpoint
-    from offrl.training import Proxies
-
-    yield from checkpointer(logger(evaluator(Proxies(trainer)(trainer()))))
-    algo, best = trainer.algo, checkpointer.best_checkpoint
-    if best is not None:
-        algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
-    yield from logger(evaluator.test(algo))
-
-
-class _Deferred(types.ModuleType):
-    """Stands in for a module until it is used. A config's class lives in its algorithm's file,
-    which imports torch; printing a config should not wait for that."""
-
-    def __getattr__(self, name: str) -> Any:
-        if sys.modules[self.__name__] is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+    return 0 if result.is_measured else 1
 
 
 def _log_above_the_bar() -> None:

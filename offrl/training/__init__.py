@@ -2,10 +2,23 @@
 
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
+from offrl.training.experiment import Experiment
+from offrl.training.launch import Result, train
 from offrl.training.logger import Logger
 from offrl.training.progress import Progress
 from offrl.training.proxies import Proxies
 from offrl.training.run import RunFolder
 from offrl.training.trainer import Trainer
 
-__all__ = ["Checkpointer", "Evaluator", "Logger", "Progress", "Proxies", "RunFolder", "Trainer"]
+__all__ = [
+    "Checkpointer",
+    "Evaluator",
+    "Experiment",
+    "Logger",
+    "Progress",
+    "Proxies",
+    "Result",
+    "RunFolder",
+    "Trainer",
+    "train",
+]

@@ -20,12 +20,18 @@ class Averages:
         self._recent = 0
 
     def add(self, info: dict[str, torch.Tensor]) -> None:
+        """``ValueError`` for numbers without ``loss``, or on several devices."""
+        if "loss" not in info:
+            raise ValueError(f"update returned no 'loss', but {', '.join(info) or 'nothing'}")
         if not info.keys() <= self._counts.keys():
             self._widen(info)
         for name in info:
             self._counts[name] += 1
         values = [info.get(name, self._zero) for name in self._counts]
-        torch.stack(values, out=self._rows[self._recent])
+        try:
+            torch.stack(values, out=self._rows[self._recent])
+        except RuntimeError:
+            raise ValueError(_why_not_numbers(info, self._zero)) from None
         self._recent += 1
 
     def _widen(self, info: dict[str, torch.Tensor]) -> None:
@@ -46,3 +52,12 @@ class Averages:
     def mean(self) -> dict[str, torch.Tensor]:
         totals = zip(self._counts.items(), self._total, strict=True)
         return {name: total / count for (name, count), total in totals}
+
+
+def _why_not_numbers(info: dict[str, torch.Tensor], one: torch.Tensor) -> str:
+    for name, value in info.items():
+        if value.device != one.device:
+            return f"update returned {name!r} on {value.device}, but the loss is on {one.device}"
+        if value.shape != one.shape:
+            return f"update returned {name!r} of shape {list(value.shape)}; one number is needed"
+    return "update returned numbers that do not go together"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from offrl.checkpoint import read_checkpoint
+from offrl.data.sequence import SequenceDataset
 from offrl.language import embed
 from offrl.seeding import preserved_rng
 from offrl.specs import LANGUAGE
@@ -41,3 +42,16 @@ def embed_instructions(
             return {lang: stored[lang].numpy() for lang in sentences}
     with preserved_rng():
         return embed(sentences)
+
+
+def stored_instructions(
+    dataset: SequenceDataset, langs: Sequence[str | None]
+) -> tuple[dict[str, np.ndarray], list[str | None]]:
+    """What files hold as an embedding, the same at all steps, which serves for evaluation as well,
+    under a name of its own; and the ``langs`` with those names."""
+    instructions, names = {}, list(langs)
+    for k, value in enumerate(dataset.constant_obs(LANGUAGE)):
+        if value is not None:
+            names[k] = f"{LANGUAGE} of {Path(dataset.sources[k].path).name}"
+            instructions[names[k]] = value
+    return instructions, names

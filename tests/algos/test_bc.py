@@ -113,7 +113,7 @@ def test_an_algorithm_is_one_file_anywhere(tmp_path, monkeypatch, small_config):
                     "supervise_all_steps": True,
                 }
             },
-            {"frame_stack": 4},
+            {"frame_stack": 4, "seq_length": 1},
             "train.seq_length: 1, .* needs the actions of 4 steps",
         ),
         ({"transformer": {"pred_future_acs": True}}, {}, "needs supervise_all_steps"),
@@ -151,5 +151,8 @@ def test_a_transformer_that_predicts_what_comes_acts_on_its_first_output(small_c
 
 
 def test_windows_shorter_than_the_memory_are_pointed_out(small_config, caplog):
-    Trainer(small_config({"algo": {"rnn": {"enabled": True, "hidden_dim": 4}}}))
+    recurrent = {"algo": {"rnn": {"enabled": True, "hidden_dim": 4}}}
+    assert Trainer(small_config(recurrent)).config.train.seq_length == 10  # follows the memory
+    assert not caplog.text
+    Trainer(small_config(recurrent | {"train": {"seq_length": 2}}))
     assert "algo.rnn.horizon = 10" in caplog.text

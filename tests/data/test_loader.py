@@ -65,3 +65,15 @@ def test_workers_that_read_ahead_change_nothing(tmp_path):
 def test_too_large_a_batch_is_refused(dataset):
     with pytest.raises(ValueError, match="train.batch_size: 19 is more than the 18 windows"):
         BatchLoader(dataset, 19, seed=1)
+
+
+def test_whatever_has_a_length_and_gives_batches_is_loaded():
+    class Squares:
+        def __len__(self):
+            return 10
+
+        def get_batch(self, indices):
+            return {"obs": {"position": indices**2}}
+
+    batches = take(BatchLoader(Squares(), 5, seed=0, num_workers=2), 2)
+    assert torch.equal(torch.cat(batches).sort().values, torch.arange(10) ** 2)

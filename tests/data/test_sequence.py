@@ -281,7 +281,7 @@ def test_single_steps_share_the_data(demos):
     dataset = SequenceDataset(demos, KEYS, frame_stack=2, seq_length=3, pad_seq_length=False)
     steps = dataset.single_steps()
     assert len(steps) == 18 and len(dataset) == 18 - 3 * 2
-    assert steps._arrays is dataset._arrays
+    assert steps.store is dataset.store
     batch = steps.get_batch(steps.first_rows)
     assert batch["obs"]["speed"].shape == (3, 2, 2) and "next_obs" not in batch
     assert torch.equal(batch["actions"][:, -1], dataset.values("actions")[[0, 5, 12]])

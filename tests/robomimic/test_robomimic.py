@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import pytest
 import torch
@@ -10,22 +11,59 @@ from conftest import GOLDEN
 from offrl import Trainer, algo_factory, config_factory, policy_from_checkpoint
 from offrl.__main__ import main
 from offrl.checkpoint import write_checkpoint
+from offrl.robomimic import configs
+from offrl.robomimic.configs import upgrade_config
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.training.checkpointer import Checkpointer
+from offrl.tree import merge
 
 
 def complete(**sections):
-    """A robomimic config, known by a key that all of its versions write."""
-    return {"train": {"hdf5_use_swmr": True}, **sections}
+    """A whole config of robomimic's, with ``sections`` laid over it."""
+    return merge(json.loads((GOLDEN / "configs/bc.json").read_text()), sections)
 
 
 def test_robomimics_configs_train_on_padded_steps_and_ours_do_not():
-    golden = json.loads((GOLDEN / "configs/bc.json").read_text())
-    assert config_factory("bc", golden).train.mask_padded_steps is False
+    assert config_factory("bc", complete()).train.mask_padded_steps is False
     ours = config_factory("bc")
     assert ours.train.mask_padded_steps
     assert config_factory("bc", ours.to_dict()).train.mask_padded_steps
-    assert config_factory("bc", complete()).train.mask_padded_steps is False
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in GOLDEN.glob("configs/*.json")))
+def test_a_whole_file_of_robomimics_is_known_by_its_keys(name):
+    content = json.loads((GOLDEN / f"configs/{name}.json").read_text())
+    assert upgrade_config(content)["train"]["mask_padded_steps"] is False
+
+
+def without(path):
+    content = complete()
+    section, _, key = path.partition(".")
+    del content[section][key]
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "decided"),
+    [
+        ({"train": {"hdf5_use_swmr": True}}, "experiment.name, .*train.data, "),
+        (without("train.goal_mode"), "also have train.goal_mode$"),
+        (without("experiment.video_skip"), "also have experiment.video_skip$"),
+    ],
+)
+def test_a_config_that_is_partly_robomimics_is_ours_and_it_is_said_why(content, decided, caplog):
+    configs._say_once.cache_clear()
+    for _ in range(2):
+        assert config_factory("bc", content).train.mask_padded_steps is True
+    (message,) = caplog.messages
+    assert "read as offrl's" in message and re.search(decided, message)
+
+
+def test_a_config_of_ours_says_nothing(caplog):
+    configs._say_once.cache_clear()
+    config_factory("bc", {"train": {"batch_size": 5, "seed": 2}, "experiment": {"name": "x"}})
+    config_factory("bc", config_factory("bc").to_dict())
+    assert not caplog.messages
 
 
 def test_a_vaes_decoder_is_conditioned_in_robomimic_whatever_its_config_says():

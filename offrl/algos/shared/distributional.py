@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from offrl import models
-from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.algos.shared.td import TDLearner
 
 
-class DistributionalCritic(ActorCritic):
+class DistributionalCritic(TDLearner):
     """Before an algorithm with ``backup`` and ``critic_losses``: these with one critic that
     gives a probability to each of some returns."""
 
     def add_critics(self, **options: Any) -> None:
-        config = self.algo_config["critic"]
+        config = self.algo_config.critic
         super().add_critics(
             network=models.DistributionalCritics,
             num_critics=1,

@@ -1,0 +1,241 @@
+"""What learners of values share: transitions, critics, targets, temporal differences."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from offrl import models
+from offrl.algos.base import ValueAlgo, check_rewards
+from offrl.config.algo import TDConfig
+
+log = logging.getLogger(__name__)
+
+
+class TDLearner(ValueAlgo):
+    """Critics ``critic`` ``Q(s, a, g)``, regressed on rewards and later values.
+
+    A batch is made of transitions: observations ``[B, frames, ...]``, actions ``[B, 1, A]``,
+    rewards ``[B, 1]`` summed over ``n_step`` steps, and ``discounts`` ``[B, 1]``, the factor of the
+    value after them: 0 where the episode terminated. Networks with a slow copy
+    (``self.add_target``) have it under ``<name>_target``.
+    """
+
+    NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
+
+    algo_config: TDConfig
+
+    def __init__(self, **kwargs: Any):
+        self._targets: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self._statistics: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self.num_updates = 0
+        super().__init__(**kwargs)
+        for name in [name for name in self.nets if f"{name}_target" in self.nets]:
+            slow, fast = self.nets[f"{name}_target"], self.nets[name]
+            self._targets[name] = list(slow.parameters()), list(fast.parameters())
+            self._statistics[name] = list(zip(slow.buffers(), fast.buffers(), strict=True))
+
+    @classmethod
+    def window(cls, algo_config: TDConfig) -> dict[str, int]:
+        return {"seq_length": algo_config.n_step}
+
+    # -- networks ---------------------------------------------------------------------------------
+
+    @property
+    def num_frames(self) -> int:
+        return self.global_config.train.frame_stack
+
+    def add_critics(self, network: type | None = None, **options: Any) -> None:
+        """``critic`` and its target, ``models.Critics`` unless another ``network`` is given."""
+        config = self.algo_config.critic
+        self.nets["critic"] = (network or models.Critics)(
+            self.obs_spec,
+            self.ac_dim,
+            config.layer_dims,
+            num_frames=self.num_frames,
+            value_bounds=config.value_bounds,
+            **({"num_critics": config.ensemble.n} | options),
+        )
+        self.add_target("critic")
+
+    def add_target(self, name: str) -> None:
+        self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False)
+
+    def update_targets(self, *names: str) -> None:
+        """Polyak averaging of every slow copy, or of those ``names``, one kernel for all weights of
+        each; statistics of batch normalisation, of which copies take none themselves, as they are.
+        While validating nothing happens."""
+        if self.validates:
+            return
+        for name in names or self._targets:
+            slow, fast = self._targets[name]
+            torch._foreach_lerp_(slow, fast, self.algo_config.target_tau)
+            for theirs, statistic in self._statistics[name]:
+                theirs.copy_(statistic)
+
+    def set_train(self) -> None:
+        super().set_train()
+        for name in self._targets:
+            self.nets[f"{name}_target"].eval()
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
+        name = self.algo_config.ALGO_NAME
+        check_rewards(values("rewards"), name)
+        if not values("dones").any():
+            log.warning(
+                'no step of the data is terminal ("dones"): %s will take every episode to go on '
+                "for ever",
+                name,
+            )
+        if self.algo_config.critic.value_bounds:
+            low, high = self.algo_config.critic.value_bounds
+            least, largest = map(float, values("returns").aminmax())
+            if least < low or largest > high:
+                raise ValueError(
+                    f"algo.critic.value_bounds: [{low:g}, {high:g}], but discounted returns of the "
+                    f"data reach from {least:g} to {largest:g}; widen them"
+                )
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        n, now = self.algo_config.n_step, self.num_frames - 1
+        steps = slice(now, now + n)
+        if batch["actions"].shape[1] < now + n:
+            raise ValueError(
+                f"train.seq_length: {batch['actions'].shape[1] - now}, but algo.n_step is {n}; set "
+                "both to the same number"
+            )
+        mask = batch.get("pad_mask")
+        rewards, dones, discounts, num_steps = self._returns(
+            self.to_device(batch["rewards"]).flatten(1)[:, steps],
+            self.to_device(batch["dones"]).flatten(1)[:, steps],
+            None if mask is None else self.to_device(mask).flatten(1)[:, steps],
+        )
+        seen = frames_from(batch["obs"], 0, self.num_frames)
+        later = frames_from(self.needed(batch, "next_obs"), n + now - 1, 1)
+        if now:
+            before = frames_from(batch["obs"], num_steps, now)
+            later = {k: torch.cat([before[k], x], dim=1) for k, x in later.items()}
+        return {
+            "obs": self.prepare_obs(seen),
+            "next_obs": self.prepare_obs(later),
+            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            "actions": self.to_device(batch["actions"][:, now : now + 1]),
+            "rewards": rewards,
+            "dones": dones,
+            "discounts": discounts,
+        }
+
+    def _returns(
+        self, rewards: torch.Tensor, dones: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | int]:
+        """Of steps ``[B, n]``: the discounted sum of their rewards, whether the episode terminated
+        among them, and the factor of the value after them, ``[B, 1]`` each; and how many count, the
+        same number or ``[B]``."""
+        gamma, n = self.algo_config.discount, rewards.shape[1]
+        after, num_steps = gamma, n
+        masks = self.global_config.train.mask_padded_steps
+        goes_on = self.algo_config.infinite_horizon
+        if goes_on and masks:  # the last reward is received for ever
+            rewards = torch.where(dones > 0, rewards / (1 - gamma), rewards)
+        if n > 1:
+            counts = torch.ones_like(dones)
+            if masks:
+                # A step counts if it is in the demonstration and none before it was the last.
+                counts[:, 1:] -= dones[:, :-1]
+                counts = counts.cumprod(1) * (1 if mask is None else mask)
+            powers = gamma ** torch.arange(n, device=self.device)
+            rewards = (rewards * counts * powers).sum(1, keepdim=True)
+            dones = (dones * counts).amax(1, keepdim=True)
+            num_steps = counts.sum(1).long()
+            after = gamma ** counts.sum(1, keepdim=True)
+        if goes_on and not masks:  # robomimic's: all of the rewards are
+            rewards = torch.where(dones > 0, rewards / (1 - after), rewards)
+        return rewards, dones, (1 - dones) * after, num_steps
+
+    # -- updates ----------------------------------------------------------------------------------
+
+    def td_losses(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Of each critic ``[N]``, for values ``[N, B, 1]`` and targets ``[B, 1]``."""
+        losses = torch.nn.functional
+        error = losses.smooth_l1_loss if self.algo_config.critic.use_huber else losses.mse_loss
+        return error(q, target.expand_as(q), reduction="none").mean((1, 2))
+
+    def backup(self, batch: Mapping[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
+        """The critics' target for one action ``[B, 1, A]`` to follow: ``[B, 1]``."""
+        critic = self.nets["critic_target"]
+        next_q = critic(batch["next_obs"], next_actions, batch["goal_obs"]).amin(0)
+        return batch["rewards"] + batch["discounts"] * next_q
+
+    def critic_losses(
+        self, batch: Mapping[str, Any], target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``td_losses`` of the batch's actions, and the values ``[N, B, 1]`` that they are of."""
+        q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
+        return self.td_losses(q, target), q
+
+    def pessimistic(self, q: torch.Tensor) -> torch.Tensor:
+        """The critics' values ``[N, ...]`` as one: the least, or in part the largest, by
+        ``critic.ensemble.weight`` (Fujimoto et al., 2019, arXiv:1812.02900, equation 13)."""
+        weight = self.algo_config.critic.ensemble.weight
+        return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
+
+    def optimize_critics(
+        self, batch: Mapping[str, Any], losses: torch.Tensor
+    ) -> dict[str, torch.Tensor | None]:
+        """One step of each critic; for the log, where ``loss`` is their sum, to which others are
+        added."""
+        info = {f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses, 1)}
+        info["Critic/Done_Mask_Percentage"] = 100 * (1 - batch["dones"]).mean()
+        norms = self.optimize("critic", losses.sum(), self.algo_config.critic.max_gradient_norm)
+        if norms is not None:
+            info |= {f"Critic/Critic{i}_Grad_Norms": norm for i, norm in enumerate(norms, 1)}
+        return info | {"loss": losses.detach().sum()}
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def get_state_action_value(
+        self, obs_dict: Mapping[str, torch.Tensor], actions: torch.Tensor, goal_dict: Any = None
+    ) -> torch.Tensor:
+        """Of actions ``[B, A]``, the first critic's ``[B, 1]``."""
+        obs = self.prepare_obs(self._with_time(obs_dict))
+        goal = self.prepare_obs(goal_dict, "goal")
+        return self.nets["critic"].first(obs, self.to_device(actions)[:, None], goal)
+
+    # -- logs and state ---------------------------------------------------------------------------
+
+    def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        logs = super().log_info(info)
+        rate = logs.pop("Optimizer/critic0_lr")
+        members = range(self.nets["critic"].num_critics)
+        logs |= {f"Optimizer/critic{i}0_lr": rate for i in members}
+        return logs | {key: float(value) for key, value in info.items() if key != "loss"}
+
+    def serialize(self) -> dict[str, Any]:
+        return super().serialize() | {"num_updates": self.num_updates}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize(state)
+        self.num_updates = state.get("num_updates", 0)
+
+
+def frames_from(
+    obs: Mapping[str, torch.Tensor], starts: torch.Tensor | int, num: int
+) -> Mapping[str, torch.Tensor]:
+    """``num`` frames of windows ``[B, T, ...]``, from the same one on or from each window's own of
+    ``starts`` ``[B]``."""
+    if isinstance(starts, int):
+        stop = starts + num
+        return {k: x if x.shape[1] == num else x[:, starts:stop] for k, x in obs.items()}
+    frames = starts[:, None] + torch.arange(num, device=starts.device)
+
+    def take(x: torch.Tensor) -> torch.Tensor:
+        index = frames.to(x.device).view(*frames.shape, *[1] * (x.ndim - 2))
+        return torch.take_along_dim(x, index, dim=1)
+
+    return {k: take(x) for k, x in obs.items()}

@@ -1,0 +1,292 @@
+"""What every algorithm must do, to be run on one of your own.
+
+from offrl.testing import check_algo
+
+def test_my_algo():
+    check_algo("my_package.my_algo", {"algo": {"actor_layer_dims": [16, 16]}})
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from offrl.acting.policy import RolloutPolicy
+from offrl.algos import Algo, PolicyAlgo, algo_factory
+from offrl.config import Config, config_factory
+from offrl.data.loader import BatchLoader
+from offrl.data.sequence import SequenceDataset
+from offrl.seeding import seed_everything
+from offrl.training.trainer import Trainer
+from offrl.tree import map_leaves, merge
+
+OBS_SHAPES = {"position": (3,), "speed": (2,)}
+AC_DIM = 2
+SMALL = {
+    "experiment": {
+        "epoch_every_n_steps": 5,
+        "rollout": {"enabled": False},
+        "save": {"every_n_epochs": 1},
+    },
+    "train": {"num_epochs": 3, "batch_size": 4, "cuda": False, "hdf5_normalize_obs": False},
+    "observation": {"modalities": {"obs": {"low_dim": list(OBS_SHAPES)}}},
+}
+IN_MEMORY = {"seq_length": 2}
+STREAMED = {"hdf5_cache_mode": None, "num_data_workers": 2, "frame_stack": 2}
+
+
+def check_algo(name: str, config: Mapping[str, Any] | None = None) -> None:
+    """Run all of ``CHECKS`` on a registered algorithm, on small data that is made for it.
+
+    name: as in a config's ``algo_name``. config: overrides for its defaults; small networks keep
+    this to seconds. An ``AssertionError`` says which promise is broken.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        case = AlgoCase(name, config or {}, Path(folder))
+        for check in CHECKS:
+            check(case)
+
+
+class AlgoCase:
+    """An algorithm with ``overrides`` of its config, and small data in ``folder`` to train on."""
+
+    def __init__(self, name: str, overrides: Mapping[str, Any], folder: Path):
+        self.name, self.overrides = name, merge(SMALL, overrides)
+        self.data = folder / "demos.hdf5"
+        self.overrides = merge(
+            self.overrides, {"train": {"data": str(self.data), "output_dir": str(folder / "runs")}}
+        )
+        write_random_demos(self.data, config_factory(name, self.overrides).train.acts_discretely)
+
+    def config(self, train: Mapping[str, Any] | None = None, **optim: Any) -> Config:
+        """The config with changes of ``train`` and of every network's optimizer."""
+        train = train or {}
+        algo = dict(self.overrides.get("algo", {}))
+        if "transformer" in algo:  # whose context is the stack of frames
+            frames = train.get("frame_stack", 1)
+            algo = merge(algo, {"transformer": {"context_length": frames}})
+        networks = config_factory(self.name, self.overrides).algo.optim_params
+        algo = merge(algo, {"optim_params": dict.fromkeys(networks, optim)})
+        return config_factory(self.name, merge(self.overrides, {"algo": algo, "train": train}))
+
+    def make(self, train: Mapping[str, Any] | None = None) -> tuple[Algo, Iterator[dict]]:
+        """A new algorithm, the same each time, and batches of 8."""
+        seed_everything(0)
+        config = self.config(train, learning_rate={"initial": 1e-3})
+        dataset = SequenceDataset(
+            str(self.data),
+            list(OBS_SHAPES),
+            dataset_keys=config.train.dataset_keys,
+            action_config=config.train.action_config,
+            seq_length=config.train.seq_length,
+            get_pad_mask=True,
+            frame_stack=config.train.frame_stack,
+            hdf5_normalize_obs=True,
+        )
+        algo = algo_factory(self.name, config, dataset.obs_shapes, dataset.ac_dim, device="cpu")
+        algo.set_statistics(
+            dataset.get_obs_normalization_stats(), dataset.get_action_normalization_stats()
+        )
+        return algo, iter(BatchLoader(dataset, batch_size=8, seed=0))
+
+
+def write_random_demos(path: Path, is_discrete: bool = False) -> None:
+    """Three short demonstrations with random content and, of discrete actions, three kinds."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for i, length in enumerate((5, 7, 6)):
+            demo = file.create_group(f"data/demo_{i}")
+            for key, shape in OBS_SHAPES.items():
+                demo[f"obs/{key}"] = rng.standard_normal((length, *shape))
+            actions = np.tanh(rng.standard_normal((length, AC_DIM)))
+            demo["actions"] = np.digitize(actions[:, 0], [-0.4, 0.4]) if is_discrete else actions
+            demo["rewards"] = rng.random(length)
+            demo["dones"] = np.eye(length)[-1]
+
+
+# -- the checks -----------------------------------------------------------------------------------
+
+
+def loss_falls_on_one_batch(case: AlgoCase) -> None:
+    algo, batches = case.make()
+    batch = algo.process_batch_for_training(next(batches))
+    algo.set_train()
+    losses = [float(algo.train_on_batch(batch, epoch=1)["loss"]) for _ in range(100)]
+    assert all(np.isfinite(losses)), "the loss becomes NaN or infinite"
+    assert losses[-1] < losses[0] - 0.1 * abs(losses[0]), f"from {losses[0]} to {losses[-1]}"
+
+
+def validation_changes_no_weight(case: AlgoCase) -> None:
+    algo, batches = case.make()
+    before = _weights(algo)
+    batch = algo.process_batch_for_training(next(batches))
+    info = algo.train_on_batch(batch, epoch=1, validate=True)
+    assert _same(before, _weights(algo)), "train_on_batch(validate=True) changed weights"
+    assert "Loss" in algo.log_info(info)
+    algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
+    assert not _same(before, _weights(algo)), "train_on_batch changed no weight"
+
+
+def frozen_weights_stay(case: AlgoCase) -> None:
+    algo, batches = case.make()
+    batch = algo.process_batch_for_training(next(batches))
+    algo.train_on_batch(batch, epoch=1)
+    parameters = [list(algo.nets[name].parameters()) for name in algo.optimizers]
+    frozen = [some[0].requires_grad_(False) for some in parameters if len(some) > 1]
+    before = [weight.clone() for weight in frozen]
+    for _ in range(2):
+        algo.train_on_batch(batch, epoch=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, frozen, strict=True))
+
+
+def info_is_detached_numbers(case: AlgoCase) -> None:
+    algo, batches = case.make()
+    info = algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
+    for name, value in info.items():
+        assert value.dim() == 0, f"{name} has shape {list(value.shape)}; one number is needed"
+        assert not value.requires_grad, f"{name} holds on to the graph; detach it"
+
+
+def serialize_and_deserialize_are_the_identity(case: AlgoCase) -> None:
+    algo, batches = case.make()
+    batch = algo.process_batch_for_training(next(batches))
+    algo.train_on_batch(batch, epoch=1)
+    state = copy.deepcopy(algo.serialize())
+    other, _ = case.make()
+    other.deserialize(state)
+    for a in (algo, other):
+        seed_everything(1)
+        a.train_on_batch(batch, epoch=1)
+    assert _same(_weights(algo), _weights(other)), "a state that was put back trains differently"
+    bare, _ = case.make()
+    bare.deserialize(state["nets"])
+    assert _same(bare.nets.state_dict(), state["nets"])
+
+
+def weights_that_do_not_fit_are_refused_by_name(case: AlgoCase) -> None:
+    algo, _ = case.make()
+    state = dict(algo.nets.state_dict())
+    first = next(key for key, weight in state.items() if weight.ndim > 1)
+    broken = {**state, first: state[first][:1, ..., :1]}
+    assert f"of another shape: {first}" in _refusal(algo, broken)
+    del broken[first]
+    assert f"missing: {first}" in _refusal(algo, broken | {"stranger": torch.zeros(1)})
+
+
+def acting_in_a_batch_equals_one_by_one(case: AlgoCase, frame_stack: int = 1) -> None:
+    """To 1e-6, whoever shares the batch."""
+    algo, _ = case.make({"frame_stack": frame_stack})
+    if not isinstance(algo, PolicyAlgo):
+        return
+    generator = torch.Generator().manual_seed(0)
+    shapes = OBS_SHAPES.items()
+    episodes = [
+        [{k: torch.randn(s, generator=generator).numpy() for k, s in shapes} for _ in range(4)]
+        for _ in range(5)
+    ]
+    alone = []
+    for seed, episode in enumerate(episodes):
+        policy = RolloutPolicy(algo)
+        policy.start_episode(seed=seed)
+        alone.append([policy(obs, reward=float(step)) for step, obs in enumerate(episode)])
+    together = RolloutPolicy(algo, batch_size=3)
+    if together.num_environments is not None:  # it serves one only
+        return
+    for seed in range(5):
+        together.start_episode(env=seed, seed=seed)
+    for step in range(4):
+        obs = {env: episode[step] for env, episode in enumerate(episodes)}
+        actions = together.act(obs, reward_by_env=dict.fromkeys(obs, float(step)))
+        for env, action in actions.items():
+            assert action.shape == (() if algo.is_discrete else (AC_DIM,)), action.shape
+            np.testing.assert_allclose(action, alone[env][step], atol=1e-6, rtol=0)
+
+
+def resumed_equals_uninterrupted(case: AlgoCase, train: Mapping[str, Any] = IN_MEMORY) -> None:
+    """Weights, optimizers, schedules and random state, to the bit."""
+    schedule = {"scheduler_type": "cosine", "step_every_batch": True}
+    config = case.config(train, learning_rate=schedule)
+    whole = Trainer(config)
+    state = {}
+    for record in whole():
+        if record["type"] == "epoch" and record["epoch"] == 1:
+            state = copy.deepcopy(whole.state())
+    end = whole.state()
+    later = Trainer(config)
+    later.restore(state)
+    list(later())
+    assert later.step == whole.step == 15
+    assert torch.equal(end["rng"]["torch"], later.state()["rng"]["torch"])
+    assert _same(_weights(whole.algo), _weights(later.algo))
+    first, second = (
+        map_leaves(torch.as_tensor, _tensors(t.algo.serialize())) for t in (whole, later)
+    )
+    assert _same(first, second)
+
+
+def padded_steps_never_enter_the_loss(case: AlgoCase) -> None:
+    config = case.config()
+    several = {"n_step": 3} if "n_step" in config.algo else {}
+    wide = AlgoCase(case.name, merge(case.overrides, {"algo": several}), case.data.parent)
+    algo, batches = wide.make({"seq_length": 4})
+    batch = next(batches)
+    padded = ~batch["pad_mask"].squeeze(-1)
+    assert padded.any()
+    spoilt = copy.deepcopy(batch)
+    spoilt["actions"][padded] = 0.9
+    spoilt["rewards"][padded] = 50.0
+    losses = []
+    for b in (batch, spoilt):
+        seed_everything(2)
+        ready = algo.process_batch_for_training(b)
+        losses.append(algo.train_on_batch(ready, epoch=1, validate=True)["loss"])
+    assert torch.equal(*losses), "steps outside the demonstration count (pad_mask)"
+
+
+CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
+    loss_falls_on_one_batch,
+    validation_changes_no_weight,
+    frozen_weights_stay,
+    info_is_detached_numbers,
+    serialize_and_deserialize_are_the_identity,
+    weights_that_do_not_fit_are_refused_by_name,
+    acting_in_a_batch_equals_one_by_one,
+    partial(acting_in_a_batch_equals_one_by_one, frame_stack=3),
+    resumed_equals_uninterrupted,
+    partial(resumed_equals_uninterrupted, train=STREAMED),
+    padded_steps_never_enter_the_loss,
+)
+
+
+def _weights(algo: Algo) -> dict[str, torch.Tensor]:
+    return copy.deepcopy(algo.nets.state_dict())
+
+
+def _same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def _refusal(algo: Algo, weights: Mapping[str, torch.Tensor]) -> str:
+    try:
+        algo.deserialize(weights)
+    except ValueError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def _tensors(tree: Mapping[str, Any], prefix: str = "") -> dict[str, torch.Tensor]:
+    leaves: dict[str, torch.Tensor] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            leaves |= _tensors(value, f"{prefix}{key}/")
+        elif isinstance(value, torch.Tensor):
+            leaves[f"{prefix}{key}"] = value
+    return leaves

@@ -1,0 +1,197 @@
+"""What a config describes, put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from offrl.algos import Algo, algo_factory
+from offrl.checkpoint import config_from_checkpoint
+from offrl.config import Config, without_pretrained
+from offrl.config.files import find_file
+from offrl.data.files import find_data
+from offrl.data.hdf5 import fingerprint
+from offrl.data.loader import BatchLoader, sampling_weights
+from offrl.data.sequence import SequenceDataset
+from offrl.seeding import seed_everything
+from offrl.specs import LANGUAGE, processed_shapes
+from offrl.training.datasets import make_dataset, make_held_out_dataset, obs_keys, place
+from offrl.training.environments import evaluation_environments
+from offrl.training.instructions import embed_instructions, stored_instructions
+from offrl.training.run import RunFolder, provenance
+
+log = logging.getLogger(__name__)
+
+
+class Experiment:
+    """Data, instructions, environments and an algorithm by a config, and where they come from.
+
+    Refuses what cannot be trained with ``ValueError`` or ``FileNotFoundError`` before anything is
+    written. ``run`` is the folder of a run to go on with.
+    """
+
+    def __init__(self, config: Config, run: RunFolder | None = None):
+        self._run = run
+        self._resumes = run is not None and run.last_checkpoint.exists()
+        self.config = config = _checked(config, self._resumes)
+        seed_everything(config.train.seed)
+        langs = [entry.lang for entry in config.train.data or []]
+        last = run.last_checkpoint if run is not None and self._resumes else None
+        # {sentence: [E]}
+        self.instructions = embed_instructions(langs, LANGUAGE in obs_keys(config), last)
+        use_cuda = config.train.cuda and torch.cuda.is_available()
+        self.device = torch.device("cuda" if use_cuda else "cpu")
+        self.dataset = make_dataset(config, self.instructions)
+        if LANGUAGE in obs_keys(config) and not self.instructions:
+            self.instructions, langs = stored_instructions(self.dataset, langs)
+        _check_actions(config, self.dataset)
+        self.loader = self._make_loader(
+            self.dataset, config.train.batch_size, sampling_weights(config.train, self.dataset)
+        )
+        self.valid_loader: BatchLoader | None = None
+        if config.experiment.validate:
+            held_out = make_held_out_dataset(config, self.instructions, self.dataset)
+            self.valid_loader = self._make_loader(
+                held_out, min(config.train.batch_size, len(held_out))
+            )
+        if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
+            config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
+        try:
+            self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
+        except ValueError as error:
+            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
+        self.environments = evaluation_environments(
+            config, self.dataset.sources, langs, self.instructions
+        )
+        self._note_provenance()
+        self.algo = self._make_algo()
+
+    @property
+    def run(self) -> RunFolder:
+        """The run folder; made when something is first written."""
+        if self._run is None:
+            self._run = RunFolder.create(self.config)
+        return self._run
+
+    @property
+    def env_args(self) -> dict[str, Any] | None:
+        """The environment of the first dataset that is evaluated in."""
+        return next(iter(self.environments.values()), None)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of all this."""
+        model = self.algo.serialize()
+        return {
+            "model": model,
+            "config": self.config.dump(),
+            "algo_name": self.config.algo_name,
+            "env_metadata": self.env_args,
+            "shape_metadata": {
+                "all_shapes": {k: list(s) for k, s in self._obs_shapes.items()},
+                "all_obs_keys": list(self.dataset.obs_keys),
+                "ac_dim": self.dataset.ac_dim,
+            },
+            "obs_normalization_stats": model["normalization"]["obs"],
+            "action_normalization_stats": model["normalization"]["actions"],
+            "reward_normalization_stats": dict(self.dataset.reward_stats or {}),
+            "instructions": {k: torch.from_numpy(v) for k, v in self.instructions.items()},
+            "provenance": dict(self.config.meta.provenance),
+        }
+
+    def _make_loader(
+        self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
+    ) -> BatchLoader:
+        train = self.config.train
+        place(dataset, self.device)
+        return BatchLoader(dataset, batch_size, train.seed, train.num_data_workers, weights)
+
+    def _note_provenance(self) -> None:
+        meta = self.config.meta
+        data = fingerprint(source.path for source in self.dataset.sources)
+        if self._run is not None and meta.provenance.get("dataset_fingerprint", data) != data:
+            raise ValueError(
+                f"{self._run.path}: {self.dataset.hdf5_path} is not the data that this run was "
+                "trained on; put it back, or start a new run from the weights "
+                "(experiment.ckpt_path)"
+            )
+        meta.provenance = provenance() | {
+            "dataset_fingerprint": data,
+            "seed": self.config.train.seed,
+            "num_threads": torch.get_num_threads(),
+        }
+
+    def _make_algo(self) -> Algo:
+        path = self.config.experiment.ckpt_path
+        has_weights = self._resumes or path is not None
+        algo = algo_factory(
+            self.config.algo_name,
+            without_pretrained(self.config) if has_weights else self.config,
+            obs_key_shapes=self._obs_shapes,
+            ac_dim=self.dataset.ac_dim,
+            device=self.device,
+        )
+        # What the networks cannot see shows now, not in the first step.
+        first = torch.zeros(1, dtype=torch.long, device=self.dataset.device)
+        batch = self.dataset.get_batch(first)
+        try:
+            algo.obs_spec.process(batch["obs"], "obs")
+            algo.inspect_data(self.dataset.values)
+        except ValueError as error:
+            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
+        algo.process_batch_for_training(batch)
+        algo.set_statistics(
+            obs=self.dataset.get_obs_normalization_stats(),
+            actions=self.dataset.get_action_normalization_stats(),
+        )
+        if path is not None:
+            _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=path)
+            try:
+                algo.deserialize({"nets": content["model"]["nets"]})
+            except ValueError as error:
+                raise ValueError(f"experiment.ckpt_path: {path}: {error}") from None
+        return algo
+
+
+def _checked(config: Config, resumes: bool) -> Config:
+    """A copy with the paths of what it names; keys of robomimic's are not ignored silently."""
+    config = config.model_copy(deep=True)
+    if not config.train.data:
+        raise ValueError("train.data: name a dataset, or give --dataset FILE.hdf5")
+    if any(config.observation.modalities.goal.values()) and config.train.goal_mode is None:
+        raise ValueError(
+            'observation.modalities.goal: the data has no goals; set train.goal_mode to "last" '
+            "(the last observation of a demonstration), or name no goals"
+        )
+    if config.experiment.render:
+        raise ValueError("experiment.render: no windows; use experiment.render_video")
+    for entry in config.train.data:
+        entry.path = str(find_data(entry.path))
+    if resumes:
+        config.experiment.ckpt_path = None  # its weights have been overtaken
+    if config.experiment.ckpt_path is not None:
+        try:
+            config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
+    return config
+
+
+def _check_actions(config: Config, dataset: SequenceDataset) -> None:
+    for key, largest in dataset.largest_actions.items():
+        if key not in config.train.action_config:
+            raise ValueError(
+                f"train.action_config: says nothing about the action key {key!r}; add "
+                f'{{"{key}": {{"normalization": "min_max"}}}}, or null instead of "min_max"'
+            )
+        if largest > 1.001:
+            log.warning(
+                "%s: %s reach %.3g, but policies act within [-1, 1]; set "
+                'train.action_config.%s.normalization to "min_max"',
+                dataset.hdf5_path,
+                key,
+                largest,
+                key,
+            )

@@ -1,0 +1,102 @@
+"""A whole training, as the program, a notebook or a test runs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from offrl.checkpoint import policy_from_checkpoint, read_checkpoint
+from offrl.config import Config
+from offrl.kernels.allocator import FreedMemory
+from offrl.reports.plot import write_learning_curve
+from offrl.training.checkpointer import Checkpointer
+from offrl.training.evaluator import Evaluator
+from offrl.training.logger import Logger
+from offrl.training.progress import Progress, success_line
+from offrl.training.proxies import Proxies
+from offrl.training.run import RunFolder
+from offrl.training.trainer import Record, Trainer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Result:
+    """What came of a training, and where it lies."""
+
+    run: RunFolder
+    checkpoint: Path | None  # the best by what was measured, else the last
+    test: dict[str, float] | None  # its success rate on initial states that chose nothing
+    learning_curve: Path | None
+    video: Path | None
+    no_video: str  # why there is none
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the final test ran, if one was asked for."""
+        return self.test is None or self.test["n"] > 0
+
+    def describe(self) -> dict[str, object]:
+        """What a person wants to know."""
+        return {
+            "result": "not measured" if self.test is None else success_line(self.test),
+            "run folder": self.run.path,
+            "checkpoint": self.checkpoint or "none (experiment.save.enabled is false)",
+            "learning curve": self.learning_curve or "none: pip install 'offrl[plot]'",
+            "TensorBoard": f"tensorboard --logdir {self.run.logs}",
+            "video": self.video or f"none: {self.no_video}",
+        }
+
+
+def train(config: Config, run: RunFolder | None = None) -> Result:
+    """Train with checkpoints, logs, evaluations and a bar, and test the best checkpoint.
+
+    run: an earlier run to go on with from its last checkpoint (``RunFolder.open``).
+    """
+    trainer = Trainer(config, run)
+    checkpointer = Checkpointer(trainer)
+    if run is not None and run.last_checkpoint.exists():
+        state = read_checkpoint(run.last_checkpoint)
+        trainer.restore(state)
+        checkpointer.restore(state)
+    test = None
+    with ExitStack() as stack:
+        evaluator = Evaluator(trainer)
+        stack.callback(evaluator.close)
+        logger = Logger(trainer)
+        stack.callback(logger.close)
+        log.info("run folder: %s", trainer.run.path)
+        try:
+            for record in Progress(trainer)(_records(trainer, checkpointer, logger, evaluator)):
+                if record["type"] == "test":
+                    test = record["logs"]
+        except KeyboardInterrupt:
+            start = "where it was last saved" if trainer.run.last_checkpoint.exists() else "step 0"
+            log.info("go on from %s with: offrl train --resume %s", start, trainer.run.path)
+            raise
+    curve = write_learning_curve(trainer.run)
+    best = checkpointer.best_checkpoint
+    return Result(trainer.run, best, test, curve, evaluator.video, evaluator.no_video)
+
+
+def _records(
+    trainer: Trainer, checkpointer: Checkpointer, logger: Logger, evaluator: Evaluator
+) -> Iterator[Record]:
+    """All records: those of the training, then those of the test of its best checkpoint."""
+    training = Proxies(trainer)(_within_memory(trainer()))
+    yield from checkpointer(logger(evaluator(training)))
+    algo, best = trainer.algo, checkpointer.best_checkpoint
+    if best is not None:
+        algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
+    yield from logger(evaluator.test(algo))
+
+
+def _within_memory(records: Iterator[Record]) -> Iterator[Record]:
+    memory = FreedMemory()
+    for record in records:
+        if record["type"] in ("progress", "train"):  # after as many steps each time
+            memory.limit()
+        yield record
