@@ -48,9 +48,6 @@ class OnAlgo(Remembering, Algo): ...
 
 @pytest.fixture(params=[OnPolicyAlgo, OnAlgo])
 def make(request, small_config):
-    if hasattr(request.param, "act") or not hasattr(request.param, "raw_action"):
-        pytest.skip("the base class defines act, or does not define raw_action")
-
     def make(goal=(), **train):
         overrides = {"observation": {"modalities": {"goal": {"low_dim": list(goal)}}}}
         config = small_config(overrides | {"train": train})
