@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +66,12 @@ class RolloutPolicy(Policy):
         """Forget the last episode of ``env``. With a seed, the episode's sampling depends on it
         alone; without, on torch's global random state."""
         if self._keeps_state:
-            for other in self._episodes.keys() - {env}:
+            others = self._episodes.keys() - {env}
+            if others:
                 raise ValueError(
                     f"{self} defines get_action and no act: it keeps the state of one episode, and "
-                    f"cannot serve environment {env} beside environment {other}; define act(obs, "
-                    "goal, state, generators), or use one environment"
+                    f"cannot serve environment {env} beside environment {others.pop()}; define "
+                    "act(obs, goal, state, generators), or use one environment"
                 )
             self.policy.reset()
         self.policy.set_eval()
@@ -173,10 +173,15 @@ class RolloutPolicy(Policy):
     def _get_action(
         self, obs: dict[str, torch.Tensor], goal: Any, state: Any, generators: Any
     ) -> tuple[torch.Tensor, Any]:
-        """``act``, for an algorithm that has none."""
+        """``act``, for an algorithm that has none: it draws from torch's global random state, which
+        is the episode's meanwhile."""
         if self.policy.global_config.train.frame_stack == 1:
             obs = tree.map_leaves(lambda x: x[:, 0], obs)
-        with _global_randomness(generators and generators[0], self.policy.device):
+        if generators is None:
+            return self.policy.get_action(obs, goal), state
+        device = self.policy.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generators[0])))
             return self.policy.get_action(obs, goal), state
 
     def _select(self, obs: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
@@ -213,15 +218,3 @@ class RolloutPolicy(Policy):
         blank = tree.map_leaves(torch.zeros_like, template)
         rows = [states.get(row) for row in range(self.batch_size)]
         return tree.gather(torch.cat, [blank if state is None else state for state in rows])
-
-
-@contextmanager
-def _global_randomness(generator: torch.Generator | None, device: torch.device) -> Iterator[None]:
-    """While this lasts torch's global random state follows from ``generator``; then it is again
-    what it was."""
-    if generator is None:
-        yield
-        return
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        yield

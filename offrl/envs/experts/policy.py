@@ -22,12 +22,11 @@ class ExpertPolicy(Policy):
     def __init__(self, expert: Callable[[Obs], np.ndarray], noise: float | Sequence[float] = 0.0):
         self.expert = expert
         self.levels = [noise] if isinstance(noise, (int, float)) else list(noise)
-        self._noise: dict[int, float] = {}
-        self._generators: dict[int, np.random.Generator] = {}
+        self._episodes: dict[int, tuple[float, np.random.Generator]] = {}
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
-        self._noise[env] = self.levels[(seed or 0) % len(self.levels)]
-        self._generators[env] = np.random.default_rng(seed)
+        level = self.levels[(seed or 0) % len(self.levels)]
+        self._episodes[env] = level, np.random.default_rng(seed)
 
     def act(
         self,
@@ -39,5 +38,6 @@ class ExpertPolicy(Policy):
 
     def _act(self, env: int, obs: Obs) -> np.ndarray:
         action = self.expert(obs)
-        action[:-1] += self._noise[env] * self._generators[env].standard_normal(len(action) - 1)
+        level, generator = self._episodes[env]
+        action[:-1] += level * generator.standard_normal(len(action) - 1)
         return np.clip(action, -1.0, 1.0).astype(np.float32)
