@@ -1,7 +1,5 @@
 """The ``offrl`` program: ``offrl train``, ``offrl rollout``, ...; also ``python -m offrl``."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -5,8 +5,6 @@ Keys: ``model`` (``Algo.serialize()``), ``config`` (JSON), ``algo_name``, ``env_
 the normalisation statistics, ``rng``, ``loader`` and ``provenance``.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,8 +1,6 @@
 """Instructions as vectors, by the text half of CLIP (Radford et al., 2021, arXiv:2103.00020), as in
 robomimic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

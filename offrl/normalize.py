@@ -1,7 +1,5 @@
 """Normalisation by recorded statistics, ``(x - offset) / scale`` and back; formats of rotations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

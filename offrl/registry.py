@@ -1,7 +1,5 @@
 """The one kind of global state: tables from a name in a config to the class that it stands for."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """All random state of a training process, seeded, saved and restored together."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the observations are. An ``ObsSpec`` is passed to whoever needs it, never looked up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +88,9 @@ class ObsSpec:
     groups: Mapping[str, Mapping[str, ObsKey]]
 
     @classmethod
-    def from_config(cls, config: ObservationConfig, shapes: Mapping[str, Sequence[int]]) -> ObsSpec:
+    def from_config(
+        cls, config: ObservationConfig, shapes: Mapping[str, Sequence[int]]
+    ) -> "ObsSpec":
         """``shapes`` are those that networks see: images ``[C, H, W]``."""
         groups = {}
         for group, modality_of in modalities(config).items():

@@ -6,8 +6,6 @@ def test_my_algo():
     check_algo("my_package.my_algo", {"algo": {"actor_layer_dims": [16, 16]}})
 """
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Nested dicts of arrays or tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

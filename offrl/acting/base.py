@@ -1,7 +1,5 @@
 """What every policy is, to those that run episodes with it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Nothing in here imports torch: simulators run in processes that do without.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field

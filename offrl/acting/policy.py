@@ -1,7 +1,5 @@
 """A trained policy at environments: numpy in, numpy out."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

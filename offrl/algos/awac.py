@@ -1,12 +1,11 @@
 """AWAC (Nair et al., 2020, arXiv:2006.09359): the actor clones the data's actions, weighted by the
 exponential of their advantage over its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
@@ -41,7 +40,7 @@ class AWAC(ActorCritic):
         self.add_critics()
         self.add_stochastic_actor()
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         with torch.no_grad():
             next_actions = nets[self.NEXT_ACTOR](batch["next_obs"], goal)[0].sample()
@@ -69,10 +68,10 @@ class AWAC(ActorCritic):
         return 1
 
     @torch.no_grad()
-    def _own_value(self, features: torch.Tensor, pi: Any) -> torch.Tensor:
+    def _own_value(self, features: Tensor, pi: Any) -> Tensor:
         """The mean of the least value of the policy's own actions, ``[B, 1]``."""
         own = pi.repeated(self._num_policy_actions).sample()
         return self.nets["critic"](features, own).amin(0).mean(1, keepdim=True)
 
-    def _weight(self, advantage: torch.Tensor) -> torch.Tensor:
+    def _weight(self, advantage: Tensor) -> Tensor:
         return (advantage / self.algo_config.lam).exp().clamp(max=LARGEST_WEIGHT)

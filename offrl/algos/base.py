@@ -1,11 +1,10 @@
 """What every algorithm is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from offrl.algos.factory import register_algo, register_algo_factory_func  # noqa: F401
 from offrl.algos.shared.optim import make_optimizer, make_schedule
@@ -13,6 +12,9 @@ from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
 from offrl.specs import ObsSpec
 from offrl.tree import map_leaves
+
+Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
+Generators = Sequence[torch.Generator | None] | None  # a source of randomness per row
 
 
 class Algo:
@@ -104,7 +106,7 @@ class Algo:
         """The config of each network's optimizer."""
         return dict(self.algo_config.optim_params)
 
-    def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
         """Look at the data before training: ``ValueError`` if nothing can be learned from it.
         ``values`` is the dataset's method."""
 
@@ -125,7 +127,7 @@ class Algo:
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, Tensor]:
         """One update (none if ``validate``). Returns detached 0-dim tensors, ``"loss"`` among
         them: nothing in here waits for the device."""
         self.epoch, self.validates = epoch, validate
@@ -133,13 +135,13 @@ class Algo:
             info = self.update(batch) or {}
         return {name: value.detach() for name, value in info.items() if value is not None}
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         """The rule: losses, an optimizer step for each (``optimize``), and numbers for the log,
         ``"loss"`` among them; ``None`` stands for one that was not measured. While validating,
         ``optimize`` does nothing and no gradients are kept."""
         raise NotImplementedError(type(self).__name__)
 
-    def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    def log_info(self, info: Obs) -> dict[str, float]:
         """What ``train_on_batch`` returned (or an average of it) as numbers with robomimic's
         names. The only place where tensors become floats."""
         logs = {
@@ -172,9 +174,7 @@ class Algo:
     def to_device(self, batch: Any) -> Any:
         return map_leaves(lambda x: x.to(self.device, torch.float32), batch)
 
-    def prepare_obs(
-        self, obs: Mapping[str, torch.Tensor] | None, group: str = "obs"
-    ) -> dict[str, torch.Tensor] | None:
+    def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | None:
         """Raw observations ``{key: [B, T, ...]}`` as the networks see them, in training and
         acting: on the device, processed by their modality, normalised."""
         if obs is None:
@@ -182,7 +182,7 @@ class Algo:
         raw = {key: obs[key].to(self.device) for key in self.obs_spec.keys(group)}
         return self.obs_normalizer.normalize(self.obs_spec.process(raw, group))
 
-    def _with_time(self, obs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def _with_time(self, obs: Obs) -> Obs:
         stacked = self.global_config.train.frame_stack > 1
         return obs if stacked else map_leaves(lambda x: x[:, None], obs)
 
@@ -192,12 +192,8 @@ class Algo:
         return is_due and not self.validates
 
     def optimize(
-        self,
-        name: str,
-        loss: torch.Tensor,
-        max_grad_norm: float | None = None,
-        measures: bool = True,
-    ) -> torch.Tensor | None:
+        self, name: str, loss: Tensor, max_grad_norm: float | None = None, measures: bool = True
+    ) -> Tensor | None:
         """One optimizer step of ``nets[name]``, whatever other networks the loss goes through; the
         squared norm of its gradient (of each critic's, ``[N]``), clipped at ``max_grad_norm`` or
         else ``train.max_grad_norm``. Without ``measures`` it is taken only if it is clipped.
@@ -227,7 +223,7 @@ class Algo:
     def reset(self) -> None:
         """Forget what a policy remembers of an episode."""
 
-    def raw_action(self, action: torch.Tensor) -> torch.Tensor:
+    def raw_action(self, action: Tensor) -> Tensor:
         """What ``act`` returned, ``[B, A]``, as the environment takes it: normalisation undone and
         rotations in the format of ``train.action_config``; discrete actions as integers ``[B]``."""
         if self.is_discrete:
@@ -244,7 +240,7 @@ class Algo:
             parts.append(part)
         return torch.cat(parts, dim=-1)
 
-    def receive(self, state: Any, action: torch.Tensor, reward: torch.Tensor) -> Any:
+    def receive(self, state: Any, action: Tensor, reward: Tensor) -> Any:
         """The state of a policy that counts rewards, after the ``action`` ``[B, A]`` that was taken
         and its ``reward`` ``[B, 1]``."""
         return state
@@ -303,7 +299,7 @@ class Algo:
 
 def clip_gradients(
     net: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], limit: float | None
-) -> torch.Tensor:
+) -> Tensor:
     """The norm of the gradient, at most ``limit`` afterwards; an ensemble has one per member."""
     own = getattr(net, "clip_gradients", None)
     if callable(own):
@@ -314,7 +310,7 @@ def clip_gradients(
     return torch.linalg.vector_norm(torch.stack(norms))
 
 
-def masked_mean(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     """Mean over ``[B, T]``; with a mask ``[B, T, 1]`` over the steps where it is one."""
     if mask is None:
         return values.mean()
@@ -322,7 +318,7 @@ def masked_mean(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
     return (values * mask).sum() / mask.sum()
 
 
-def check_rewards(rewards: torch.Tensor, algo_name: str) -> None:
+def check_rewards(rewards: Tensor, algo_name: str) -> None:
     """``ValueError`` where there is nothing in the rewards to learn from."""
     if not rewards.any():
         raise ValueError(
@@ -342,15 +338,12 @@ class PolicyAlgo(Algo):
     environment; an algorithm that defines these two alone serves one only.
     """
 
-    act: Callable[..., tuple[torch.Tensor, Any]]
+    act: Callable[..., tuple[Tensor, Any]]
 
     _state: Any = None
 
     def action_distribution(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
+        self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
         """What ``act`` samples from before any lowering of noise: ``mean``, ``std``, ``logits``,
         ``log_prob(actions)`` over ``[B, T, A]``; and the next state."""
@@ -358,11 +351,7 @@ class PolicyAlgo(Algo):
             f"{self.global_config.algo_name}: its actions have no density in closed form"
         )
 
-    def get_action(
-        self,
-        obs_dict: Mapping[str, torch.Tensor],
-        goal_dict: Mapping[str, torch.Tensor] | None = None,
-    ) -> torch.Tensor:
+    def get_action(self, obs_dict: Obs, goal_dict: Obs | None = None) -> Tensor:
         """``{key: [B, ...]}`` (``[B, T, ...]`` if frames are stacked) to actions ``[B, A]``."""
         if self.COUNTS_REWARDS and self._state is not None:
             raise ValueError(
@@ -381,28 +370,24 @@ class PolicyAlgo(Algo):
 class ValueAlgo(Algo):
     """An algorithm that estimates values, ``[B, 1]``."""
 
-    def get_state_value(
-        self, obs_dict: Mapping[str, torch.Tensor], goal_dict: Any = None
-    ) -> torch.Tensor:
+    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
         raise NotImplementedError(type(self).__name__)
 
     def get_state_action_value(
-        self, obs_dict: Mapping[str, torch.Tensor], actions: torch.Tensor, goal_dict: Any = None
-    ) -> torch.Tensor:
+        self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
+    ) -> Tensor:
         raise NotImplementedError(type(self).__name__)
 
 
 class PlannerAlgo(Algo):
     """An algorithm that proposes subgoals, ``{key: [B, ...]}``."""
 
-    def get_subgoal_predictions(
-        self, obs_dict: Mapping[str, torch.Tensor], goal_dict: Any = None
-    ) -> dict[str, torch.Tensor]:
+    def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
         raise NotImplementedError(type(self).__name__)
 
     def sample_subgoals(
-        self, obs_dict: Mapping[str, torch.Tensor], goal_dict: Any = None, num_samples: int = 1
-    ) -> dict[str, torch.Tensor]:
+        self, obs_dict: Obs, goal_dict: Any = None, num_samples: int = 1
+    ) -> dict[str, Tensor]:
         raise NotImplementedError(type(self).__name__)
 
 
@@ -410,5 +395,5 @@ class HierarchicalAlgo(PolicyAlgo):
     """A planner and an actor that follows its subgoals."""
 
     @property
-    def current_subgoal(self) -> dict[str, torch.Tensor] | None:
+    def current_subgoal(self) -> dict[str, Tensor] | None:
         raise NotImplementedError(type(self).__name__)

@@ -5,17 +5,16 @@ maximum likelihood; the mixture is BC-GMM of Mandlekar et al. (2021, arXiv:2108.
 discrete actions it is classification.
 """
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from pydantic import model_validator
+from torch import Tensor
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, masked_mean, register_algo
+from offrl.algos.base import Generators, Obs, PolicyAlgo, masked_mean, register_algo
 from offrl.config import AlgoConfig, Count, OptimConfig, Section
 from offrl.config.algo import (
     GaussianConfig,
@@ -37,7 +36,7 @@ class LossConfig(Section):
     cos_weight: float = 0.0
 
     @model_validator(mode="after")
-    def _learns_something(self) -> LossConfig:
+    def _learns_something(self) -> "LossConfig":
         if not (self.l2_weight or self.l1_weight or self.cos_weight):
             raise ValueError("all weights are zero; give one of them a value")
         return self
@@ -63,7 +62,7 @@ class BCConfig(AlgoConfig):
     transformer: TransformerConfig = TransformerConfig()
 
     @model_validator(mode="after")
-    def _switches_agree(self) -> BCConfig:
+    def _switches_agree(self) -> "BCConfig":
         for switches in (("gaussian", "gmm", "vae"), ("rnn", "transformer")):
             on = [f"algo.{name}.enabled" for name in switches if self[name].enabled]
             if len(on) > 1:
@@ -160,14 +159,14 @@ class BC(PolicyAlgo):
             return slice(context), slice(context - 1, 2 * context - 1), slice(None), 0
         return slice(context), slice(context), slice(None), -1
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         losses = self._vae_losses if self.algo_config.vae.enabled else self._actor_losses
         terms = {term: masked_mean(v, batch["pad_mask"]) for term, v in losses(batch).items()}
         weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
         loss = sum(weighted[1:], weighted[0])
         return {"loss": loss, **terms, "policy_grad_norm": self.optimize("policy", loss)}
 
-    def _actor_losses(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def _actor_losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         *_, answers, _ = self._steps()
         pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"], answers=answers)
         losses = {}
@@ -177,7 +176,7 @@ class BC(PolicyAlgo):
                 losses[term] = pi.loss(term, batch["actions"])
         return losses
 
-    def _vae_losses(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def _vae_losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         temperature = self.algo_config.vae.prior.temperature(self.epoch)
         return self.nets["policy"].losses(
             batch["obs"], batch["goal_obs"], batch["actions"], temperature
@@ -195,7 +194,7 @@ class BC(PolicyAlgo):
         }
         return {term: known.get(term, 0.0) for term in terms}
 
-    def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    def log_info(self, info: Obs) -> dict[str, float]:
         logs = super().log_info(info)
         if "nll" in info:
             logs["Log_Likelihood"] = -float(info["nll"])
@@ -212,12 +211,8 @@ class BC(PolicyAlgo):
         return logs | {name: float(info[key]) for key, name in names.items() if key in info}
 
     def act(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
-        generators: Sequence[torch.Generator | None] | None = None,
-    ) -> tuple[torch.Tensor, Any]:
+        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
+    ) -> tuple[Tensor, Any]:
         *_, now = self._steps()
         if self.algo_config.rnn.enabled:  # it remembers the frames before
             obs = map_leaves(lambda x: x[:, -1:], obs)
@@ -234,10 +229,7 @@ class BC(PolicyAlgo):
         return pi.sample(generators), state
 
     def action_distribution(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
+        self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
         if self.algo_config.vae.enabled:
             return super().action_distribution(obs, goal, state)

@@ -4,16 +4,14 @@ A generative model of the data's actions proposes some, a network may perturb th
 one of the highest value is taken: in the targets and while acting.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, register_algo_factory_func
+from offrl.algos.base import Generators, Obs, PolicyAlgo, register_algo_factory_func
 from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.algos.shared.td import TDLearner
 from offrl.config import Count, OptimConfig, Section
@@ -58,18 +56,13 @@ class BCQConfig(TDConfig):
     actor: PerturbationConfig = PerturbationConfig()
 
     @model_validator(mode="after")
-    def _switches_agree(self) -> BCQConfig:
+    def _switches_agree(self) -> "BCQConfig":
         sampler = self.action_sampler
         if not (sampler.gmm.enabled or sampler.vae.enabled):
             raise ValueError(
                 "algo.action_sampler.gmm.enabled and vae.enabled are both false; enable one"
             )
         return self
-
-
-@register_algo_factory_func("bcq")
-def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[BCQ], dict[str, Any]]:
-    return (DistributionalBCQ if algo_config.critic.distributional.enabled else BCQ), {}
 
 
 class BCQ(TDLearner, PolicyAlgo):
@@ -98,7 +91,7 @@ class BCQ(TDLearner, PolicyAlgo):
         optims = super()._optim_params()
         return {name: o for name, o in optims.items() if name != "actor" or name in self.nets}
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         parts = [self._train_sampler(batch)]
         training = self.nets.training
         self.nets["action_sampler"].eval()  # its randomizers rest while it proposes
@@ -144,7 +137,7 @@ class BCQ(TDLearner, PolicyAlgo):
             losses, _ = self.critic_losses(batch, target)
         return self.optimize_critics(batch, losses) | {"Critic/Q_Targets": target.mean()}
 
-    def backup(self, batch: dict[str, Any], proposals: torch.Tensor) -> torch.Tensor:
+    def backup(self, batch: dict[str, Any], proposals: Tensor) -> Tensor:
         """The best proposal's value, ``[B, 1]``."""
         q = self.nets["critic_target"](batch["next_obs"], proposals, batch["goal_obs"])
         value = self.pessimistic(q).amax(1, keepdim=True)
@@ -162,24 +155,15 @@ class BCQ(TDLearner, PolicyAlgo):
         return {"Actor/Loss": loss, "Actor/Grad_Norms": norm, "loss": loss.detach()}
 
     def _propose(
-        self,
-        obs: Any,
-        goal: Any,
-        num_samples: int,
-        actor: str,
-        generators: Sequence[torch.Generator | None] | None = None,
-    ) -> torch.Tensor:
+        self, obs: Any, goal: Any, num_samples: int, actor: str, generators: Generators = None
+    ) -> Tensor:
         """Actions ``[B, num_samples, A]``, perturbed by ``actor``."""
         actions = self._sample(obs, goal, num_samples, generators)
         return self.nets[actor](obs, actions, goal) if "actor" in self.nets else actions
 
     def _sample(
-        self,
-        obs: Any,
-        goal: Any,
-        num_samples: int,
-        generators: Sequence[torch.Generator | None] | None = None,
-    ) -> torch.Tensor:
+        self, obs: Any, goal: Any, num_samples: int, generators: Generators = None
+    ) -> Tensor:
         sampler = self.nets["action_sampler"]
         if not self._has_gmm:
             return sampler.sample(obs, goal, None, generators, num_samples)[0]
@@ -191,11 +175,8 @@ class BCQ(TDLearner, PolicyAlgo):
     # -- acting -----------------------------------------------------------------------------------
 
     def best_action(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        generators: Sequence[torch.Generator | None] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, obs: Obs, goal: Obs | None = None, generators: Generators = None
+    ) -> tuple[Tensor, Tensor]:
         """The first critic's value ``[B, 1]`` of the best proposal ``[B, A]``, for observations
         ``[B, frames, ...]``."""
         obs, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
@@ -205,18 +186,19 @@ class BCQ(TDLearner, PolicyAlgo):
         return value, proposals.take_along_dim(best[..., None], dim=1)[:, 0]
 
     def act(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
-        generators: Sequence[torch.Generator | None] | None = None,
-    ) -> tuple[torch.Tensor, Any]:
+        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
+    ) -> tuple[Tensor, Any]:
         return self.best_action(obs, goal, generators)[1], state
 
-    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
         """Of the best proposal, ``[B, 1]``."""
         return self.best_action(self._with_time(obs_dict), goal_dict)[0]
 
 
 class DistributionalBCQ(DistributionalCritic, BCQ):
     pass
+
+
+@register_algo_factory_func("bcq")
+def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[BCQ], dict[str, Any]]:
+    return (DistributionalBCQ if algo_config.critic.distributional.enabled else BCQ), {}

@@ -1,12 +1,11 @@
 """Cal-QL (Nakamoto et al., 2023, arXiv:2303.05479): CQL that pushes the values of the policy's
 actions down no further than the return that the data's behaviour reached."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
@@ -37,7 +36,7 @@ class CalQL(CQL):
         returns = self.to_device(self.needed(batch, "returns")).flatten(1)[:, now : now + 1]
         return super().process_batch_for_training(batch) | {"returns": returns}
 
-    def _calibrated(self, q: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+    def _calibrated(self, q: Tensor, batch: dict[str, Any]) -> Tensor:
         """``max(Q(s, a), V^mu(s))`` for the policy's actions (equation 5.1)."""
         random, policy = q.tensor_split([self.algo_config.critic.num_random_actions], dim=-1)
         return torch.cat([random, torch.maximum(policy, batch["returns"])], dim=-1)

@@ -1,13 +1,12 @@
 """Conservative Q-learning (Kumar et al., 2020, arXiv:2006.04779): soft actor-critic whose critics
 are pushed down on actions that the policy or chance proposes and up on those of the data."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -55,7 +54,7 @@ class CQL(SACN):
             given |= learning_rates(cql=given["critic"].learning_rate.initial)
         return given
 
-    def _next_value(self, batch: dict[str, Any], next_pi: Any) -> torch.Tensor:
+    def _next_value(self, batch: dict[str, Any], next_pi: Any) -> Tensor:
         num = self.algo_config.critic.num_action_samples
         if num == 1:
             return super()._next_value(batch, next_pi)
@@ -64,8 +63,8 @@ class CQL(SACN):
         return q.amax(-1, keepdim=True).amin(0)
 
     def _critic_losses(
-        self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        self, batch: dict[str, Any], target: Tensor, next_pi: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Temporal differences, and the gap between a soft maximum of Q and Q of the data."""
         config, obs, goal = self.algo_config.critic, batch["obs"], batch["goal_obs"]
         with torch.no_grad():
@@ -93,7 +92,7 @@ class CQL(SACN):
             info["Critic/CQL_Grad_Norms"] = norm
         return info
 
-    def _proposals(self, pi: Any, next_pi: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _proposals(self, pi: Any, next_pi: Any) -> tuple[Tensor, Tensor]:
         """Random actions and the policy's, of the next state and this one, ``[B, 3M, A]``, and
         their log densities ``[B, 3M]`` (appendix F)."""
         num = self.algo_config.critic.num_random_actions
@@ -107,6 +106,6 @@ class CQL(SACN):
             torch.cat([uniform, next_log_prob, log_prob], dim=1),
         )
 
-    def _calibrated(self, q: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+    def _calibrated(self, q: Tensor, batch: dict[str, Any]) -> Tensor:
         """The proposals' values ``[N, B, 3M]`` as they enter the soft maximum."""
         return q

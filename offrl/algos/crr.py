@@ -1,12 +1,10 @@
 """Critic-regularized regression (Wang et al., 2020, arXiv:2006.15134): clone the actions that the
 critic finds better than the policy's own."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl.algos.awac import AWAC
 from offrl.algos.base import register_algo_factory_func
@@ -34,11 +32,6 @@ class CRRConfig(TDConfig):
     actor: ActorConfig = ActorConfig(layer_dims=[256, 256, 256, 256])
 
 
-@register_algo_factory_func("crr")
-def algo_config_to_class(algo_config: CRRConfig) -> tuple[type[CRR], dict[str, Any]]:
-    return (DistributionalCRR if algo_config.critic.distributional.enabled else CRR), {}
-
-
 class CRR(AWAC):
     NEXT_ACTOR = "actor_target"
 
@@ -50,7 +43,7 @@ class CRR(AWAC):
     def _num_policy_actions(self) -> int:
         return self.algo_config.m
 
-    def _weight(self, advantage: torch.Tensor) -> torch.Tensor:
+    def _weight(self, advantage: Tensor) -> Tensor:
         config = self.algo_config
         if config.f == "binary":
             return (advantage > 0).float()
@@ -59,3 +52,8 @@ class CRR(AWAC):
 
 class DistributionalCRR(DistributionalCritic, CRR):
     pass
+
+
+@register_algo_factory_func("crr")
+def algo_config_to_class(algo_config: CRRConfig) -> tuple[type[CRR], dict[str, Any]]:
+    return (DistributionalCRR if algo_config.critic.distributional.enabled else CRR), {}

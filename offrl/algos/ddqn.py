@@ -6,11 +6,10 @@ not. The defaults are those of the code of Fujimoto et al. (2019, arXiv:1910.017
 target moves steadily instead of now and then. Of several critics the least value counts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import PolicyAlgo, register_algo
@@ -47,7 +46,7 @@ class DDQN(TDLearner, PolicyAlgo):
     def _create_networks(self) -> None:
         self.add_critics(models.DiscreteCritics)
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         next_obs, goal = batch["next_obs"], batch["goal_obs"]
         with torch.no_grad():
             # r + gamma Q'(s', argmax_a Q(s', a))
@@ -61,17 +60,17 @@ class DDQN(TDLearner, PolicyAlgo):
 
     # -- acting -----------------------------------------------------------------------------------
 
-    def scores(self, obs: Any, goal: Any) -> torch.Tensor:
+    def scores(self, obs: Any, goal: Any) -> Tensor:
         """What the policy chooses the highest of, ``[B, A]``, for what the networks see."""
         return self.nets["critic"].values(obs, goal).amin(0)
 
-    def best_guess(self, obs: Any, goal: Any) -> torch.Tensor:
+    def best_guess(self, obs: Any, goal: Any) -> Tensor:
         """The policy's action, one-hot ``[B, 1, A]``."""
         best = self.scores(obs, goal).argmax(-1, keepdim=True)
         return torch.nn.functional.one_hot(best, self.ac_dim).float()
 
     def act(
         self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
-    ) -> tuple[torch.Tensor, Any]:
+    ) -> tuple[Tensor, Any]:
         best = self.best_guess(self.prepare_obs(obs), self.prepare_obs(goal, "goal"))
         return best[:, 0], state

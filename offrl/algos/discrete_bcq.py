@@ -4,12 +4,11 @@ chooses among the actions that the data would take.
 The imitation has a network of its own; the paper's, for images, shares the first layers.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -43,7 +42,7 @@ class DiscreteBCQ(DDQN):
             self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
         )
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         info = super().update(batch)
         pi, _ = self.nets["imitation"](batch["obs"], batch["goal_obs"])
         nll = -pi.log_prob(batch["actions"]).mean()
@@ -54,7 +53,7 @@ class DiscreteBCQ(DDQN):
             "Imitation/Grad_Norms": self.optimize("imitation", loss),
         }
 
-    def scores(self, obs: Any, goal: Any) -> torch.Tensor:
+    def scores(self, obs: Any, goal: Any) -> Tensor:
         """Values, of the actions that the data would take."""
         log_g = self.nets["imitation"](obs, goal)[0].logits[:, 0]
         ratio = (log_g - log_g.amax(-1, keepdim=True)).exp()  # G(a | s) / max G

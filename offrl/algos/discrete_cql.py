@@ -4,12 +4,11 @@ values are pushed down where they are high and up on the data's actions.
 On double DQN; the paper's is on quantile regression.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
@@ -25,9 +24,7 @@ class DiscreteCQLConfig(DDQNConfig):
 class DiscreteCQL(DDQN):
     algo_config: DiscreteCQLConfig
 
-    def critic_losses(
-        self, batch: dict[str, Any], target: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def critic_losses(self, batch: dict[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
         """alpha (log sum_a exp Q(s, a) - Q(s, a_data)), and temporal differences."""
         q = self.nets["critic"].values(batch["obs"], batch["goal_obs"])
         q_data = (q * batch["actions"].squeeze(1)).sum(-1, keepdim=True)

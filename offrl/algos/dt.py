@@ -1,17 +1,16 @@
 """Decision Transformer (Chen et al., 2021, arXiv:2106.01345): cloning that is told the return which
 is to come, and asked for a high one while acting."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo, check_rewards, masked_mean, register_algo
+from offrl.algos.base import Generators, Obs, PolicyAlgo, check_rewards, masked_mean, register_algo
 from offrl.config import (
     AlgoConfig,
     Count,
@@ -54,7 +53,7 @@ class DTConfig(AlgoConfig):
     return_scale: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
-    def _heads_share_the_embedding(self) -> DTConfig:
+    def _heads_share_the_embedding(self) -> "DTConfig":
         if self.embed_dim % self.num_heads:
             raise ValueError(
                 f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})"
@@ -112,7 +111,7 @@ class DT(PolicyAlgo):
             self.obs_spec, self.ac_dim, head, **options
         )
 
-    def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
         check_rewards(values("rewards"), "dt")
         returns, net, config = values("returns", first=True), self.nets["policy"], self.algo_config
         net.return_scale.fill_(config.return_scale or float(returns.abs().max()) or 1.0)
@@ -131,33 +130,26 @@ class DT(PolicyAlgo):
             "timesteps": window["timesteps"].to(self.device),
         }
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         net = self.nets["policy"]
         states = net.encoder(batch["obs"], batch["goal_obs"])
         pi = net.head(net(batch["returns"], states, batch["actions"], batch["timesteps"]))
         loss = masked_mean(pi.loss(pi.LOSSES[0], batch["actions"]), batch["pad_mask"])
         return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
-    def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    def log_info(self, info: Obs) -> dict[str, float]:
         return super().log_info(info) | {k: float(v) for k, v in info.items() if k != "loss"}
 
     # -- acting -----------------------------------------------------------------------------------
 
     def act(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
-        generators: Sequence[torch.Generator | None] | None = None,
-    ) -> tuple[torch.Tensor, Any]:
+        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
+    ) -> tuple[Tensor, Any]:
         pi, state = self.action_distribution(obs, goal, state)
         return pi.at(-1).low_noise().sample(generators), state
 
     def action_distribution(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
+        self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
         net, length = self.nets["policy"], self.algo_config.context_length
         seen = self.prepare_obs(map_leaves(lambda x: x[:, -1:], obs))
@@ -178,7 +170,7 @@ class DT(PolicyAlgo):
         features = net(**memory, timesteps=timesteps)[rows, place]
         return net.head(features[:, None]), state | memory | {"age": age + 1}
 
-    def receive(self, state: Any, action: torch.Tensor, reward: torch.Tensor) -> Any:
+    def receive(self, state: Any, action: Tensor, reward: Tensor) -> Any:
         return state | {
             "received": state["received"] + reward,
             "actions": self._put(state["actions"], state["age"] - 1, action),
@@ -189,7 +181,7 @@ class DT(PolicyAlgo):
         if self.algo_config.target_return is not None:  # may be another than that of the training
             self.nets["policy"].target_return.fill_(self.algo_config.target_return)
 
-    def _start(self, now: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _start(self, now: Tensor) -> dict[str, Tensor]:
         batch_size, dim = now.shape
         length = self.algo_config.context_length
         return {
@@ -200,7 +192,7 @@ class DT(PolicyAlgo):
             "actions": now.new_zeros(batch_size, length, self.ac_dim),
         }
 
-    def _put(self, memory: torch.Tensor, age: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def _put(self, memory: Tensor, age: Tensor, values: Tensor) -> Tensor:
         """Each row's ``values`` ``[B, D]`` at the step of its ``age`` in ``[B, K, D]``."""
         place = age.clamp(max=memory.shape[1] - 1)
         return memory.index_put((torch.arange(len(age), device=self.device), place), values)

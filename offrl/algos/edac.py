@@ -1,12 +1,11 @@
 """EDAC (An et al., 2021, arXiv:2110.01548): SAC-N with fewer critics, whose gradients with respect
 to the action are pushed apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig, SACNConfig
@@ -35,8 +34,8 @@ class EDAC(SACN):
     algo_config: EDACConfig
 
     def _critic_losses(
-        self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        self, batch: dict[str, Any], target: Tensor, next_pi: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         critic = self.nets["critic"]
         with torch.enable_grad():  # gradients are part of the loss, in validation as well
             actions = batch["actions"].expand(critic.num_critics, -1, -1, -1).clone()
@@ -48,7 +47,7 @@ class EDAC(SACN):
         return losses, {"Critic/Similarity": similarity.detach()}
 
 
-def mean_similarity(gradients: torch.Tensor) -> torch.Tensor:
+def mean_similarity(gradients: Tensor) -> Tensor:
     """Cosine similarities of ``[N, B, A]`` between different critics, summed over pairs and divided
     by ``N - 1`` (equation 4)."""
     directions = torch.nn.functional.normalize(gradients, dim=-1)

@@ -1,17 +1,15 @@
 """How algorithms are registered, and made from a config."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
+
+import torch
 
 from offrl.config import AlgoConfig, Config, config_factory
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
 
 if TYPE_CHECKING:
-    import torch
-
     from offrl.algos.base import Algo
 
 AlgoClass = TypeVar("AlgoClass", bound="type[Algo]")
@@ -39,7 +37,7 @@ def algo_factory(
     obs_key_shapes: Mapping[str, Sequence[int]],
     ac_dim: int,
     device: torch.device | str,
-) -> Algo:
+) -> "Algo":
     """Build an algorithm for observations of the given shapes and ``ac_dim`` action dimensions."""
     if config.algo_name != algo_name:
         raise ValueError(

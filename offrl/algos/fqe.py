@@ -1,12 +1,11 @@
 """Fitted Q evaluation (Le et al., 2019, arXiv:1903.08738): the value of a given policy,
 regressed on ``r + gamma Q(s', pi(s'))`` over recorded transitions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from offrl.algos.shared.td import TDLearner
 from offrl.config import OptimConfig
@@ -36,7 +35,7 @@ class FQE(TDLearner):
         ready = super().process_batch_for_training(batch)
         return ready | {"next_actions": self.to_device(batch["next_actions"])}
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         with torch.no_grad():
             target = self.backup(batch, batch["next_actions"])
         losses, _ = self.critic_losses(batch, target)

@@ -5,12 +5,11 @@ actions, ``Q`` regresses on ``r + gamma V(s')``, and the actor clones the data's
 by the exponential of their advantage.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -58,7 +57,7 @@ class IQL(ActorCritic):
         )
         self.add_stochastic_actor()
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         with torch.no_grad():
             q_min = nets["critic_target"](obs, actions, goal).amin(0)
@@ -90,29 +89,29 @@ class IQL(ActorCritic):
             **spread({"adv/adv": advantage, "adv/adv_weight": weight}),
         }
 
-    def _value_loss(self, error: torch.Tensor) -> torch.Tensor:
+    def _value_loss(self, error: Tensor) -> Tensor:
         return expectile_loss(error, self.algo_config.vf_quantile)
 
-    def _advantage_weight(self, advantage: torch.Tensor) -> torch.Tensor:
+    def _advantage_weight(self, advantage: Tensor) -> Tensor:
         config = self.algo_config.adv
         if config.clip_adv_value is not None:
             advantage = advantage.clamp(max=config.clip_adv_value)
         weight = (advantage / config.beta).exp()
         return weight.clamp(max=100.0) if config.use_final_clip else weight
 
-    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> torch.Tensor:
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
         """``[B, 1]``"""
         obs = self.prepare_obs(self._with_time(obs_dict))
         return self.nets["vf"](obs, self.prepare_obs(goal_dict, "goal"))
 
 
-def expectile_loss(error: torch.Tensor, expectile: float) -> torch.Tensor:
+def expectile_loss(error: Tensor, expectile: float) -> Tensor:
     """Squared error that weighs positive ones by ``expectile``, others by the rest (equation 5)."""
     weight = torch.where(error > 0, expectile, 1 - expectile)
     return (weight * error.square()).mean()
 
 
-def spread(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def spread(values: dict[str, Tensor]) -> dict[str, Tensor]:
     """Largest, smallest, mean and standard deviation of each, for the log."""
     rows = torch.stack([value.detach().flatten() for value in values.values()])
     std, mean = torch.std_mean(rows, dim=1)

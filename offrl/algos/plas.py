@@ -1,12 +1,11 @@
 """PLAS (Zhou et al., 2020, arXiv:2011.07213): the actor moves in the latent space of a VAE of the
 data's actions, so whatever it does the data has seen; a perturbation may lead a little beyond."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -82,7 +81,7 @@ class PLAS(ActorCritic):
         self.nets["actor"] = torch.nn.ModuleDict(parts)
         self.add_target("actor")
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         warms_up = self.num_updates < self.algo_config.warmup_steps
         self.num_updates += not self.validates
         if warms_up:
@@ -100,7 +99,7 @@ class PLAS(ActorCritic):
         self.update_targets()
         return info | {"loss": info["loss"] + actor_loss.detach(), "Actor/Loss": actor_loss}
 
-    def _train_sampler(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def _train_sampler(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         vae = self.algo_config.action_sampler.vae
         temperature = vae.prior.temperature(self.epoch)
         terms = self.nets["action_sampler"].losses(
@@ -110,18 +109,18 @@ class PLAS(ActorCritic):
         self.optimize("action_sampler", loss, measures=False)
         return {"loss": loss, "Action_Sampler/Loss": loss}
 
-    def _decode(self, actor: str, obs: Any, goal: Any) -> torch.Tensor:
+    def _decode(self, actor: str, obs: Any, goal: Any) -> Tensor:
         """The action ``[B, 1, A]`` of the actor's latent, perturbed."""
         parts = self.nets[actor]
         latent = self.algo_config.actor.max_latent_action * parts["latent"](obs, goal)[0].mode()
         action = self.nets["action_sampler"].decoder(obs, goal, given=latent)[0].mode()
         return parts["perturbation"](obs, action, goal) if "perturbation" in parts else action
 
-    def best_guess(self, obs: Any, goal: Any) -> torch.Tensor:
+    def best_guess(self, obs: Any, goal: Any) -> Tensor:
         return self._decode("actor", obs, goal)
 
     def act(
         self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
-    ) -> tuple[torch.Tensor, Any]:
+    ) -> tuple[Tensor, Any]:
         obs, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
         return self.best_guess(obs, goal)[:, 0], state

@@ -1,13 +1,12 @@
 """ReBRAC (Tarasov et al., 2023, arXiv:2305.09836): TD3+BC with the distance from the data's actions
 penalised in the critic as well, deeper networks and layer normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.td3_bc import TD3BC, TD3BCActorConfig, TD3BCConfig
@@ -69,12 +68,12 @@ class ReBRAC(TD3BC):
             known = self.to_device(mask[:, after])
         return ready | {"next_actions": next_actions, "next_known": known}
 
-    def _penalty(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
+    def _penalty(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor:
         distance = (next_actions - batch["next_actions"]).square().sum(-1)
         return self.algo_config.critic.bc_coef * distance * batch["next_known"]
 
-    def _policy_value(self, obs: Any, policy: torch.Tensor, goal: Any) -> torch.Tensor:
+    def _policy_value(self, obs: Any, policy: Tensor, goal: Any) -> Tensor:
         return self.nets["critic"](obs, policy, goal).amin(0)
 
-    def _cloning(self, policy: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def _cloning(self, policy: Tensor, actions: Tensor) -> Tensor:
         return self.algo_config.actor.bc_coef * (policy - actions).square().sum(-1).mean()

@@ -1,12 +1,11 @@
 """SAC-N (An et al., 2021, arXiv:2110.01548): offline soft actor-critic whose many critics agree on
 little that the data does not show; the least of their values is believed."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -76,7 +75,7 @@ class SACN(ActorCritic):
             given |= learning_rates(entropy=given["actor"].learning_rate.initial)
         return given
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         actor, critics = self._train_actor(batch), self._train_critics(batch)
         return actor | critics | {"loss": actor["Actor/Loss"].detach() + critics["loss"]}
 
@@ -104,7 +103,7 @@ class SACN(ActorCritic):
         self.num_updates += not self.validates
         return info
 
-    def _entropy_weight(self) -> torch.Tensor:
+    def _entropy_weight(self) -> Tensor:
         if "entropy" in self.nets:
             return self.nets["entropy"]().detach().exp()
         return torch.ones(1, device=self.device)
@@ -118,7 +117,7 @@ class SACN(ActorCritic):
         self.update_targets()
         return info
 
-    def _next_value(self, batch: dict[str, Any], next_pi: Any) -> torch.Tensor:
+    def _next_value(self, batch: dict[str, Any], next_pi: Any) -> Tensor:
         actions, log_prob = next_pi.rsample(1)
         value = self.nets["critic_target"](batch["next_obs"], actions, batch["goal_obs"]).amin(0)
         if self.algo_config.critic.deterministic_backup:
@@ -126,8 +125,8 @@ class SACN(ActorCritic):
         return value - self._entropy_weight() * log_prob
 
     def _critic_losses(
-        self, batch: dict[str, Any], target: torch.Tensor, next_pi: Any
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        self, batch: dict[str, Any], target: Tensor, next_pi: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Each critic's ``[N]``, and more for the log."""
         q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
         return self.td_losses(q, target), {}

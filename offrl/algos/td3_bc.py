@@ -1,11 +1,10 @@
 """TD3+BC (Fujimoto & Gu, 2021, arXiv:2106.06860): TD3, its actor held to the data's actions."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -58,7 +57,7 @@ class TD3BC(ActorCritic):
         )
         self.add_target("actor")
 
-    def update(self, batch: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         trains_critic, trains_actor = self.trains("critic"), self.trains("actor")
         with torch.no_grad():
             target = self._target(batch)
@@ -78,14 +77,14 @@ class TD3BC(ActorCritic):
             self.update_targets()
         return info
 
-    def _actor_loss(self, batch: dict[str, Any]) -> torch.Tensor:
+    def _actor_loss(self, batch: dict[str, Any]) -> Tensor:
         obs, goal = batch["obs"], batch["goal_obs"]
         policy = self.nets["actor"](obs, goal)[0].mode()
         q = self._policy_value(obs, policy, goal)
         value = q.mean() / q.detach().abs().mean()
         return self._cloning(policy, batch["actions"]) - self.algo_config.alpha * value
 
-    def _target(self, batch: dict[str, Any]) -> torch.Tensor:
+    def _target(self, batch: dict[str, Any]) -> Tensor:
         config, next_obs, goal = self.algo_config, batch["next_obs"], batch["goal_obs"]
         next_actions = self.nets["actor_target"](next_obs, goal)[0].mode()
         if config.actor.noise_std:  # target policy smoothing
@@ -96,12 +95,12 @@ class TD3BC(ActorCritic):
         value = self.pessimistic(q) - self._penalty(batch, next_actions)
         return batch["rewards"] + batch["discounts"] * value
 
-    def _penalty(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor | float:
+    def _penalty(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor | float:
         """What is taken from a target for actions that the data does not have."""
         return 0.0
 
-    def _policy_value(self, obs: Any, policy: torch.Tensor, goal: Any) -> torch.Tensor:
+    def _policy_value(self, obs: Any, policy: Tensor, goal: Any) -> Tensor:
         return self.nets["critic"].first(obs, policy, goal)
 
-    def _cloning(self, policy: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def _cloning(self, policy: Tensor, actions: Tensor) -> Tensor:
         return torch.nn.functional.mse_loss(policy, actions)

@@ -1,10 +1,8 @@
 """Extreme Q-learning (Garg et al., 2023, arXiv:2301.02328): as IQL, but ``V`` is the soft maximum
 of ``Q`` over the data's actions, found by Gumbel regression."""
 
-from __future__ import annotations
-
-import torch
 from pydantic import Field
+from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.iql import IQL, InSampleConfig
@@ -21,11 +19,11 @@ class XQLConfig(InSampleConfig):
 class XQL(IQL):
     algo_config: XQLConfig
 
-    def _value_loss(self, error: torch.Tensor) -> torch.Tensor:
+    def _value_loss(self, error: Tensor) -> Tensor:
         return gumbel_loss(error / self.algo_config.beta, self.algo_config.max_clip)
 
 
-def gumbel_loss(z: torch.Tensor, max_clip: float) -> torch.Tensor:
+def gumbel_loss(z: Tensor, max_clip: float) -> Tensor:
     """``mean(exp(z) - z - 1)`` (equation 10), divided by the batch's largest exponential, or 1 if
     that is more, for stability (the authors: or ``e^-1``)."""
     z = z.clamp(max=max_clip)

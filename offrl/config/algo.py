@@ -1,8 +1,6 @@
 """The base of every ``algo`` section of a config, and the sections that several algorithms share,
 with robomimic's key names."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -233,7 +231,7 @@ class DistributionalCriticConfig(CriticConfig):
     distributional: DistributionalConfig = DistributionalConfig()
 
     @model_validator(mode="after")
-    def _is_bounded(self) -> DistributionalCriticConfig:
+    def _is_bounded(self) -> "DistributionalCriticConfig":
         if self.distributional.enabled and self.value_bounds is None:
             raise ValueError(
                 "value_bounds: a distributional critic needs the least and the largest possible "

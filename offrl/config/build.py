@@ -1,7 +1,5 @@
 """Complete configs from an algorithm's defaults and what a user says, and errors for people."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache

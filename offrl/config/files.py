@@ -1,7 +1,5 @@
 """Configs in files and on the command line, and where shipped files are found."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

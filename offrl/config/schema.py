@@ -1,7 +1,5 @@
 """The sections ``experiment``, ``train``, ``observation`` and ``meta``, as robomimic has them."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -109,7 +107,7 @@ class ActionConfig(Section):
     num_actions: Count | None = None  # discrete ones; None: those up to the largest in the data
 
     @model_validator(mode="after")
-    def _agrees(self) -> ActionConfig:
+    def _agrees(self) -> "ActionConfig":
         is_discrete = self.format == "discrete"
         if is_discrete and self.normalization:
             raise ValueError("discrete actions are not normalised; set normalization to null")

@@ -1,7 +1,5 @@
 """What sections of configs are made of."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any

@@ -1,8 +1,6 @@
 """Stored actions as what networks predict: normalised vectors, or one-hot ones where the action is
 one of a few (``train.action_config.KEY.format`` ``"discrete"``)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 

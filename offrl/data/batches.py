@@ -1,7 +1,5 @@
 """Batches of windows over a store of steps, whether it was filled from files or grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -93,7 +91,7 @@ class WindowDataset(Dataset):
     def is_streamed(self) -> bool:
         return any(isinstance(c, FileColumn) for c in self.store.columns.values())
 
-    def to(self, device: torch.device | str) -> WindowDataset:
+    def to(self, device: torch.device | str) -> "WindowDataset":
         """Move the steps, so that batches are gathered where they are used."""
         self.store = self.store.to(device)
         self._windows.to(device)

@@ -3,8 +3,6 @@
 A column has the ``shape`` of a step; it gives rows ``[B, T]`` as ``[B, T, ...]``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -29,10 +27,10 @@ class ArrayColumn:
     def take(self, rows: Tensor) -> Tensor:
         return self.array.index_select(0, rows.flatten()).view(*rows.shape, *self.shape)
 
-    def to(self, device: torch.device | str) -> ArrayColumn:
+    def to(self, device: torch.device | str) -> "ArrayColumn":
         return ArrayColumn(self.array.to(device))
 
-    def lengthened(self, num_rows: int) -> ArrayColumn:
+    def lengthened(self, num_rows: int) -> "ArrayColumn":
         """The same rows with room after them, ``num_rows`` in all."""
         array = self.array.new_empty(num_rows, *self.shape)
         array[: len(self.array)] = self.array
@@ -50,7 +48,7 @@ class ConstantColumn:
     def take(self, rows: Tensor) -> Tensor:
         return self.values[torch.bucketize(rows, self.first_rows, right=True) - 1]
 
-    def to(self, device: torch.device | str) -> ConstantColumn:
+    def to(self, device: torch.device | str) -> "ConstantColumn":
         return ConstantColumn(self.values.to(device), self.first_rows.to(device))
 
 
@@ -59,14 +57,14 @@ class FileColumn:
 
     nbytes = 0
 
-    def __init__(self, files: FileRows, key: str, shape: tuple[int, ...]):
+    def __init__(self, files: "FileRows", key: str, shape: tuple[int, ...]):
         self.files, self.key, self.shape = files, key, shape
 
     def take(self, rows: Tensor) -> Tensor:
         windows = [self.files.read(self.key, window) for window in rows.cpu().numpy()]
         return torch.stack(windows).view(*rows.shape, *self.shape)
 
-    def to(self, device: torch.device | str) -> FileColumn:
+    def to(self, device: torch.device | str) -> "FileColumn":
         return self
 
 

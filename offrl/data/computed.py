@@ -1,7 +1,5 @@
 """What training makes of the rewards, and the dataset keys that are computed from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

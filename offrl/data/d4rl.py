@@ -1,7 +1,5 @@
 """D4RL's HDF5 layout (Fu et al., 2020, arXiv:2004.07219), read without the package d4rl."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

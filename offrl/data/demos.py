@@ -1,7 +1,5 @@
 """Demonstrations, whatever they are stored in: what ``SequenceDataset`` asks of them."""
 
-from __future__ import annotations
-
 import json
 import math
 from abc import ABC, abstractmethod
@@ -19,7 +17,7 @@ class Demos(ABC):
     path: Path
     root = ""  # where errors say that demonstrations are
 
-    def __enter__(self) -> Demos:
+    def __enter__(self) -> "Demos":
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -1,7 +1,5 @@
 """What data is where: demonstrations in robomimic's layout, in D4RL's, in Minari's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from offrl.config.files import find_file

@@ -5,8 +5,6 @@ small arrays, and the high-level one spends twice the time of the read itself on
 error names file, demonstration and key.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Shuffled batches without end, from a position that one number describes."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import count, islice

@@ -1,7 +1,5 @@
 """Minari's datasets, read by the package minari."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

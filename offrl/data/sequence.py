@@ -1,7 +1,5 @@
 """Files of demonstrations, opened, chosen from and normalised, as windows."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import os
@@ -253,7 +251,7 @@ class SequenceDataset(WindowDataset):
             rows = torch.from_numpy(computed).to(self.device)
         return rows[self.first_rows] if first else rows
 
-    def single_steps(self) -> SequenceDataset:
+    def single_steps(self) -> "SequenceDataset":
         """The same data, not copied: every step by itself, with its stack of frames."""
         view = copy.copy(self)
         view.window = Window(self.window.frame_stack)

@@ -1,7 +1,5 @@
 """Several files of demonstrations, strung together."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -62,7 +60,7 @@ class OpenSources:
                 self.sources.append(Source(str(file.path), demos, lengths, file.env_args))
             self._stack = self._stack.pop_all()
 
-    def __enter__(self) -> OpenSources:
+    def __enter__(self) -> "OpenSources":
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -1,7 +1,5 @@
 """Statistics for normalisation, by robomimic's conventions: ``(x - offset) / scale``."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The steps of demonstrations, filled at once from files or growing by episodes."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping, Sequence
@@ -44,7 +42,7 @@ class StepStore:
         """Memory of the columns."""
         return sum(column.nbytes for column in self.columns.values())
 
-    def to(self, device: torch.device | str) -> StepStore:
+    def to(self, device: torch.device | str) -> "StepStore":
         """The same steps on a device."""
         moved = copy.copy(self)
         moved.columns = {key: column.to(device) for key, column in self.columns.items()}

@@ -1,7 +1,5 @@
 """Windows over demonstrations whose rows lie one after the other, by index arithmetic."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

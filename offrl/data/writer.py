@@ -1,7 +1,5 @@
 """Recording episodes as a data set in robomimic's layout."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -64,7 +62,7 @@ class DemoWriter:
             if len(part):
                 self.write_mask(key, [f"demo_{i}" for i in sorted(part)])
 
-    def __enter__(self) -> DemoWriter:
+    def __enter__(self) -> "DemoWriter":
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:

@@ -1,7 +1,5 @@
 """Environments: ``gymnasium.Env`` with robomimic's extras. Nothing in here imports torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

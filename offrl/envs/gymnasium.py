@@ -1,7 +1,5 @@
 """Any registered gymnasium environment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Meta-World's 50 tasks of a Sawyer arm (Yu et al., 2019, arXiv:1910.10897)."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Which OpenGL back end MuJoCo can render with on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

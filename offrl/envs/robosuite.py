@@ -1,7 +1,5 @@
 """robosuite tasks (Zhu et al., 2020, arXiv:2009.12293) as gymnasium environments."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

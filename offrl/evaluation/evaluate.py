@@ -1,7 +1,5 @@
 """Success rates of policies, over episodes whose seeds are fixed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Intervals of success rates."""
 
-from __future__ import annotations
-
 import math
 
 

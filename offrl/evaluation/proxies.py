@@ -4,8 +4,6 @@ How far the policy is from the actions of demonstrations, what its values say ab
 consistent they are, and what fitted Q evaluation expects of it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

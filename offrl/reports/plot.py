@@ -1,7 +1,5 @@
 """The learning curve of a run as a picture."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

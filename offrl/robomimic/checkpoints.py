@@ -1,7 +1,5 @@
 """robomimic's checkpoints, read and written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

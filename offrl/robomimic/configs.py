@@ -1,7 +1,5 @@
 """robomimic's config files, of its versions 0.2 to 0.5, with the keys of today."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator, Mapping

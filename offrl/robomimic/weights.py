@@ -6,8 +6,6 @@ weights under two names; the second ones are ``ALIASES``, left out on the way in
 way out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

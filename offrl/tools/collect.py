@@ -1,7 +1,5 @@
 """``offrl collect``: demonstrations by a scripted expert."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

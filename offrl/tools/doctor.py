@@ -1,7 +1,5 @@
 """``offrl doctor``: what works on this machine."""
 
-from __future__ import annotations
-
 import argparse
 
 HELP = "show versions, devices and whether videos can be made here"

@@ -1,7 +1,5 @@
 """``offrl export-robomimic``: a checkpoint that robomimic loads."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``offrl images``: what cameras would have seen of recorded demonstrations."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """``offrl proxies``: look at a checkpoint without an environment."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

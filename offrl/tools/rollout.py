@@ -1,7 +1,5 @@
 """``offrl rollout``: evaluate a checkpoint."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``offrl train``: the main job."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

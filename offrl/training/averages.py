@@ -1,7 +1,5 @@
 """Averages over an epoch's steps."""
 
-from __future__ import annotations
-
 import torch
 
 

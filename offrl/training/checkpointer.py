@@ -1,7 +1,5 @@
 """Which states of a training are kept."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The datasets that a config describes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

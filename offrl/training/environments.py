@@ -1,7 +1,5 @@
 """The environments that policies of a config are evaluated in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Success rates during training, measured in the dataset's environment."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

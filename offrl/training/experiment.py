@@ -1,7 +1,5 @@
 """What a config describes, put together."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The sentences of ``train.data.lang`` as what policies see of them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

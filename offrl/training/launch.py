@@ -1,7 +1,5 @@
 """A whole training, as the program, a notebook or a test runs it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Log records into files: TensorBoard, JSON lines, CSV, text, and Weights & Biases on request."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """What a person at a terminal sees of a training."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator

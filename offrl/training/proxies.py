@@ -1,7 +1,5 @@
 """Evaluation without an environment, during training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from offrl.evaluation.proxies import proxies

@@ -1,7 +1,5 @@
 """The folder of a run, and where its results come from."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import platform
@@ -36,7 +34,7 @@ class RunFolder:
         return git_commit().removesuffix("-dirty")
 
     @classmethod
-    def create(cls, config: Config) -> RunFolder:
+    def create(cls, config: Config) -> "RunFolder":
         """A new folder with the config in it: it appears complete, and nothing else is touched."""
         parent = Path(config.train.output_dir).expanduser() / config.experiment.name
         try:
@@ -66,7 +64,7 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: str | Path) -> tuple[RunFolder, Config]:
+    def open(cls, path: str | Path) -> tuple["RunFolder", Config]:
         """The folder of an earlier run and its config."""
         configs = sorted(Path(path).glob("config-*.json"))
         if not configs:

@@ -1,7 +1,5 @@
 """The training loop, as a generator of log records."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping

@@ -1,14 +1,11 @@
 """What algorithms share that have critics and an actor."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from offrl import models
-from offrl.algos.base import PolicyAlgo
+from offrl.algos.base import Generators, Obs, PolicyAlgo
 from offrl.algos.shared.td import TDLearner
 
 MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values
@@ -38,12 +35,8 @@ class ActorCritic(TDLearner, PolicyAlgo):
         )
 
     def act(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
-        generators: Sequence[torch.Generator | None] | None = None,
-    ) -> tuple[torch.Tensor, Any]:
+        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
+    ) -> tuple[Tensor, Any]:
         pi, state = self.action_distribution(obs, goal, state)
         pi = pi.at(-1)
         if self._low_noise_eval and not self.nets.training:
@@ -51,20 +44,15 @@ class ActorCritic(TDLearner, PolicyAlgo):
         return pi.sample(generators), state
 
     def action_distribution(
-        self,
-        obs: Mapping[str, torch.Tensor],
-        goal: Mapping[str, torch.Tensor] | None = None,
-        state: Any = None,
+        self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
         return self.nets["actor"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
 
-    def best_guess(self, obs: Any, goal: Any) -> torch.Tensor:
+    def best_guess(self, obs: Any, goal: Any) -> Tensor:
         """The actor's most likely action ``[B, 1, A]``, of what its network sees."""
         return self.nets["actor"](obs, goal)[0].mode()
 
-    def get_state_value(
-        self, obs_dict: Mapping[str, torch.Tensor], goal_dict: Any = None
-    ) -> torch.Tensor:
+    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
         """The first critic's, of the actor's most likely action: ``[B, 1]``."""
         obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
         return self.nets["critic"].first(obs, self.best_guess(obs, goal), goal)

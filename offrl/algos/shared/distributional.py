@@ -1,10 +1,9 @@
 """Critics that learn how likely each return is (C51: Bellemare et al., 2017, arXiv:1707.06887)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from offrl import models
 from offrl.algos.shared.td import TDLearner
@@ -23,7 +22,7 @@ class DistributionalCritic(TDLearner):
             **options,
         )
 
-    def backup(self, batch: dict[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
+    def backup(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor:
         """Probabilities ``[B, atoms]`` of the returns of the best of ``next_actions``."""
         critic = self.nets["critic_target"]
         probabilities = critic.probabilities(batch["next_obs"], next_actions, batch["goal_obs"])[0]
@@ -32,9 +31,7 @@ class DistributionalCritic(TDLearner):
         returns = batch["rewards"] + batch["discounts"] * critic.atoms
         return critic.project(returns, chosen)
 
-    def critic_losses(
-        self, batch: dict[str, Any], target: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def critic_losses(self, batch: dict[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
         """KL divergence from the target, ``[1]``, and the expected returns ``[1, B, 1]``."""
         critic = self.nets["critic"]
         outputs = critic.outputs(batch["obs"], batch["actions"], batch["goal_obs"])

@@ -1,7 +1,5 @@
 """Optimizers and learning-rate schedules from ``algo.optim_params``."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable

@@ -1,16 +1,15 @@
 """What learners of values share: transitions, critics, targets, temporal differences."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from offrl import models
-from offrl.algos.base import ValueAlgo, check_rewards
+from offrl.algos.base import Obs, ValueAlgo, check_rewards
 from offrl.config.algo import TDConfig
 
 log = logging.getLogger(__name__)
@@ -30,8 +29,8 @@ class TDLearner(ValueAlgo):
     algo_config: TDConfig
 
     def __init__(self, **kwargs: Any):
-        self._targets: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-        self._statistics: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._targets: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+        self._statistics: dict[str, list[tuple[Tensor, Tensor]]] = {}
         self.num_updates = 0
         super().__init__(**kwargs)
         for name in [name for name in self.nets if f"{name}_target" in self.nets]:
@@ -84,7 +83,7 @@ class TDLearner(ValueAlgo):
 
     # -- batches ----------------------------------------------------------------------------------
 
-    def inspect_data(self, values: Callable[..., torch.Tensor]) -> None:
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
         name = self.algo_config.ALGO_NAME
         check_rewards(values("rewards"), name)
         if not values("dones").any():
@@ -132,8 +131,8 @@ class TDLearner(ValueAlgo):
         }
 
     def _returns(
-        self, rewards: torch.Tensor, dones: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | int]:
+        self, rewards: Tensor, dones: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | int]:
         """Of steps ``[B, n]``: the discounted sum of their rewards, whether the episode terminated
         among them, and the factor of the value after them, ``[B, 1]`` each; and how many count, the
         same number or ``[B]``."""
@@ -160,34 +159,32 @@ class TDLearner(ValueAlgo):
 
     # -- updates ----------------------------------------------------------------------------------
 
-    def td_losses(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def td_losses(self, q: Tensor, target: Tensor) -> Tensor:
         """Of each critic ``[N]``, for values ``[N, B, 1]`` and targets ``[B, 1]``."""
         losses = torch.nn.functional
         error = losses.smooth_l1_loss if self.algo_config.critic.use_huber else losses.mse_loss
         return error(q, target.expand_as(q), reduction="none").mean((1, 2))
 
-    def backup(self, batch: Mapping[str, Any], next_actions: torch.Tensor) -> torch.Tensor:
+    def backup(self, batch: Mapping[str, Any], next_actions: Tensor) -> Tensor:
         """The critics' target for one action ``[B, 1, A]`` to follow: ``[B, 1]``."""
         critic = self.nets["critic_target"]
         next_q = critic(batch["next_obs"], next_actions, batch["goal_obs"]).amin(0)
         return batch["rewards"] + batch["discounts"] * next_q
 
-    def critic_losses(
-        self, batch: Mapping[str, Any], target: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def critic_losses(self, batch: Mapping[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
         """``td_losses`` of the batch's actions, and the values ``[N, B, 1]`` that they are of."""
         q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
         return self.td_losses(q, target), q
 
-    def pessimistic(self, q: torch.Tensor) -> torch.Tensor:
+    def pessimistic(self, q: Tensor) -> Tensor:
         """The critics' values ``[N, ...]`` as one: the least, or in part the largest, by
         ``critic.ensemble.weight`` (Fujimoto et al., 2019, arXiv:1812.02900, equation 13)."""
         weight = self.algo_config.critic.ensemble.weight
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
 
     def optimize_critics(
-        self, batch: Mapping[str, Any], losses: torch.Tensor
-    ) -> dict[str, torch.Tensor | None]:
+        self, batch: Mapping[str, Any], losses: Tensor
+    ) -> dict[str, Tensor | None]:
         """One step of each critic; for the log, where ``loss`` is their sum, to which others are
         added."""
         info = {f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses, 1)}
@@ -200,8 +197,8 @@ class TDLearner(ValueAlgo):
     # -- values -----------------------------------------------------------------------------------
 
     def get_state_action_value(
-        self, obs_dict: Mapping[str, torch.Tensor], actions: torch.Tensor, goal_dict: Any = None
-    ) -> torch.Tensor:
+        self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
+    ) -> Tensor:
         """Of actions ``[B, A]``, the first critic's ``[B, 1]``."""
         obs = self.prepare_obs(self._with_time(obs_dict))
         goal = self.prepare_obs(goal_dict, "goal")
@@ -209,7 +206,7 @@ class TDLearner(ValueAlgo):
 
     # -- logs and state ---------------------------------------------------------------------------
 
-    def log_info(self, info: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    def log_info(self, info: Obs) -> dict[str, float]:
         logs = super().log_info(info)
         rate = logs.pop("Optimizer/critic0_lr")
         members = range(self.nets["critic"].num_critics)
@@ -224,9 +221,7 @@ class TDLearner(ValueAlgo):
         self.num_updates = state.get("num_updates", 0)
 
 
-def frames_from(
-    obs: Mapping[str, torch.Tensor], starts: torch.Tensor | int, num: int
-) -> Mapping[str, torch.Tensor]:
+def frames_from(obs: Obs, starts: Tensor | int, num: int) -> Obs:
     """``num`` frames of windows ``[B, T, ...]``, from the same one on or from each window's own of
     ``starts`` ``[B]``."""
     if isinstance(starts, int):
@@ -234,7 +229,7 @@ def frames_from(
         return {k: x if x.shape[1] == num else x[:, starts:stop] for k, x in obs.items()}
     frames = starts[:, None] + torch.arange(num, device=starts.device)
 
-    def take(x: torch.Tensor) -> torch.Tensor:
+    def take(x: Tensor) -> Tensor:
         index = frames.to(x.device).view(*frames.shape, *[1] * (x.ndim - 2))
         return torch.take_along_dim(x, index, dim=1)
 

@@ -1,7 +1,5 @@
 """robosuite's Lift."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Meta-World's own experts."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 

@@ -4,8 +4,6 @@ The parent answers whichever workers wait, with one call of the policy; an episo
 seed alone, so results do not depend on the number of workers.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -60,7 +58,7 @@ class EnvPool:
             **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")},
         }
 
-    def __enter__(self) -> EnvPool:
+    def __enter__(self) -> "EnvPool":
         return self
 
     def __exit__(self, *_: Any) -> None:

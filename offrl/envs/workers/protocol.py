@@ -4,8 +4,6 @@ The pool sends ``env_args`` once and then one ``Task`` after the other. For each
 ``Turn`` per step, to be answered with an action, and at last an ``EpisodeResult`` or a ``Failure``.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from offrl.acting.episode import EpisodeRequest

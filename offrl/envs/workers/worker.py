@@ -1,7 +1,5 @@
 """A simulator's process: what runs in it, and the parent's end. It never imports torch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile
