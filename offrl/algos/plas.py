@@ -1,7 +1,7 @@
 """PLAS (Zhou et al., 2020, arXiv:2011.07213): the actor moves in the latent space of a VAE of the
 data's actions, so whatever it does the data has seen; a perturbation may lead a little beyond."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,11 +21,14 @@ from offrl.config.algo import (
 )
 
 
+class PLASVAEConfig(VAEConfig):
+    enabled: Literal[True] = True
+    latent_clip: None = None  # the prior's; the actor has its own, max_latent_action
+
+
 class SamplerConfig(Section):
-    # The latents are clipped by the actor, max_latent_action; the authors' kl_weight is of the mean
-    # over the 14 latents, not of their sum.
-    vae: VAEConfig = VAEConfig(
-        enabled=True,
+    vae: PLASVAEConfig = PLASVAEConfig(
+        # The authors' is of the mean over the 14 latents, not of their sum.
         kl_weight=0.5 / 14,
         encoder_layer_dims=[750, 750],
         decoder_layer_dims=[750, 750],
