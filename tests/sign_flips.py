@@ -62,7 +62,7 @@ FLIPS = [
     ),
     Flip(
         "fqe, target",
-        "algos/shared/actor_critic.py",
+        "algos/shared/td.py",
         'return batch["rewards"] + batch["discounts"] * next_q',
         'return batch["rewards"] - batch["discounts"] * next_q',
         "tests/evaluation/test_proxies.py",
@@ -78,7 +78,7 @@ FLIPS = [
     ),
     Flip(
         "td error",
-        "algos/shared/actor_critic.py",
+        "algos/shared/td.py",
         'return error(q, target.expand_as(q), reduction="none").mean((1, 2))',
         'return -error(q, target.expand_as(q), reduction="none").mean((1, 2))',
         LEARNING,

@@ -10,12 +10,7 @@ from torch import Tensor
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig
-from offrl.config.algo import (
-    ActorConfig,
-    CriticConfig,
-    TDConfig,
-    learning_rates,
-)
+from offrl.config.algo import ActorConfig, CriticConfig, TDConfig, learning_rates
 
 LARGEST_WEIGHT = 100.0
 

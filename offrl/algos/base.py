@@ -141,7 +141,7 @@ class Algo:
         ``optimize`` does nothing and no gradients are kept."""
         raise NotImplementedError(type(self).__name__)
 
-    def log_info(self, info: Obs) -> dict[str, float]:
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         """What ``train_on_batch`` returned (or an average of it) as numbers with robomimic's
         names. The only place where tensors become floats."""
         logs = {

@@ -16,13 +16,7 @@ from torch import Tensor
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, masked_mean, register_algo
 from offrl.config import AlgoConfig, Count, OptimConfig, Section
-from offrl.config.algo import (
-    GaussianConfig,
-    GMMConfig,
-    RNNConfig,
-    TransformerConfig,
-    VAEConfig,
-)
+from offrl.config.algo import GaussianConfig, GMMConfig, RNNConfig, TransformerConfig, VAEConfig
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
@@ -194,7 +188,7 @@ class BC(PolicyAlgo):
         }
         return {term: known.get(term, 0.0) for term in terms}
 
-    def log_info(self, info: Obs) -> dict[str, float]:
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         logs = super().log_info(info)
         if "nll" in info:
             logs["Log_Likelihood"] = -float(info["nll"])

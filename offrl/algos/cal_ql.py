@@ -10,9 +10,7 @@ from torch import Tensor
 from offrl.algos.base import register_algo
 from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
 from offrl.config import OptimConfig
-from offrl.config.algo import (
-    learning_rates,
-)
+from offrl.config.algo import learning_rates
 
 
 class CalQLConfig(CQLConfig):

@@ -12,10 +12,7 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig
 from offrl.config import Count, OptimConfig
-from offrl.config.algo import (
-    TDConfig,
-    learning_rates,
-)
+from offrl.config.algo import TDConfig, learning_rates
 
 
 class CQLCriticConfig(SACCriticConfig):

@@ -10,12 +10,7 @@ from offrl.algos.awac import AWAC
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.config import Count, OptimConfig
-from offrl.config.algo import (
-    ActorConfig,
-    DistributionalCriticConfig,
-    TDConfig,
-    learning_rates,
-)
+from offrl.config.algo import ActorConfig, DistributionalCriticConfig, TDConfig, learning_rates
 
 
 class CRRConfig(TDConfig):

@@ -15,12 +15,7 @@ from offrl import models
 from offrl.algos.base import PolicyAlgo, register_algo
 from offrl.algos.shared.td import TDLearner
 from offrl.config import OptimConfig
-from offrl.config.algo import (
-    CriticConfig,
-    EnsembleConfig,
-    TDConfig,
-    learning_rates,
-)
+from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig, learning_rates
 
 
 class DDQNConfig(TDConfig):

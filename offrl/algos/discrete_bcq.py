@@ -14,9 +14,7 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.config import OptimConfig
-from offrl.config.algo import (
-    learning_rates,
-)
+from offrl.config.algo import learning_rates
 
 
 class DiscreteBCQConfig(DDQNConfig):

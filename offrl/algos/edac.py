@@ -9,9 +9,7 @@ from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig, SACNConfig
-from offrl.config.algo import (
-    EnsembleConfig,
-)
+from offrl.config.algo import EnsembleConfig
 
 
 class SeveralConfig(EnsembleConfig):

@@ -9,12 +9,7 @@ from torch import Tensor
 
 from offrl.algos.shared.td import TDLearner
 from offrl.config import OptimConfig
-from offrl.config.algo import (
-    CriticConfig,
-    EnsembleConfig,
-    TDConfig,
-    learning_rates,
-)
+from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig, learning_rates
 
 
 class FQEConfig(TDConfig):

@@ -15,11 +15,7 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig, Section
-from offrl.config.algo import (
-    ActorConfig,
-    TDConfig,
-    learning_rates,
-)
+from offrl.config.algo import ActorConfig, TDConfig, learning_rates
 
 
 class AdvantageConfig(Section):
@@ -74,6 +70,12 @@ class IQL(ActorCritic):
         actor_loss = -(weight * log_prob).mean()
 
         config = self.algo_config
+        spreads = {
+            "vf/q_pred": q_min,
+            "vf/v_pred": v,
+            "adv/adv": advantage,
+            "adv/adv_weight": weight,
+        }
         self.optimize("critic", q_losses.sum(), config.critic.max_gradient_norm, measures=False)
         self.update_targets()
         self.optimize("vf", v_loss, config.critic.max_gradient_norm, measures=False)
@@ -85,8 +87,7 @@ class IQL(ActorCritic):
             "critic/critic1_pred": q[0].mean(),
             "critic/critic1_loss": q_losses[0],
             "vf/v_loss": v_loss,
-            **spread({"vf/q_pred": q_min, "vf/v_pred": v}),
-            **spread({"adv/adv": advantage, "adv/adv_weight": weight}),
+            **spread(spreads),
         }
 
     def _value_loss(self, error: Tensor) -> Tensor:

@@ -10,11 +10,7 @@ from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.td3_bc import TD3BC, TD3BCActorConfig, TD3BCConfig
-from offrl.config.algo import (
-    StagedOptimConfig,
-    WeightedCriticConfig,
-    learning_rates,
-)
+from offrl.config.algo import StagedOptimConfig, WeightedCriticConfig, learning_rates
 
 
 class ReBRACCriticConfig(WeightedCriticConfig):

@@ -10,12 +10,7 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, Section
-from offrl.config.algo import (
-    StagedOptimConfig,
-    TDConfig,
-    WeightedCriticConfig,
-    learning_rates,
-)
+from offrl.config.algo import StagedOptimConfig, TDConfig, WeightedCriticConfig, learning_rates
 
 
 class TD3BCActorConfig(Section):

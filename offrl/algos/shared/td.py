@@ -206,7 +206,7 @@ class TDLearner(ValueAlgo):
 
     # -- logs and state ---------------------------------------------------------------------------
 
-    def log_info(self, info: Obs) -> dict[str, float]:
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         logs = super().log_info(info)
         rate = logs.pop("Optimizer/critic0_lr")
         members = range(self.nets["critic"].num_critics)
