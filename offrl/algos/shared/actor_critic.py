@@ -81,8 +81,9 @@ class ActorCritic(PolicyAlgo, ValueAlgo):
     def update_targets(self) -> None:
         """Polyak averaging of every slow copy, one kernel for all weights of each; statistics of
         batch normalisation, of which copies take none themselves, as they are."""
+        average = torch.optim.swa_utils.get_ema_multi_avg_fn(1 - self.algo_config["target_tau"])
         for slow, fast in self._targets.values():
-            torch._foreach_lerp_(slow, fast, self.algo_config["target_tau"])
+            average(slow, fast, 0)
         for theirs, statistic in self._statistics:
             theirs.copy_(statistic)
 
