@@ -128,7 +128,8 @@ def slow_copy(net: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
     """The copy, and what moves it."""
     target = copy.deepcopy(net).requires_grad_(False)
     weights = list(target.parameters()), list(net.parameters())
-    return target, lambda: torch._foreach_lerp_(*weights, TAU)
+    average = torch.optim.swa_utils.get_ema_multi_avg_fn(1 - TAU)
+    return target, lambda: average(*weights, 0)
 
 
 def iql(obs_dim: int, ac_dim: int) -> Step:

@@ -306,8 +306,7 @@ def clip_gradients(
         return own(limit)
     if limit is not None:
         return torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
-    norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
-    return torch.linalg.vector_norm(torch.stack(norms))
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:

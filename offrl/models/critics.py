@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -146,33 +145,22 @@ class Critics(nn.Module):
     def as_values(self, outputs: Tensor) -> Tensor:
         return bounded(outputs.squeeze(-1), self.value_bounds)
 
-    @cached_property
-    def _stacked(self) -> list[nn.Parameter]:
-        """The parameters ``[N, ...]`` of all critics."""
-        return [*self.trunk.parameters(), *self.head.parameters()]
-
-    @cached_property
-    def _own(self) -> list[list[nn.Parameter]]:
-        """The parameters of each encoder."""
-        return [list(encoder.parameters()) for encoder in self.encoders]
-
     def clip_gradients(self, limit: float | None) -> Tensor:
         """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
-        stacked = [p for p in self._stacked if p.grad is not None]
-        norms = torch.stack([torch.linalg.vector_norm(p.grad.flatten(1), dim=1) for p in stacked])
+        stacked = gradients(self.trunk) + gradients(self.head)  # [N, ...]
+        norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in stacked])
         norm = torch.linalg.vector_norm(norms, dim=0)
-        own = [[p.grad for p in parameters if p.grad is not None] for parameters in self._own]
+        own = [gradients(encoder) for encoder in self.encoders]
         if any(own):
-            parts = [torch.stack(torch._foreach_norm(gradients)) for gradients in own]
-            theirs = torch.stack([torch.linalg.vector_norm(part) for part in parts])
+            theirs = torch.stack([torch.nn.utils.get_total_norm(parts) for parts in own])
             norm = torch.hypot(norm, theirs)
         if limit is not None:
             factors = (limit / (norm + 1e-6)).clamp(max=1.0)
-            for parameter in stacked:
-                parameter.grad.mul_(factors.view(-1, *[1] * (parameter.ndim - 1)))
-            for gradients, factor in zip(own, factors, strict=False):
-                if gradients:
-                    torch._foreach_mul_(gradients, factor)
+            for gradient in stacked:
+                gradient.mul_(factors.view(-1, *[1] * (gradient.ndim - 1)))
+            for parts, factor in zip(own, factors, strict=False):
+                for gradient in parts:
+                    gradient.mul_(factor)
             norm = norm * factors
         return norm
 
@@ -264,6 +252,10 @@ class PerturbationActor(nn.Module):
         features = with_actions(self.encoder(obs, goal), actions, self.encoder)
         step = self.head(self.trunk(features)[0]).mode()
         return (actions + self.scale * step).clamp(-1.0, 1.0)
+
+
+def gradients(net: nn.Module) -> list[Tensor]:
+    return [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
 
 
 def with_actions(features: Tensor, actions: Tensor, encoder: Encoder) -> Tensor:

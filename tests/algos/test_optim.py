@@ -66,30 +66,3 @@ def test_weight_decay_and_kind_are_the_configs():
     optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], config)
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.param_groups[0]["weight_decay"] == 0.1
-
-
-@pytest.mark.parametrize(
-    ("kind", "theirs"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
-)
-def test_a_step_is_pytorchs_and_so_is_the_state(kind, theirs):
-    def make(optimizer, **options):
-        torch.manual_seed(0)
-        parameters = [torch.nn.Parameter(torch.randn(4, 3)), torch.nn.Parameter(torch.randn(3))]
-        groups = [{"params": parameters[:1], "lr": 0.3}, {"params": parameters[1:]}]
-        return parameters, optimizer(groups, **options)
-
-    config = {"learning_rate": {"initial": 0.1}, "regularization": {"L2": 0.01}}
-    config = OptimConfig.model_validate({"optimizer_type": kind} | config)
-    ours, optimizer = make(lambda parameters: make_optimizer(parameters, config))
-    expected, reference = make(theirs, lr=0.1, weight_decay=0.01, fused=True)
-    for step in range(6):
-        if step == 3:  # each goes on from what the other saved
-            states = optimizer.state_dict(), reference.state_dict()
-            optimizer.load_state_dict(states[1])
-            reference.load_state_dict(states[0])
-        for parameters in (ours, expected):
-            parameters[0].grad = torch.full((4, 3), float(step))
-            parameters[1].grad = torch.ones(3) if step % 2 else None  # skipped, not decayed
-        optimizer.step()
-        reference.step()
-        assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))

@@ -70,9 +70,9 @@ class TDLearner(ValueAlgo):
         While validating nothing happens."""
         if self.validates:
             return
+        average = torch.optim.swa_utils.get_ema_multi_avg_fn(1 - self.algo_config.target_tau)
         for name in names or self._targets:
-            slow, fast = self._targets[name]
-            torch._foreach_lerp_(slow, fast, self.algo_config.target_tau)
+            average(*self._targets[name], 0)
             for theirs, statistic in self._statistics[name]:
                 theirs.copy_(statistic)
 

@@ -1,0 +1,33 @@
+"""The optimizers' steps and states are PyTorch's, with its private kernels and without."""
+
+import pytest
+import torch
+
+from offrl.kernels.adam import Adam, AdamW
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+@pytest.mark.parametrize("ours", [Adam, AdamW])
+def test_a_step_is_pytorchs_and_so_is_the_state(ours, has_kernel, monkeypatch):
+    def make(kind):
+        torch.manual_seed(0)
+        parameters = [torch.nn.Parameter(torch.randn(4, 3)), torch.nn.Parameter(torch.randn(3))]
+        groups = [{"params": parameters[:1], "lr": 0.3}, {"params": parameters[1:]}]
+        return parameters, kind(groups, lr=0.1, weight_decay=0.01, fused=has_kernel)
+
+    actual, optimizer = make(ours)
+    expected, reference = make(getattr(torch.optim, ours.__name__))
+    if not has_kernel:
+        for name in ("_fused_adam_", "_fused_adamw_"):
+            monkeypatch.delattr(torch, name)
+    for step in range(6):
+        if step == 3:  # each goes on from what the other saved
+            states = optimizer.state_dict(), reference.state_dict()
+            optimizer.load_state_dict(states[1])
+            reference.load_state_dict(states[0])
+        for parameters in (actual, expected):
+            parameters[0].grad = torch.full((4, 3), float(step))
+            parameters[1].grad = torch.ones(3) if step % 2 else None  # skipped, not decayed
+        optimizer.step()
+        reference.step()
+        assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
