@@ -1,15 +1,27 @@
-# make demo, make test: all set-up included; needs only Python 3.10 to 3.12.
+# All set-up included; needs only Python 3.10 to 3.12.
+#   make demo      trains on the demonstrations that ship
+#   make quick     tests without learning runs and real simulators, in 3 minutes
+#   make test      the tests that CI runs, in 15
+#   make test-all  all of them, every loss with its sign flipped and every command of the docs too
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+
+.PHONY: demo quick test test-all lint clean
 
 demo: .venv/installed
 	$(BIN)/python train.py --config configs/bc.json --name demo
 
+quick: .venv/installed-test lint
+	$(PYTEST) -m "not slow and not thorough"
+
 test: .venv/installed-test lint
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(PYTEST) -m "not thorough"
+
+test-all: .venv/installed-test lint
+	$(PYTEST) -m ""
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ def test_my_algo():
 """
 
 import copy
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -54,9 +55,15 @@ def check_algo(name: str, config: Mapping[str, Any] | None = None) -> None:
 
 
 class AlgoCase:
-    """An algorithm with ``overrides`` of its config, and small data in ``folder`` to train on."""
+    """An algorithm with ``overrides`` of its config, and small data in ``folder`` to train on.
 
-    def __init__(self, name: str, overrides: Mapping[str, Any], folder: Path):
+    floor: what its loss cannot be less than; one whose sign is wrong falls for ever.
+    """
+
+    def __init__(
+        self, name: str, overrides: Mapping[str, Any], folder: Path, floor: float = -math.inf
+    ):
+        self.floor = floor
         self.name, self.overrides = name, merge(SMALL, overrides)
         self.data = folder / "demos.hdf5"
         self.overrides = merge(
@@ -120,6 +127,7 @@ def loss_falls_on_one_batch(case: AlgoCase) -> None:
     losses = [float(algo.train_on_batch(batch, epoch=1)["loss"]) for _ in range(100)]
     assert all(np.isfinite(losses)), "the loss becomes NaN or infinite"
     assert losses[-1] < losses[0] - 0.1 * abs(losses[0]), f"from {losses[0]} to {losses[-1]}"
+    assert min(losses) >= case.floor, f"{min(losses)} is less than a loss can be"
 
 
 def validation_changes_no_weight(case: AlgoCase) -> None:

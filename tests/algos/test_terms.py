@@ -1,5 +1,6 @@
 """Loss terms by themselves: where a small problem's solution would not show a wrong sign."""
 
+import copy
 import math
 
 import h5py
@@ -283,3 +284,28 @@ def test_bcq_leaves_a_frozen_posterior_as_it_is():
         moved = [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
         half = len(list(vae.posterior.parameters()))
         assert all(moved[half:]) and all(m == moves for m in moved[:half])
+
+
+def test_bcqs_targets_stop_with_their_networks():
+    stages = {"critic": {"end_epoch": 2}, "actor": {"end_epoch": 3}}
+    algo = make("bcq", {"actor": {"enabled": True}, "optim_params": stages, "target_tau": 0.1})
+    ready = algo.process_batch_for_training(batch())
+    for epoch, moving in ((1, {"critic", "actor"}), (2, {"actor"}), (3, set()), (4, set())):
+        before = copy.deepcopy(algo.nets.state_dict())
+        algo.train_on_batch(ready, epoch=epoch)
+        after = algo.nets.state_dict()
+        moved = {key.split(".")[0] for key in after if not torch.equal(before[key], after[key])}
+        assert moved == {*moving, *(f"{name}_target" for name in moving), "action_sampler"}
+
+
+def test_td3_bcs_targets_move_with_its_actor():
+    stages = {"critic": {"end_epoch": 2}, "actor": {"end_epoch": 3}}
+    algo = make("td3_bc", {"optim_params": stages, "actor": {"update_freq": 1}})
+    ready = algo.process_batch_for_training(batch())
+    targets = {"actor_target", "critic_target"}
+    for epoch, moving in ((1, {"critic", "actor"} | targets), (2, {"actor"} | targets), (3, set())):
+        before = copy.deepcopy(algo.nets.state_dict())
+        algo.train_on_batch(ready, epoch=epoch)
+        after = algo.nets.state_dict()
+        moved = {key.split(".")[0] for key in after if not torch.equal(before[key], after[key])}
+        assert moved == moving

@@ -14,32 +14,42 @@ from offrl.envs import make_env
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.evaluation.evaluate import evaluate
 from offrl.training import Evaluator
+from offrl.tree import merge
 
 GOAL_ENV = toy_args() | {"env_name": "toy_env:GoalToy-v0"}
 
 
 @pytest.fixture
 def trainer(small_config, demos):
-    def make(env_args):
+    def make(env_args, overrides=None):
         write_demos(demos, env_args=json.dumps(env_args))
-        return Trainer(
-            small_config(
-                {
-                    "train": {"goal_mode": "last"},
-                    "observation": {"modalities": {"goal": {"low_dim": ["position"]}}},
-                    "experiment": {
-                        "rollout": {"enabled": True, "n": 4, "horizon": 6, "rate": 3},
-                        "render_video": False,
-                    },
-                }
-            )
-        )
+        goals = {
+            "train": {"goal_mode": "last"},
+            "observation": {"modalities": {"goal": {"low_dim": ["position"]}}},
+            "experiment": {
+                "rollout": {"enabled": True, "n": 4, "horizon": 6, "rate": 3},
+                "render_video": False,
+            },
+        }
+        return Trainer(small_config(merge(goals, overrides or {})))
 
     return make
 
 
-def test_the_environment_gives_the_goal_of_each_episode(trainer):
-    trainer = trainer(GOAL_ENV)
+MEMORIES = {
+    "none": {},
+    "rnn": {"algo": {"rnn": {"enabled": True, "hidden_dim": 16, "horizon": 3}}},
+    "transformer": {
+        "algo": {
+            "transformer": {"enabled": True, "embed_dim": 16, "num_heads": 2, "context_length": 3}
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
+def test_the_environment_gives_the_goal_of_each_episode(trainer, memory):
+    trainer = trainer(GOAL_ENV, memory)
     policy = RolloutPolicy(trainer.algo)
     requests = [EpisodeRequest(seed, horizon=6) for seed in range(4)]
     with EnvPool(GOAL_ENV, 2) as pool:
