@@ -1,0 +1,120 @@
+"""Names and signatures that users' scripts and papers rely on. Changing one is a decision."""
+
+import inspect
+from importlib import import_module
+
+import pytest
+
+SIGNATURES = {
+    "offrl.algo_factory": "algo_name, config, obs_key_shapes, ac_dim, device",
+    "offrl.register_algo": "config_class",
+    "offrl.register_algo_factory_func": "name",
+    "offrl.config_factory": "algo_name, overrides=None",
+    "offrl.policy_from_checkpoint": "ckpt_path=None, ckpt_dict=None, device=None, verbose=False",
+    "offrl.maybe_dict_from_checkpoint": "ckpt_path=None, ckpt_dict=None",
+    "offrl.config_from_checkpoint": "algo_name=None, ckpt_path=None, ckpt_dict=None",
+    "offrl.env_from_checkpoint": "ckpt_path=None, ckpt_dict=None, env_name=None, verbose=False",
+    "offrl.RolloutPolicy": "algo, batch_size=1, instruction=None",
+    "offrl.RolloutPolicy.start_episode": "self, env=0, seed=None",
+    "offrl.RolloutPolicy.__call__": "self, obs, goal=None, reward=None",
+    "offrl.RolloutPolicy.act": "self, obs_by_env, goal_by_env=None, reward_by_env=None",
+    "offrl.Trainer": "config, run=None",
+    "offrl.Trainer.__call__": "self",
+    "offrl.Trainer.state": "self",
+    "offrl.Trainer.restore": "self, state",
+    "offrl.training.train": "config, run=None",
+    "offrl.training.Checkpointer": "trainer",
+    "offrl.training.Evaluator": "trainer",
+    "offrl.training.Logger": "trainer",
+    "offrl.training.Progress": "trainer",
+    "offrl.training.Proxies": "trainer",
+    "offrl.training.RunFolder.open": "path",
+    "offrl.algos.Algo": "config, obs_spec, ac_dim, device",
+    "offrl.algos.Algo.process_batch_for_training": "self, batch",
+    "offrl.algos.Algo.train_on_batch": "self, batch, epoch, validate=False",
+    "offrl.algos.Algo.update": "self, batch",
+    "offrl.algos.Algo.optimize": "self, name, loss, max_grad_norm=None, measures=True",
+    "offrl.algos.Algo.log_info": "self, info",
+    "offrl.algos.Algo.on_epoch_end": "self, epoch",
+    "offrl.algos.Algo.serialize": "self",
+    "offrl.algos.Algo.deserialize": "self, state",
+    "offrl.algos.Algo.inspect_data": "self, values",
+    "offrl.algos.Algo.set_statistics": "self, obs, actions",
+    "offrl.algos.PolicyAlgo.get_action": "self, obs_dict, goal_dict=None",
+    "offrl.algos.PolicyAlgo.action_distribution": "self, obs, goal=None, state=None",
+    "offrl.algos.ValueAlgo.get_state_value": "self, obs_dict, goal_dict=None",
+    "offrl.algos.ValueAlgo.get_state_action_value": "self, obs_dict, actions, goal_dict=None",
+    "offrl.algos.PlannerAlgo.get_subgoal_predictions": "self, obs_dict, goal_dict=None",
+    "offrl.algos.PlannerAlgo.sample_subgoals": "self, obs_dict, goal_dict=None, num_samples=1",
+    "offrl.data.sequence.SequenceDataset": (
+        "hdf5_path, obs_keys, action_keys=('actions',), "
+        "dataset_keys=('actions', 'rewards', 'dones'), action_config=None, frame_stack=1, "
+        "seq_length=1, pad_frame_stack=True, pad_seq_length=True, get_pad_mask=False, "
+        "goal_mode=None, hdf5_cache_mode='all', hdf5_use_swmr=True, hdf5_normalize_obs=False, "
+        "filter_by_attribute=None, load_next_obs=True, demo_limit=None, top_share=None, "
+        "action_stats=None, rewards=None, reward_stats=None, constants=None, discount=1.0"
+    ),
+    "offrl.data.sequence.SequenceDataset.get_batch": "self, indices",
+    "offrl.data.loader.BatchLoader": "dataset, batch_size, seed, num_workers=0, weights=None",
+    "offrl.data.writer.DemoWriter": "path, env_args",
+    "offrl.envs.make_env": "env_args",
+    "offrl.envs.workers.EnvPool": "env_args, num_workers=None, timeout=300.0, gl_backend=None",
+    "offrl.envs.workers.EpisodeRequest": (
+        "seed, horizon, terminate_on_success=True, frame_every=None, record=False"
+    ),
+    "offrl.evaluation.evaluate.evaluate": "policy, pool, requests",
+    "offrl.evaluation.summarize": "results",
+    "offrl.acting.rollout": "policy, env, horizon, seed=None, terminate_on_success=True",
+    "offrl.language.embed": "sentences",
+    "offrl.testing.check_algo": "name, config=None",
+}
+NAMES = [
+    "offrl.__version__",
+    "offrl.algos.HierarchicalAlgo.current_subgoal",
+    "offrl.algos.base.PolicyAlgo",
+    "offrl.algos.base.register_algo_factory_func",
+    "offrl.config.AlgoConfig",
+    "offrl.config.OptimConfig",
+    "offrl.registry.ALGOS",
+    "offrl.registry.BACKBONES",
+    "offrl.registry.CORES",
+    "offrl.registry.ENVS",
+    "offrl.registry.EXPERTS",
+    "offrl.registry.MODALITIES",
+    "offrl.registry.POOLINGS",
+    "offrl.registry.RANDOMIZERS",
+    "offrl.rollout.COLLECTION_SEEDS",
+    "offrl.specs.Modality",
+]
+
+
+def find(path):
+    parts = path.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(path)
+
+
+@pytest.mark.parametrize(("path", "signature"), SIGNATURES.items(), ids=SIGNATURES)
+def test_a_signature_is_what_it_was(path, signature):
+    parameters = inspect.signature(find(path)).parameters.values()
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    assert ", ".join(map(str, plain)) == signature
+
+
+@pytest.mark.parametrize("path", NAMES)
+def test_a_name_is_where_it_was(path):
+    find(path)
+
+
+def test_all_that_is_exported_is_there():
+    import offrl
+
+    for name in offrl.__all__:
+        assert getattr(offrl, name) is not None
