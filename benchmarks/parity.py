@@ -11,6 +11,7 @@ robomimic 0.5.0; this covers many more configs, of the version that a package in
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import logging
@@ -337,12 +338,15 @@ class _TorchvisionResNet(nn.Module):
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("parts", nargs="*", help="only cases with all of these in their names")
+    parts = parser.parse_args().parts
     ROBOMIMIC.install()
     ROBOMIMIC.make_importable()
     if isinstance(sys.modules["torchvision"], mock.MagicMock):
         sys.modules["torchvision"].models.resnet18 = _TorchvisionResNet
     logging.disable(logging.WARNING)
-    chosen = {n: c for n, c in cases().items() if all(part in n for part in sys.argv[1:])}
+    chosen = {n: c for n, c in cases().items() if all(part in n for part in parts)}
     rows, failed = [], 0
     for name, overrides in tqdm(chosen.items(), disable=None):
         torch.manual_seed(0)

@@ -26,6 +26,8 @@ def commands():
     for page, language, block in BLOCKS:
         if language in ("", "bash"):
             for line in block.replace("\\\n", " ").splitlines():
+                if not re.match(r"(offrl|\S*python) ", line):
+                    continue
                 words = shlex.split(line, comments=True)
                 if words[:1] == ["offrl"]:
                     yield page, words[1:]
@@ -37,7 +39,11 @@ def commands():
 COMMANDS = list(commands())
 OURS = [c for c in COMMANDS if not c[1][0].endswith("python")]
 SCRIPTS = sorted({words[1] for _, words in COMMANDS if words[0].endswith("python")} - {"-m"})
-PYTHON = [(page, block) for page, language, block in BLOCKS if language == "python"]
+PYTHON = [
+    (page, block)
+    for page, language, block in BLOCKS
+    if language == "python" and page != "architecture.md"  # whose are sketches
+]
 
 
 @pytest.mark.parametrize(("page", "words"), OURS, ids=lambda x: x if isinstance(x, str) else None)
@@ -50,7 +56,7 @@ def test_a_command_and_its_options_exist(page, words, monkeypatch):
 
 
 def test_there_are_commands_on_the_pages():
-    assert len(OURS) > 20 and len(SCRIPTS) > 3 and len(PYTHON) > 3
+    assert len(OURS) > 20 and len(SCRIPTS) > 3 and len(PYTHON) > 2
 
 
 @pytest.mark.parametrize(("page", "block"), PYTHON, ids=lambda x: x if len(x) < 40 else None)
