@@ -4,15 +4,12 @@ its last."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-Drop = Callable[[Tensor], Tensor]
 
-
-def attend(x: Tensor, qkv: nn.Linear, num_heads: int, drop: Drop, steps: slice) -> Tensor:
+def attend(x: Tensor, qkv: nn.Linear, num_heads: int, drop: nn.Module, steps: slice) -> Tensor:
     """Mix ``x`` ``[B, T, D]`` for ``steps``, ``[B, Q, D]``, in shares of which ``drop`` drops some;
     ``qkv`` makes queries, keys and values."""
     if steps == slice(None):
@@ -26,7 +23,7 @@ def attend(x: Tensor, qkv: nn.Linear, num_heads: int, drop: Drop, steps: slice) 
     return torch.einsum("bqhd,hed->bqhe", mixed, w_v).flatten(2)
 
 
-def plain(x: Tensor, qkv: nn.Linear, num_heads: int, drop: Drop, steps: slice) -> Tensor:
+def plain(x: Tensor, qkv: nn.Linear, num_heads: int, drop: nn.Module, steps: slice) -> Tensor:
     q, k, v = qkv(x).unflatten(-1, (3, num_heads, -1)).unbind(2)  # [B, T, H, D / H]
     scores = torch.einsum("bqhe,bthe->bhqt", q[:, steps], k)
     return torch.einsum("bhqt,bthe->bqhe", drop(_shares(scores, q, steps)), v).flatten(2)
@@ -34,6 +31,5 @@ def plain(x: Tensor, qkv: nn.Linear, num_heads: int, drop: Drop, steps: slice) -
 
 def _shares(scores: Tensor, q: Tensor, steps: slice) -> Tensor:
     num_steps = scores.shape[-1]
-    sees = scores.new_ones(num_steps, num_steps, dtype=torch.bool).tril()[steps]
-    scores = scores / math.sqrt(q.shape[-1])
-    return scores.masked_fill(~sees, -torch.inf).softmax(-1)
+    later = scores.new_ones(num_steps, num_steps, dtype=torch.bool).triu(1)[steps]
+    return (scores / math.sqrt(q.shape[-1])).masked_fill(later, -torch.inf).softmax(-1)
