@@ -1,21 +1,22 @@
-"""What code gains that is there for speed alone: a training in turns with it and with its plain form.
+"""What a step gains from each kernel: trainings with it and without take turns.
 
     GOMP_SPINCOUNT=1000 python benchmarks/kernels.py [KERNEL ...] [--turns 60] [--seconds 0.3]
 
-Both train the same networks in one process, so that neither has the better place in memory. The
-ratio is of the time with the kernel to that with the plain form within a turn, by the clock and by
-the processors' time, which says more where others use the machine as well: the median, and
-the middle half of the turns.
+Both train the same networks in the same place, with batches of their own; only how memory is kept,
+which cannot be undone, takes two processes. A ratio is of the time with the kernel to that without
+within a turn, by the clock and by the processors, which says more where others use the machine as
+well: the median, and the middle half of the turns.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import multiprocessing
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from statistics import quantiles
 from typing import Any
 from unittest import mock
@@ -24,91 +25,116 @@ import torch
 from measure import machine, markdown
 from throughput import POLICIES, make_config
 from torch import nn
-from tqdm import tqdm
 
-from offrl.kernels import allocator
+from offrl.kernels import attention
 from offrl.training import Trainer
 
-DATA = "datasets/lift/low_dim.hdf5"
+Train = Callable[[int], tuple[float, float]]  # steps to seconds, and those of all processors
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The policies that gain most, and what puts the plain form in its place."""
+    """The policies that gain most from it, and its plain form by the name of what it replaces.
+
+    ours: what has it used, where it is not on this processor.
+    """
 
     policies: tuple[str, ...]
-    plain: Callable[[], AbstractContextManager[object]]
+    plain: Mapping[str, Any]
+    ours: Mapping[str, Any] = field(default_factory=dict)
+    can_be_undone: bool = True
 
 
-def replaced(name: str, plain: Any) -> Callable[[], AbstractContextManager[object]]:
-    return lambda: mock.patch(name, plain)
-
-
-# -- plain forms ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def memory_as_usual() -> Iterator[None]:
-    """glibc's thresholds as it raises them itself, at the most."""
-    set_thresholds(2**25, 2**26)
-    yield
-    set_thresholds(allocator.LARGEST_KEPT, allocator.MOST_KEPT)
-
-
-def set_thresholds(largest_kept: int, most_kept: int) -> None:
-    libc = ctypes.CDLL(None)
-    libc.mallopt(allocator.M_MMAP_THRESHOLD, largest_kept)
-    libc.mallopt(allocator.M_TRIM_THRESHOLD, most_kept)
+def on_amd(name: str, *policies: str) -> Kernel:
+    return Kernel(policies, {name: False}, {name: True})
 
 
 KERNELS = {
-    "linear": Kernel(
-        ("mlp", "transformer_gmm"),
-        replaced("offrl.kernels.linear.Linear.forward", nn.Linear.forward),
+    "linear": on_amd("offrl.kernels.linear.MKL_IS_SLOW", "mlp", "transformer_gmm"),
+    "ensemble": on_amd("offrl.kernels.ensemble.MKL_IS_SLOW", "cql", "iql", "sac_n"),
+    "first_members": Kernel(
+        ("sac_n", "iql"),
+        {
+            "offrl.models.critics.first_members": lambda num, *parameters: [
+                p[:num] for p in parameters
+            ]
+        },
     ),
+    "attention": Kernel(("transformer_gmm",), {"offrl.models.transformer.attend": attention.plain}),
     "dropout": Kernel(
-        ("transformer_gmm",), replaced("offrl.kernels.dropout.Dropout.forward", nn.Dropout.forward)
+        ("transformer_gmm",), {"offrl.kernels.dropout.Dropout.forward": nn.Dropout.forward}
     ),
     "adam": Kernel(
-        ("iql", "td3_bc", "vae"), replaced("offrl.kernels.adam.Adam.step", torch.optim.Adam.step)
+        ("iql", "td3_bc", "vae"),
+        {
+            "offrl.kernels.adam.Adam.step": torch.optim.Adam.step,
+        },
     ),
-    "memory": Kernel(("cql", "transformer_gmm", "mlp"), memory_as_usual),
-    "batches": Kernel(("vae", "td3_bc", "iql"), replaced("offrl.data.loader.GATHERED_BYTES", 0)),
+    "batches": Kernel(("vae", "td3_bc"), {"offrl.data.loader.GATHERED_BYTES": 0}),
+    "memory": Kernel(
+        ("mlp", "cql"), {"offrl.training.trainer.FreedMemory": mock.MagicMock}, can_be_undone=False
+    ),
 }
 
 
-# -- turns ----------------------------------------------------------------------------------------
+def trainings(policy: str, *forms: Mapping[str, Any]) -> list[Train]:
+    """By each of the forms, of one network."""
+    trainer = Trainer(make_config(1, POLICIES[policy], "datasets/lift/low_dim.hdf5"))
+
+    def training(replaced: Mapping[str, Any]) -> Train:
+        records = trainer()
+
+        def train(steps: int) -> tuple[float, float]:
+            trainer.config.experiment.epoch_every_n_steps = steps
+            with ExitStack() as patches:
+                for name, form in replaced.items():
+                    patches.enter_context(mock.patch(name, form))
+                wall, cpu = time.perf_counter(), time.process_time()
+                next(record for record in records if record["type"] == "epoch")
+                return time.perf_counter() - wall, time.process_time() - cpu
+
+        return train
+
+    return [training(form) for form in forms]
 
 
-class Training:
-    """One policy, trained by either form; each has batches of its own."""
+def elsewhere(kernel: str, policy: str, is_plain: bool) -> Train:
+    """In a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    context.Process(target=_serve, args=(theirs, kernel, policy, is_plain), daemon=True).start()
 
-    def __init__(self, policy: str):
-        self._trainer = Trainer(make_config(1, POLICIES[policy], DATA))
-        self._records = {is_plain: self._trainer() for is_plain in (False, True)}
+    def train(steps: int) -> tuple[float, float]:
+        ours.send(steps)
+        return ours.recv()
 
-    def seconds(self, kernel: Kernel, is_plain: bool, steps: int) -> tuple[float, float]:
-        """By the clock, and those of all processors."""
-        self._trainer.config.experiment.epoch_every_n_steps = steps
-        with kernel.plain() if is_plain else nullcontext():
-            wall, cpu = time.perf_counter(), time.process_time()
-            next(record for record in self._records[is_plain] if record["type"] == "epoch")
-            return time.perf_counter() - wall, time.process_time() - cpu
+    return train
 
 
-def take_turns(kernel: Kernel, policy: str, turns: int, seconds: float) -> list[list[float]]:
+def _serve(connection: Connection, kernel: str, policy: str, is_plain: bool) -> None:
+    with ExitStack() as patches:
+        for name, form in KERNELS[kernel].plain.items() if is_plain else ():
+            patches.enter_context(mock.patch(name, form))
+        (train,) = trainings(policy, {})
+    while True:
+        connection.send(train(connection.recv()))
+
+
+def take_turns(kernel: str, policy: str, turns: int, seconds: float) -> list[list[float]]:
     """The milliseconds of a step with the kernel and both ratios, of each turn."""
-    training, results = Training(policy), []
-    for is_plain in (False, True):  # to warm up
-        training.seconds(kernel, is_plain, 3)
-    steps = max(1, round(3 * seconds / training.seconds(kernel, False, 3)[0]))
-    for turn in tqdm(range(turns), desc=policy, leave=False, disable=None):
-        times = {
-            is_plain: training.seconds(kernel, is_plain, steps)
-            for is_plain in (bool(turn % 2), not turn % 2)
-        }
-        ratios = [ours / plain for ours, plain in zip(times[False], times[True], strict=True)]
-        results.append([1000 * times[False][0] / steps, *ratios])
+    if KERNELS[kernel].can_be_undone:
+        contestants = trainings(policy, KERNELS[kernel].ours, KERNELS[kernel].plain)
+    else:
+        contestants = [elsewhere(kernel, policy, is_plain) for is_plain in (False, True)]
+    for train in contestants:  # to warm up
+        train(3)
+    steps = max(1, round(3 * seconds / contestants[0](3)[0]))
+    results = []
+    for turn in range(turns):
+        order = contestants if turn % 2 else contestants[::-1]
+        times = {train: train(steps) for train in order}
+        ours, plain = (times[train] for train in contestants)
+        results.append([1000 * ours[0] / steps, ours[0] / plain[0], ours[1] / plain[1]])
     return results
 
 
@@ -121,13 +147,12 @@ def main() -> None:
     rows = []
     for name in args.kernels or KERNELS:
         for policy in KERNELS[name].policies:
-            columns = zip(*take_turns(KERNELS[name], policy, args.turns, args.seconds), strict=True)
+            columns = zip(*take_turns(name, policy, args.turns, args.seconds), strict=True)
             steps, *ratios = (quantiles(column) for column in columns)
             cells = [f"{mid:.3f} ({low:.3f} to {high:.3f})" for low, mid, high in ratios]
             rows.append([name, policy, f"{steps[1]:.2f}", *cells])
-    print(machine() + "\n")
-    header = ["kernel", "policy", "ms per step", "time / plain", "processors' time / plain"]
-    print(markdown(header, rows))
+    print(f"{machine()}; {args.turns} turns\n")
+    print(markdown(["kernel", "policy", "ms per step", "time / plain", "processors' time"], rows))
 
 
 if __name__ == "__main__":

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 
 class Direct(torch.optim.Optimizer):
-    """PyTorch's optimizer, its ``step`` no more than its fused kernel: hooks, closures, gradient
-    scalers and ``amsgrad``, which offrl does not use, take two thirds of a small step."""
+    """PyTorch's optimizer, its ``step`` no more than its fused kernel: hooks, profiles, closures,
+    gradient scalers and ``amsgrad``, which offrl does not use, take two thirds of a small step."""
 
     KERNEL: ClassVar[str]
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        if not hasattr(torch, self.KERNEL) or not hasattr(torch, "_foreach_add_"):
-            super().step()
+        has_kernels = hasattr(torch, self.KERNEL) and hasattr(torch, "_foreach_add_")
+        due = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
+        if not has_kernels or not all(self.state[p] for parameters in due for p in parameters):
+            super().step()  # which also makes the states
             return
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
+        for group, parameters in zip(self.param_groups, due, strict=True):
             if not parameters:
                 continue
-            states = [self.state[p] or self._start(p) for p in parameters]
+            states = [self.state[p] for p in parameters]
             steps = [state["step"] for state in states]
             # A plain number would become one tensor per parameter.
             torch._foreach_add_(steps, steps[0].new_ones(()), alpha=1)
@@ -44,14 +45,6 @@ class Direct(torch.optim.Optimizer):
             )
 
     step.hooked = True  # type: ignore[attr-defined]  # PyTorch wraps no step that says so
-
-    def _start(self, parameter: torch.Tensor) -> dict[str, Any]:
-        self.state[parameter] = {
-            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
-        return self.state[parameter]
 
 
 class Adam(Direct, torch.optim.Adam):

@@ -1,7 +1,7 @@
 """``nn.Linear``, with oneDNN's kernels on AMD processors.
 
 PyTorch multiplies float32 matrices with MKL, which on AMD leaves AVX-512 unused; oneDNN, which
-PyTorch ships as well, takes 0.7 to 0.9 of a training step's time there and 1.04 to 1.1 on Intel
+PyTorch ships as well, takes 0.6 to 0.9 of a training step's time there and 1.04 to 1.1 on Intel
 (``docs/benchmarks.md``).
 """
 
@@ -31,25 +31,17 @@ class Linear(nn.Linear):
         is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # others must read it
         if is_traced or not MKL_IS_SLOW or input.numel() * self.out_features < SMALLEST:
             return super().forward(input)
-        if not (has_onednn() and _is_plain(input) and _is_plain(self.weight)):
+        if not _onednn_takes(input, self.weight):
             return super().forward(input)
         rows = input.reshape(-1, self.in_features)
         output = _OneDNNLinear.apply(rows, self.weight, self.bias)
         return output.reshape(*input.shape[:-1], self.out_features)
 
 
-def has_onednn() -> bool:
-    available = torch.backends.mkldnn.is_available()
-    return available and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def _is_plain(x: Tensor) -> bool:
-    return (
-        x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and x.numel() > 0
-        and not torch.is_autocast_enabled("cpu")
-    )
+def _onednn_takes(*tensors: Tensor) -> bool:
+    are_plain = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
+    is_there = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return is_there and are_plain and not torch.is_autocast_enabled("cpu")
 
 
 class _OneDNNLinear(Function):

@@ -57,10 +57,7 @@ class Encoder(nn.Module):
         self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None = None
     ) -> Tensor:
         language = obs.get(LANGUAGE)
-        features = [  # modules are not called for nothing: there are many of them in a step
-            obs[key] if core.is_vector else core(obs[key], language)
-            for key, core in self.cores["obs"].items()
-        ]
+        features = [core(obs[key], language) for key, core in self.cores["obs"].items()]
         if self.num_frames > 1:
             features = [torch.cat(features, dim=-1).flatten(1)[:, None]]
         if "goal" in self.keys:
@@ -100,10 +97,10 @@ class KeyEncoder(nn.Module):
             self.core = CORES.build(config.core_class, shape, **config.core_kwargs, **options)
             self.output_dim = self.core.output_dim
         self.sees_language = getattr(self.core, "sees_language", False)
-        is_plain = self.core is None and not self.randomizers
-        self.is_vector = is_plain and len(shape) == 1
 
     def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
+        if self.core is None and not self.randomizers:
+            return x.flatten(2)
         features = x.flatten(0, 1)
         for randomizer in self.randomizers:
             features = randomizer(features)

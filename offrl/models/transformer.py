@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from offrl.kernels.attention import attend
 from offrl.kernels.dropout import Dropout
 from offrl.kernels.linear import Linear
 from offrl.models.trunks import EVERY_STEP
@@ -105,32 +106,9 @@ class Block(nn.Module):
         self.dropout = Dropout(output_dropout)
 
     def forward(self, x: Tensor, answers: slice = EVERY_STEP) -> Tensor:
-        x = x[:, answers] + self.dropout(self._attend(self.norm1(x), answers))
+        mixed = attend(self.norm1(x), self.qkv, self.num_heads, self.attn_dropout, answers)
+        x = x[:, answers] + self.dropout(self.output(mixed))
         return x + self.dropout(self.mlp(self.norm2(x)))
-
-    def _attend(self, x: Tensor, answers: slice) -> Tensor:
-        sees = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
-        if answers == EVERY_STEP:
-            return self.output(self._mix(x, sees))
-        return self.output(self._mix_for(x[:, answers], x, sees[answers]))
-
-    def _mix(self, x: Tensor, sees: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # [B, T, H, D / H]
-        scores = torch.einsum("bqhe,bthe->bhqt", q, k)
-        return torch.einsum("bhqt,bthe->bqhe", self._shares(scores, sees), v).flatten(2)
-
-    def _mix_for(self, few: Tensor, x: Tensor, sees: Tensor) -> Tensor:
-        """The same for some steps ``[B, Q, D]``. Keys and values are linear in ``x``, so queries
-        and mixtures, which are fewer, are multiplied with their weights instead."""
-        w_q, w_k, w_v = self.qkv.weight.unflatten(0, (3, self.num_heads, -1))  # [H, D / H, D]
-        q = torch.einsum("bqd,hed->bqhe", few, w_q)
-        scores = torch.einsum("bqhd,btd->bhqt", torch.einsum("bqhe,hed->bqhd", q, w_k), x)
-        mixed = torch.einsum("bhqt,btd->bqhd", self._shares(scores, sees), x)
-        return torch.einsum("bqhd,hed->bqhe", mixed, w_v).flatten(2)
-
-    def _shares(self, scores: Tensor, sees: Tensor) -> Tensor:
-        scores = scores / math.sqrt(self.qkv.in_features // self.num_heads)
-        return self.attn_dropout(scores.masked_fill(~sees, -torch.inf).softmax(-1))
 
 
 class GEGLU(nn.Module):
