@@ -229,7 +229,7 @@ class Recording:
         def kl_loss():
             posterior, _ = net.posterior(obs, goal, given=self._given())
             z = self._given("z") if "z" in self.arrays else None
-            return net.prior.kl(posterior, z, obs, goal).mean()
+            return net.prior.kl(posterior, z, net.prior.parameters_for(obs, goal)).mean()
 
         known |= {"action": action, "decoder_output": action, "kl_loss": kl_loss}
         return known | {"sampled_action": sampled_action}

@@ -79,7 +79,7 @@ def test_an_index_by_a_uniform_number():
 def test_robomimics_single_latent_takes_all_classes_in_turn():
     prior = CategoricalPrior({"logit": (1, 3)}, learn=False, net=None)
     with Replay([]):
-        z = prior.sample({"x": torch.zeros(2, 1, 1)}, None, None, num_samples=4)
+        z = prior.sample({}, torch.empty(2, 4, 3), None)
     assert z.flatten(0, 1).argmax(-1).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 

@@ -22,7 +22,8 @@ from offrl.models.nets import Actor, encoder_from_config, trunk_from_config
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec
 
-Obs = Mapping[str, Tensor]
+Obs = Parts = Mapping[str, Tensor]
+Shapes = Mapping[str, Sequence[int]]
 
 
 class VAE(nn.Module):
@@ -50,7 +51,7 @@ class VAE(nn.Module):
         errors = (reconstruction.mode() - actions).square()
         return {
             "reconstruction": errors.sum(-1) if self.sum_errors else errors.mean(-1),
-            "kl": self.prior.kl(posterior, z, obs, goal),
+            "kl": self.prior.kl(posterior, z, self.prior.parameters_for(obs, goal)),
             **self.prior.diagnostics(posterior, temperature),
         }
 
@@ -64,7 +65,10 @@ class VAE(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Actions ``[B, T, A]`` for latents from the prior, and the decoder's state; or
         ``num_samples`` actions ``[B, num_samples, A]`` for the one step of ``obs``."""
-        z = self.prior.sample(obs, goal, generators, num_samples)
+        some = next(iter(obs.values()))
+        shape = len(some), some.shape[1] if num_samples is None else num_samples
+        like = torch.empty(*shape, self.prior.latent_size, device=some.device)
+        z = self.prior.sample(self.prior.parameters_for(obs, goal), like, generators)
         actions, state = self.decoder(obs, goal, state, given=z)
         return actions.mode(), state
 
@@ -91,10 +95,10 @@ class Prior(nn.Module):
     Without either, the parameters are constants: N(0, 1), or uniform over classes.
     """
 
-    posterior_shapes: Mapping[str, Sequence[int]]  # of the parameters of q(z | a, s)
+    posterior_shapes: Shapes  # of the parameters of q(z | a, s)
     latent_size: int
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], learn: bool, net: Actor | None):
+    def __init__(self, shapes: Shapes, learn: bool, net: Actor | None):
         super().__init__()
         self.learn, self.net = learn, net
         self.params = nn.ParameterDict()
@@ -103,32 +107,26 @@ class Prior(nn.Module):
                 scale = 1 / math.sqrt(math.prod(shape))
                 self.params[name] = nn.Parameter(torch.randn(1, *shape) * scale)
 
-    def parameters_for(self, obs: Obs, goal: Obs | None) -> dict[str, Tensor]:
-        """``{name: [B or 1, T or 1, *shape]}``"""
+    def parameters_for(self, obs: Obs, goal: Obs | None) -> Parts:
+        """``{name: [B or 1, T or 1, *shape]}``; none if they are constants."""
         if self.net is not None:
-            return self.net(obs, goal)[0]
+            return self.net(obs, goal)[0] if self.learn else {}
         return {name: value[None] for name, value in self.params.items()}
 
-    def draw(self, posterior: Mapping[str, Tensor], temperature: float) -> Tensor:
+    def draw(self, posterior: Parts, temperature: float) -> Tensor:
         """A latent of the posterior through which gradients flow."""
         raise NotImplementedError(type(self).__name__)
 
-    def kl(self, posterior: Mapping[str, Tensor], z: Tensor, obs: Obs, goal: Obs | None) -> Tensor:
+    def kl(self, posterior: Parts, z: Tensor, prior: Parts) -> Tensor:
         """``KL(posterior || prior)`` in nats, ``[B, T]``; ``z`` is a sample of the posterior."""
         raise NotImplementedError(type(self).__name__)
 
-    def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    def diagnostics(self, posterior: Parts, temperature: float) -> Parts:
         """For the log, ``[B, T]`` each."""
         raise NotImplementedError(type(self).__name__)
 
-    def sample(
-        self,
-        obs: Obs,
-        goal: Obs | None,
-        generators: Generators | None,
-        num_samples: int | None = None,
-    ) -> Tensor:
-        """Latents, one per time step, or ``num_samples`` for one step."""
+    def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
+        """Latents of the shape of ``like``, ``[B, T, Z]``."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -136,26 +134,21 @@ class GaussianPrior(Prior):
     """N(0, 1), a learned Gaussian, or a mixture of ``num_modes`` of them."""
 
     def __init__(
-        self,
-        shapes: Mapping[str, Sequence[int]],
-        learn: bool,
-        net: Actor | None,
-        latent_clip: float | None = None,
+        self, shapes: Shapes, learn: bool, net: Actor | None, latent_clip: float | None = None
     ):
         super().__init__(shapes, learn, net)
         self.num_modes, self.latent_size = shapes["mean"]
         self.posterior_shapes = {name: (self.latent_size,) for name in ("mean", "logvar")}
         self.latent_clip = latent_clip
 
-    def draw(self, posterior: Mapping[str, Tensor], temperature: float) -> Tensor:
+    def draw(self, posterior: Parts, temperature: float) -> Tensor:
         noise = random_rows("randn", posterior["mean"], None)
         return _reparameterize(posterior["mean"], posterior["logvar"], noise)
 
-    def kl(self, posterior: Mapping[str, Tensor], z: Tensor, obs: Obs, goal: Obs | None) -> Tensor:
+    def kl(self, posterior: Parts, z: Tensor, prior: Parts) -> Tensor:
         mean, logvar = posterior["mean"], posterior["logvar"]
         if not self.learn:
             return 0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(-1)
-        prior = self.parameters_for(obs, goal)
         if self.num_modes == 1:
             shift = (prior["mean"][..., 0, :] - mean).square()
             prior_logvar = prior["logvar"][..., 0, :]
@@ -166,23 +159,13 @@ class GaussianPrior(Prior):
         modes = _log_normal(z[..., None, :], prior["mean"], prior["logvar"])
         return own - torch.logsumexp(self._log_weights(prior) + modes, dim=-1)
 
-    def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    def diagnostics(self, posterior: Parts, temperature: float) -> Parts:
         return {"variance": posterior["logvar"].detach().exp().mean(-1)}
 
-    def sample(
-        self,
-        obs: Obs,
-        goal: Obs | None,
-        generators: Generators | None,
-        num_samples: int | None = None,
-    ) -> Tensor:
-        some = next(iter(obs.values()))
-        shape = _draws(some, num_samples)
-        like = some.new_empty(*shape, self.latent_size, dtype=torch.float32)
+    def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
         if not self.learn:
             z = random_rows("randn", like, generators)
         else:
-            prior = self.parameters_for(obs, goal)
             weights = self._log_weights(prior).exp().expand(*like.shape[:2], -1)
             index = draw_index(weights, generators)
             chosen = F.one_hot(index, self.num_modes)[..., None]
@@ -190,7 +173,7 @@ class GaussianPrior(Prior):
             z = _reparameterize(mean, logvar, random_rows("randn", like, generators))
         return z if self.latent_clip is None else z.clamp(-self.latent_clip, self.latent_clip)
 
-    def _log_weights(self, prior: Mapping[str, Tensor]) -> Tensor:
+    def _log_weights(self, prior: Parts) -> Tensor:
         weight = prior.get("weight", torch.zeros_like(prior["mean"][..., 0]))
         return F.log_softmax(weight, dim=-1)
 
@@ -199,56 +182,38 @@ class CategoricalPrior(Prior):
     """``latent_dim`` variables of ``num_classes`` each, as one vector of their one-hot codes;
     in training relaxed (Jang et al., 2017, arXiv:1611.01144)."""
 
-    def __init__(
-        self,
-        shapes: Mapping[str, Sequence[int]],
-        learn: bool,
-        net: Actor | None,
-        hard: bool = False,
-    ):
+    def __init__(self, shapes: Shapes, learn: bool, net: Actor | None, hard: bool = False):
         super().__init__(shapes, learn, net)
         self.latent_dim, self.num_classes = shapes["logit"]
         self.latent_size = self.latent_dim * self.num_classes
         self.posterior_shapes = {"logit": (self.latent_size,)}
         self.hard = hard
 
-    def draw(self, posterior: Mapping[str, Tensor], temperature: float) -> Tensor:
+    def draw(self, posterior: Parts, temperature: float) -> Tensor:
         logits = self._logits(posterior)
         return F.gumbel_softmax(logits, temperature, hard=self.hard).flatten(-2)
 
-    def kl(self, posterior: Mapping[str, Tensor], z: Tensor, obs: Obs, goal: Obs | None) -> Tensor:
+    def kl(self, posterior: Parts, z: Tensor, prior: Parts) -> Tensor:
         logp = self._logits(posterior).log_softmax(-1)
-        return (logp.exp() * (logp - self._prior_logp(obs, goal))).sum((-1, -2))
+        prior_logp = self._log_p(prior, z.device)
+        return (logp.exp() * (logp - prior_logp)).sum((-1, -2))
 
-    def diagnostics(self, posterior: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    def diagnostics(self, posterior: Parts, temperature: float) -> Parts:
         return {"temperature": torch.full_like(posterior["logit"][..., 0], temperature)}
 
-    def sample(
-        self,
-        obs: Obs,
-        goal: Obs | None,
-        generators: Generators | None,
-        num_samples: int | None = None,
-    ) -> Tensor:
-        shape = _draws(next(iter(obs.values())), num_samples)
-        weights = self._prior_logp(obs, goal).exp()
-        index = draw_index(weights.expand(*shape, -1, -1), generators)
+    def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
+        weights = self._log_p(prior, like.device).exp()
+        index = draw_index(weights.expand(*like.shape[:2], -1, -1), generators)
         return F.one_hot(index, self.num_classes).float().flatten(-2)
 
-    def _logits(self, posterior: Mapping[str, Tensor]) -> Tensor:
+    def _logits(self, posterior: Parts) -> Tensor:
         return posterior["logit"].unflatten(-1, (self.latent_dim, self.num_classes))
 
-    def _prior_logp(self, obs: Obs, goal: Obs | None) -> Tensor:
+    def _log_p(self, prior: Parts, device: torch.device) -> Tensor:
         if self.learn:
-            return self.parameters_for(obs, goal)["logit"].log_softmax(-1)
-        device = next(iter(obs.values())).device
+            return prior["logit"].log_softmax(-1)
         shape = (1, 1, self.latent_dim, self.num_classes)
         return torch.full(shape, -math.log(self.num_classes), device=device)
-
-
-def _draws(obs: Tensor, num_samples: int | None) -> tuple[int, int]:
-    """``B`` and how many latents for each: as many as time steps, or ``num_samples``."""
-    return len(obs), obs.shape[1] if num_samples is None else num_samples
 
 
 def _reparameterize(mean: Tensor, logvar: Tensor, noise: Tensor) -> Tensor:
