@@ -4,8 +4,6 @@ A head returns the true distribution always; ``low_noise()`` is the one that rob
 at evaluation. Bounds and parametrisations are robomimic's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -180,7 +178,7 @@ class GaussianMixture(ActionDistribution):
     def mode(self) -> Tensor:
         return _component(self.mean, self.logits.argmax(-1))
 
-    def low_noise(self) -> GaussianMixture:
+    def low_noise(self) -> "GaussianMixture":
         return replace(self, std=torch.full_like(self.std, EVAL_STD))
 
 

@@ -1,7 +1,5 @@
 """Networks put together from encoder, trunk and head."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Image backbones that others trained, through their own packages, which offrl does not install."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 
@@ -28,7 +26,7 @@ class R3M(nn.Sequential):
 
     frozen = False
 
-    def train(self, mode: bool = True) -> R3M:
+    def train(self, mode: bool = True) -> "R3M":
         """Frozen, it stays in eval mode: the statistics of its normalisation are weights, too."""
         return super().train(mode and not self.frozen)
 

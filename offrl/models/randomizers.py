@@ -5,8 +5,6 @@ image, whose features are averaged afterwards. In eval mode there is one version
 the image, or the image itself. They run where the images are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Layers are named and ordered as in torchvision, whose ImageNet weights therefore
 itself is not needed, and must not be, since its builds fit one build of PyTorch each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from urllib.error import URLError
 

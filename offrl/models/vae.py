@@ -4,8 +4,6 @@
 comes from the prior. Latents are ``[B, T, Z]``, one per time step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +27,7 @@ Shapes = Mapping[str, Sequence[int]]
 class VAE(nn.Module):
     """Posterior, decoder and prior; ``losses`` trains them, ``sample`` acts."""
 
-    def __init__(self, posterior: Actor, decoder: Actor, prior: Prior, sum_errors: bool = False):
+    def __init__(self, posterior: Actor, decoder: Actor, prior: "Prior", sum_errors: bool = False):
         super().__init__()
         self.posterior, self.decoder, self.prior = posterior, decoder, prior
         self.sum_errors = sum_errors  # over action dimensions, instead of their mean

@@ -4,8 +4,6 @@ An image core is a backbone (convolutions), a pooling and a linear layer. Names 
 those of robomimic's configs (``core_class``, ``core_kwargs``).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import OrderedDict
