@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 log = logging.getLogger(__name__)
+_say_once = cache(log.warning)
 
 # What every one of its files holds, of all its versions; a file of offrl's names a few of these.
 KEYS = {
@@ -65,11 +66,6 @@ def _is_robomimics(config: Mapping[str, Any]) -> bool:
             f"own files also have {', '.join(lacks)}"
         )
     return not lacks
-
-
-@cache
-def _say_once(message: str) -> None:
-    log.warning(message)
 
 
 def _encoders(observation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,6 @@
 """``offrl train``: the main job."""
 
 import argparse
-import logging
-import sys
 from typing import Any
 
 from offrl.tools import seed
@@ -105,7 +103,6 @@ def _config(args: argparse.Namespace) -> Any:
 def _train(config: Any, resume: str | None) -> int:
     from offrl.training import RunFolder, train
 
-    _log_above_the_bar()
     run = None
     if resume is not None:
         run, config = RunFolder.open(resume)
@@ -113,17 +110,3 @@ def _train(config: Any, resume: str | None) -> int:
     for name, value in result.describe().items():
         print(f"{name + ':':16}{value}")
     return 0 if result.is_measured else 1
-
-
-def _log_above_the_bar() -> None:
-    """Messages of the package go to the terminal without breaking the progress bar."""
-    from tqdm import tqdm
-
-    class AboveTheBar(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            tqdm.write(self.format(record), file=sys.stderr)
-
-    package = logging.getLogger("offrl")
-    package.setLevel(logging.INFO)
-    if not package.handlers:
-        package.addHandler(AboveTheBar())
