@@ -2,13 +2,23 @@
 
 import argparse
 import importlib
+import logging
 import os
 import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
 
+from tqdm import tqdm
+
 from offrl import __version__, tools
+
+
+class AboveTheBar(logging.Handler):
+    """Messages of the package at the terminal, which do not break a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         command.add_arguments(subparser)
     args = parser.parse_args(argv)
+    package = logging.getLogger("offrl")
+    package.setLevel(logging.INFO)
+    if not package.handlers:
+        package.addHandler(AboveTheBar())
     try:
         return commands[args.command].run(args)
     except KeyboardInterrupt:
@@ -50,10 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _raised_by_offrl(error: BaseException) -> bool:
     """Whether the error was raised on purpose (with a message for people) or passed through."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("offrl")
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith("offrl")
 
 
 if __name__ == "__main__":

@@ -9,16 +9,19 @@ import json
 import logging
 import os
 import pickle
+import re
 import signal
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from offrl import __version__
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import algo_factory
 from offrl.config import Config, config_factory, without_pretrained
@@ -29,6 +32,7 @@ from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
+_warn_once = cache(log.warning)
 
 REQUIRED = ("model", "config", "algo_name", "shape_metadata")
 
@@ -94,7 +98,31 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     missing = [k for k in REQUIRED if not isinstance(content, dict) or k not in content]
     if missing:
         raise ValueError(f"{path}: not a checkpoint of a policy: it lacks {', '.join(missing)}")
+    newer = _newer_version(content)
+    if newer:
+        _warn_once(
+            f"{path}: written by offrl {newer}, newer than this one ({__version__}); upgrade offrl "
+            "if the policy does not load or does not act as it did"
+        )
     return upgrade_checkpoint(content)
+
+
+def _newer_version(content: Mapping[str, Any]) -> str | None:
+    """The version of offrl that wrote a checkpoint, if this one is older."""
+    written, this = str(content.get("provenance", {}).get("offrl", "")), __version__
+    numbers = [[int(n) for n in re.findall(r"\d+", version)] for version in (written, this)]
+    return written if numbers[0] > numbers[1] else None
+
+
+@contextmanager
+def while_loading(content: Mapping[str, Any], where: object) -> Iterator[None]:
+    """Let a ``ValueError`` name the checkpoint, and say where a newer offrl wrote it."""
+    try:
+        yield
+    except ValueError as error:
+        newer = _newer_version(content)
+        hint = f"; it was written by offrl {newer}, and this is {__version__}: upgrade offrl"
+        raise ValueError(f"{where}: {error}{hint if newer else ''}") from None
 
 
 def maybe_dict_from_checkpoint(
@@ -119,7 +147,8 @@ def config_from_checkpoint(
             f"{ckpt_path or 'ckpt_dict'}: a checkpoint of {stored!r}, but {algo_name!r} was asked "
             "for"
         )
-    return config_factory(stored, json.loads(content["config"])), content
+    with while_loading(content, ckpt_path or "ckpt_dict"):
+        return config_factory(stored, json.loads(content["config"])), content
 
 
 def policy_from_checkpoint(
@@ -138,11 +167,9 @@ def policy_from_checkpoint(
         ac_dim=shapes["ac_dim"],
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
     )
-    try:
+    with while_loading(content, ckpt_path or "ckpt_dict"):
         algo.deserialize(content["model"])
-    except ValueError as error:
-        raise ValueError(f"{ckpt_path or 'ckpt_dict'}: {error}") from None
-    _check_statistics(algo, str(ckpt_path or "ckpt_dict"))
+        _check_statistics(algo)
     algo.set_eval()
     if verbose:
         log.info("%s\n%s", config.dump(), algo.nets)
@@ -172,7 +199,7 @@ def instruction(algo: Any, content: Mapping[str, Any], lang: str | None = None) 
     return embed([lang])[lang]
 
 
-def _check_statistics(algo: Any, where: str) -> None:
+def _check_statistics(algo: Any) -> None:
     train = algo.global_config.train
     normalized = [key for key, c in train.action_config.items() if c.normalization]
     # Images and instructions are not normalised.
@@ -184,8 +211,8 @@ def _check_statistics(algo: Any, where: str) -> None:
     ):
         if needed and not stats:
             raise ValueError(
-                f"{where}: the policy was trained on normalised {what}s, but the checkpoint lacks "
-                f"their statistics ({what}_normalization_stats); export it again with them"
+                f"the policy was trained on normalised {what}s, but the checkpoint lacks their "
+                f"statistics ({what}_normalization_stats); export it again with them"
             )
 
 

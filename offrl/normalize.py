@@ -19,8 +19,6 @@ class Normalizer:
 
     def normalize(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Nested values ``{key: [..., D]}``, key by key."""
-        if not self.stats:
-            return dict(values)
         return {
             k: (v - self.stats[k]["offset"]) / self.stats[k]["scale"] if k in self.stats else v
             for k, v in values.items()
@@ -49,20 +47,16 @@ def rot_6d_to_matrix(rotation: torch.Tensor) -> torch.Tensor:
 
 def matrix_to_axis_angle(matrix: torch.Tensor) -> torch.Tensor:
     """``[..., 3, 3]`` to axis times angle, ``[..., 3]`` in radians."""
-    xx, yy, zz = matrix.diagonal(dim1=-2, dim2=-1).unbind(-1)
+    xx, xy, xz, yx, yy, yz, zx, zy, zz = matrix.flatten(-2).unbind(-1)
     # The quaternion (w, x, y, z), four times each product of two components; the row of the
     # largest component has the best digits.
-    off = lambda i, j: (matrix[..., i, j], matrix[..., j, i])  # noqa: E731
-    (xy, yx), (xz, zx), (yz, zy) = off(0, 1), off(0, 2), off(1, 2)
-    products = torch.stack(
-        [
-            torch.stack([1 + xx + yy + zz, zy - yz, xz - zx, yx - xy], dim=-1),
-            torch.stack([zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx], dim=-1),
-            torch.stack([xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy], dim=-1),
-            torch.stack([yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz], dim=-1),
-        ],
-        dim=-2,
-    )
+    rows = [
+        [1 + xx + yy + zz, zy - yz, xz - zx, yx - xy],
+        [zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx],
+        [xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy],
+        [yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz],
+    ]
+    products = torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
     best = products.diagonal(dim1=-2, dim2=-1).argmax(-1)[..., None, None]
     row = products.gather(-2, best.expand(*best.shape[:-1], 4)).squeeze(-2)
     quaternion = torch.nn.functional.normalize(row, dim=-1)

@@ -86,10 +86,8 @@ class Registry:
             except (ImportError, SyntaxError) as error:
                 # That there is no such module means an unknown name; one that exists and cannot be
                 # imported is the user's to see.
-                absent = (
-                    getattr(error, "name", None) if type(error) is ModuleNotFoundError else None
-                )
-                if absent and (module == absent or module.startswith(f"{absent}.")):
+                absent = error.name if type(error) is ModuleNotFoundError else None
+                if absent and f"{module}.".startswith(f"{absent}."):
                     continue
                 raise ValueError(
                     f"{self.kind} {name!r}: importing {module} failed: {error}"

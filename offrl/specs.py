@@ -142,11 +142,11 @@ def processed_shapes(
     config: ObservationConfig, stored: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
     """The shapes that networks see, of those that a file or an environment has."""
-    shapes = {}
-    for modality_of in modalities(config).values():
-        for key, modality in modality_of.items():
-            shapes[key] = _processed_shape(key, modality, stored[key])
-    return shapes
+    return {
+        key: _processed_shape(key, modality, stored[key])
+        for modality_of in modalities(config).values()
+        for key, modality in modality_of.items()
+    }
 
 
 def _processed_shape(key: str, modality: str, stored: Sequence[int]) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 
 import pytest
@@ -133,3 +134,36 @@ def test_a_write_that_fails_leaves_the_old_file(checkpoint, monkeypatch):
     with pytest.raises(OSError):
         write_checkpoint(path, {"model": 1})
     assert path.read_bytes() == before
+
+
+def test_a_checkpoint_of_a_newer_offrl_says_so(checkpoint, tmp_path, caplog):
+    path, trainer = checkpoint
+    newer = read_checkpoint(path)
+    newer["provenance"]["offrl"] = "99.0"
+    write_checkpoint(tmp_path / "newer.pth", newer)
+    for _ in range(2):
+        policy_from_checkpoint(tmp_path / "newer.pth")
+    (message,) = caplog.messages
+    assert re.search(r"newer\.pth: written by offrl 99\.0.*\(0\.1\.0\).*upgrade", message)
+
+    both = "offrl 99.0.*this is 0.1.0: upgrade"
+    config = newer["config"].replace('"batch_size"', '"size_of_batch"')
+    write_checkpoint(tmp_path / "config.pth", newer | {"config": config})
+    with pytest.raises(ValueError, match=f"config.pth: .*size_of_batch: unknown.*{both}"):
+        policy_from_checkpoint(tmp_path / "config.pth")
+    weights = newer["model"]["nets"]
+    weights["policy.more"] = weights.popitem()[1]
+    write_checkpoint(tmp_path / "weights.pth", newer)
+    with pytest.raises(ValueError, match=f"weights.pth: .*policy.more.*{both}"):
+        policy_from_checkpoint(tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match=both):
+        trainer.restore(newer)
+
+
+def test_a_checkpoint_of_this_offrl_needs_no_word(checkpoint, caplog):
+    path, _ = checkpoint
+    content = read_checkpoint(path)
+    content["model"]["nets"].popitem()
+    with pytest.raises(ValueError) as error:
+        policy_from_checkpoint(ckpt_dict=content)
+    assert "upgrade" not in str(error.value) and not caplog.messages

@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """Typed configs with robomimic's sections, key names and defaults.
 
 ``config_factory("bc", {"train": {"batch_size": 256}})`` gives the defaults of an algorithm with
@@ -17,24 +18,3 @@ from offrl.config.schema import (
     TrainConfig,
 )
 from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section
-
-__all__ = [
-    "ActionConfig",
-    "AlgoConfig",
-    "Bounds",
-    "Config",
-    "Count",
-    "EncoderConfig",
-    "FreeMap",
-    "KeyLists",
-    "LearningRateConfig",
-    "Map",
-    "ObservationConfig",
-    "OptimConfig",
-    "RegularizationConfig",
-    "RewardsConfig",
-    "Section",
-    "TrainConfig",
-    "config_factory",
-    "without_pretrained",
-]

@@ -81,14 +81,11 @@ def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
 
 def _nearest(location: tuple, defaults: Mapping[str, Any]) -> str:
     """A hint for an unknown key: a sibling that looks alike, or the same name elsewhere."""
-    parent: Any = defaults
-    for part in location[:-1]:
-        parent = parent.get(part, {}) if isinstance(parent, Mapping) else {}
-    siblings = list(parent) if isinstance(parent, Mapping) else []
-    name = str(location[-1])
-    elsewhere = [p for p in _dotted(defaults) if p.rpartition(".")[2] == name]
-    close = elsewhere or [
-        ".".join([*map(str, location[:-1]), match])
+    section, _, name = ".".join(map(str, location)).rpartition(".")
+    known = [path.rpartition(".") for path in _dotted(defaults)]
+    siblings = [key for above, _, key in known if above == section]
+    close = ["".join(path) for path in known if path[2] == name] or [
+        f"{section}.{match}".lstrip(".")
         for match in difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
     ]
     if close:

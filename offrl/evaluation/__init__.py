@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """What a policy is worth."""
 
 from offrl.evaluation.evaluate import (
@@ -9,14 +10,3 @@ from offrl.evaluation.evaluate import (
 )
 from offrl.evaluation.intervals import wilson_interval
 from offrl.evaluation.video import video_frames, write_video
-
-__all__ = [
-    "COLLECTION_SEEDS",
-    "SELECTION_SEEDS",
-    "TEST_SEEDS",
-    "evaluate",
-    "summarize",
-    "video_frames",
-    "wilson_interval",
-    "write_video",
-]

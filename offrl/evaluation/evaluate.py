@@ -1,7 +1,6 @@
 """Success rates of policies, over episodes whose seeds are fixed."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 
@@ -28,18 +27,12 @@ def evaluate(
     """
     if isinstance(policy, RolloutPolicy):
         policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction)
-    with _num_threads(1):  # idle threads would spin on the cores that the simulators need
-        yield from pool.run(requests, policy)
-
-
-@contextmanager
-def _num_threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # idle threads would spin on the cores that the simulators need
     try:
-        yield
+        yield from pool.run(requests, policy)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
 
 
 def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:

@@ -104,9 +104,8 @@ def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
     was the end: all but the last steps of demonstrations that did not terminate."""
     dones = dataset.values("dones").flatten()
     known = torch.ones_like(dones, dtype=torch.bool)
-    last = dataset.first_rows[1:] - 1
+    last = dataset.first_rows - 1  # of the demonstration before; the first one's, of all
     known[last] = dones[last] > 0
-    known[-1] = dones[-1] > 0
     rows = known.nonzero().flatten()
     return rows, (rows + 1).clamp(max=len(dones) - 1), dones[rows]
 

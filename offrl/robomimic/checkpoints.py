@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
+from offrl.tree import map_leaves
 
 ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", "iql", "td3_bc")  # of those that offrl has
 
@@ -24,12 +25,10 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
 
 def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
     """``{key: {"offset", "scale"}}``, which were ``mean`` and ``std`` before robomimic 0.5."""
+    today = {"mean": "offset", "std": "scale"}
     return {
-        key: {
-            "scale": value.get("scale", value.get("std")),
-            "offset": value.get("offset", value.get("mean")),
-        }
-        for key, value in (stats or {}).items()
+        key: {today.get(kind, kind): value for kind, value in kinds.items()}
+        for key, kinds in (stats or {}).items()
     }
 
 
@@ -66,10 +65,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         optimizers[name] = fresh if members is None else [fresh] * members
         schedules[name] = None if members is None else [None] * members
     statistics = {
-        name: {
-            key: {kind: value.tolist() for kind, value in stats.items()}
-            for key, stats in content[name].items()
-        }
+        name: map_leaves(lambda x: x.tolist(), content[name])
         for name in ("obs_normalization_stats", "action_normalization_stats")
         if content[name]
     }
@@ -78,9 +74,9 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         import numpy as np
 
         for key, shape in shapes.items():
-            identity = {"offset": np.zeros((1, *shape)), "scale": np.ones((1, *shape))}
-            plain = {kind: value.tolist() for kind, value in identity.items()}
-            statistics["obs_normalization_stats"].setdefault(key, plain)
+            offset, scale = np.zeros((1, *shape)).tolist(), np.ones((1, *shape)).tolist()
+            identity = {"offset": offset, "scale": scale}
+            statistics["obs_normalization_stats"].setdefault(key, identity)
     env_name = (content["env_metadata"] or {}).get("env_name", "")
     state = content["variable_state"]
     return {

@@ -7,18 +7,18 @@ from functools import cache
 from typing import Any
 
 log = logging.getLogger(__name__)
+_say_once = cache(log.warning)
 
 # What every one of its files holds, of all its versions; a file of offrl's names a few of these.
-KEYS = {
-    "experiment": (
-        "name validate logging save epoch_every_n_steps validation_epoch_every_n_steps env "
-        "additional_envs render render_video keep_all_videos video_skip rollout"
-    ).split(),
-    "train": (
-        "data output_dir num_data_workers hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs "
-        "hdf5_filter_key seq_length dataset_keys goal_mode cuda batch_size num_epochs seed"
-    ).split(),
-}
+EXPERIMENT_KEYS = (
+    "name validate logging save epoch_every_n_steps validation_epoch_every_n_steps env "
+    "additional_envs render render_video keep_all_videos video_skip rollout"
+).split()
+TRAIN_KEYS = (
+    "data output_dir num_data_workers hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs "
+    "hdf5_filter_key seq_length dataset_keys goal_mode cuda batch_size num_epochs seed"
+).split()
+KEYS = [f"experiment.{key}" for key in EXPERIMENT_KEYS] + [f"train.{key}" for key in TRAIN_KEYS]
 REMOVED = ("experiment.mse", "train.shuffled_obs_key_groups", "train.hdf5_normalize_actions")
 MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before robomimic 0.3
 
@@ -50,26 +50,20 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_robomimics(config: Mapping[str, Any]) -> bool:
     """Whether it has all ``KEYS``, and not the one by which offrl says what follows from that."""
-    sections = {name: config.get(name) for name in KEYS}
+    sections = {name: config.get(name) for name in ("experiment", "train")}
     if not all(isinstance(section, Mapping) for section in sections.values() if section):
         return False  # to be refused for what it is
     has = {f"{name}.{key}" for name, section in sections.items() for key in section or ()}
     if "train.mask_padded_steps" in has:
         return False
-    wanted = [f"{name}.{key}" for name, keys in KEYS.items() for key in keys]
-    lacks = [path for path in wanted if path not in has]
-    if lacks and ("train.hdf5_use_swmr" in has or len(lacks) < len(wanted) / 2):
+    lacks = [path for path in KEYS if path not in has]
+    if lacks and ("train.hdf5_use_swmr" in has or len(lacks) < len(KEYS) / 2):
         _say_once(
             "the config is read as offrl's, so that padded steps count for nothing "
             "(train.mask_padded_steps): some of its keys are robomimic's, but all of robomimic's "
             f"own files also have {', '.join(lacks)}"
         )
     return not lacks
-
-
-@cache
-def _say_once(message: str) -> None:
-    log.warning(message)
 
 
 def _encoders(observation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -106,22 +106,18 @@ def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
 def weights_to_robomimic(nets: Any) -> dict[str, Any]:
     """The weights of an algorithm's networks (``algo.nets``) under all of robomimic's names."""
     renamed: dict[str, Any] = {}
-    weights = (
-        (name, member, part)
-        for name, value in nets.state_dict().items()
-        for member, part in _members(name, value, nets)
-    )
-    for name, member, value in weights:
-        theirs = _rename(member, RULES, to_robomimic=True)
-        parent, _, leaf = name.rpartition(".")
-        if parent.endswith(".core.linear"):
-            core = nets.get_submodule(parent.removesuffix(".linear"))
-            theirs = theirs.replace(".nets.{i}.", f".nets.{_index_of_linear(core)}.")
-        if re.match(r"\w+\.(posterior|decoder)\.", name):
-            theirs = theirs.replace(".nets.encoder.nets.obs.", ".nets.encoder.nets.condition.")
-        theirs = _rename(theirs, VAE_RULES, to_robomimic=True)
-        renamed[theirs] = value
-        renamed |= dict.fromkeys(_aliases(theirs, name, nets), value)
+    for name, whole in nets.state_dict().items():
+        for member, value in _members(name, whole, nets):
+            theirs = _rename(member, RULES, to_robomimic=True)
+            parent, _, leaf = name.rpartition(".")
+            if parent.endswith(".core.linear"):
+                core = nets.get_submodule(parent.removesuffix(".linear"))
+                theirs = theirs.replace(".nets.{i}.", f".nets.{_index_of_linear(core)}.")
+            if re.match(r"\w+\.(posterior|decoder)\.", name):
+                theirs = theirs.replace(".nets.encoder.nets.obs.", ".nets.encoder.nets.condition.")
+            theirs = _rename(theirs, VAE_RULES, to_robomimic=True)
+            renamed[theirs] = value
+            renamed |= dict.fromkeys(_aliases(theirs, name, nets), value)
     return renamed | dict(_masks(nets))
 
 

@@ -7,17 +7,8 @@ Each has ``HELP`` (one line), ``EPILOG`` (an example), ``add_arguments(parser)``
 import argparse
 
 
-def count(text: str) -> int:
-    """An argument that is a number from one on."""
-    return _at_least(1, text)
-
-
-def seed(text: str) -> int:
-    """An argument that is a number from zero on."""
-    return _at_least(0, text)
-
-
-def _at_least(minimum: int, text: str) -> int:
+def count(text: str, minimum: int = 1) -> int:
+    """An argument that is a whole number from ``minimum`` on."""
     try:
         number = int(text)
     except ValueError:
@@ -25,3 +16,7 @@ def _at_least(minimum: int, text: str) -> int:
     if number < minimum:
         raise argparse.ArgumentTypeError(f"a whole number from {minimum} on is needed, not {text}")
     return number
+
+
+def seed(text: str) -> int:
+    return count(text, minimum=0)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl.tools import count
+from offrl.tree import merge
 
 HELP = "copy a dataset with camera images, rendered from its simulator states"
 EPILOG = (
@@ -60,7 +61,7 @@ def with_cameras(
         "camera_heights": size,
         "camera_widths": size,
     }
-    return {**env_args, "env_kwargs": {**env_args.get("env_kwargs", {}), **kwargs}}
+    return merge(env_args, {"env_kwargs": kwargs})
 
 
 def play_back(env: Any, demo: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """``offrl train``: the main job."""
 
 import argparse
-import logging
-import sys
 from typing import Any
 
 from offrl.tools import seed
@@ -70,13 +68,17 @@ def run(args: argparse.Namespace) -> int:
                 f"--resume goes on with a run as it was, without --{others[0]}; for a changed "
                 "config start a new run from its weights (experiment.ckpt_path)"
             )
-        return _train(None, args.resume)
-    if not args.config:
-        raise ValueError("--config: name a config file, e.g. --config bc.json")
+    config = None if args.resume else _config(args)
     if args.print_config:
-        print(_config(args).dump())
+        print(config.dump())
         return 0
-    return _train(_config(args), None)
+    from offrl.training import RunFolder, train
+
+    run, config = RunFolder.open(args.resume) if args.resume else (None, config)
+    result = train(config, run)
+    for name, value in result.describe().items():
+        print(f"{name + ':':16}{value}")
+    return 0 if result.is_measured else 1
 
 
 def _config(args: argparse.Namespace) -> Any:
@@ -84,6 +86,8 @@ def _config(args: argparse.Namespace) -> Any:
     from offrl.config.files import find_file, parse_override, read_config_file
     from offrl.tree import merge
 
+    if not args.config:
+        raise ValueError("--config: name a config file, e.g. --config bc.json")
     content = read_config_file(find_file(args.config, "configs"))
     flags = {
         "train.data": args.dataset,
@@ -100,30 +104,3 @@ def _config(args: argparse.Namespace) -> Any:
     for override in args.set:
         content = merge(content, parse_override(override))
     return config_factory(content["algo_name"], content)
-
-
-def _train(config: Any, resume: str | None) -> int:
-    from offrl.training import RunFolder, train
-
-    _log_above_the_bar()
-    run = None
-    if resume is not None:
-        run, config = RunFolder.open(resume)
-    result = train(config, run)
-    for name, value in result.describe().items():
-        print(f"{name + ':':16}{value}")
-    return 0 if result.is_measured else 1
-
-
-def _log_above_the_bar() -> None:
-    """Messages of the package go to the terminal without breaking the progress bar."""
-    from tqdm import tqdm
-
-    class AboveTheBar(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            tqdm.write(self.format(record), file=sys.stderr)
-
-    package = logging.getLogger("offrl")
-    package.setLevel(logging.INFO)
-    if not package.handlers:
-        package.addHandler(AboveTheBar())

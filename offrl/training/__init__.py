@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """Training: a generator of log records, and wrappers around it that each do one thing."""
 
 from offrl.training.checkpointer import Checkpointer
@@ -9,16 +10,3 @@ from offrl.training.progress import Progress
 from offrl.training.proxies import Proxies
 from offrl.training.run import RunFolder
 from offrl.training.trainer import Trainer
-
-__all__ = [
-    "Checkpointer",
-    "Evaluator",
-    "Experiment",
-    "Logger",
-    "Progress",
-    "Proxies",
-    "Result",
-    "RunFolder",
-    "Trainer",
-    "train",
-]

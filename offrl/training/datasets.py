@@ -10,6 +10,11 @@ from offrl.config import Config
 from offrl.data.sequence import SequenceDataset
 from offrl.specs import LANGUAGE, modalities
 
+SAME_KEYS = (  # of train and among the arguments of SequenceDataset
+    "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
+    "goal_mode hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
+).split()
+
 
 def obs_keys(config: Config) -> set[str]:
     """The observations of all groups."""
@@ -26,23 +31,12 @@ def make_dataset(
     ``SequenceDataset``."""
     train = config.train
     entries = train.data or []
-    options: dict[str, Any] = {
+    options = {key: train[key] for key in SAME_KEYS} | {
         "hdf5_path": [entry.path for entry in entries],
         "obs_keys": sorted(obs_keys(config)),
-        "action_keys": train.action_keys,
-        "dataset_keys": train.dataset_keys,
         "discount": getattr(config.algo, "discount", 1.0),
         "rewards": train.rewards.to_dict(),
-        "action_config": train.action_config,
-        "frame_stack": train.frame_stack,
-        "seq_length": train.seq_length,
-        "pad_frame_stack": train.pad_frame_stack,
-        "pad_seq_length": train.pad_seq_length,
         "get_pad_mask": train.seq_length > 1 or train.frame_stack > 1,
-        "goal_mode": train.goal_mode,
-        "hdf5_cache_mode": train.hdf5_cache_mode,
-        "hdf5_use_swmr": train.hdf5_use_swmr,
-        "hdf5_normalize_obs": train.hdf5_normalize_obs,
         "filter_by_attribute": filter_keys
         or [entry.filter_key or train.hdf5_filter_key for entry in entries],
         "load_next_obs": train.hdf5_load_next_obs,

@@ -1,6 +1,7 @@
 """Success rates during training, measured in the dataset's environment."""
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,10 @@ class Evaluator:
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
             self._report_crashes(results)
-            several = len(self._pools) > 1
-            self._write_video(f"{kind}_{_file_name(name)}" if several else kind, results)
-            if several:
+            if len(self._pools) == 1:
+                self._write_video(kind, results)
+            else:
+                self._write_video(kind + re.sub(r"[^\w.-]", "_", f"_{name}"), results)
                 pool.close()  # its simulators would wait for all the others
                 yield self.trainer.record(f"env_{kind}", summarize(results)) | {"env": name}
             everything += results
@@ -84,8 +86,7 @@ class Evaluator:
         backend = working_backend() if self._films or sees_images else None
         self.no_video = "experiment.render_video is false"
         if self._films and backend is None:
-            self.no_video = f"no rendering back end works here; {INSTALL_HINT}"
-            log.warning("no video: %s", self.no_video)
+            self._go_without_video(f"no rendering back end works here; {INSTALL_HINT}")
         if sees_images and backend is None:
             raise ValueError(
                 f"the policy sees images, and no rendering back end works here; {INSTALL_HINT}, or "
@@ -127,21 +128,21 @@ class Evaluator:
     def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
         if kind.startswith("rollout") and self.trainer.config.experiment.keep_all_videos:
             kind = kind.replace("rollout", f"epoch_{self.trainer.epoch}", 1)
-        for result in results:
-            if result.no_video:
-                self.no_video = result.no_video
-                log.warning("no video: %s", self.no_video)
-                return
         frames = video_frames(results)
-        if not frames:
-            return
-        path = self.trainer.run.video(kind)
-        try:
-            write_video(path, frames)
-            self.video = path
-        except Exception as error:  # a video is not worth a training
-            self.no_video = f"{path} could not be written ({error})"
-            log.warning("no video: %s", self.no_video)
+        obstacles = [r.no_video for r in results if r.no_video]
+        if obstacles:
+            self._go_without_video(obstacles[0])
+        elif frames:
+            path = self.trainer.run.video(kind)
+            try:
+                write_video(path, frames)
+                self.video = path
+            except Exception as error:  # a video is not worth a training
+                self._go_without_video(f"{path} could not be written ({error})")
+
+    def _go_without_video(self, why: str) -> None:
+        self.no_video = why
+        log.warning("no video: %s", why)
 
     def _report_crashes(self, results: Sequence[EpisodeResult]) -> None:
         crashed = [r for r in results if r.error]
@@ -153,10 +154,6 @@ class Evaluator:
                 crashed[0].request.seed,
                 crashed[0].error,
             )
-
-
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
 
 
 def _describe(result: EpisodeResult) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from offrl.algos import Algo, algo_factory
-from offrl.checkpoint import config_from_checkpoint
+from offrl.checkpoint import config_from_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
 from offrl.config.files import find_file
 from offrl.data.files import find_data
@@ -64,6 +64,7 @@ class Experiment:
         self.environments = evaluation_environments(
             config, self.dataset.sources, langs, self.instructions
         )
+        self.env_args = next(iter(self.environments.values()), None)  # of the first
         self._note_provenance()
         self.algo = self._make_algo()
 
@@ -73,11 +74,6 @@ class Experiment:
         if self._run is None:
             self._run = RunFolder.create(self.config)
         return self._run
-
-    @property
-    def env_args(self) -> dict[str, Any] | None:
-        """The environment of the first dataset that is evaluated in."""
-        return next(iter(self.environments.values()), None)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of all this."""
@@ -146,10 +142,8 @@ class Experiment:
         )
         if path is not None:
             _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=path)
-            try:
+            with while_loading(content, f"experiment.ckpt_path: {path}"):
                 algo.deserialize({"nets": content["model"]["nets"]})
-            except ValueError as error:
-                raise ValueError(f"experiment.ckpt_path: {path}: {error}") from None
         return algo
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,10 +33,10 @@ class Logger:
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
         config, run = trainer.config.experiment.logging, trainer.run
-        self._jsonl = _reopen(run.path / "metrics.jsonl", self._is_known_json)
-        self._csv = _reopen(run.path / "metrics.csv", self._is_known_csv)
-        if self._csv.tell() == 0:
-            self._csv.write("type,epoch,step,time,name,value\n")
+        known = _known_records(run.path / "metrics.jsonl", trainer.epoch)
+        self._jsonl = _rewrite(run.path / "metrics.jsonl", map(_json_line, known))
+        header = "type,epoch,step,time,name,value\n"
+        self._csv = _rewrite(run.path / "metrics.csv", [header, *map(_csv_lines, known)])
         self._text: logging.Handler | None = None
         if config.terminal_output_to_txt:
             self._text = logging.FileHandler(run.logs / "log.txt")
@@ -63,15 +63,9 @@ class Logger:
             self._wandb.finish()
 
     def _write(self, record: Record) -> None:
-        self._jsonl.write(json.dumps(record) + "\n")
+        self._jsonl.write(_json_line(record))
         self._jsonl.flush()
-        head = [record["type"], record["epoch"], record["step"], record["time"]]
-        lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows(
-            [*head, f"{name}/{record['env']}" if "env" in record else name, value]
-            for name, value in record["logs"].items()
-        )
-        self._csv.write(lines.getvalue())
+        self._csv.write(_csv_lines(record))
         self._csv.flush()
         if self._text and not record["type"].endswith("episode"):
             numbers = "  ".join(f"{k} {v:.5g}" for k, v in record["logs"].items())
@@ -97,24 +91,6 @@ class Logger:
             suffix = f"/{record.get('env', environments[0] if len(environments) == 1 else 'all')}"
         return {f"{group}/{name}{suffix}": value for name, value in record["logs"].items()}
 
-    def _is_known_json(self, line: str) -> bool:
-        if not line.endswith("\n"):  # the process was killed while it wrote this
-            return False
-        record = json.loads(line)
-        return self._is_known(record["type"], record["epoch"])
-
-    def _is_known_csv(self, line: str) -> bool:
-        fields = line.rstrip("\n").split(",")
-        if fields[0] == "type":
-            return True
-        return (
-            line.endswith("\n") and len(fields) == 6 and self._is_known(fields[0], int(fields[1]))
-        )
-
-    def _is_known(self, kind: str, epoch: int) -> bool:
-        # A test follows the last checkpoint and is run again.
-        return epoch <= self.trainer.epoch and not kind.startswith(("test", "env_test"))
-
     def _start_tensorboard(self) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -138,12 +114,32 @@ class Logger:
         )
 
 
-def _reopen(path: Path, keep: Callable[[str], bool]) -> TextIO:
-    """Open for appending, after the lines that ``keep`` approves of."""
-    if path.exists():
-        with open(path, encoding="utf-8") as file:
-            lines = [line for line in file if keep(line)]
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text("".join(lines), encoding="utf-8")
-        partial.replace(path)
+def _json_line(record: Record) -> str:
+    return json.dumps(record) + "\n"
+
+
+def _csv_lines(record: Record) -> str:
+    head = [record["type"], record["epoch"], record["step"], record["time"]]
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows(
+        [*head, f"{name}/{record['env']}" if "env" in record else name, value]
+        for name, value in record["logs"].items()
+    )
+    return lines.getvalue()
+
+
+def _known_records(path: Path, epoch: int) -> list[Record]:
+    """Those in a file up to an epoch. A test follows the last checkpoint and is run again."""
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8") as file:  # a killed process may have cut the last line
+        records = [json.loads(line) for line in file if line.endswith("\n")]
+    return [r for r in records if r["epoch"] <= epoch and "test" not in r["type"]]
+
+
+def _rewrite(path: Path, lines: Iterable[str]) -> TextIO:
+    """Open for appending, after these lines."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(path)
     return open(path, "a", encoding="utf-8")

@@ -1,6 +1,7 @@
 """The folder of a run, and where its results come from."""
 
 import fcntl
+import itertools
 import os
 import platform
 import subprocess
@@ -50,16 +51,14 @@ class RunFolder:
                 "with --output"
             ) from None
         stamp = time.strftime("%Y%m%d%H%M%S")
-        path, suffix = parent / stamp, 0
-        while True:
+        for suffix in itertools.count():
+            path = parent / (f"{stamp}-{suffix}" if suffix else stamp)
             try:
                 run = cls(unfinished.path.rename(path))  # fails where a run is already
                 break
             except OSError:
                 if not path.exists():
                     raise
-                suffix += 1
-                path = parent / f"{stamp}-{suffix}"
         run._lock()
         return run
 
@@ -106,11 +105,9 @@ def git_commit() -> str:
             capture_output=True,
             text=True,
             timeout=10,
-            check=False,
+            check=True,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return "nogit"
-    if answer.returncode != 0:
+    except (OSError, subprocess.SubprocessError):
         return "nogit"
     commit, dash, dirty = answer.stdout.strip().partition("-")
     return commit[:8] + dash + dirty

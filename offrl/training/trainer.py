@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from offrl.checkpoint import while_loading
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
 from offrl.seeding import preserved_rng, rng_state, set_rng_state
@@ -32,9 +33,9 @@ class Trainer:
     def __init__(self, config: Config, run: RunFolder | None = None):
         self.experiment = parts = Experiment(config, run)
         self.config, self.device, self.algo = parts.config, parts.device, parts.algo
-        self.dataset, self.environments = parts.dataset, parts.environments
+        self.dataset, self.instructions = parts.dataset, parts.instructions
         self.loader, self.valid_loader = parts.loader, parts.valid_loader
-        self.instructions = parts.instructions
+        self.environments, self.env_args = parts.environments, parts.env_args
         self.epoch = 0
         self.step = 0
 
@@ -42,11 +43,6 @@ class Trainer:
     def run(self) -> RunFolder:
         """The run folder; made when something is first written."""
         return self.experiment.run
-
-    @property
-    def env_args(self) -> dict[str, Any] | None:
-        """The environment of the first dataset that is evaluated in."""
-        return self.experiment.env_args
 
     def __call__(self) -> Iterator[Record]:
         batches = iter(self.loader)
@@ -143,7 +139,8 @@ class Trainer:
                 f"{self.run.last_checkpoint}: a checkpoint of {state['algo_name']!r}; this run "
                 f"trains {self.config.algo_name!r}"
             )
-        self.algo.deserialize(state["model"])
+        with while_loading(state, self.run.last_checkpoint):
+            self.algo.deserialize(state["model"])
         self.epoch = state["variable_state"]["epoch"]
         self.step = state["variable_state"]["step"]
         self.loader.position = state["loader"]["position"]
