@@ -4,13 +4,14 @@ Nothing in here imports torch: simulators run in processes that do without.
 """
 
 import traceback
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from offrl.acting.base import Policy, check_policy
+from offrl.acting.base import Policy, as_policy
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def run_episode(
         result.total_reward += reward
         result.length += 1
         if trajectory:
-            trajectory.after_step(reward, terminated or succeeds)
+            trajectory.add(rewards=reward, dones=terminated or succeeds)
         if terminated or truncated or (result.success and request.terminate_on_success):
             break
     if request.frame_every:
@@ -82,7 +83,7 @@ def rollout(
     terminate_on_success: bool = True,
 ) -> dict[str, Any]:
     """One episode in this process: ``{"Return", "Horizon", "Success_Rate"}``."""
-    check_policy(policy)
+    policy = as_policy(policy)
     policy.start_episode(seed=seed)
     request = EpisodeRequest(seed, horizon, terminate_on_success)
     result = run_episode(env, request, policy, policy.needs_goal)
@@ -117,22 +118,19 @@ class _Recorder:
 
     def __init__(self, env: Any):
         self._get_state = getattr(env, "get_state", None)
-        self._rows: dict[str, list[Any]] = {}
+        self._rows: defaultdict[str, list[Any]] = defaultdict(list)
         self._model: str | None = None
 
     def before_step(self, obs: dict[str, np.ndarray], action: np.ndarray) -> None:
-        self._add(actions=action, **{f"obs/{key}": value for key, value in obs.items()})
+        self.add(actions=action, **{f"obs/{key}": value for key, value in obs.items()})
         if self._get_state:
             state = self._get_state()
             self._model = self._model or state.get("model")
-            self._add(states=state["states"])
+            self.add(states=state["states"])
 
-    def after_step(self, reward: float, done: bool) -> None:
-        self._add(rewards=reward, dones=done)
-
-    def _add(self, **values: Any) -> None:
+    def add(self, **values: Any) -> None:
         for key, value in values.items():
-            self._rows.setdefault(key, []).append(value)
+            self._rows[key].append(value)
 
     def arrays(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {key: np.stack(rows) for key, rows in self._rows.items()}
