@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from offrl.data.columns import FileColumn
+from offrl.data.sources import FileColumn
 from offrl.data.steps import StepStore
 from offrl.data.windows import Window, Windows
 from offrl.tree import map_leaves

@@ -51,10 +51,6 @@ class Windows:
     def num_steps(self) -> int:
         return len(self._offsets)
 
-    @property
-    def device(self) -> torch.device:
-        return self._start.device
-
     def to(self, device: torch.device | str) -> None:
         for name in ("_start", "_begin", "_last", "_end", "_offsets"):
             setattr(self, name, getattr(self, name).to(device))
