@@ -1,7 +1,6 @@
 """Policies at environments. Simulators' processes import this and no torch, so that the policy
 which needs torch is imported from where it is, ``offrl.acting.policy``."""
 
-from offrl.acting.base import Policy
-from offrl.acting.episode import EpisodeRequest, EpisodeResult, rollout, run_episode
+from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, rollout, run_episode
 
 __all__ = ["EpisodeRequest", "EpisodeResult", "Policy", "rollout", "run_episode"]

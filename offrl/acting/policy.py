@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offrl import tree
-from offrl.acting.base import Obs, Policy
+from offrl.acting.episode import Obs, Policy
 from offrl.specs import LANGUAGE
 
 

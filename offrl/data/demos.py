@@ -2,24 +2,22 @@
 
 import json
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 
-class Demos(ABC):
+class Demos(AbstractContextManager):
     """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
     ``next_obs/KEY``, each of as many steps as the demonstration. A context manager."""
 
     path: Path
     env_args: dict[str, Any] | None  # what ``make_env`` needs to build the recording environment
     root = ""  # where errors say that demonstrations are
-
-    def __enter__(self) -> "Demos":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from offrl.data.actions import encode_actions
-from offrl.data.batches import WindowDataset
 from offrl.data.computed import COMPUTED, transformed
 from offrl.data.sources import FileColumn, Files
 from offrl.data.statistics import Statistics, obs_statistics
 from offrl.data.steps import ConstantColumn, StepStore
-from offrl.data.windows import Window
+from offrl.data.windows import Window, WindowDataset
 from offrl.specs import LANGUAGE
 from offrl.tree import gather
 

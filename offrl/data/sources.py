@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Source:
     num_windows: int = 0
 
 
-class Files:
+class Files(AbstractContextManager):
     """Files of which ``sources`` were chosen; their rows lie one after the other. Each process
     opens them for itself, where they are read. A context manager."""
 
@@ -39,9 +40,6 @@ class Files:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": {}}
-
-    def __enter__(self) -> "Files":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         while self._open:

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 
 from offrl.data.computed import COMPUTED
-from offrl.data.windows import ranges
+
+
+def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """``count`` integers from each begin on, all in one array."""
+    return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
 class ArrayColumn:

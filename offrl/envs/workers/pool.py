@@ -10,11 +10,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing.connection import wait
 from typing import Any
 
-from offrl.acting.base import Policy, as_policy
-from offrl.acting.episode import EpisodeRequest, EpisodeResult
+from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
 from offrl.envs.workers.worker import Failure, Turn, Worker
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 2  # an episode whose worker was lost is rerun once
 
 
-class EnvPool:
+class EnvPool(AbstractContextManager):
     """Simulators in worker processes, kept between evaluations. A context manager.
 
     timeout: seconds without a word before a worker counts as hung.
@@ -49,9 +49,6 @@ class EnvPool:
             # Many processes of one thread each.
             **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")},
         }
-
-    def __enter__(self) -> "EnvPool":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
