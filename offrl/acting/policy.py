@@ -1,7 +1,7 @@
 """A trained policy at environments: numpy in, numpy out."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offrl import tree
-from offrl.acting.base import Policy
+from offrl.acting.episode import Obs, Policy
 from offrl.specs import LANGUAGE
 
 
@@ -80,10 +80,7 @@ class RolloutPolicy(Policy):
         )
 
     def __call__(
-        self,
-        obs: Mapping[str, np.ndarray],
-        goal: Mapping[str, np.ndarray] | None = None,
-        reward: float | None = None,
+        self, obs: Obs, goal: Obs | None = None, reward: float | None = None
     ) -> np.ndarray:
         """``{key: [...]}`` of one environment to an action ``[A]``, a discrete one a number;
         ``reward`` is that of the last action, for policies that count them."""
@@ -100,68 +97,57 @@ class RolloutPolicy(Policy):
 
     def act(
         self,
-        obs_by_env: Mapping[int, Mapping[str, np.ndarray]],
-        goal_by_env: Mapping[int, Mapping[str, np.ndarray]] | None = None,
+        obs_by_env: Mapping[int, Obs],
+        goal_by_env: Mapping[int, Obs] | None = None,
         reward_by_env: Mapping[int, float] | None = None,
     ) -> dict[int, np.ndarray]:
         """The next action of each environment that has an observation here."""
         if not obs_by_env.keys() <= self._episodes.keys():
             raise ValueError("call policy.start_episode() before the first observation")
-        self._check_goals(obs_by_env, goal_by_env)
-        if self.counts_rewards:
-            self._receive(reward_by_env or {}, list(obs_by_env))
+        goals, rewards = goal_by_env or {}, reward_by_env or {}
+        for env in obs_by_env:
+            if self.needs_goal and goals.get(env) is None:
+                raise ValueError(
+                    f"environment {env}: no goal was given, and this policy is conditioned on one: "
+                    "call policy(obs, goal)"
+                )
+            if self.counts_rewards:
+                self._receive(self._episodes[env], rewards.get(env))
         actions: dict[int, np.ndarray] = {}
         waiting = list(obs_by_env)
         while waiting:
             rows = {self._episodes[env].row: env for env in reversed(waiting)}  # first of each
-            actions |= self._act(rows, obs_by_env, goal_by_env)
+            actions |= self._act(rows, obs_by_env, goals)
             waiting = [env for env in waiting if env not in actions]
         return actions
 
-    def _check_goals(self, envs: Iterable[int], goal_by_env: Mapping[int, Any] | None) -> None:
-        if goal_by_env is None:
-            if self.needs_goal:
-                raise ValueError("this policy is conditioned on a goal: call policy(obs, goal)")
+    def _receive(self, episode: Episode, reward: float | None) -> None:
+        if episode.action is None:  # the first step
             return
-        without = [env for env in envs if goal_by_env.get(env) is None]
-        if without:
-            raise ValueError(f"environment {without[0]}: no goal was given")
-
-    def _receive(self, reward_by_env: Mapping[int, float], envs: Iterable[int]) -> None:
-        for env in envs:
-            episode = self._episodes[env]
-            if episode.action is None:  # the first step
-                continue
-            if env not in reward_by_env:
-                raise ValueError(
-                    "this policy counts rewards: call policy(obs, reward=the last action's)"
-                )
-            reward = torch.full((1, 1), float(reward_by_env[env]), device=self.policy.device)
-            episode.state = self.policy.receive(episode.state, episode.action, reward)
+        if reward is None:
+            raise ValueError(
+                "this policy counts rewards: call policy(obs, reward=the last action's)"
+            )
+        number = torch.full((1, 1), float(reward), device=self.policy.device)
+        episode.state = self.policy.receive(episode.state, episode.action, number)
 
     def _act(
-        self,
-        env_by_row: Mapping[int, int],
-        obs_by_env: Mapping[int, Mapping[str, np.ndarray]],
-        goal_by_env: Mapping[int, Mapping[str, np.ndarray]] | None,
+        self, env_by_row: Mapping[int, int], obs: Mapping[int, Obs], goals: Mapping[int, Obs]
     ) -> dict[int, np.ndarray]:
         envs = env_by_row.items()
         episodes = {row: self._episodes[env] for row, env in envs}
-        obs = self._batch(
-            {row: episodes[row].stack(self._select(obs_by_env[env], "obs")) for row, env in envs}
-        )
+        stacks = {row: episodes[row].stack(self._select(obs[env], "obs")) for row, env in envs}
         goal = None
-        if goal_by_env is not None:
-            goal = self._batch({row: self._select(goal_by_env[env], "goal") for row, env in envs})
-        generators: list[torch.Generator | None] | None = None
-        if all(episode.generator is not None for episode in episodes.values()):
-            generators = [None] * self.batch_size
-            for row, episode in episodes.items():
-                generators[row] = episode.generator
+        if self.needs_goal:
+            goal = self._batch({row: self._select(goals[env], "goal") for row, env in envs})
         state = self._join_states({row: episode.state for row, episode in episodes.items()})
+        by_row = {row: episode.generator for row, episode in episodes.items()}
+        generators = None
+        if None not in by_row.values():
+            generators = [by_row.get(row) for row in range(self.batch_size)]
         act = self._get_action if self._keeps_state else self.policy.act
         with torch.no_grad():
-            batch, state = act(obs, goal, state, generators)
+            batch, state = act(self._batch(stacks), goal, state, generators)
             raw = self.policy.raw_action(batch).cpu().numpy()
         for row, episode in episodes.items():
             episode.state = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
@@ -182,7 +168,7 @@ class RolloutPolicy(Policy):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generators[0])))
             return self.policy.get_action(obs, goal), state
 
-    def _select(self, obs: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
+    def _select(self, obs: Obs, group: str) -> dict[str, np.ndarray]:
         if self.instruction is not None:
             obs = {**obs, LANGUAGE: self.instruction}
         missing = [key for key in self.policy.obs_spec.keys(group) if key not in obs]
@@ -198,7 +184,7 @@ class RolloutPolicy(Policy):
         self.policy.obs_spec.check_shapes({k: x.shape for k, x in selected.items()}, group)
         return selected
 
-    def _batch(self, rows: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, torch.Tensor]:
+    def _batch(self, rows: Mapping[int, Obs]) -> dict[str, torch.Tensor]:
         """Observations by row as one batch ``[batch_size, ...]``; other rows are zero."""
 
         def fill(leaves: list[np.ndarray]) -> torch.Tensor:

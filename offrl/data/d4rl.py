@@ -50,14 +50,10 @@ class D4RLFile(DemoArrays):
         obs = self._file["observations"].shape
         if not obs[0]:
             raise ValueError(f"{path}: observations is empty; copy the file again")
+        allowed = {key: [obs[:1], (obs[0], 1)] for key in NUMBERS} | {"next_observations": [obs]}
         for key in present:
             shape = self._file[key].shape
-            fits = shape[:1] == obs[:1]
-            if key in NUMBERS:
-                fits = shape in (obs[:1], (obs[0], 1))
-            elif key == "next_observations":
-                fits = shape == obs
-            if not fits:
+            if shape[:1] != obs[:1] or shape not in allowed.get(key, [shape]):
                 raise ValueError(
                     f"{path}: {key} has shape {list(shape)}, which does not go with observations "
                     f"{list(obs)}; copy the file again"

@@ -2,34 +2,28 @@
 
 import json
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 
-class Demos(ABC):
+class Demos(AbstractContextManager):
     """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
     ``next_obs/KEY``, each of as many steps as the demonstration. A context manager."""
 
     path: Path
+    env_args: dict[str, Any] | None  # what ``make_env`` needs to build the recording environment
     root = ""  # where errors say that demonstrations are
-
-    def __enter__(self) -> "Demos":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
 
     @abstractmethod
     def close(self) -> None: ...
-
-    @property
-    @abstractmethod
-    def env_args(self) -> dict[str, Any] | None:
-        """What ``make_env`` needs to build the recording environment, if the data says."""
 
     @abstractmethod
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
@@ -44,11 +38,15 @@ class Demos(ABC):
         """Number of steps of each demonstration, by the length of ``key``."""
 
     @abstractmethod
+    def _dataset(self, demo: str, key: str) -> Any:
+        """What has the ``dtype`` of a key, and the ``shape`` but for the number of steps."""
+
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
         """Shape of one step."""
+        return self._dataset(demo, key).shape[1:]
 
-    @abstractmethod
-    def holds_integers(self, demo: str, key: str) -> bool: ...
+    def holds_integers(self, demo: str, key: str) -> bool:
+        return self._dataset(demo, key).dtype.kind in "iu"
 
     @abstractmethod
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
@@ -86,17 +84,16 @@ class Demos(ABC):
         ranked = np.argsort(-returns, kind="stable")[: math.ceil(share * len(demos))]
         return [demos[i] for i in sorted(ranked)]
 
-    def _check_finite(
-        self,
-        rows: np.ndarray,
-        demos: Sequence[str],
-        key: str,
-        lengths: np.ndarray,
-        first_step: int = 0,
-    ) -> None:
+    def _numbers(
+        self, rows: np.ndarray, demos: Sequence[str], key: str, lengths: Any, first_step: int = 0
+    ) -> np.ndarray:
+        """Rows as they are read: uint8 or float32, and finite."""
+        if rows.dtype == np.uint8:
+            return rows
+        rows = rows.astype(np.float32, copy=False)
         # One sum is the cheap test for all: any NaN or infinity makes it not finite.
-        if rows.dtype == np.uint8 or np.isfinite(np.sum(rows, dtype=np.float64)):
-            return
+        if np.isfinite(np.sum(rows, dtype=np.float64)):
+            return rows
         row = int(np.argwhere(~np.isfinite(rows))[0, 0])
         ends = np.cumsum(lengths)
         demo = int(np.searchsorted(ends, row, side="right"))
@@ -110,8 +107,6 @@ class Demos(ABC):
 class DemoArrays(Demos):
     """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or
     datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``."""
-
-    env_args: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -148,40 +143,30 @@ class DemoArrays(Demos):
         return key in self._arrays
 
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
-        self._array(key)
+        self._dataset(demos[0], key)
         return np.array([stop - start for start, stop in map(self._ranges.get, demos)])
 
-    def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        return self._array(key).shape[1:]
-
-    def holds_integers(self, demo: str, key: str) -> bool:
-        return self._array(key).dtype.kind in "iu"
-
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
-        self._array(key)
+        self._dataset(demos[0], key)
 
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        rows = self._array(key)[:]
+        rows = self._dataset(demos[0], key)[:]
         if len(demos) < len(self._ranges):
             rows = np.concatenate([rows[slice(*self._ranges[demo])] for demo in demos])
-        rows = rows if rows.dtype == np.uint8 else rows.astype(np.float32, copy=False)
-        self._check_finite(rows, demos, key, lengths)
-        return rows
+        return self._numbers(rows, demos, key, lengths)
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         begin, _ = self._ranges[demo]
-        rows = self._array(key)[begin + start : begin + stop]
-        rows = rows if rows.dtype == np.uint8 else rows.astype(np.float32)
-        self._check_finite(rows, [demo], key, np.array([len(rows)]), start)
-        return rows
+        rows = self._dataset(demo, key)[begin + start : begin + stop]
+        return self._numbers(rows, [demo], key, [len(rows)], start)
 
-    def _array(self, key: str) -> Any:
+    def _dataset(self, demo: str, key: str) -> Any:
         if key not in self._arrays:
-            names = [k.removeprefix("obs/") for k in self._arrays if k.startswith("obs/")]
-            wants_obs = key.startswith("obs/")
-            remedy = f"; set observation.modalities.obs.low_dim to {json.dumps(names)}"
+            remedy = ""
+            if key.startswith("obs/"):
+                names = [k.removeprefix("obs/") for k in self._arrays if k.startswith("obs/")]
+                remedy = f"; set observation.modalities.obs.low_dim to {json.dumps(names)}"
             raise ValueError(
-                f"{self.path}: no {key!r}; it has {', '.join(sorted(self._arrays))}"
-                f"{remedy if wants_obs else ''}"
+                f"{self.path}: no {key!r}; it has {', '.join(sorted(self._arrays))}{remedy}"
             )
         return self._arrays[key]

@@ -79,12 +79,6 @@ class DemoFile(Demos):
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
         return np.array([self._dataset(demo, key).shape[0] for demo in demos])
 
-    def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        return self._dataset(demo, key).shape[1:]
-
-    def holds_integers(self, demo: str, key: str) -> bool:
-        return self._dataset(demo, key).dtype.kind in "iu"
-
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
         shape = self.shape(demos[0], key)
         for demo, length in zip(demos, lengths, strict=True):
@@ -106,8 +100,7 @@ class DemoFile(Demos):
             part = rows[start : start + length]
             self._dataset(demo, key).read(h5py.h5s.ALL, h5py.h5s.ALL, part)
             start += length
-        self._check_finite(rows, demos, key, lengths)
-        return rows
+        return self._numbers(rows, demos, key, lengths)
 
     def recording(self, demo: str) -> dict[str, Any]:
         """One demonstration with what plays it back: every array by its path, and ``model_file``.
@@ -128,9 +121,7 @@ class DemoFile(Demos):
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         rows = self._file[f"data/{demo}/{key}"][start:stop]
-        rows = rows if rows.dtype == np.uint8 else rows.astype(np.float32)
-        self._check_finite(rows, [demo], key, np.array([len(rows)]), start)
-        return rows
+        return self._numbers(rows, [demo], key, [len(rows)], start)
 
     def _dataset(self, demo: str, key: str) -> h5py.h5d.DatasetID:
         if demo not in self._groups:

@@ -1,7 +1,7 @@
 """Shuffled batches without end, from a position that one number describes."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -55,15 +55,9 @@ class BatchLoader:
         self.position = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self._batches():
-            self.position += 1
-            yield batch
-
-    def _batches(self) -> Iterator[dict[str, Any]]:
-        if self.num_workers == 0:
-            return self._gathered()
-        return iter(
-            DataLoader(
+        batches: Iterable[dict[str, Any]] = self._gathered()
+        if self.num_workers:
+            batches = DataLoader(
                 _WholeBatches(self.dataset),
                 sampler=self._indices(),  # type: ignore[arg-type]
                 batch_size=None,
@@ -71,7 +65,9 @@ class BatchLoader:
                 # Its own: it draws a seed for its workers, which must not touch the global state.
                 generator=torch.Generator(),
             )
-        )
+        for batch in batches:
+            self.position += 1
+            yield batch
 
     def _gathered(self) -> Iterator[dict[str, Any]]:
         """Small batches of data in memory are gathered several at a time, then split."""
@@ -97,9 +93,7 @@ class BatchLoader:
             # Seeds of passes must not collide with those of a run whose seed is one higher.
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
             order = self._placed(self._order(generator))
-            yield from order[: self.batches_per_pass * self.batch_size].split(self.batch_size)[
-                skip:
-            ]
+            yield from order.split(self.batch_size)[skip : self.batches_per_pass]
             skip = 0
 
     def _placed(self, indices: Tensor) -> Tensor:

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from offrl.data.actions import encode_actions
-from offrl.data.batches import WindowDataset
-from offrl.data.columns import ConstantColumn, FileColumn, FileRows
 from offrl.data.computed import COMPUTED, transformed
-from offrl.data.sources import OpenSources
+from offrl.data.sources import FileColumn, Files
 from offrl.data.statistics import Statistics, obs_statistics
-from offrl.data.steps import StepStore
-from offrl.data.windows import Window
+from offrl.data.steps import ConstantColumn, StepStore
+from offrl.data.windows import Window, WindowDataset
 from offrl.specs import LANGUAGE
 from offrl.tree import gather
 
@@ -85,12 +83,12 @@ class SequenceDataset(WindowDataset):
         self.hdf5_path = ", ".join(map(str, paths))
         self._discount = discount
         choice = (filter_by_attribute, demo_limit, top_share)
-        with OpenSources(paths, *choice, action_keys[0], hdf5_use_swmr) as files:
+        with Files(hdf5_use_swmr) as files:
+            files.choose(paths, *choice, action_keys[0])
             self.sources = files.sources
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.store = StepStore(np.concatenate([source.lengths for source in self.sources]))
-            self._rows = FileRows(self.sources, hdf5_use_swmr)
             self._add_constants(constants or [{}])
             wants_next = load_next_obs or goal_mode is not None
             stored = [key for key in obs_keys if f"obs/{key}" not in self.store.columns]
@@ -122,7 +120,7 @@ class SequenceDataset(WindowDataset):
 
     def _load_obs(
         self,
-        files: OpenSources,
+        files: Files,
         keys: Sequence[str],
         wants_next: bool,
         cache_mode: str | None,
@@ -138,7 +136,7 @@ class SequenceDataset(WindowDataset):
                     self.store.fill({path: files.read(path).reshape(-1, *shape)})
                 else:
                     files.check(path)
-                    self.store.columns[path] = FileColumn(self._rows, path, shape)
+                    self.store.columns[path] = FileColumn(files, path, shape)
             if normalizes and is_vector and key != LANGUAGE:
                 column = self.store.columns[f"obs/{key}"]
                 in_file = isinstance(column, FileColumn)
@@ -147,7 +145,7 @@ class SequenceDataset(WindowDataset):
 
     def _load_others(
         self,
-        files: OpenSources,
+        files: Files,
         keys: Collection[str],
         config: Mapping[str, Any],
         reward_stats: Mapping[str, float] | None,
@@ -171,18 +169,14 @@ class SequenceDataset(WindowDataset):
 
     def _load_actions(
         self,
-        files: OpenSources,
+        files: Files,
         keys: Sequence[str],
         config: Mapping[str, Any],
         given: Mapping[str, Statistics],
     ) -> None:
-        for key in keys:
-            files.shape(key)  # says if files do not agree
         stored = {key: files.read(key) for key in keys}
         integers = [key for key in keys if files.hold_integers(key)]
-        parts, self._action_stats = encode_actions(
-            stored, integers, config, given, self._rows.place
-        )
+        parts, self._action_stats = encode_actions(stored, integers, config, given, files.place)
         actions = np.concatenate([*parts.values()], axis=-1)
         self.largest_actions = {key: float(np.abs(part).max()) for key, part in parts.items()}
         self.ac_dim = actions.shape[-1]

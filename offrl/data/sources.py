@@ -1,14 +1,18 @@
 """Several files of demonstrations, strung together."""
 
 import logging
+import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from offrl.data.demos import Demos
 from offrl.data.files import open_demos
 
 log = logging.getLogger(__name__)
@@ -25,46 +29,42 @@ class Source:
     num_windows: int = 0
 
 
-class OpenSources:
-    """The files, open, and what was chosen of each, ``sources``. A context manager.
+class Files(AbstractContextManager):
+    """Files of which ``sources`` were chosen; their rows lie one after the other. Each process
+    opens them for itself, where they are read. A context manager."""
 
-    filters, limits, shares: see ``SequenceDataset``, one for all files or one for each.
-    key: the one whose length is that of a demonstration.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[str | Path],
-        filters: Any,
-        limits: Any,
-        shares: Any,
-        key: str,
-        swmr: bool,
-    ):
-        self._stack = ExitStack()
-        self._files = []
+    def __init__(self, swmr: bool):
         self.sources: list[Source] = []
-        choices = (_one_for_each(choice, paths) for choice in (filters, limits, shares))
-        with self._stack:  # closed if one of them cannot be opened
-            for path, filter_key, limit, share in zip(paths, *choices, strict=True):
-                file = self._stack.enter_context(open_demos(path, swmr))
-                demos = file.demos(filter_key, limit)
-                demos = demos if share is None else file.best(demos, share)
-                lengths = file.lengths(demos, key)
-                if lengths.min() < 1:
-                    raise ValueError(
-                        f"{path}: {demos[lengths.argmin()]} has no steps; leave it out with a "
-                        "filter key, or delete it"
-                    )
-                self._files.append(file)
-                self.sources.append(Source(str(file.path), demos, lengths, file.env_args))
-            self._stack = self._stack.pop_all()
+        self._swmr = swmr
+        self._open: dict[tuple[int, str], Demos] = {}
 
-    def __enter__(self) -> "OpenSources":
-        return self
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}}
 
     def __exit__(self, *_: Any) -> None:
-        self._stack.close()
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def choose(
+        self, paths: Sequence[str | Path], filters: Any, limits: Any, shares: Any, key: str
+    ) -> None:
+        """filters, limits, shares: see ``SequenceDataset``, one for all files or one for each.
+        key: the one whose length is that of a demonstration."""
+        choices = (_one_for_each(choice, paths) for choice in (filters, limits, shares))
+        for path, filter_key, limit, share in zip(map(str, paths), *choices, strict=True):
+            file = self._file(path)
+            demos = file.demos(filter_key, limit)
+            demos = demos if share is None else file.best(demos, share)
+            lengths = file.lengths(demos, key)
+            if lengths.min() < 1:
+                raise ValueError(
+                    f"{path}: {demos[lengths.argmin()]} has no steps; leave it out with a "
+                    "filter key, or delete it"
+                )
+            self.sources.append(Source(path, demos, lengths, file.env_args))
+        self._demos = [(source.path, demo) for source in self.sources for demo in source.demos]
+        lengths = np.concatenate([source.lengths for source in self.sources])
+        self._first_rows = np.cumsum(lengths) - lengths
 
     def all_have(self, key: str) -> bool:
         return all(file.has(source.demos[0], key) for file, source in self._pairs())
@@ -90,6 +90,7 @@ class OpenSources:
 
     def read(self, key: str) -> np.ndarray:
         """``[sum(lengths), ...]`` of all files."""
+        self.shape(key)
         parts = [file.read(source.demos, key, source.lengths) for file, source in self._pairs()]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -98,20 +99,59 @@ class OpenSources:
         have = [file.has(source.demos[0], key) for file, source in self._pairs()]
         if all(have):
             return self.read(key)
+        lengths = [int(source.lengths.sum()) for source in self.sources]
         if not any(have):
-            return np.zeros((sum(int(s.lengths.sum()) for s in self.sources), 1), np.float32)
-        file, source = next(pair for pair, has in zip(self._pairs(), have, strict=True) if has)
+            return np.zeros((sum(lengths), 1), np.float32)
+        file, source = self._pairs()[have.index(True)]
         parts, shape = [], file.shape(source.demos[0], key)
-        for (file, source), has in zip(self._pairs(), have, strict=True):
+        for (file, source), has, length in zip(self._pairs(), have, lengths, strict=True):
             if has:
                 parts.append(file.read(source.demos, key, source.lengths))
             else:
                 log.warning("%s has no %s: taken as zero", source.path, key)
-                parts.append(np.zeros((int(source.lengths.sum()), *shape), np.float32))
+                parts.append(np.zeros((length, *shape), np.float32))
         return np.concatenate(parts)
 
-    def _pairs(self) -> Any:
-        return zip(self._files, self.sources, strict=True)
+    def read_window(self, key: str, rows: np.ndarray) -> Tensor:
+        """Rows ``[T]`` of one demonstration."""
+        path, demo, first_row = self._locate(rows[0])
+        steps = rows - first_row
+        read = self._file(path).read_rows(demo, key, int(steps.min()), int(steps.max()) + 1)
+        return torch.from_numpy(read[steps - steps.min()])
+
+    def place(self, key: str, row: int) -> str:
+        """The file, demonstration and step of a row, for messages."""
+        path, demo, first_row = self._locate(row)
+        return f"{path}: {demo}/{key} at step {row - first_row}"
+
+    def _locate(self, row: int) -> tuple[str, str, int]:
+        k = int(np.searchsorted(self._first_rows, row, side="right")) - 1
+        return *self._demos[k], self._first_rows[k]
+
+    def _file(self, path: str) -> Demos:
+        handle = (os.getpid(), path)
+        if handle not in self._open:
+            self._open[handle] = open_demos(path, self._swmr)
+        return self._open[handle]
+
+    def _pairs(self) -> list[tuple[Demos, Source]]:
+        return [(self._file(source.path), source) for source in self.sources]
+
+
+class FileColumn:
+    """Rows that stay in their files, read window by window."""
+
+    nbytes = 0
+
+    def __init__(self, files: Files, key: str, shape: tuple[int, ...]):
+        self.files, self.key, self.shape = files, key, shape
+
+    def take(self, rows: Tensor) -> Tensor:
+        windows = [self.files.read_window(self.key, window) for window in rows.cpu().numpy()]
+        return torch.stack(windows).view(*rows.shape, *self.shape)
+
+    def to(self, device: torch.device | str) -> "FileColumn":
+        return self
 
 
 def _one_for_each(value: Any, paths: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,8 @@
-"""The steps of demonstrations, filled at once from files or growing by episodes."""
+"""The steps of demonstrations, filled at once from files or growing by episodes.
+
+What a key holds at every step is a column: of the ``shape`` of a step, and ``nbytes`` in memory. It
+gives rows ``[B, T]`` as ``[B, T, ...]``, ``to`` moves it to a device.
+"""
 
 import copy
 import math
@@ -9,9 +13,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.data.columns import ArrayColumn
 from offrl.data.computed import COMPUTED
-from offrl.data.windows import ranges
+
+
+def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """``count`` integers from each begin on, all in one array."""
+    return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+
+
+class ArrayColumn:
+    """Rows in memory, ``[N, ...]``."""
+
+    def __init__(self, array: Tensor):
+        self.array = array
+        self.shape = tuple(array.shape[1:])
+        self.nbytes = array.nbytes
+
+    def take(self, rows: Tensor) -> Tensor:
+        return self.array.index_select(0, rows.flatten()).view(*rows.shape, *self.shape)
+
+    def to(self, device: torch.device | str) -> "ArrayColumn":
+        return ArrayColumn(self.array.to(device))
+
+    def lengthened(self, num_rows: int) -> "ArrayColumn":
+        """The same rows with room after them, ``num_rows`` in all."""
+        array = self.array.new_empty(num_rows, *self.shape)
+        array[: len(self.array)] = self.array
+        return ArrayColumn(array)
+
+
+class ConstantColumn:
+    """The same at all steps of a file: ``values`` ``[F, ...]`` of files from ``first_rows`` on."""
+
+    def __init__(self, values: Tensor, first_rows: Tensor):
+        self.values, self.first_rows = values, first_rows
+        self.shape = tuple(values.shape[1:])
+        self.nbytes = values.nbytes
+
+    def take(self, rows: Tensor) -> Tensor:
+        return self.values[torch.bucketize(rows, self.first_rows, right=True) - 1]
+
+    def to(self, device: torch.device | str) -> "ConstantColumn":
+        return ConstantColumn(self.values.to(device), self.first_rows.to(device))
 
 
 class StepStore:
@@ -57,18 +100,20 @@ class StepStore:
     def add(self, episode: Mapping[str, np.ndarray]) -> None:
         """Append an episode ``{key: [T, ...]}``, of the same keys each time. Windows that were made
         before may show other steps from now on."""
-        arrays = {key: _as_stored(key, values) for key, values in episode.items()}
+        arrays = {key: _as_stored(key, x).to(self.device) for key, x in episode.items()}
         length = max(map(len, arrays.values()), default=0)
         if not 0 < length <= self.capacity:
             raise ValueError(
                 f"an episode of {length} steps, but the store has room for 1 to {self.capacity}; "
                 "raise its capacity, or end episodes earlier"
             )
-        columns = self.columns or {
-            key: ArrayColumn(array.new_empty(0, *array.shape[1:], device=self.device))
-            for key, array in arrays.items()
-        }
-        _check_alike(arrays, columns, length)
+        columns = self.columns or {key: ArrayColumn(array[:0]) for key, array in arrays.items()}
+        given = {key: _layout(ArrayColumn(array), len(array)) for key, array in arrays.items()}
+        needed = {key: _layout(column, length) for key, column in columns.items()}
+        for key in sorted(given.keys() | needed.keys()):
+            has, needs = given.get(key, "none"), needed.get(key, "none")
+            if has != needs:
+                raise ValueError(f"{key}: the episode has {has}, but the store needs {needs}")
         self.columns = columns
         start = self._make_room(length)
         for key, array in arrays.items():
@@ -100,17 +145,7 @@ def _as_stored(key: str, values: np.ndarray) -> Tensor:
     return array[:, None] if is_obs and array.ndim == 1 else array  # a number is a vector of one
 
 
-def _check_alike(arrays: Mapping[str, Tensor], columns: Mapping[str, Any], length: int) -> None:
-    given = {key: f"{array.dtype} {[*array.shape]}" for key, array in arrays.items()}
-    held = {
-        key: f"{column.array.dtype} {[length, *column.shape]}"
-        if isinstance(column, ArrayColumn)
-        else "what is not in memory"
-        for key, column in columns.items()
-    }
-    for key in sorted(given.keys() | held.keys()):
-        if given.get(key) != held.get(key):
-            raise ValueError(
-                f"{key}: the episode has {given.get(key, 'none')}, but the store needs "
-                f"{held.get(key, 'none')}"
-            )
+def _layout(column: Any, length: int) -> str:
+    if not isinstance(column, ArrayColumn):
+        return "what is not in memory"
+    return f"{column.array.dtype} {[length, *column.shape]}"

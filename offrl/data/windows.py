@@ -1,15 +1,17 @@
-"""Windows over demonstrations whose rows lie one after the other, by index arithmetic."""
+"""Windows over a store of steps, whether it was filled from files or grows: index arithmetic, and
+batches that are gathered by it."""
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-
-def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """``count`` integers from each begin on, all in one array."""
-    return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+from offrl.data.sources import FileColumn
+from offrl.data.steps import StepStore, ranges
+from offrl.tree import map_leaves
 
 
 class Window(NamedTuple):
@@ -47,27 +49,21 @@ class Windows:
     def __len__(self) -> int:
         return len(self._start)
 
-    @property
-    def num_steps(self) -> int:
-        return len(self._offsets)
-
-    @property
-    def device(self) -> torch.device:
-        return self._start.device
-
     def to(self, device: torch.device | str) -> None:
         for name in ("_start", "_begin", "_last", "_end", "_offsets"):
             setattr(self, name, getattr(self, name).to(device))
 
-    def current(self, indices: Tensor) -> Tensor:
-        """The rows of the current steps, ``[B, 1]``."""
-        return self._start[indices][:, None]
+    def steps(self, indices: Tensor) -> Tensor:
+        """The rows of windows ``[B, T]``, of others' steps where there is padding."""
+        return self._start[indices][:, None] + self._offsets
 
-    def rows(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of windows ``[B, T]``, and whether each is a step and not padding."""
-        steps = self.current(indices) + self._offsets
+    def rows(self, indices: Tensor) -> Tensor:
+        """The rows of windows ``[B, T]``, padding among them."""
+        steps = self.steps(indices)
+        if len(self._offsets) == 1:  # single steps are whole
+            return steps
         begin, last = self._begin[indices][:, None], self._last[indices][:, None]
-        return torch.minimum(torch.maximum(steps, begin), last), (steps >= begin) & (steps <= last)
+        return torch.minimum(torch.maximum(steps, begin), last)
 
     def after(self, rows: Tensor, indices: Tensor) -> Tensor:
         """The rows ``[B, T]`` of what follows; the last step of a demonstration follows itself."""
@@ -76,3 +72,121 @@ class Windows:
     def goal(self, indices: Tensor) -> Tensor:
         """The row ``[B, 1]`` of the last step that is the current one of a window."""
         return self._last[indices][:, None] - self.skipped_end
+
+
+class WindowDataset(Dataset):
+    """Windows of ``T`` steps over a ``StepStore``.
+
+    Item ``i`` is a nested dict of numpy arrays: ``obs/KEY`` and ``next_obs/KEY`` ``[T, ...]``,
+    ``goal_obs/KEY`` ``[...]``, every dataset key ``[T, ...]`` and ``pad_mask`` ``[T, 1]``, true for
+    steps inside the demonstration. ``get_batch`` gives many windows at once. Nothing is copied per
+    window: memory is that of the data.
+
+    goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
+        sequences are not padded).
+    """
+
+    def __init__(
+        self,
+        store: StepStore,
+        obs_keys: Iterable[str],
+        dataset_keys: Iterable[str],
+        window: Window,
+        get_pad_mask: bool = False,
+        goal_mode: Literal["last"] | None = None,
+        load_next_obs: bool = True,
+    ):
+        self.store = store
+        self.obs_keys = tuple(sorted(obs_keys))
+        self.dataset_keys = tuple(dict.fromkeys(dataset_keys))
+        self.window = window
+        self.get_pad_mask = get_pad_mask
+        self.goal_mode = goal_mode
+        self.load_next_obs = load_next_obs
+        self.make_windows()
+
+    def make_windows(self) -> None:
+        """Windows over what the store holds now; to be called when it has grown."""
+        stored = self.store.columns
+        self._derived = {key for key in self.obs_keys if f"next_obs/{key}" not in stored}
+        self._windows = Windows(self.store.first_rows, self.lengths, self._seen(), self.window)
+        self._windows.to(self.device)
+
+    def _seen(self) -> np.ndarray:
+        """The number of steps of each demonstration of which it is known what followed. If it stops
+        without having terminated and there is no ``next_obs``, its last step is only that."""
+        if not (self.load_next_obs and self._derived):
+            return self.lengths
+        if "dones" not in self.store.columns:
+            return self.lengths - 1
+        last = torch.from_numpy(self.store.first_rows + self.lengths - 1).to(self.device)
+        dones = self.store.columns["dones"].take(last).cpu().numpy()
+        return self.lengths - (dones.reshape(-1) == 0)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.store.lengths
+
+    @property
+    def n_demos(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def obs_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {key: self.store.columns[f"obs/{key}"].shape for key in self.obs_keys}
+
+    @property
+    def nbytes(self) -> int:
+        return self.store.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        """Where the steps, and so the batches, are."""
+        return self.store.device
+
+    @property
+    def is_streamed(self) -> bool:
+        return any(isinstance(c, FileColumn) for c in self.store.columns.values())
+
+    def to(self, device: torch.device | str) -> "WindowDataset":
+        """Move the steps, so that batches are gathered where they are used."""
+        self.store = self.store.to(device)
+        self._windows.to(device)
+        return self
+
+    def get_batch(self, indices: Tensor) -> dict[str, Any]:
+        """Windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
+        windows, columns = self._windows, self.store.columns
+        rows = windows.rows(indices)
+        batch: dict[str, Any] = {key: columns[key].take(rows) for key in self.dataset_keys}
+        batch["obs"] = {key: columns[f"obs/{key}"].take(rows) for key in self.obs_keys}
+        if self.load_next_obs:
+            batch["next_obs"] = self._next_obs(rows, indices)
+        if self.goal_mode == "last":
+            goal = self._next_obs(windows.goal(indices), indices)
+            batch["goal_obs"] = {k: v[:, 0] for k, v in goal.items()}
+        if self.get_pad_mask:
+            batch["pad_mask"] = (rows == windows.steps(indices))[..., None]
+            for group in {"obs", "next_obs"} & batch.keys():
+                batch[group]["pad_mask"] = batch["pad_mask"]
+        return batch
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"window {index} of {len(self)}")
+        batch = self.get_batch(torch.tensor([index % len(self)], device=self.device))
+        return map_leaves(lambda x: x[0].cpu().numpy(), batch)
+
+    def _next_obs(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
+        """The observations after ``rows``: stored ones, or those one row later."""
+        columns = self.store.columns
+        later = self._windows.after(rows, indices) if self._derived else rows
+        return {
+            key: columns[f"obs/{key}"].take(later)
+            if key in self._derived
+            else columns[f"next_obs/{key}"].take(rows)
+            for key in self.obs_keys
+        }

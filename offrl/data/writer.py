@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import h5py
 import numpy as np
 
 
-class DemoWriter:
+class DemoWriter(AbstractContextManager):
     """Writes ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``. A context manager.
 
     Everything is float32 but integers (images, discrete actions) and simulator states (float64:
@@ -61,9 +62,6 @@ class DemoWriter:
         for key, part in (("valid", order[:num_valid]), ("train", order[num_valid:])):
             if len(part):
                 self.write_mask(key, [f"demo_{i}" for i in sorted(part)])
-
-    def __enter__(self) -> "DemoWriter":
-        return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         self._data.attrs["total"] = self._total

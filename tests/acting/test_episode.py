@@ -84,15 +84,61 @@ def test_an_episode_in_this_process_equals_a_workers_to_the_bit(small_config, na
     assert len({result.total_reward for result in in_workers.values()}) == 7
 
 
-def test_what_is_no_policy_is_told_to_become_one():
-    class Rule:
-        def act(self, obs_by_env):
-            return obs_by_env
+class Plain:
+    """A policy as scripts had them before there was a class to derive from."""
 
-    with pytest.raises(ValueError, match="Rule is no policy: derive it from offrl.acting.Policy"):
-        rollout(Rule(), make_env(toy_args()), horizon=1)
-    with EnvPool(toy_args(), 1) as pool, pytest.raises(ValueError, match="Rule is no policy"):
-        pool.check(Rule())
+    def __init__(self, policy):
+        self.policy = policy
+
+    def start_episode(self, env=0, seed=None):
+        self.policy.start_episode(env, seed)
+
+    def act(self, obs_by_env, goal_by_env=None):
+        assert goal_by_env is None
+        return self.policy.act(obs_by_env)
+
+
+class PlainChasing(Plain):
+    needs_goal = True
+    counts_rewards = True
+
+    def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
+        return self.policy.act(obs_by_env, goal_by_env, reward_by_env)
+
+
+class PlainRule:
+    """It has no memory, and is told of no episode's start."""
+
+    def act(self, obs_by_env):
+        return {env: -obs["position"][:2] for env, obs in obs_by_env.items()}
+
+
+@pytest.mark.parametrize(
+    ("plain", "derived"),
+    [
+        (Plain(WalkHome()), WalkHome()),
+        (PlainChasing(Chasing()), Chasing()),
+        (PlainRule(), ExpertPolicy(lambda obs: -obs["position"][:2])),
+    ],
+)
+def test_a_policy_that_derives_from_nothing_acts_as_one_that_does(plain, derived):
+    requests = [EpisodeRequest(seed, 9) for seed in range(4)]
+    env, found = make_env(GOAL_ENV), []
+    for policy in (plain, derived):
+        with EnvPool(GOAL_ENV, 2) as pool:
+            pool.check(policy)
+            found.append({r.request.seed: r.total_reward for r in evaluate(policy, pool, requests)})
+        found.append({r.seed: rollout(policy, env, 9, seed=r.seed)["Return"] for r in requests})
+    for returns in found[1:]:
+        assert returns == pytest.approx(found[0], rel=1e-6) and len(set(returns.values())) == 4
+
+
+def test_what_is_no_policy_is_told_to_become_one():
+    match = "object has no act, so is no policy: derive it from offrl.acting.Policy"
+    with pytest.raises(ValueError, match=match):
+        rollout(object(), make_env(toy_args()), horizon=1)
+    with EnvPool(toy_args(), 1) as pool, pytest.raises(ValueError, match=match):
+        pool.check(object())
 
 
 def test_an_environment_without_goals_is_named():

@@ -7,12 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrl.data.batches import WindowDataset
 from offrl.data.computed import COMPUTED
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.data.steps import StepStore
-from offrl.data.windows import Window
+from offrl.data.windows import Window, WindowDataset
 from offrl.tree import map_leaves
 
 KEYS = ("height", "image", "speed")

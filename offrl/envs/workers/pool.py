@@ -10,27 +10,19 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from multiprocessing.connection import wait
 from typing import Any
 
-from offrl.acting.base import Policy, check_policy
-from offrl.acting.episode import EpisodeRequest, EpisodeResult
-from offrl.envs.workers.protocol import Failure, Task, Turn
-from offrl.envs.workers.worker import Worker
+from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
+from offrl.envs.workers.worker import Failure, Turn, Worker
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2  # an episode whose worker was lost is rerun once
 
 
-@dataclass
-class _Job:
-    request: EpisodeRequest
-    attempts: int = 0
-
-
-class EnvPool:
+class EnvPool(AbstractContextManager):
     """Simulators in worker processes, kept between evaluations. A context manager.
 
     timeout: seconds without a word before a worker counts as hung.
@@ -49,7 +41,7 @@ class EnvPool:
         self.gl_backend = gl_backend
         self.num_workers = num_workers or len(os.sched_getaffinity(0))
         self._workers: dict[int, Worker] = {}
-        self._jobs: dict[int, _Job] = {}  # of the busy workers
+        self._jobs: dict[int, tuple[EpisodeRequest, int]] = {}  # of the busy; and which attempt
         self._told: set[str] = set()  # policies that use fewer workers
         self._environ = os.environ | {
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
@@ -57,9 +49,6 @@ class EnvPool:
             # Many processes of one thread each.
             **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")},
         }
-
-    def __enter__(self) -> "EnvPool":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -77,29 +66,30 @@ class EnvPool:
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
         """Results in the order in which episodes end."""
-        check_policy(policy)
+        policy = as_policy(policy)
         slots = range(min(self._num_workers(policy), len(requests)))
-        todo = deque(_Job(request) for request in requests)
+        todo = deque((request, 1) for request in requests)
         try:
             while todo or self._jobs:
                 for slot in slots:
                     if todo and slot not in self._jobs:
-                        self._assign(slot, todo.popleft(), policy)
+                        self._jobs[slot] = request, _ = todo.popleft()
+                        self._assign(slot, request, policy)
                 turns: dict[int, Turn] = {}
                 for slot, message in self._messages():
                     if isinstance(message, Turn):
                         turns[slot] = message
                         continue
-                    job = self._jobs.pop(slot)
+                    request, attempt = self._jobs.pop(slot)
                     if isinstance(message, EpisodeResult):
                         yield message
                         continue
                     if message.worker_is_lost:
                         self._kill(slot)
-                    if job.attempts < ATTEMPTS:
-                        todo.appendleft(job)
+                    if attempt < ATTEMPTS:
+                        todo.appendleft((request, attempt + 1))
                     else:
-                        yield EpisodeResult(job.request, error=message.reason)
+                        yield EpisodeResult(request, error=message.reason)
                 if turns:
                     self._answer(turns, policy)
         finally:
@@ -117,13 +107,11 @@ class EnvPool:
             log.info(what, name, limit, self.num_workers)
         return limit
 
-    def _assign(self, slot: int, job: _Job, policy: Policy) -> None:
+    def _assign(self, slot: int, request: EpisodeRequest, policy: Policy) -> None:
         if slot not in self._workers:
             self._workers[slot] = Worker(self.env_args, self._environ)
-        job.attempts += 1
-        self._jobs[slot] = job
-        self._workers[slot].send(Task(job.request, policy.needs_goal))
-        policy.start_episode(env=slot, seed=job.request.seed)
+        self._workers[slot].send((request, policy.needs_goal))
+        policy.start_episode(env=slot, seed=request.seed)
 
     def _answer(self, turns: Mapping[int, Turn], policy: Policy) -> None:
         obs = {slot: turn.obs for slot, turn in turns.items()}

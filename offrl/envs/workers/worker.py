@@ -1,4 +1,9 @@
-"""A simulator's process: what runs in it, and the parent's end. It never imports torch."""
+"""A simulator's process: what runs in it, and the parent's end. It never imports torch.
+
+The parent sends ``env_args`` once and then, one after the other, an ``EpisodeRequest`` and whether
+the policy needs a goal. For each, the worker sends a ``Turn`` per step, to be answered with an
+action, and at last an ``EpisodeResult`` or a ``Failure``.
+"""
 
 import subprocess
 import sys
@@ -7,15 +12,27 @@ import time
 from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from offrl.acting.episode import EpisodeResult, describe, run_episode
 from offrl.envs import make_env
-from offrl.envs.workers.protocol import Failure, Task, Turn
 
-SERVE = f"from {__name__} import serve"
+
+class Turn(NamedTuple):
+    """The policy's turn: what it is asked for an action with, as in ``run_episode``."""
+
+    obs: Any
+    goal: Any
+    reward: float
+
+
+class Failure(NamedTuple):
+    """Why an episode ended before its end."""
+
+    reason: str
+    worker_is_lost: bool = False  # and can run no other
 
 
 def serve(file_descriptor: int) -> None:
@@ -29,9 +46,9 @@ def serve(file_descriptor: int) -> None:
     try:
         env = make_env(connection.recv())
         while True:
-            task: Task = connection.recv()
+            request, needs_goal = connection.recv()
             try:
-                connection.send(run_episode(env, task.request, ask, task.needs_goal))
+                connection.send(run_episode(env, request, ask, needs_goal))
             except (EOFError, BrokenPipeError):
                 return
             except Exception as error:
@@ -50,7 +67,7 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         descriptor = child_end.fileno()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"{SERVE}; serve({descriptor})"],
+            [sys.executable, "-c", f"from {__name__} import serve; serve({descriptor})"],
             pass_fds=[descriptor],
             env=environ,
             stdin=subprocess.DEVNULL,
