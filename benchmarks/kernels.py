@@ -14,7 +14,7 @@ import argparse
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from statistics import quantiles
@@ -116,8 +116,9 @@ def _serve(connection: Connection, kernel: str, policy: str, is_plain: bool) -> 
         for name, form in KERNELS[kernel].plain.items() if is_plain else ():
             patches.enter_context(mock.patch(name, form))
         (train,) = trainings(policy, {})
-    while True:
-        connection.send(train(connection.recv()))
+    with suppress(EOFError):  # the turns are over
+        while True:
+            connection.send(train(connection.recv()))
 
 
 def take_turns(kernel: str, policy: str, turns: int, seconds: float) -> list[list[float]]:

@@ -1,8 +1,7 @@
 """``nn.Linear``, with oneDNN's kernels on AMD processors.
 
-PyTorch multiplies float32 matrices with MKL, which on AMD leaves AVX-512 unused; oneDNN, which
-PyTorch ships as well, takes 0.6 to 0.9 of a training step's time there and 1.04 to 1.1 on Intel
-(``docs/benchmarks.md``).
+PyTorch multiplies with MKL, which on AMD leaves AVX-512 unused; oneDNN, which it ships as well,
+takes 0.6 to 0.9 of a training step's time there, and 1.04 to 1.1 on Intel.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ class Linear(nn.Linear):
     """``y = x W^T + b``, ``[..., input_dim]`` to ``[..., output_dim]``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # others must read it
-        if is_traced or not MKL_IS_SLOW or input.numel() * self.out_features < SMALLEST:
-            return super().forward(input)
-        if not _onednn_takes(input, self.weight):
+        if not pays(input, self.weight):
             return super().forward(input)
         rows = input.reshape(-1, self.in_features)
         output = _OneDNNLinear.apply(rows, self.weight, self.bias)
         return output.reshape(*input.shape[:-1], self.out_features)
 
 
-def _onednn_takes(*tensors: Tensor) -> bool:
-    are_plain = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
+def pays(x: Tensor, weight: Tensor) -> bool:
+    is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # others must read it
+    if is_traced or not MKL_IS_SLOW or x.numel() * len(weight) < SMALLEST:
+        return False
+    are_plain = all(y.device.type == "cpu" and y.dtype == torch.float32 for y in (x, weight))
     is_there = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return is_there and are_plain and not torch.is_autocast_enabled("cpu")
 

@@ -86,7 +86,7 @@ def test_autocast_and_empty_batches():
 def test_without_the_private_operator(monkeypatch):
     ours, theirs = pair(8, 4)
     x = torch.randn(3, 8)
-    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())  # to call it is an error
     assert torch.equal(ours(x), theirs(x))
 
 
@@ -98,12 +98,10 @@ def test_a_traced_network_is_plain_pytorch():
     torch.testing.assert_close(traced(x), ours(x))
 
 
-def test_small_products_are_left_to_pytorch(monkeypatch):
-    monkeypatch.setattr(linear, "_OneDNNLinear", None)  # to call it is an error
-    monkeypatch.setattr(linear, "SMALLEST", 3 * 4 * 5 + 1)
-    assert Linear(4, 5)(torch.randn(3, 4)).shape == (3, 5)
-    if linear._onednn_takes(torch.ones(1)):
-        with pytest.raises(AttributeError):
-            Linear(4, 6)(torch.randn(3, 4))
-        monkeypatch.setattr(linear, "MKL_IS_SLOW", False)
-        assert Linear(4, 6)(torch.randn(3, 4)).shape == (3, 6)
+def test_small_products_and_other_processors_are_left_to_pytorch(monkeypatch):
+    x, weight = torch.randn(3, 4), torch.randn(5, 4)
+    monkeypatch.setattr(linear, "SMALLEST", 3 * 4 * 5)
+    assert linear.pays(x, weight) == hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    assert not linear.pays(x[1:], weight)
+    monkeypatch.setattr(linear, "MKL_IS_SLOW", False)
+    assert not linear.pays(x, weight)
