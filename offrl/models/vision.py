@@ -8,6 +8,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -156,18 +157,18 @@ def _check_flatten(flatten: bool) -> None:
 # -- backbones: [B, C, H, W] -> [B, C', H', W'] ---------------------------------------------------
 
 
-@BACKBONES.register("ResNet18Conv")
-def resnet18_conv(
-    input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
+def resnet_conv(
+    depth: int, input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
 ) -> nn.Module:
-    return _resnet_conv(18, input_channel, pretrained, input_coord_conv)
+    first = CoordConv2d(input_channel, 64, 7, 2, 3, bias=False) if input_coord_conv else None
+    net = resnet(depth, input_channel, first)
+    if pretrained:
+        load_imagenet(net, depth)
+    return net
 
 
-@BACKBONES.register("ResNet50Conv")
-def resnet50_conv(
-    input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
-) -> nn.Module:
-    return _resnet_conv(50, input_channel, pretrained, input_coord_conv)
+for _depth in (18, 50):
+    BACKBONES.register(f"ResNet{_depth}Conv")(partial(resnet_conv, _depth))
 
 
 @BACKBONES.register("ResNet18ConvFiLM")
@@ -177,18 +178,7 @@ def resnet18_conv_film(
     input_coord_conv: bool = False,
     lang_emb_dim: int = 768,
 ) -> nn.Module:
-    net = _resnet_conv(18, input_channel, pretrained, input_coord_conv)
-    return FiLMResNet(net, lang_emb_dim)
-
-
-def _resnet_conv(
-    depth: int, input_channel: int, pretrained: bool, input_coord_conv: bool
-) -> nn.Module:
-    first = CoordConv2d(input_channel, 64, 7, 2, 3, bias=False) if input_coord_conv else None
-    net = resnet(depth, input_channel, first)
-    if pretrained:
-        load_imagenet(net, depth)
-    return net
+    return FiLMResNet(resnet_conv(18, input_channel, pretrained, input_coord_conv), lang_emb_dim)
 
 
 @BACKBONES.register("ShallowConv")
