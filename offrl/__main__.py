@@ -45,10 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         command.add_arguments(subparser)
     args = parser.parse_args(argv)
-    package = logging.getLogger("offrl")
+    package, terminal = logging.getLogger("offrl"), AboveTheBar()
     package.setLevel(logging.INFO)
-    if not package.handlers:
-        package.addHandler(AboveTheBar())
+    package.addHandler(terminal)
     try:
         return commands[args.command].run(args)
     except KeyboardInterrupt:
@@ -59,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"offrl: error: {error}", file=sys.stderr)
         return 1
+    finally:
+        package.removeHandler(terminal)
 
 
 def _raised_by_offrl(error: BaseException) -> bool:

@@ -48,15 +48,13 @@ class Experiment:
         if sees_language and not self.instructions:
             self.instructions, langs = datasets.stored_instructions(self.dataset, langs)
         _check_actions(config, self.dataset)
-        self.loader = self._make_loader(
-            self.dataset, config.train.batch_size, sampling_weights(config.train, self.dataset)
-        )
+        batch_size = config.train.batch_size
+        weights = sampling_weights(config.train, self.dataset)
+        self.loader = self._make_loader(self.dataset, batch_size, weights)
         self.valid_loader: BatchLoader | None = None
         if config.experiment.validate:
             held_out = datasets.make_held_out_dataset(config, self.instructions, self.dataset)
-            self.valid_loader = self._make_loader(
-                held_out, min(config.train.batch_size, len(held_out))
-            )
+            self.valid_loader = self._make_loader(held_out, min(batch_size, len(held_out)))
         if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
             config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
         try:
