@@ -29,10 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if os.getcwd() not in sys.path:  # a user's own algorithms, as with `python -m offrl`
         sys.path.append(os.getcwd())
-    commands = {
-        module.name.replace("_", "-"): importlib.import_module(f"offrl.tools.{module.name}")
-        for module in pkgutil.iter_modules(tools.__path__)
-    }
     parser = argparse.ArgumentParser(
         prog="offrl",
         description="Train robot policies from demonstrations, evaluate and record them.",
@@ -40,16 +36,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"offrl {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in commands.items():
+    commands = {}
+    for module in pkgutil.iter_modules(tools.__path__):
+        name = module.name.replace("_", "-")
+        commands[name] = command = importlib.import_module(f"offrl.tools.{module.name}")
         subparser = subparsers.add_parser(
             name, help=command.HELP, description=command.HELP.capitalize(), epilog=command.EPILOG
         )
         command.add_arguments(subparser)
     args = parser.parse_args(argv)
-    package = logging.getLogger("offrl")
+    package, terminal = logging.getLogger("offrl"), AboveTheBar()
     package.setLevel(logging.INFO)
-    if not package.handlers:
-        package.addHandler(AboveTheBar())
+    package.addHandler(terminal)
     try:
         return commands[args.command].run(args)
     except KeyboardInterrupt:
@@ -60,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"offrl: error: {error}", file=sys.stderr)
         return 1
+    finally:
+        package.removeHandler(terminal)
 
 
 def _raised_by_offrl(error: BaseException) -> bool:

@@ -142,12 +142,9 @@ def config_from_checkpoint(
     """The config of a checkpoint; ``ValueError`` if it is of another algorithm than asked for."""
     content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
     stored = content["algo_name"]
-    if algo_name not in (None, stored):
-        raise ValueError(
-            f"{ckpt_path or 'ckpt_dict'}: a checkpoint of {stored!r}, but {algo_name!r} was asked "
-            "for"
-        )
     with while_loading(content, ckpt_path or "ckpt_dict"):
+        if algo_name not in (None, stored):
+            raise ValueError(f"a checkpoint of {stored!r}, but {algo_name!r} was asked for")
         return config_factory(stored, json.loads(content["config"])), content
 
 
@@ -182,8 +179,7 @@ def instruction(algo: Any, content: Mapping[str, Any], lang: str | None = None) 
 
     Only sentences that the policy was not trained with need the language model.
     """
-    sees_language = any(LANGUAGE in group for group in algo.obs_spec.groups.values())
-    if not sees_language:
+    if not any(LANGUAGE in group for group in algo.obs_spec.groups.values()):
         if lang:
             raise ValueError(f"{lang!r}: this policy sees no instructions")
         return None

@@ -4,6 +4,7 @@ robomimic."""
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 
 MODEL = "openai/clip-vit-large-patch14"
 NUM_TOKENS = 25  # longer sentences are cut
@@ -22,8 +23,6 @@ def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
             f"train.data.lang: needs the package transformers ({error}): "
             "pip install 'offrl[language]'"
         ) from error
-    import torch
-
     try:
         tokenizer = AutoTokenizer.from_pretrained(MODEL)
         encoder = CLIPTextModelWithProjection.from_pretrained(MODEL).eval()

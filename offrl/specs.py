@@ -10,6 +10,8 @@ from offrl.registry import MODALITIES
 LANGUAGE = "lang_emb"  # robomimic's name of the observation that says what to do
 
 
+@MODALITIES.register("low_dim")
+@MODALITIES.register("scan")
 class Modality:
     """A kind of observation: how the file's arrays become what a network sees.
 
@@ -26,10 +28,7 @@ class Modality:
         return x.float()
 
 
-MODALITIES.register("low_dim")(Modality)
-MODALITIES.register("scan")(Modality)
-
-
+@MODALITIES.register("depth")
 class Images(Modality):
     """``[H, W, C]`` to ``[C, H, W]``."""
 
@@ -47,9 +46,6 @@ class Images(Modality):
 
     def process(self, x: Any) -> Any:
         return x.movedim(-1, -3).float()
-
-
-MODALITIES.register("depth")(Images)
 
 
 @MODALITIES.register("rgb")
@@ -74,9 +70,6 @@ class ObsKey:
     shape: tuple[int, ...]
     encoder: EncoderConfig
 
-    def process(self, x: Any) -> Any:
-        return MODALITIES[self.modality]().process(x)
-
 
 @dataclass(frozen=True)
 class ObsSpec:
@@ -100,8 +93,13 @@ class ObsSpec:
                         f"observation.modalities.{group}.{modality}: no shape is known for "
                         f"{key!r}; known: {', '.join(sorted(shapes))}"
                     )
+                if modality not in config.encoder:
+                    raise ValueError(
+                        f"observation.encoder: says nothing about {modality!r} observations; "
+                        f"known: {', '.join(config.encoder)}"
+                    )
             groups[group] = {
-                key: ObsKey(modality, tuple(shapes[key]), _encoder(config, modality))
+                key: ObsKey(modality, tuple(shapes[key]), config.encoder[modality])
                 for key, modality in sorted(modality_of.items())
             }
         return cls(groups)
@@ -124,7 +122,7 @@ class ObsSpec:
         processed = {}
         for key, spec in self.groups.get(group, {}).items():
             try:
-                processed[key] = spec.process(obs[key])
+                processed[key] = MODALITIES[spec.modality]().process(obs[key])
             except ValueError as error:
                 raise ValueError(f"observation {key!r}: {error}") from None
         return processed
@@ -154,12 +152,3 @@ def _processed_shape(key: str, modality: str, stored: Sequence[int]) -> tuple[in
         return MODALITIES[modality]().shape(stored)
     except ValueError as error:
         raise ValueError(f"observation {key!r} ({modality}): {error}") from None
-
-
-def _encoder(config: ObservationConfig, modality: str) -> EncoderConfig:
-    if modality not in config.encoder:
-        raise ValueError(
-            f"observation.encoder: says nothing about {modality!r} observations; known: "
-            f"{', '.join(config.encoder)}"
-        )
-    return config.encoder[modality]

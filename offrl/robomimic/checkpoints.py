@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.tree import map_leaves
 
@@ -71,8 +73,6 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     }
     shapes = content["shape_metadata"]["all_shapes"]
     if "obs_normalization_stats" in statistics:  # robomimic wants some for every observation
-        import numpy as np
-
         for key, shape in shapes.items():
             offset, scale = np.zeros((1, *shape)).tolist(), np.ones((1, *shape)).tolist()
             identity = {"offset": offset, "scale": scale}

@@ -19,7 +19,7 @@ TRAIN_KEYS = (
     "hdf5_filter_key seq_length dataset_keys goal_mode cuda batch_size num_epochs seed"
 ).split()
 KEYS = [f"experiment.{key}" for key in EXPERIMENT_KEYS] + [f"train.{key}" for key in TRAIN_KEYS]
-REMOVED = ("experiment.mse", "train.shuffled_obs_key_groups", "train.hdf5_normalize_actions")
+REMOVED = {"experiment": ["mse"], "train": ["shuffled_obs_key_groups", "hdf5_normalize_actions"]}
 MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before robomimic 0.3
 
 
@@ -32,11 +32,12 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     decoder = config.get("algo", {}).get("vae", {}).get("decoder", {})
     if decoder.get("is_conditioned") is False:
         decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
-    dropped = []
-    for path in REMOVED:
-        section, _, key = path.partition(".")
-        if config.get(section, {}).pop(key, None) is not None:
-            dropped.append(path)
+    dropped = [
+        f"{section}.{key}"
+        for section, keys in REMOVED.items()
+        for key in keys
+        if config[section].pop(key, None) is not None
+    ]
     if dropped:
         log.warning("robomimic's config keys without a meaning here: %s", ", ".join(dropped))
     for encoder in _encoders(config.get("observation", {})):

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+
 CORE = "{net}.nets.encoder.nets.{group}.obs_nets.{key}"
 OUR_CORE = "{net}.encoder.cores.{group}.{key}.core"
 BLOCK = "{net}.nets.transformer.nets.transformer.{i}.nets"
@@ -47,14 +49,14 @@ MEMBER = r"(?P<top>\w+)\.(?P<i>\d+)\.(?P<rest>.+)"  # of an ensemble, a list in 
 ALIASES = re.compile(
     r"\.rnn\.per_step_net\.|\.attention\.mask$|\.obs_nets\.[^.]+\.nets\.([01]\.|2\.(?!weight|bias))"
 )
-PATTERNS = {
-    "top": r"\w+",
-    "net": r"\w[\w.]*?",
-    "group": r"\w+",
-    "key": r"[^.]+",
-    "i": r"\d+",
-    "leaf": "weight|bias",
-    "rest": ".+",
+GROUPS = {
+    "top": r"(?P<top>\w+)",
+    "net": r"(?P<net>\w[\w.]*?)",
+    "group": r"(?P<group>\w+)",
+    "key": r"(?P<key>[^.]+)",
+    "i": r"(?P<i>\d+)",
+    "leaf": "(?P<leaf>weight|bias)",
+    "rest": "(?P<rest>.+)",
 }
 
 
@@ -82,11 +84,8 @@ def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
             stacked[f"{match['top']}.encoders.{match['i']}.{rest}"] = value
         else:
             members.setdefault(f"{match['top']}.{match['rest']}", {})[int(match["i"])] = value
-    if members:
-        import torch
-
-        for name, values in members.items():
-            stacked[name] = torch.stack([values[i].t() for i in sorted(values)])
+    for name, values in members.items():
+        stacked[name] = torch.stack([values[i].t() for i in sorted(values)])
     return stacked
 
 
@@ -124,16 +123,11 @@ def weights_to_robomimic(nets: Any) -> dict[str, Any]:
 def _rename(name: str, rules: tuple[tuple[str, str], ...], to_robomimic: bool = False) -> str:
     for theirs, ours in rules:
         source, target = (ours, theirs) if to_robomimic else (theirs, ours)
-        match = re.fullmatch(_pattern(source), name)
+        match = re.fullmatch(source.replace(".", r"\.").format_map(GROUPS), name)
         if match:
             found = match.groupdict()
             return re.sub(r"\{(\w+)\}", lambda m: found.get(m[1], m[0]), target)  # noqa: B023
     return name
-
-
-def _pattern(template: str) -> str:
-    escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
-    return re.sub(r"\{(\w+)\}", lambda m: f"(?P<{m[1]}>{PATTERNS[m[1]]})", escaped)
 
 
 def _index_of_linear(core: Any) -> int:

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         env_args |= {"type": 1, "env_kwargs": ROBOSUITE_KWARGS | args.env_kwargs}
     expert = metaworld_expert(args.env) if args.type == "metaworld" else EXPERTS[args.env]
     policy = ExpertPolicy(expert, args.noise)
-    episode, tried = args.seed, 0
+    episode = args.seed
     with EnvPool(env_args, args.workers) as pool:
         pool.check(policy)
         with (
@@ -98,7 +98,6 @@ def run(args: argparse.Namespace) -> int:
                 for result in pool.run(requests, policy):
                     if result.error:
                         raise ValueError(f"episode {result.request.seed} failed: {result.error}")
-                    tried += 1
                     if result.success or args.keep_failures:
                         kept.append(result)
                         bar.update()
@@ -111,5 +110,6 @@ def run(args: argparse.Namespace) -> int:
                     writer.write(result.trajectory, seed=result.request.seed)
             writer.write_split()
             total = writer.num_demos
+    tried = episode - args.seed
     print(f"{args.output}: {total} demonstrations of {args.env}, {tried} episodes tried")
     return 0

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl.tools import count
-from offrl.tree import merge
+from offrl.tree import gather, merge
 
 HELP = "copy a dataset with camera images, rendered from its simulator states"
 EPILOG = (
@@ -38,7 +38,15 @@ def run(args: argparse.Namespace) -> int:
     with DemoFile(find_file(args.dataset)) as file:
         if file.env_args is None:
             raise ValueError(f"{file.path}: names no environment (env_args) to render")
-        env_args = with_cameras(file.env_args, args.cameras, args.size, args.depth)
+        kwargs = {
+            "use_camera_obs": True,
+            "has_offscreen_renderer": True,
+            "camera_names": args.cameras,
+            "camera_depths": args.depth,
+            "camera_heights": args.size,
+            "camera_widths": args.size,
+        }
+        env_args = merge(file.env_args, {"env_kwargs": kwargs})
         demos = file.demos(args.filter_key, args.n)
         env = make_env(env_args)
         with DemoWriter(args.output, env_args) as writer:
@@ -50,25 +58,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def with_cameras(
-    env_args: Mapping[str, Any], cameras: list[str], size: int, depth: bool
-) -> dict[str, Any]:
-    kwargs = {
-        "use_camera_obs": True,
-        "has_offscreen_renderer": True,
-        "camera_names": cameras,
-        "camera_depths": depth,
-        "camera_heights": size,
-        "camera_widths": size,
-    }
-    return merge(env_args, {"env_kwargs": kwargs})
-
-
 def play_back(env: Any, demo: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded episode with images ``obs/KEY`` ``[T, H, W, C]`` of its states added."""
     import numpy as np
-
-    from offrl.tree import gather
 
     images = []
     for t, state in enumerate(demo["states"]):

@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     with EnvPool(env_args, args.workers, rollout.timeout, backend) as pool:
         pool.check(policy)
         episodes = evaluate(policy, pool, requests)
-        results = list(tqdm(episodes, total=args.n, unit="episode", disable=None))
-    results.sort(key=lambda r: r.request.seed)
+        bar = tqdm(episodes, total=args.n, unit="episode", disable=None)
+        results = sorted(bar, key=lambda r: r.request.seed)
     logs = summarize(results)
     print(success_line(logs))
     for result in results:

@@ -1,14 +1,21 @@
-"""The datasets that a config describes."""
+"""The data that a config describes: demonstrations, and the sentences of ``train.data.lang``."""
 
+import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from offrl.checkpoint import read_checkpoint
 from offrl.config import Config
 from offrl.data.sequence import SequenceDataset
+from offrl.language import embed
+from offrl.seeding import preserved_rng
 from offrl.specs import LANGUAGE, modalities
+
+log = logging.getLogger(__name__)
 
 SAME_KEYS = (  # of train and among the arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
@@ -24,7 +31,6 @@ def obs_keys(config: Config) -> set[str]:
 def make_dataset(
     config: Config,
     instructions: Mapping[str, np.ndarray],
-    filter_keys: Sequence[str | None] | None = None,
     **changes: Any,
 ) -> SequenceDataset:
     """``train.data``, by default of the demonstrations to train on; ``changes`` are arguments of
@@ -37,8 +43,7 @@ def make_dataset(
         "discount": getattr(config.algo, "discount", 1.0),
         "rewards": train.rewards.to_dict(),
         "get_pad_mask": train.seq_length > 1 or train.frame_stack > 1,
-        "filter_by_attribute": filter_keys
-        or [entry.filter_key or train.hdf5_filter_key for entry in entries],
+        "filter_by_attribute": [e.filter_key or train.hdf5_filter_key for e in entries],
         "load_next_obs": train.hdf5_load_next_obs,
         "demo_limit": [entry.demo_limit for entry in entries],
         "top_share": [entry.top_share for entry in entries],
@@ -64,7 +69,7 @@ def make_held_out_dataset(
     return make_dataset(
         config,
         instructions,
-        [key] * len(training.sources),
+        filter_by_attribute=key,
         demo_limit=None,
         top_share=None,
         action_stats=training.get_action_normalization_stats(),
@@ -78,3 +83,42 @@ def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:
         return dataset
     free, _ = torch.cuda.mem_get_info(device)
     return dataset.to(device) if dataset.nbytes < free // 2 else dataset
+
+
+def embed_instructions(
+    langs: Sequence[str | None], are_seen: bool, checkpoint: Path | None
+) -> dict[str, np.ndarray]:
+    """``{sentence: [E]}`` of each dataset's sentence; none if the policy does not see them.
+
+    checkpoint: of the run that is resumed. Its embeddings are the same to the last bit, and need
+        no language model.
+    """
+    sentences = [lang for lang in langs if lang]
+    if sentences and not are_seen:
+        log.warning(
+            f"train.data.lang: the policy does not see it; add {LANGUAGE} to "
+            "observation.modalities.obs.low_dim"
+        )
+    if not sentences or not are_seen:
+        return {}
+    if len(sentences) < len(langs):
+        raise ValueError("train.data.lang: give an instruction for every dataset, or for none")
+    if checkpoint is not None:
+        stored = read_checkpoint(checkpoint).get("instructions", {})
+        if set(sentences) <= set(stored):
+            return {lang: stored[lang].numpy() for lang in sentences}
+    with preserved_rng():
+        return embed(sentences)
+
+
+def stored_instructions(
+    dataset: SequenceDataset, langs: Sequence[str | None]
+) -> tuple[dict[str, np.ndarray], list[str | None]]:
+    """What files hold as an embedding, the same at all steps, which serves for evaluation as well,
+    under a name of its own; and the ``langs`` with those names."""
+    instructions, names = {}, list(langs)
+    for k, value in enumerate(dataset.constant_obs(LANGUAGE)):
+        if value is not None:
+            names[k] = f"{LANGUAGE} of {Path(dataset.sources[k].path).name}"
+            instructions[names[k]] = value
+    return instructions, names

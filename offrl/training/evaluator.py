@@ -29,6 +29,8 @@ class Evaluator:
         self.trainer = trainer
         self.config = trainer.config.experiment.rollout
         self.video: Path | None = None  # the last one written
+        films = trainer.config.experiment.render_video
+        self._num_filmed = self.config.video_episodes if films else 0
         self.no_video = "no evaluation (experiment.rollout.enabled is false)"
         self._pools = self._make_pools() if self.config.enabled else {}
 
@@ -50,7 +52,7 @@ class Evaluator:
             for result in evaluate(policy, pool, self._requests(pool, first_seed)):
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
-            self._report_crashes(results)
+            _report_crashes(results)
             if len(self._pools) == 1:
                 self._write_video(kind, results)
             else:
@@ -70,9 +72,9 @@ class Evaluator:
             pool.close()
 
     def _is_due(self, epoch: int) -> bool:
-        if not self._pools or epoch <= self.config.warmstart:
-            return False
-        return epoch % self.config.rate == 0 or epoch == self.trainer.config.train.num_epochs
+        is_last = epoch == self.trainer.config.train.num_epochs
+        is_due = epoch > self.config.warmstart and (is_last or epoch % self.config.rate == 0)
+        return is_due and bool(self._pools)
 
     def _make_pools(self) -> dict[str, EnvPool]:
         environments = self.trainer.environments
@@ -83,9 +85,9 @@ class Evaluator:
                 "or experiment.rollout.enabled=false"
             )
         sees_images = any(map(renders_observations, environments.values()))
-        backend = working_backend() if self._films or sees_images else None
+        backend = working_backend() if self._num_filmed or sees_images else None
         self.no_video = "experiment.render_video is false"
-        if self._films and backend is None:
+        if self._num_filmed and backend is None:
             self._go_without_video(f"no rendering back end works here; {INSTALL_HINT}")
         if sees_images and backend is None:
             raise ValueError(
@@ -109,12 +111,8 @@ class Evaluator:
         instruction = self.trainer.instructions.get(pool.env_args.get("lang", ""))
         return RolloutPolicy(algo, instruction=instruction)
 
-    @property
-    def _films(self) -> bool:
-        return bool(self.trainer.config.experiment.render_video and self.config.video_episodes)
-
     def _requests(self, pool: EnvPool, first_seed: int) -> list[EpisodeRequest]:
-        with_video = self.config.video_episodes if self._films and pool.gl_backend else 0
+        with_video = self._num_filmed if pool.gl_backend else 0
         return [
             EpisodeRequest(
                 seed=first_seed + i,
@@ -144,16 +142,14 @@ class Evaluator:
         self.no_video = why
         log.warning("no video: %s", why)
 
-    def _report_crashes(self, results: Sequence[EpisodeResult]) -> None:
-        crashed = [r for r in results if r.error]
-        if crashed:
-            log.warning(
-                "%d of %d episodes could not be run and are not counted: seed %d: %s",
-                len(crashed),
-                len(results),
-                crashed[0].request.seed,
-                crashed[0].error,
-            )
+
+def _report_crashes(results: Sequence[EpisodeResult]) -> None:
+    crashed = [r for r in results if r.error]
+    if crashed:
+        log.warning(
+            f"{len(crashed)} of {len(results)} episodes could not be run and are not counted: "
+            f"seed {crashed[0].request.seed}: {crashed[0].error}"
+        )
 
 
 def _describe(result: EpisodeResult) -> dict[str, float]:

@@ -14,12 +14,14 @@ from offrl.data.files import find_data
 from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
+from offrl.envs import UNNAMED
+from offrl.envs.rendering import renders_observations
+from offrl.registry import MODALITIES
 from offrl.seeding import seed_everything
-from offrl.specs import LANGUAGE, processed_shapes
-from offrl.training.datasets import make_dataset, make_held_out_dataset, obs_keys, place
-from offrl.training.environments import evaluation_environments
-from offrl.training.instructions import embed_instructions, stored_instructions
+from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
+from offrl.training import datasets
 from offrl.training.run import RunFolder, provenance
+from offrl.tree import merge
 
 log = logging.getLogger(__name__)
 
@@ -38,32 +40,28 @@ class Experiment:
         seed_everything(config.train.seed)
         langs = [entry.lang for entry in config.train.data or []]
         last = run.last_checkpoint if run is not None and self._resumes else None
-        # {sentence: [E]}
-        self.instructions = embed_instructions(langs, LANGUAGE in obs_keys(config), last)
+        sees_language = LANGUAGE in datasets.obs_keys(config)
+        self.instructions = datasets.embed_instructions(langs, sees_language, last)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
-        self.dataset = make_dataset(config, self.instructions)
-        if LANGUAGE in obs_keys(config) and not self.instructions:
-            self.instructions, langs = stored_instructions(self.dataset, langs)
+        self.dataset = datasets.make_dataset(config, self.instructions)
+        if sees_language and not self.instructions:
+            self.instructions, langs = datasets.stored_instructions(self.dataset, langs)
         _check_actions(config, self.dataset)
-        self.loader = self._make_loader(
-            self.dataset, config.train.batch_size, sampling_weights(config.train, self.dataset)
-        )
+        batch_size = config.train.batch_size
+        weights = sampling_weights(config.train, self.dataset)
+        self.loader = self._make_loader(self.dataset, batch_size, weights)
         self.valid_loader: BatchLoader | None = None
         if config.experiment.validate:
-            held_out = make_held_out_dataset(config, self.instructions, self.dataset)
-            self.valid_loader = self._make_loader(
-                held_out, min(config.train.batch_size, len(held_out))
-            )
+            held_out = datasets.make_held_out_dataset(config, self.instructions, self.dataset)
+            self.valid_loader = self._make_loader(held_out, min(batch_size, len(held_out)))
         if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
             config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
         try:
             self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
         except ValueError as error:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
-        self.environments = evaluation_environments(
-            config, self.dataset.sources, langs, self.instructions
-        )
+        self.environments = self._evaluation_environments(langs)
         self.env_args = next(iter(self.environments.values()), None)  # of the first
         self._note_provenance()
         self.algo = self._make_algo()
@@ -99,8 +97,42 @@ class Experiment:
         self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
     ) -> BatchLoader:
         train = self.config.train
-        place(dataset, self.device)
+        datasets.place(dataset, self.device)
         return BatchLoader(dataset, batch_size, train.seed, train.num_data_workers, weights)
+
+    def _evaluation_environments(self, langs: Sequence[str | None]) -> dict[str, dict[str, Any]]:
+        """``env_args`` by their names in the logs: of each dataset, whose instruction is in
+        ``langs``, and ``additional_envs``; with ``env`` and ``env_meta_update_dict`` laid over."""
+        config, experiment = self.config, self.config.experiment
+        environments: dict[str, dict[str, Any]] = {}
+        groups = modalities(config.observation).values()
+        kinds = {modality for group in groups for modality in group.values()}
+        sees_images = any(issubclass(MODALITIES[kind], Images) for kind in kinds)
+        data = zip(config.train.data or [], self.dataset.sources, langs, strict=True)
+        for entry, source, lang in data:
+            recorded_in = source.env_args or (UNNAMED if experiment.env else None)
+            if recorded_in is None or not entry.eval:
+                continue
+            env_args = merge(recorded_in, experiment.env_meta_update_dict)
+            if renders_observations(env_args) and not sees_images:
+                env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
+            if experiment.env:
+                env_args["env_name"] = experiment.env
+            env_args.pop("lang", None)  # of whoever recorded it
+            if lang in self.instructions:
+                env_args["lang"] = lang
+            name = entry.key or env_args.get("env_name", "")
+            clashes = environments.setdefault(name, env_args) != env_args
+            if clashes and experiment.rollout.enabled:
+                raise ValueError(
+                    f"train.data: {source.path} was recorded in another environment {name!r}, or "
+                    "with another instruction, than a dataset before it; give each entry a key of "
+                    "its own"
+                )
+        for name in experiment.additional_envs or []:
+            first = next(iter(environments.values()), {})
+            environments.setdefault(name, {**first, "env_name": name})
+        return environments
 
     def _note_provenance(self) -> None:
         meta = self.config.meta
@@ -180,10 +212,6 @@ def _check_actions(config: Config, dataset: SequenceDataset) -> None:
             )
         if largest > 1.001:
             log.warning(
-                "%s: %s reach %.3g, but policies act within [-1, 1]; set "
-                'train.action_config.%s.normalization to "min_max"',
-                dataset.hdf5_path,
-                key,
-                largest,
-                key,
+                f"{dataset.hdf5_path}: {key} reach {largest:.3g}, but policies act within [-1, 1]; "
+                f'set train.action_config.{key}.normalization to "min_max"'
             )

@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from offrl.checkpoint import policy_from_checkpoint, read_checkpoint
+from offrl.checkpoint import policy_from_checkpoint, read_checkpoint, while_loading
 from offrl.config import Config
 from offrl.kernels.allocator import FreedMemory
 from offrl.reports.plot import write_learning_curve
@@ -58,14 +58,11 @@ def train(config: Config, run: RunFolder | None = None) -> Result:
     checkpointer = Checkpointer(trainer)
     if run is not None and run.last_checkpoint.exists():
         state = read_checkpoint(run.last_checkpoint)
-        trainer.restore(state)
-        checkpointer.restore(state)
+        with while_loading(state, run.last_checkpoint):
+            trainer.restore(state)
+            checkpointer.restore(state)
     test = None
-    with ExitStack() as stack:
-        evaluator = Evaluator(trainer)
-        stack.callback(evaluator.close)
-        logger = Logger(trainer)
-        stack.callback(logger.close)
+    with closing(Evaluator(trainer)) as evaluator, closing(Logger(trainer)) as logger:
         log.info("run folder: %s", trainer.run.path)
         try:
             for record in Progress(trainer)(_records(trainer, checkpointer, logger, evaluator)):

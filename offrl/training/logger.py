@@ -15,8 +15,6 @@ TENSORBOARD_TAGS = {
     "valid": "Valid",
     "rollout": "Rollout",
     "test": "Test",
-    "env_rollout": "Rollout",
-    "env_test": "Test",
     "proxy": "Proxy",
     "epoch": "Timing_Stats",
 }
@@ -42,7 +40,11 @@ class Logger:
             self._text = logging.FileHandler(run.logs / "log.txt")
             self._text.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             logging.getLogger("offrl").addHandler(self._text)
-        self._tensorboard = self._start_tensorboard() if config.log_tb else None
+        self._tensorboard = None
+        if config.log_tb:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._tensorboard = SummaryWriter(run.logs / "tb", purge_step=trainer.epoch + 1)
         self._wandb = self._start_wandb() if config.log_wandb else None
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
@@ -52,13 +54,11 @@ class Logger:
             yield record
 
     def close(self) -> None:
-        self._jsonl.close()
-        self._csv.close()
         if self._text:
             logging.getLogger("offrl").removeHandler(self._text)
-            self._text.close()
-        if self._tensorboard:
-            self._tensorboard.close()
+        for output in (self._jsonl, self._csv, self._text, self._tensorboard):
+            if output:
+                output.close()
         if self._wandb:
             self._wandb.finish()
 
@@ -82,7 +82,7 @@ class Logger:
 
     def _scalars(self, record: Record) -> dict[str, float]:
         """Numbers by robomimic's tags: ``Train/Loss``, ``Rollout/Success_Rate/Lift``, ..."""
-        group = TENSORBOARD_TAGS.get(record["type"])
+        group = TENSORBOARD_TAGS.get(record["type"].removeprefix("env_"))
         if group is None:
             return {}
         suffix = ""
@@ -90,11 +90,6 @@ class Logger:
             environments = list(self.trainer.environments)
             suffix = f"/{record.get('env', environments[0] if len(environments) == 1 else 'all')}"
         return {f"{group}/{name}{suffix}": value for name, value in record["logs"].items()}
-
-    def _start_tensorboard(self) -> Any:
-        from torch.utils.tensorboard import SummaryWriter
-
-        return SummaryWriter(self.trainer.run.logs / "tb", purge_step=self.trainer.epoch + 1)
 
     def _start_wandb(self) -> Any:
         try:

@@ -7,7 +7,6 @@ import platform
 import subprocess
 import tempfile
 import time
-from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,12 @@ class RunFolder:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        self.sha = git_commit().removesuffix("-dirty")
+        self.config_file = self.path / f"config-{self.sha}.json"
         self.last_checkpoint = self.path / "last.pth"
         self.models = self.path / "models"
         self.logs = self.path / "logs"
         self.videos = self.path / "videos"
-
-    @cached_property
-    def sha(self) -> str:
-        return git_commit().removesuffix("-dirty")
 
     @classmethod
     def create(cls, config: Config) -> "RunFolder":
@@ -84,10 +81,6 @@ class RunFolder:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{self.path}: another process is training in this folder") from None
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / f"config-{self.sha}.json"
 
     def checkpoint(self, epoch: int) -> Path:
         return self.models / f"model_epoch_{epoch}-{self.sha}.pth"

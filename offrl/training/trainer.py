@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
-from offrl.checkpoint import while_loading
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
 from offrl.seeding import preserved_rng, rng_state, set_rng_state
-from offrl.training.averages import Averages
 from offrl.training.experiment import Experiment
 from offrl.training.run import RunFolder
 
@@ -81,7 +79,10 @@ class Trainer:
                 self._check_finite(averages.fold())
             if remaining and self.step % self.PROGRESS_EVERY == 0:
                 yield self.record("progress", self.algo.log_info(averages.mean()))
-        self._check_weights()
+        # A finite loss can leave weights that are not; no checkpoint may hold those.
+        norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
+        if not torch.isfinite(norm):
+            self._diverged(self.step)
         yield self.record("train", self.algo.log_info(averages.mean()))
 
     def _validate(self, loader: BatchLoader) -> dict[str, float]:
@@ -97,7 +98,7 @@ class Trainer:
             averages.fold()
         return self.algo.log_info(averages.mean())
 
-    def _add(self, averages: Averages, info: dict[str, torch.Tensor]) -> None:
+    def _add(self, averages: "Averages", info: dict[str, torch.Tensor]) -> None:
         try:
             averages.add(info)
         except ValueError as error:
@@ -109,20 +110,12 @@ class Trainer:
         if len(bad):
             self._diverged(self.step - len(losses) + int(bad[0]) + 1)
 
-    def _check_weights(self) -> None:
-        # A finite loss can leave weights that are not; no checkpoint may hold those.
-        norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
-        if not torch.isfinite(norm):
-            self._diverged(self.step)
-
     def _diverged(self, step: int) -> None:
         raise ValueError(
             f"{self.config.algo_name}: the loss became NaN or infinite at step {step} (epoch "
             f"{self.epoch}); lower the learning rate (algo.optim_params) or set "
             "train.max_grad_norm. Checkpoints, where there are any, hold earlier weights"
         )
-
-    # -- state ------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds; the checkpointer adds the best scores."""
@@ -134,13 +127,10 @@ class Trainer:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state`` as if never interrupted; warns of what would make a difference."""
-        if state["algo_name"] != self.config.algo_name:
-            raise ValueError(
-                f"{self.run.last_checkpoint}: a checkpoint of {state['algo_name']!r}; this run "
-                f"trains {self.config.algo_name!r}"
-            )
-        with while_loading(state, self.run.last_checkpoint):
-            self.algo.deserialize(state["model"])
+        theirs, ours = state["algo_name"], self.config.algo_name
+        if theirs != ours:
+            raise ValueError(f"a checkpoint of {theirs!r}; this run trains {ours!r}")
+        self.algo.deserialize(state["model"])
         self.epoch = state["variable_state"]["epoch"]
         self.step = state["variable_state"]["step"]
         self.loader.position = state["loader"]["position"]
@@ -149,9 +139,64 @@ class Trainer:
         for key in ("git_commit", "num_threads", "packages"):
             if state["provenance"][key] != now[key]:
                 log.warning(
-                    "resumed with another %s (%s, was %s): the weights may differ from those of "
-                    "an uninterrupted run",
-                    key,
-                    now[key],
-                    state["provenance"][key],
+                    f"resumed with another {key} ({now[key]}, was {state['provenance'][key]}): the "
+                    "weights may differ from those of an uninterrupted run"
                 )
+
+
+class Averages:
+    """Averages of the numbers that an epoch's steps return, taken on the device: of each over the
+    steps that have it.
+
+    A step's numbers are copied into one row: to hold on to hundreds of small tensors scatters the
+    large ones over the heap, which costs more than the copy.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity  # steps between two folds
+        self._counts: dict[str, int] = {}
+        self._rows = self._total = self._zero = torch.empty(0)
+        self._recent = 0
+
+    def add(self, info: dict[str, torch.Tensor]) -> None:
+        """``ValueError`` for numbers without ``loss``, or on several devices."""
+        if "loss" not in info:
+            raise ValueError(f"update returned no 'loss', but {', '.join(info) or 'nothing'}")
+        if not info.keys() <= self._counts.keys():
+            self._widen(info)
+        for name in info:
+            self._counts[name] += 1
+        values = [info.get(name, self._zero) for name in self._counts]
+        try:
+            torch.stack(values, out=self._rows[self._recent])
+        except RuntimeError:
+            raise ValueError(_why_not_numbers(info, self._zero)) from None
+        self._recent += 1
+
+    def _widen(self, info: dict[str, torch.Tensor]) -> None:
+        """Columns of zeros for new names."""
+        known = len(self._counts)
+        self._counts |= {name: 0 for name in info if name not in self._counts}
+        zeros = info["loss"].new_zeros(self._capacity + 1, len(self._counts))
+        zeros[:-1, :known], zeros[-1, :known] = self._rows, self._total
+        self._rows, self._total, self._zero = zeros[:-1], zeros[-1], zeros.new_zeros(())
+
+    def fold(self) -> torch.Tensor:
+        """Take in what was added since the last time; returns its losses, ``[num_steps]``."""
+        rows = self._rows[: self._recent]
+        self._total += rows.sum(0)
+        self._recent = 0
+        return rows[:, list(self._counts).index("loss")]
+
+    def mean(self) -> dict[str, torch.Tensor]:
+        totals = zip(self._counts.items(), self._total, strict=True)
+        return {name: total / count for (name, count), total in totals}
+
+
+def _why_not_numbers(info: dict[str, torch.Tensor], one: torch.Tensor) -> str:
+    for name, value in info.items():
+        if value.device != one.device:
+            return f"update returned {name!r} on {value.device}, but the loss is on {one.device}"
+        if value.shape != one.shape:
+            return f"update returned {name!r} of shape {list(value.shape)}; one number is needed"
+    return "update returned numbers that do not go together"

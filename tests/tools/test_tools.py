@@ -8,11 +8,13 @@ import sys
 import h5py
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 from toy_env import toy_args
 
 from offrl import Trainer
 from offrl.__main__ import main
+from offrl.algos.bc import BC
 from offrl.checkpoint import write_checkpoint
 from offrl.data.sequence import SequenceDataset
 from offrl.data.writer import DemoWriter
@@ -50,6 +52,16 @@ def test_an_evaluation_is_repeatable_and_seeds_count_on(checkpoint, tmp_path, ca
     a, b, c = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "abc")
     assert a == b != c and a["n"] == 4
     assert "95 % interval" in capsys.readouterr().out
+
+
+def test_how_a_policy_without_act_is_run_is_said_at_the_terminal(checkpoint, monkeypatch, capsys):
+    def get_action(self, obs_dict, goal_dict=None):
+        return torch.zeros(1, 2)
+
+    monkeypatch.delattr(BC, "act")
+    monkeypatch.setattr(BC, "get_action", get_action)
+    assert evaluate(checkpoint) == 0
+    assert "bc: run with 1 of 2 workers" in capsys.readouterr().err
 
 
 def test_what_a_policy_did_is_a_dataset_to_train_on(checkpoint, tmp_path, small_config):

@@ -1,6 +1,6 @@
 import torch
 
-from offrl.training.averages import Averages
+from offrl.training.trainer import Averages
 
 
 def test_a_number_is_averaged_over_the_steps_that_have_it():
