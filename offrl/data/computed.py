@@ -12,8 +12,8 @@ def transformed(
     config: Mapping[str, Any],
     stats: Mapping[str, float] | None = None,
 ) -> tuple[np.ndarray, Mapping[str, float]]:
-    """``scale * normalised(clipped(r)) + shift`` of every step ``[sum(lengths)]``, by ``config``
-    (``train.rewards``); and the statistics that they were normalised by."""
+    """``scale * normalised(clipped(r)) + shift`` of every step, a number or ``[1]`` of each, by
+    ``config`` (``train.rewards``); and the statistics that they were normalised by."""
     if config.get("clip"):
         rewards = rewards.clip(*config["clip"])
     stats = stats or reward_statistics(rewards, lengths, config.get("normalization"))
@@ -27,7 +27,7 @@ def reward_statistics(
     """``offset`` and ``scale`` of ``(r - offset) / scale``: to [0, 1] (``min_max``), to mean 0 and
     deviation 1 (``gaussian``), or so that the returns of demonstrations are at most 1 apart
     (``return``; Kostrikov et al., 2021, arXiv:2110.06169, section 5)."""
-    offset, scale = 0.0, 1.0
+    rewards, offset, scale = rewards.reshape(-1), 0.0, 1.0
     if normalization == "return":
         returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths, dtype=np.float64)
         scale = float(np.ptp(returns))

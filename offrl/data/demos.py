@@ -108,15 +108,10 @@ class DemoArrays(Demos):
     """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or
     datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``."""
 
-    def __init__(
-        self,
-        path: Path,
-        arrays: Mapping[str, Any],
-        lengths: np.ndarray,
-        env_args: dict[str, Any] | None = None,
-    ):
+    env_args = None
+
+    def __init__(self, path: Path, arrays: Mapping[str, Any], lengths: np.ndarray):
         self.path = path
-        self.env_args = env_args
         self._arrays = dict(arrays)
         ends = np.cumsum(lengths)
         self._ranges = {

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,7 @@ class RobosuiteEnv(gymnasium.Env):
             # robosuite draws from several generators; one new one in all their places makes the
             # initial state a function of the seed. `hard_reset` rebuilds the model from it too.
             self._env.rng = np.random.default_rng(seed)
-            for sampler in _samplers(getattr(self._env, "placement_initializer", None)):
-                sampler.rng = self._env.rng
+            _share(self._env.rng, getattr(self._env, "placement_initializer", None))
         raw = self._env.reset()
         self._keep_model_text()
         return self._observe(raw), {}
@@ -165,12 +163,12 @@ class RobosuiteEnv(gymnasium.Env):
         return obs
 
 
-def _samplers(sampler: Any) -> Iterator[Any]:
-    """A placement sampler and those nested in it."""
+def _share(rng: np.random.Generator, sampler: Any) -> None:
+    """Have a placement sampler, and those nested in it, draw from ``rng``."""
     if sampler is not None:
-        yield sampler
+        sampler.rng = rng
         for child in getattr(sampler, "samplers", {}).values():
-            yield from _samplers(child)
+            _share(rng, child)
 
 
 def _box(value: np.ndarray) -> gymnasium.spaces.Box:
