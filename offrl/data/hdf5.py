@@ -137,8 +137,7 @@ class DemoFile(Demos):
 def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
     """The file, to read; ``ValueError`` if it is not one of HDF5."""
     # A file that this process has open already can only be opened in the same mode.
-    modes = (True, False) if swmr else (False, True)
-    for mode in modes:
+    for mode in (swmr, not swmr):
         try:
             return h5py.File(path, "r", swmr=mode)
         except OSError as failed:

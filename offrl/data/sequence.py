@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from offrl.data.actions import encode_actions
-from offrl.data.computed import COMPUTED, transformed
+from offrl.data.computed import COMPUTED, Statistics, obs_statistics, transformed
 from offrl.data.sources import FileColumn, Files
-from offrl.data.statistics import Statistics, obs_statistics
 from offrl.data.steps import ConstantColumn, StepStore
 from offrl.data.windows import Window, WindowDataset
 from offrl.specs import LANGUAGE

@@ -85,7 +85,6 @@ class Files(AbstractContextManager):
         return any(file.holds_integers(source.demos[0], key) for file, source in self._pairs())
 
     def check(self, key: str) -> None:
-        """As ``Demos.check``."""
         for file, source in self._pairs():
             file.check(source.demos, key, source.lengths)
 
