@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.statistics import Statistics, action_statistics
+from offrl.data.computed import Statistics, action_statistics
 
 Place = Callable[[str, int], str]
 

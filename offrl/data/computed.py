@@ -1,9 +1,45 @@
-"""What training makes of the rewards, and the dataset keys that are computed from them."""
+"""What is computed from the data: statistics for normalisation by robomimic's conventions,
+``(x - offset) / scale``; what training makes of the rewards; dataset keys that no file has."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+
+Statistics = dict[str, np.ndarray]
+
+# Just inside [-1, 1], so that rounding never leaves the range that tanh can reach.
+OUTPUT_MAX = 0.999999
+
+
+def obs_statistics(rows: np.ndarray) -> Statistics:
+    """Mean and population standard deviation of ``[N, D]``, plus 1e-3 against constant features."""
+    mean, std = _mean_std(rows)
+    return {"offset": mean, "scale": std + np.float32(1e-3)}
+
+
+def action_statistics(
+    rows: np.ndarray, normalization: Literal["min_max", "gaussian"] | None
+) -> Statistics:
+    """Statistics of actions ``[N, D]``; a dimension that hardly moves is shifted, not scaled."""
+    if normalization == "min_max":
+        low = rows.min(axis=0, keepdims=True)
+        span = rows.max(axis=0, keepdims=True) - low
+        still = span < 1e-4
+        scale = np.where(still, 1.0, span / (2 * OUTPUT_MAX)).astype(np.float32)
+        offset = np.where(still, low, low + scale * OUTPUT_MAX).astype(np.float32)
+        return {"scale": scale, "offset": offset}
+    if normalization == "gaussian":
+        mean, std = _mean_std(rows)
+        return {"scale": np.where(std < 1e-6, 1.0, std).astype(np.float32), "offset": mean}
+    ones = np.ones((1, rows.shape[1]), dtype=np.float32)
+    return {"scale": ones, "offset": np.zeros_like(ones)}
+
+
+def _mean_std(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean = rows.mean(axis=0, keepdims=True, dtype=np.float64)
+    std = rows.std(axis=0, keepdims=True, dtype=np.float64)
+    return mean.astype(np.float32), std.astype(np.float32)
 
 
 def transformed(
@@ -12,8 +48,8 @@ def transformed(
     config: Mapping[str, Any],
     stats: Mapping[str, float] | None = None,
 ) -> tuple[np.ndarray, Mapping[str, float]]:
-    """``scale * normalised(clipped(r)) + shift`` of every step ``[sum(lengths)]``, by ``config``
-    (``train.rewards``); and the statistics that they were normalised by."""
+    """``scale * normalised(clipped(r)) + shift`` of every step, a number or ``[1]`` of each, by
+    ``config`` (``train.rewards``); and the statistics that they were normalised by."""
     if config.get("clip"):
         rewards = rewards.clip(*config["clip"])
     stats = stats or reward_statistics(rewards, lengths, config.get("normalization"))
@@ -27,7 +63,7 @@ def reward_statistics(
     """``offset`` and ``scale`` of ``(r - offset) / scale``: to [0, 1] (``min_max``), to mean 0 and
     deviation 1 (``gaussian``), or so that the returns of demonstrations are at most 1 apart
     (``return``; Kostrikov et al., 2021, arXiv:2110.06169, section 5)."""
-    offset, scale = 0.0, 1.0
+    rewards, offset, scale = rewards.reshape(-1), 0.0, 1.0
     if normalization == "return":
         returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths, dtype=np.float64)
         scale = float(np.ptp(returns))

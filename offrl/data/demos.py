@@ -5,6 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ class Demos(AbstractContextManager):
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    @abstractmethod
     def close(self) -> None: ...
 
     @abstractmethod
@@ -108,28 +108,18 @@ class DemoArrays(Demos):
     """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or
     datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``."""
 
-    def __init__(
-        self,
-        path: Path,
-        arrays: Mapping[str, Any],
-        lengths: np.ndarray,
-        env_args: dict[str, Any] | None = None,
-    ):
+    env_args = None
+
+    def __init__(self, path: Path, arrays: Mapping[str, Any], lengths: np.ndarray):
         self.path = path
-        self.env_args = env_args
         self._arrays = dict(arrays)
-        ends = np.cumsum(lengths)
-        self._ranges = {
-            f"demo_{i}": (int(end - length), int(end))
-            for i, (end, length) in enumerate(zip(ends, lengths, strict=True))
-        }
+        ends = [0, *np.cumsum(lengths).tolist()]
+        self._ranges = {f"demo_{i}": steps for i, steps in enumerate(pairwise(ends))}
         for key, array in self._arrays.items():
             if len(array) != ends[-1]:
                 raise ValueError(f"{path}: {key} has {len(array)} rows, but actions {ends[-1]}")
             if array.dtype.kind not in "fiub":
                 raise ValueError(f"{path}: {key} holds no numbers")
-
-    def close(self) -> None: ...
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
         if filter_key is not None:

@@ -95,11 +95,8 @@ class DemoFile(Demos):
         self.check(demos, key, lengths)
         kind = np.uint8 if self._dataset(demos[0], key).dtype == np.uint8 else np.float32
         rows = np.empty((int(lengths.sum()), *self.shape(demos[0], key)), dtype=kind)
-        start = 0
-        for demo, length in zip(demos, lengths, strict=True):
-            part = rows[start : start + length]
+        for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
             self._dataset(demo, key).read(h5py.h5s.ALL, h5py.h5s.ALL, part)
-            start += length
         return self._numbers(rows, demos, key, lengths)
 
     def recording(self, demo: str) -> dict[str, Any]:
@@ -140,8 +137,7 @@ class DemoFile(Demos):
 def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
     """The file, to read; ``ValueError`` if it is not one of HDF5."""
     # A file that this process has open already can only be opened in the same mode.
-    modes = (True, False) if swmr else (False, True)
-    for mode in modes:
+    for mode in (swmr, not swmr):
         try:
             return h5py.File(path, "r", swmr=mode)
         except OSError as failed:

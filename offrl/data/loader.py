@@ -83,7 +83,7 @@ class BatchLoader:
 
     def _bytes_per_window(self) -> int:
         sizes: list[int] = []
-        first = self._placed(torch.zeros(1, dtype=torch.long))
+        first = next(self._indices())[:1]
         map_leaves(lambda x: sizes.append(x.nbytes), self.dataset.get_batch(first))
         return sum(sizes)
 
@@ -92,12 +92,9 @@ class BatchLoader:
         for number in count(first_pass):
             # Seeds of passes must not collide with those of a run whose seed is one higher.
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-            order = self._placed(self._order(generator))
+            order = self._order(generator).to(getattr(self.dataset, "device", "cpu"))
             yield from order.split(self.batch_size)[skip : self.batches_per_pass]
             skip = 0
-
-    def _placed(self, indices: Tensor) -> Tensor:
-        return indices.to(getattr(self.dataset, "device", "cpu"))
 
     def _order(self, generator: torch.Generator) -> Tensor:
         if self.weights is None:

@@ -44,14 +44,11 @@ def read_minari(folder: Path) -> DemoArrays:
             columns.setdefault(key, []).append(values)
     lengths = np.array([len(rows) for rows in columns["rewards"]])
     arrays = {key: np.concatenate(parts) for key, parts in columns.items()}
-    return DemoArrays(folder, arrays, lengths, _env_args(dataset.env_spec))
-
-
-def _env_args(spec: Any) -> dict[str, Any] | None:
-    if spec is None:
-        return None
-    limit = {"max_episode_steps": spec.max_episode_steps} if spec.max_episode_steps else {}
-    return {"env_name": spec.id, "type": 2, "env_kwargs": spec.kwargs | limit}
+    demos, spec = DemoArrays(folder, arrays, lengths), dataset.env_spec
+    if spec is not None:
+        limit = {"max_episode_steps": spec.max_episode_steps} if spec.max_episode_steps else {}
+        demos.env_args = {"env_name": spec.id, "type": 2, "env_kwargs": spec.kwargs | limit}
+    return demos
 
 
 def _import() -> Any:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from offrl.data.actions import encode_actions
-from offrl.data.computed import COMPUTED, transformed
+from offrl.data.computed import COMPUTED, Statistics, obs_statistics, transformed
 from offrl.data.sources import FileColumn, Files
-from offrl.data.statistics import Statistics, obs_statistics
 from offrl.data.steps import ConstantColumn, StepStore
 from offrl.data.windows import Window, WindowDataset
 from offrl.specs import LANGUAGE
@@ -83,21 +82,20 @@ class SequenceDataset(WindowDataset):
         self.hdf5_path = ", ".join(map(str, paths))
         self._discount = discount
         choice = (filter_by_attribute, demo_limit, top_share)
-        with Files(hdf5_use_swmr) as files:
-            files.choose(paths, *choice, action_keys[0])
-            self.sources = files.sources
+        with Files(hdf5_use_swmr) as self._files:
+            self.sources = self._files.choose(paths, *choice, action_keys[0])
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.store = StepStore(np.concatenate([source.lengths for source in self.sources]))
             self._add_constants(constants or [{}])
             wants_next = load_next_obs or goal_mode is not None
             stored = [key for key in obs_keys if f"obs/{key}" not in self.store.columns]
-            self._load_obs(files, stored, wants_next, hdf5_cache_mode, hdf5_normalize_obs)
+            self._load_obs(stored, wants_next, hdf5_cache_mode, hdf5_normalize_obs)
             others = {*dataset_keys} - {*action_keys, *COMPUTED}
             if load_next_obs and any(f"next_obs/{k}" not in self.store.columns for k in obs_keys):
                 others.add("dones")  # says whether a last step is an end
-            self._load_others(files, others, rewards or {}, reward_stats)
-            self._load_actions(files, action_keys, action_config or {}, action_stats or {})
+            self._load_others(others, rewards or {}, reward_stats)
+            self._load_actions(action_keys, action_config or {}, action_stats or {})
         keys = (*dataset_keys, *action_keys, "actions")
         window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
         super().__init__(self.store, obs_keys, keys, window, get_pad_mask, goal_mode, load_next_obs)
@@ -119,13 +117,9 @@ class SequenceDataset(WindowDataset):
                 self.store.columns[path] = ConstantColumn(values, begins)
 
     def _load_obs(
-        self,
-        files: Files,
-        keys: Sequence[str],
-        wants_next: bool,
-        cache_mode: str | None,
-        normalizes: bool,
+        self, keys: Sequence[str], wants_next: bool, cache_mode: str | None, normalizes: bool
     ) -> None:
+        files = self._files
         self._obs_stats: dict[str, Statistics] = {}
         for key in keys:
             shape = files.shape(f"obs/{key}") or (1,)  # a number per step is a vector of one
@@ -144,36 +138,27 @@ class SequenceDataset(WindowDataset):
                 self._obs_stats[key] = obs_statistics(values.reshape(-1, *shape))
 
     def _load_others(
-        self,
-        files: Files,
-        keys: Collection[str],
-        config: Mapping[str, Any],
-        reward_stats: Mapping[str, float] | None,
+        self, keys: Collection[str], config: Mapping[str, Any], given: Mapping[str, float] | None
     ) -> None:
         """Rewards, dones and whatever else is neither an observation nor an action."""
-        arrays = {key: files.read_or_zeros(key) for key in keys}
+        arrays = {key: self._files.read_or_zeros(key) for key in keys}
         for key in {"rewards", "dones"} & arrays.keys():
             if arrays[key].size != self.lengths.sum():
                 raise ValueError(
                     f"{self.hdf5_path}: {key} has shape {list(arrays[key].shape[1:])} at each "
                     "step; it is to be a number"
                 )
+        self.reward_stats = given
         if "rewards" in arrays:
-            stored = arrays["rewards"]
-            rewards, reward_stats = transformed(
-                stored.reshape(-1), self.lengths, config, reward_stats
+            arrays["rewards"], self.reward_stats = transformed(
+                arrays["rewards"], self.lengths, config, given
             )
-            arrays["rewards"] = rewards.reshape(stored.shape)
-        self.reward_stats = reward_stats
         self.store.fill(arrays)
 
     def _load_actions(
-        self,
-        files: Files,
-        keys: Sequence[str],
-        config: Mapping[str, Any],
-        given: Mapping[str, Statistics],
+        self, keys: Sequence[str], config: Mapping[str, Any], given: Mapping[str, Statistics]
     ) -> None:
+        files = self._files
         stored = {key: files.read(key) for key in keys}
         integers = [key for key in keys if files.hold_integers(key)]
         parts, self._action_stats = encode_actions(stored, integers, config, given, files.place)

@@ -30,11 +30,10 @@ class Source:
 
 
 class Files(AbstractContextManager):
-    """Files of which ``sources`` were chosen; their rows lie one after the other. Each process
-    opens them for itself, where they are read. A context manager."""
+    """Files of demonstrations, whose rows lie one after the other. Each process opens them for
+    itself, where they are read. A context manager."""
 
     def __init__(self, swmr: bool):
-        self.sources: list[Source] = []
         self._swmr = swmr
         self._open: dict[tuple[int, str], Demos] = {}
 
@@ -47,9 +46,10 @@ class Files(AbstractContextManager):
 
     def choose(
         self, paths: Sequence[str | Path], filters: Any, limits: Any, shares: Any, key: str
-    ) -> None:
-        """filters, limits, shares: see ``SequenceDataset``, one for all files or one for each.
-        key: the one whose length is that of a demonstration."""
+    ) -> list[Source]:
+        """What to read from now on. filters, limits, shares: see ``SequenceDataset``, one for all
+        files or one for each. key: the one whose length is that of a demonstration."""
+        self.sources: list[Source] = []
         choices = (_one_for_each(choice, paths) for choice in (filters, limits, shares))
         for path, filter_key, limit, share in zip(map(str, paths), *choices, strict=True):
             file = self._file(path)
@@ -65,6 +65,7 @@ class Files(AbstractContextManager):
         self._demos = [(source.path, demo) for source in self.sources for demo in source.demos]
         lengths = np.concatenate([source.lengths for source in self.sources])
         self._first_rows = np.cumsum(lengths) - lengths
+        return self.sources
 
     def all_have(self, key: str) -> bool:
         return all(file.has(source.demos[0], key) for file, source in self._pairs())
@@ -84,7 +85,6 @@ class Files(AbstractContextManager):
         return any(file.holds_integers(source.demos[0], key) for file, source in self._pairs())
 
     def check(self, key: str) -> None:
-        """As ``Demos.check``."""
         for file, source in self._pairs():
             file.check(source.demos, key, source.lengths)
 

@@ -82,7 +82,6 @@ class StepStore:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the columns."""
         return sum(column.nbytes for column in self.columns.values())
 
     def to(self, device: torch.device | str) -> "StepStore":

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +65,12 @@ class RobosuiteEnv(gymnasium.Env):
             # robosuite draws from several generators; one new one in all their places makes the
             # initial state a function of the seed. `hard_reset` rebuilds the model from it too.
             self._env.rng = np.random.default_rng(seed)
-            for sampler in _samplers(getattr(self._env, "placement_initializer", None)):
-                sampler.rng = self._env.rng
+            _share(self._env.rng, getattr(self._env, "placement_initializer", None))
         raw = self._env.reset()
         self._keep_model_text()
         return self._observe(raw), {}
 
-    def step(
-        self, action: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         raw, reward, done, info = self._env.step(action)
         info = {**info, "success": self.is_success()["task"]}
         return self._observe(raw), float(reward), False, bool(done), info
@@ -165,31 +161,29 @@ class RobosuiteEnv(gymnasium.Env):
         return obs
 
 
-def _samplers(sampler: Any) -> Iterator[Any]:
-    """A placement sampler and those nested in it."""
+def _share(rng: np.random.Generator, sampler: Any) -> None:
+    """Have a placement sampler, and those nested in it, draw from ``rng``."""
     if sampler is not None:
-        yield sampler
+        sampler.rng = rng
         for child in getattr(sampler, "samplers", {}).values():
-            yield from _samplers(child)
+            _share(rng, child)
 
 
 def _box(value: np.ndarray) -> gymnasium.spaces.Box:
-    if value.dtype == np.uint8:
-        return gymnasium.spaces.Box(0, 255, value.shape, np.uint8)
-    return gymnasium.spaces.Box(-np.inf, np.inf, value.shape, value.dtype)
+    low, high = (0, 255) if value.dtype == np.uint8 else (-np.inf, np.inf)
+    return gymnasium.spaces.Box(low, high, value.shape, value.dtype)
 
 
 def _import_robosuite() -> Any:
     """Import robosuite quietly, also where no rendering library is installed."""
     if "robosuite" in sys.modules:
         return sys.modules["robosuite"]
-    has_opencv = True
+    stub = types.ModuleType("cv2")
     try:
         import cv2  # noqa: F401
     except ImportError:
         # OpenCV needs libGL to be imported; robosuite needs it only for windows on a screen.
-        has_opencv = False
-        sys.modules["cv2"] = types.ModuleType("cv2")
+        sys.modules["cv2"] = stub
     chosen, disabled = os.environ.get("MUJOCO_GL"), logging.root.manager.disable
     # mujoco chooses a back end when imported, and cannot be imported with one that is not there.
     os.environ["MUJOCO_GL"] = chosen or working_backend() or "disabled"
@@ -206,7 +200,7 @@ def _import_robosuite() -> Any:
         os.environ.pop("MUJOCO_GL")
         if chosen is not None:
             os.environ["MUJOCO_GL"] = chosen
-        if not has_opencv:
+        if sys.modules["cv2"] is stub:
             del sys.modules["cv2"]
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
     return robosuite
