@@ -26,7 +26,6 @@ from measure import machine, markdown
 from throughput import POLICIES, make_config
 from torch import nn
 
-from offrl.kernels import attention
 from offrl.training import Trainer
 
 Train = Callable[[int], tuple[float, float]]  # steps to seconds, and those of all processors
@@ -60,7 +59,6 @@ KERNELS = {
             ]
         },
     ),
-    "attention": Kernel(("transformer_gmm",), {"offrl.models.transformer.attend": attention.plain}),
     "dropout": Kernel(
         ("transformer_gmm",), {"offrl.kernels.dropout.Dropout.forward": nn.Dropout.forward}
     ),

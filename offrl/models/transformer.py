@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.kernels.attention import attend
 from offrl.kernels.dropout import Dropout
 from offrl.kernels.linear import Linear
 from offrl.models.trunks import EVERY_STEP
@@ -106,9 +105,15 @@ class Block(nn.Module):
         self.dropout = Dropout(output_dropout)
 
     def forward(self, x: Tensor, answers: slice = EVERY_STEP) -> Tensor:
-        mixed = attend(self.norm1(x), self.qkv, self.num_heads, self.attn_dropout, answers)
-        x = x[:, answers] + self.dropout(self.output(mixed))
+        x = x[:, answers] + self.dropout(self._attend(self.norm1(x), answers))
         return x + self.dropout(self.mlp(self.norm2(x)))
+
+    def _attend(self, x: Tensor, answers: slice) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # [B, T, H, D / H]
+        scores = torch.einsum("bqhe,bthe->bhqt", q[:, answers], k) / math.sqrt(q.shape[-1])
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        shares = scores.masked_fill(later[answers], -torch.inf).softmax(-1)
+        return self.output(torch.einsum("bhqt,bthe->bqhe", self.attn_dropout(shares), v).flatten(2))
 
 
 class GEGLU(nn.Module):

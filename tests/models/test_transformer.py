@@ -1,4 +1,4 @@
-"""The Transformer's shortcut: some steps' answers are those that it has among all."""
+"""Which steps the Transformer sees, drops and answers for."""
 
 import pytest
 import torch
@@ -32,3 +32,12 @@ def test_attention_is_dropped_in_training_alone(steps):
     assert not torch.equal(net(x, answers=steps)[0], net(x, answers=steps)[0])
     net.eval()
     assert torch.equal(net(x, answers=steps)[0], net(x, answers=steps)[0])
+
+
+def test_no_step_sees_a_later_one():
+    torch.manual_seed(0)
+    net = Transformer(6, context_length=5, embed_dim=16, num_layers=2, num_heads=4).eval()
+    x = torch.randn(3, 5, 6)
+    changed = torch.cat([x[:, :3], torch.randn(3, 2, 6)], dim=1)
+    torch.testing.assert_close(net(x)[0][:, :3], net(changed)[0][:, :3])
+    assert not torch.allclose(net(x)[0][:, 3], net(changed)[0][:, 3])
