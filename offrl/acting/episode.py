@@ -159,13 +159,11 @@ def rollout(
 
 
 def _goal_of(env: Any) -> Any:
-    try:
-        get_goal = env.get_wrapper_attr("get_goal")
-    except AttributeError:
+    if not env.has_wrapper_attr("get_goal"):
         raise ValueError(
             f"{type(env.unwrapped).__name__} gives no goals (get_goal), and the policy needs one"
-        ) from None
-    return get_goal()
+        )
+    return env.get_wrapper_attr("get_goal")()
 
 
 def _film(env: Any, result: EpisodeResult) -> None:

@@ -111,7 +111,8 @@ class SequenceDataset(WindowDataset):
     # -- construction -----------------------------------------------------------------------------
 
     def _add_constants(self, constants: Sequence[Mapping[str, np.ndarray]]) -> None:
-        begins = torch.from_numpy(self._file_begins)
+        sizes = torch.tensor(self._file_sizes)
+        begins = sizes.cumsum(0) - sizes
         for key, values in gather(lambda x: torch.from_numpy(np.stack(x)), constants).items():
             for path in (f"obs/{key}", f"next_obs/{key}"):
                 self.store.columns[path] = ConstantColumn(values, begins)
@@ -203,9 +204,8 @@ class SequenceDataset(WindowDataset):
         return torch.from_numpy(self.store.first_rows).to(self.device)
 
     @property
-    def _file_begins(self) -> np.ndarray:
-        """The row of each file's first step."""
-        return np.cumsum([0, *(source.lengths.sum() for source in self.sources)])[:-1]
+    def _file_sizes(self) -> list[int]:
+        return [int(source.lengths.sum()) for source in self.sources]
 
     def get_obs_normalization_stats(self) -> dict[str, Statistics]:
         """``{key: {"scale": [1, D], "offset": [1, D]}}``; empty unless ``hdf5_normalize_obs``."""
@@ -243,5 +243,5 @@ class SequenceDataset(WindowDataset):
         all of the file's steps."""
         if isinstance(self.store.columns[f"obs/{key}"], FileColumn):
             return [None] * len(self.sources)
-        parts = np.split(self.store.values(f"obs/{key}").cpu().numpy(), self._file_begins[1:])
-        return [part[0] if (part == part[0]).all() else None for part in parts]
+        parts = self.store.values(f"obs/{key}").cpu().split(self._file_sizes)
+        return [part[0].numpy() if (part == part[0]).all() else None for part in parts]

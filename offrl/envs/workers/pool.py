@@ -73,8 +73,7 @@ class EnvPool(AbstractContextManager):
             while todo or self._jobs:
                 for slot in slots:
                     if todo and slot not in self._jobs:
-                        self._jobs[slot] = request, _ = todo.popleft()
-                        self._assign(slot, request, policy)
+                        self._assign(slot, *todo.popleft(), policy)
                 turns: dict[int, Turn] = {}
                 for slot, message in self._messages():
                     if isinstance(message, Turn):
@@ -107,9 +106,10 @@ class EnvPool(AbstractContextManager):
             log.info(what, name, limit, self.num_workers)
         return limit
 
-    def _assign(self, slot: int, request: EpisodeRequest, policy: Policy) -> None:
+    def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
         if slot not in self._workers:
             self._workers[slot] = Worker(self.env_args, self._environ)
+        self._jobs[slot] = request, attempt
         self._workers[slot].send((request, policy.needs_goal))
         policy.start_episode(env=slot, seed=request.seed)
 
