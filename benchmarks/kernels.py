@@ -66,6 +66,7 @@ KERNELS = {
         ("iql", "td3_bc", "vae"),
         {
             "offrl.kernels.adam.Adam.step": torch.optim.Adam.step,
+            "offrl.kernels.adam.Adam.zero_grad": torch.optim.Adam.zero_grad,
         },
     ),
     "batches": Kernel(("vae", "td3_bc"), {"offrl.data.loader.GATHERED_BYTES": 0}),

@@ -203,8 +203,7 @@ class Algo:
         optimizer = self.optimizers[name]
         limit = max_grad_norm or self.global_config.train.max_grad_norm
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for parameter in parameters:  # as zero_grad, without its cost
-            parameter.grad = None
+        optimizer.zero_grad()
         loss.backward(inputs=[p for p in parameters if p.requires_grad])
         norm = None
         if measures or limit is not None:

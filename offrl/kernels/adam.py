@@ -1,4 +1,4 @@
-"""``torch.optim.Adam`` and ``AdamW``, called with less ado: 3 % of IQL's step."""
+"""``torch.optim.Adam`` and ``AdamW``, called with less ado: 5 % of IQL's step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ class Direct(torch.optim.Optimizer):
     gradient scalers and ``amsgrad``, which offrl does not use, take two thirds of a small step."""
 
     KERNEL: ClassVar[str]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if not set_to_none:
+            super().zero_grad(set_to_none)
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]

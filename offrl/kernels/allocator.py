@@ -16,7 +16,7 @@ class FreedMemory:
     """The memory of freed CPU tensors, which the process keeps for the next ones.
 
     glibc gives large ones back to the system, which hands the memory out again page by page,
-    zeroed: 5 to 10 % of a training step (``docs/benchmarks.md``). Small objects in between split
+    zeroed: 2 to 15 % of a training step (``docs/benchmarks.md``). Small objects in between split
     what is free into parts that are too small for the next tensor, so that a process grows, whether
     it keeps them or not, by gigabytes an hour: ``limit`` ends that. Other C libraries are left
     alone.

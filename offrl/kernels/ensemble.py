@@ -17,6 +17,6 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def first_members(num: int, *parameters: Tensor) -> list[Tensor]:
-    """``parameters[:num]``, sliced only if there are more: the gradient of a slice is a copy, 4 %
+    """``parameters[:num]``, sliced only if there are more: the gradient of a slice is a copy, 3 %
     of SAC-N's step."""
     return [p if num == len(p) else p[:num] for p in parameters]

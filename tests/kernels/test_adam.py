@@ -31,3 +31,12 @@ def test_a_step_is_pytorchs_and_so_is_the_state(ours, has_kernel, monkeypatch):
         optimizer.step()
         reference.step()
         assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_are_forgotten(set_to_none):
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    parameters[0].grad = torch.ones(3)
+    Adam([{"params": [p]} for p in parameters]).zero_grad(set_to_none)
+    assert parameters[1].grad is None
+    assert parameters[0].grad is None if set_to_none else not parameters[0].grad.any()
