@@ -1,7 +1,5 @@
 """``torch.optim.Adam`` and ``AdamW``, called with less ado: 5 % of IQL's step."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """The C library's memory, kept between training steps."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

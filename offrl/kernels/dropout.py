@@ -1,7 +1,5 @@
 """``nn.Dropout``, with cheaper random numbers on the CPU."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """The parts of an ensemble's layers that PyTorch's own way makes slow."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

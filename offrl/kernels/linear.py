@@ -4,8 +4,6 @@ PyTorch multiplies with MKL, which on AMD leaves AVX-512 unused; oneDNN, which i
 takes 0.6 to 0.9 of a training step's time there, and 1.04 to 1.1 on Intel.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

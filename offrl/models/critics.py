@@ -1,7 +1,5 @@
 """Value functions: ensembles of critics ``Q(s, a, g)`` as one batched network, and ``V(s, g)``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The network of the Decision Transformer (Chen et al., 2021, arXiv:2106.01345)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Observations to one feature vector per time step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import prod
 

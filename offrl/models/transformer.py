@@ -1,7 +1,5 @@
 """A causal Transformer as a trunk (Radford et al., 2018; as a policy Mandlekar et al., 2021)."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ A state is a dict of tensors ``[B, ...]``, one row per environment; a row of zer
 ``answers`` are the steps whose features are wanted: no others are computed, where that is possible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
