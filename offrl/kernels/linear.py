@@ -1,7 +1,7 @@
 """``nn.Linear``, with oneDNN's kernels on AMD processors.
 
 PyTorch multiplies with MKL, which on AMD leaves AVX-512 unused; oneDNN, which it ships as well,
-takes 0.6 to 0.9 of a training step's time there, and 1.04 to 1.1 on Intel.
+takes 0.6 to 0.9 of a training step's time there, and 1.03 to 1.1 on Intel.
 """
 
 from pathlib import Path
