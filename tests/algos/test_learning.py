@@ -16,6 +16,8 @@ from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.seeding import seed_everything
 
+pytestmark = pytest.mark.slow
+
 PLACES, DISCOUNT, LIMIT = 5, 0.8, 8
 BEST = DISCOUNT ** np.arange(PLACES - 1, -1, -1.0)  # V* by place
 LEFT = DISCOUNT * BEST[np.maximum(np.arange(PLACES) - 1, 0)]  # Q* of going left

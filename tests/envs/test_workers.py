@@ -35,7 +35,10 @@ def test_workers_are_reused_and_import_no_torch():
             assert "numpy" in loaded and "torch" not in loaded
 
 
-@pytest.mark.parametrize("kind", ["kill", "hang", "raise"])
+HANG = pytest.param("hang", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("kind", ["kill", HANG, "raise"])
 def test_an_episode_that_fails_once_is_run_again(kind, tmp_path):
     with EnvPool(toy_args(), 2) as pool:
         undisturbed = run(pool, range(5))
@@ -49,7 +52,11 @@ def test_an_episode_that_fails_once_is_run_again(kind, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("kill", "killed by signal 9"), ("hang", "silent for 8 s"), ("raise", "physics exploded")],
+    [
+        ("kill", "killed by signal 9"),
+        pytest.param("hang", "silent for 8 s", marks=pytest.mark.slow),
+        ("raise", "physics exploded"),
+    ],
 )
 def test_an_episode_that_fails_twice_is_counted_apart(kind, words):
     with EnvPool(toy_args(trouble={"1": kind}), 2, timeout=8) as pool:
@@ -95,6 +102,7 @@ def test_a_camera_that_fails_costs_no_episode():
     assert result.frames == [] and "no camera" in result.no_video
 
 
+@pytest.mark.slow
 def test_a_hung_worker_is_noticed_while_others_work():
     args = toy_args(trouble={"0": "hang"}, slow=0.05)
     with EnvPool(args, 2, timeout=3) as pool:

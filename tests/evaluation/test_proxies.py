@@ -98,6 +98,7 @@ class Walker(PolicyAlgo):
         self.nets["actor"] = self.nets["critic"] = torch.nn.Linear(1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", [1.0, -1.0])
 def test_fitted_q_evaluation_finds_the_value_of_the_policy(tmp_path, small_config, direction):
     """Five places; the reward of one waits behind the right end. Going right from place p is worth
