@@ -26,6 +26,7 @@ from measure import machine, markdown
 from throughput import POLICIES, make_config
 from torch import nn
 
+from offrl.kernels import allocator
 from offrl.training import Trainer
 
 Train = Callable[[int], tuple[float, float]]  # steps to seconds, and those of all processors
@@ -71,7 +72,7 @@ KERNELS = {
     ),
     "batches": Kernel(("vae", "td3_bc"), {"offrl.data.loader.GATHERED_BYTES": 0}),
     "memory": Kernel(
-        ("mlp", "cql"), {"offrl.training.trainer.FreedMemory": mock.MagicMock}, can_be_undone=False
+        ("mlp", "cql"), {"offrl.kernels.allocator.FreedMemory": mock.MagicMock}, can_be_undone=False
     ),
 }
 
@@ -79,6 +80,7 @@ KERNELS = {
 def trainings(policy: str, *forms: Mapping[str, Any]) -> list[Train]:
     """By each of the forms, of one network."""
     trainer = Trainer(make_config(1, POLICIES[policy], "datasets/lift/low_dim.hdf5"))
+    memory = allocator.FreedMemory()
 
     def training(replaced: Mapping[str, Any]) -> Train:
         records = trainer()
@@ -90,6 +92,7 @@ def trainings(policy: str, *forms: Mapping[str, Any]) -> list[Train]:
                     patches.enter_context(mock.patch(name, form))
                 wall, cpu = time.perf_counter(), time.process_time()
                 next(record for record in records if record["type"] == "epoch")
+                memory.limit()
                 return time.perf_counter() - wall, time.process_time() - cpu
 
         return train

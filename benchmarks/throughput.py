@@ -36,6 +36,7 @@ from offrl import config_factory
 from offrl.config import Config
 from offrl.config.files import find_file, read_config_file
 from offrl.data.sequence import SequenceDataset
+from offrl.kernels.allocator import FreedMemory
 from offrl.kernels.linear import Linear
 from offrl.training import Trainer
 from offrl.tree import merge
@@ -109,9 +110,14 @@ def make_config(steps: int, policy: Policy, data: str) -> Config:
 
 
 def offrl_loop(trainer: Trainer) -> Callable[[], float]:
-    """An epoch, from record to record, as any user of the ``Trainer`` runs it."""
-    records = trainer()
-    return timed(lambda: next(r for r in records if r["type"] == "epoch"))
+    """An epoch, from record to record, as ``offrl.training.train`` runs it."""
+    records, memory = trainer(), FreedMemory()
+
+    def train() -> None:
+        next(r for r in records if r["type"] == "epoch")
+        memory.limit()
+
+    return timed(train)
 
 
 def bare_loop(trainer: Trainer, policy: Policy, linear: type[nn.Linear]) -> Callable[[], float]:
