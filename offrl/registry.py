@@ -93,9 +93,10 @@ class Registry:
                     f"{self.kind} {name!r}: importing {module} failed: {error}"
                 ) from error
             if folder and key not in self._entries:
+                also = " and in its config (ALGO_NAME)" if self is ALGO_CONFIGS else ""
                 raise ValueError(
                     f"{self.kind} {name!r}: {module} was imported but registers no {self.kind} "
-                    f"{key!r}; name it so where it registers"
+                    f"{key!r}; name it so where it registers{also}"
                 )
             return True
         return False

@@ -21,6 +21,7 @@ import torch
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import Algo, PolicyAlgo, algo_factory
 from offrl.config import Config, config_factory
+from offrl.config.algo import TDConfig
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.seeding import seed_everything
@@ -124,6 +125,8 @@ def loss_falls_on_one_batch(case: AlgoCase) -> None:
     algo, batches = case.make()
     batch = algo.process_batch_for_training(next(batches))
     algo.set_train()
+    info = algo.train_on_batch(batch, epoch=1)
+    assert "loss" in info, f"update returned no 'loss', but {', '.join(info) or 'nothing'}"
     losses = [float(algo.train_on_batch(batch, epoch=1)["loss"]) for _ in range(100)]
     assert all(np.isfinite(losses)), "the loss becomes NaN or infinite"
     assert losses[-1] < losses[0] - 0.1 * abs(losses[0]), f"from {losses[0]} to {losses[-1]}"
@@ -240,7 +243,7 @@ def resumed_equals_uninterrupted(case: AlgoCase, train: Mapping[str, Any] = IN_M
 
 def padded_steps_never_enter_the_loss(case: AlgoCase) -> None:
     config = case.config()
-    several = {"n_step": 3} if "n_step" in config.algo else {}
+    several = {"n_step": 3} if isinstance(config.algo, TDConfig) else {}
     wide = AlgoCase(case.name, merge(case.overrides, {"algo": several}), case.data.parent)
     algo, batches = wide.make({"seq_length": 4})
     batch = next(batches)

@@ -13,6 +13,7 @@ from offrl.__main__ import main
 from offrl.checkpoint import env_from_checkpoint, write_checkpoint
 from offrl.config.files import read_config_file
 from offrl.data.sequence import SequenceDataset
+from offrl.training import Proxies
 from offrl.tree import merge
 
 DISCRETE = {"action_config": {"actions": {"format": "discrete"}}}
@@ -102,6 +103,16 @@ def test_algorithms_for_discrete_actions_refuse_real_numbers(small_config, demos
         ValueError, match=f'{name} learns discrete ones; set it to "discrete", .* iql'
     ):
         Trainer(small_config({"train": real}, name))
+
+
+@pytest.mark.parametrize("name", ["ddqn", "discrete_bcq", "discrete_cql"])
+def test_they_are_measured_without_an_environment(small_config, discrete_demos, name):
+    experiment = {"proxies": {"enabled": True}}
+    trainer = Trainer(small_config({"train": DISCRETE, "experiment": experiment}, name))
+    *_, logs = (r["logs"] for r in Proxies(trainer)(trainer()) if r["type"] == "proxy")
+    assert logs["Action_Difference"] <= 2 and np.isfinite(logs["TD_Error"])
+    # What was done has, by these critics, no more value than the best of them.
+    assert name != "ddqn" or logs["Advantage_Mean"] <= 0
 
 
 @pytest.mark.parametrize("head", ["gaussian", "gmm", "vae"])

@@ -57,7 +57,7 @@ class _Wrapped(Policy):
     """A policy of a class that is not derived from ``Policy``."""
 
     def __init__(self, policy: Any):
-        for name in ("needs_goal", "counts_rewards", "start_episode"):
+        for name in ("needs_goal", "counts_rewards", "num_environments", "start_episode"):
             setattr(self, name, getattr(policy, name, getattr(self, name)))
         self._act = policy.act
         self._num_taken = (

@@ -133,7 +133,8 @@ class Algo:
         self.epoch, self.validates = epoch, validate
         with torch.set_grad_enabled(not validate):
             info = self.update(batch) or {}
-        return {name: value.detach() for name, value in info.items() if value is not None}
+        numbers = {name: value for name, value in info.items() if value is not None}
+        return {name: torch.as_tensor(value).detach() for name, value in numbers.items()}
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         """The rule: losses, an optimizer step for each (``optimize``), and numbers for the log,
@@ -168,7 +169,7 @@ class Algo:
             remedy = f"train.dataset_keys: lacks {key!r}; add it"
             if key == "next_obs":
                 remedy = "train.hdf5_load_next_obs: set it to true"
-            raise ValueError(f"{remedy}: {self.algo_config.ALGO_NAME} learns from {key}")
+            raise ValueError(f"{remedy}: {self.global_config.algo_name} learns from {key}")
         return batch[key]
 
     def to_device(self, batch: Any) -> Any:
@@ -291,7 +292,7 @@ class Algo:
         found = [f"{what}: {', '.join(keys[:3])}" for what, keys in problems.items() if keys]
         if found:
             raise ValueError(
-                f"the weights do not fit this {self.algo_config.ALGO_NAME} network "
+                f"the weights do not fit this {self.global_config.algo_name} network "
                 f"({'; '.join(found)}); use the config that they were trained with"
             )
 
@@ -356,6 +357,8 @@ class PolicyAlgo(Algo):
                 f"{self.global_config.algo_name} counts rewards while acting: use RolloutPolicy "
                 "and tell it each of them"
             )
+        if not callable(getattr(self, "act", None)):
+            raise ValueError(f"{type(self).__name__} is a policy: define act or get_action")
         obs = self._with_time(obs_dict)
         with torch.no_grad():
             action, self._state = self.act(obs, goal_dict, self._state)

@@ -99,9 +99,8 @@ class BCQ(TDLearner, PolicyAlgo):
         if "actor" in self.nets:
             parts.append(self._train_actor(batch))
         self.nets["action_sampler"].train(training)
-        for name in ("critic", "actor"):
-            if name in self.nets and self.trains(name):
-                self.update_targets(name)
+        for name in filter(self.trains, self._targets):
+            self.update_targets(name)
         loss = sum(part["loss"] for part in parts)
         return {k: v for part in parts for k, v in part.items()} | {"loss": loss}
 

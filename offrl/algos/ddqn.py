@@ -67,5 +67,8 @@ class DDQN(TDLearner, PolicyAlgo):
     def act(
         self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
     ) -> tuple[Tensor, Any]:
+        return self.action_distribution(obs, goal)[0].action[:, 0], state
+
+    def action_distribution(self, obs: Any, goal: Any = None, state: Any = None) -> Any:
         best = self.best_guess(self.prepare_obs(obs), self.prepare_obs(goal, "goal"))
-        return best[:, 0], state
+        return models.Deterministic(best), state

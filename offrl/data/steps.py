@@ -85,7 +85,9 @@ class StepStore:
         return sum(column.nbytes for column in self.columns.values())
 
     def to(self, device: torch.device | str) -> "StepStore":
-        """The same steps on a device."""
+        """The same steps on a device; a copy, if they are elsewhere."""
+        if torch.device(device) == self.device:
+            return self
         moved = copy.copy(self)
         moved.columns = {key: column.to(device) for key, column in self.columns.items()}
         moved.device = torch.device(device)

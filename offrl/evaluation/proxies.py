@@ -12,7 +12,6 @@ from tqdm import trange
 
 from offrl.algos.base import ValueAlgo
 from offrl.algos.fqe import FQE, FQEConfig
-from offrl.config.algo import TDConfig
 from offrl.config.build import complete_config
 from offrl.data.sequence import SequenceDataset
 from offrl.seeding import preserved_rng
@@ -26,6 +25,11 @@ def proxies(
 ) -> dict[str, float]:
     """What can be said of an algorithm on ``held_out``, both datasets of single steps; with
     ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
+    if not callable(getattr(algo, "act", None)):
+        name = algo.global_config.algo_name
+        raise ValueError(
+            f"{name}: proxies ask for many actions at once; define act beside get_action"
+        )
     algo.set_eval()
     algo.obs_spec.check_shapes(held_out.obs_shapes, "obs")
     with preserved_rng():
@@ -115,8 +119,7 @@ def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int)
     fitted on a dataset of single steps."""
     frames = {"train": {"frame_stack": algo.global_config.train.frame_stack}}
     config = complete_config("fqe", FQEConfig, frames)
-    if isinstance(algo.algo_config, TDConfig):
-        config.algo.discount = algo.algo_config.discount
+    config.algo.discount = getattr(algo.algo_config, "discount", config.algo.discount)
     fqe = FQE(config=config, obs_spec=algo.obs_spec, ac_dim=algo.ac_dim, device=algo.device)
     fqe.obs_normalizer = algo.obs_normalizer
     fqe.set_train()

@@ -28,10 +28,11 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not _is_robomimics(config):
         return config
     config = json.loads(json.dumps(config))
-    config["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
-    decoder = config.get("algo", {}).get("vae", {}).get("decoder", {})
-    if decoder.get("is_conditioned") is False:
-        decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
+    if "mask_padded_steps" not in config["train"]:  # else offrl wrote it, or a user decided
+        config["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
+        decoder = config.get("algo", {}).get("vae", {}).get("decoder", {})
+        if decoder.get("is_conditioned") is False:
+            decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
     dropped = [
         f"{section}.{key}"
         for section, keys in REMOVED.items()
@@ -50,15 +51,14 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_robomimics(config: Mapping[str, Any]) -> bool:
-    """Whether it has all ``KEYS``, and not the one by which offrl says what follows from that."""
+    """Whether it has all ``KEYS``; it is said where it has some."""
     sections = {name: config.get(name) for name in ("experiment", "train")}
     if not all(isinstance(section, Mapping) for section in sections.values() if section):
         return False  # to be refused for what it is
     has = {f"{name}.{key}" for name, section in sections.items() for key in section or ()}
-    if "train.mask_padded_steps" in has:
-        return False
     lacks = [path for path in KEYS if path not in has]
-    if lacks and ("train.hdf5_use_swmr" in has or len(lacks) < len(KEYS) / 2):
+    has_many = "train.hdf5_use_swmr" in has or len(lacks) < len(KEYS) / 2
+    if lacks and has_many and "train.mask_padded_steps" not in has:
         _say_once(
             "the config is read as offrl's, so that padded steps count for nothing "
             "(train.mask_padded_steps): some of its keys are robomimic's, but all of robomimic's "

@@ -162,6 +162,8 @@ class Averages:
         """``ValueError`` for numbers without ``loss``, or on several devices."""
         if "loss" not in info:
             raise ValueError(f"update returned no 'loss', but {', '.join(info) or 'nothing'}")
+        if info["loss"].ndim:
+            raise ValueError(f"the loss has shape {[*info['loss'].shape]}; one number is needed")
         if not info.keys() <= self._counts.keys():
             self._widen(info)
         for name in info:

@@ -12,7 +12,9 @@ from offrl.acting import EpisodeRequest, rollout
 from offrl.algos.base import Algo, PolicyAlgo
 from offrl.envs import make_env
 from offrl.envs.workers import EnvPool
+from offrl.envs.workers.pool import _say_once
 from offrl.evaluation import evaluate
+from offrl.evaluation.proxies import proxies
 from offrl.specs import ObsSpec
 
 STATS = {"actions": {"scale": torch.full((1, 2), 2.0), "offset": torch.full((1, 2), 0.5)}}
@@ -83,12 +85,13 @@ def test_it_is_evaluated_with_one_worker_which_is_said_once(make, caplog):
     policy = RolloutPolicy(make())
     requests = [EpisodeRequest(seed, 8, terminate_on_success=False) for seed in range(5)]
     state = torch.get_rng_state()
+    _say_once.cache_clear()
     with caplog.at_level(logging.INFO, "offrl"), EnvPool(toy_args(), 3) as pool:
         pool.check(policy)
         found = [list(evaluate(policy, pool, requests)) for _ in range(2)]
         assert len(pool._workers) == 1
     said = [record.message for record in caplog.records]
-    assert said == ["bc: run with 1 of 3 workers; it serves no more environments at a time"]
+    assert said == ["bc: workers reduced to 1; it serves no more environments at a time"]
     assert torch.equal(state, torch.get_rng_state())
 
     env = make_env(toy_args())
@@ -105,3 +108,8 @@ def test_it_serves_one_environment_at_a_time(make):
     policy.start_episode(env=2, seed=4)
     with pytest.raises(ValueError, match="bc defines get_action and no act.*environment 0 beside"):
         policy.start_episode(env=0)
+
+
+def test_proxies_need_many_actions_at_once(make):
+    with pytest.raises(ValueError, match="bc: proxies ask .* define act beside get_action"):
+        proxies(make(), None, None)

@@ -2,11 +2,20 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT, write_demos
 
-from offrl import Trainer, config_factory, models, register_algo, register_algo_factory_func
+from offrl import (
+    RolloutPolicy,
+    Trainer,
+    algo_factory,
+    config_factory,
+    models,
+    register_algo,
+    register_algo_factory_func,
+)
 from offrl.algos.base import PolicyAlgo, masked_mean
 from offrl.config import AlgoConfig, OptimConfig, Section
 from offrl.registry import ALGO_CONFIGS, ALGOS
@@ -157,6 +166,10 @@ def broken(info):
             r"own, step 3 .epoch 1.: update returned 'kl' of shape \[4\]; one number is needed",
         ),
         (
+            lambda loss: {"loss": loss.expand(3)},
+            r"own, step 3 .epoch 1.: the loss has shape \[3\]; one number is needed",
+        ),
+        (
             lambda loss: {"loss": loss * float("nan")},
             "own: the loss became NaN or infinite at step 3 .epoch 1.",
         ),
@@ -175,11 +188,14 @@ def test_what_an_update_returns_is_checked(small_config, info, words):
         ("trains_while_validating", "changed weights"),
         ("sees_padding", "steps outside the demonstration count"),
         ("forgets", "trains differently"),
+        ("returns_nothing", "returned no 'loss', but nothing"),
     ],
 )
 def test_the_checks_find_what_is_wrong(mistake, words):
     class Wrong(Own):
         def update(self, batch):
+            if mistake == "returns_nothing":
+                return None
             if mistake == "sees_padding":
                 batch = batch | {"pad_mask": None}
             if mistake == "trains_while_validating":
@@ -208,3 +224,25 @@ def test_a_demonstration_of_one_step_is_no_obstacle(tmp_path, small_config):
     path = write_demos(tmp_path / "short.hdf5", lengths=(1, 4, 6))
     register_algo(OwnConfig)(Own)
     list(Trainer(small_config({"train": {"data": str(path)}}, "own"))())
+
+
+def test_a_plain_number_is_one_for_the_log(small_config):
+    class Plain(Own):
+        def update(self, batch):
+            return super().update(batch) | {"beta": 0.5}
+
+    register_algo(OwnConfig)(Plain)
+    list(Trainer(small_config({}, "own"))())
+
+
+def test_a_policy_that_cannot_act_says_so():
+    class Silent(Own):
+        act = None
+
+    register_algo(OwnConfig)(Silent)
+    config = config_factory("own", {"observation": {"modalities": {"obs": {"low_dim": ["x"]}}}})
+    algo = algo_factory("own", config, {"x": (2,)}, ac_dim=2, device="cpu")
+    policy = RolloutPolicy(algo)
+    policy.start_episode()
+    with pytest.raises(ValueError, match="Silent is a policy: define act or get_action"):
+        policy({"x": np.zeros(2)})

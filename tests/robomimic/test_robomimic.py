@@ -234,3 +234,11 @@ def test_algorithms_that_robomimic_has_not_are_not_exported(small_config, tmp_pa
     paths = [str(tmp_path / name) for name in ("ours.pth", "theirs.pth")]
     assert main(["export-robomimic", *paths]) == 1
     assert "robomimic has no awac" in capsys.readouterr().err
+
+
+def test_a_user_decides_on_padded_steps_in_a_file_of_robomimics(caplog):
+    old = {"experiment": {"mse": {"enabled": False}}, "train": {"mask_padded_steps": True}}
+    encoder = {"low_dim": {"core_class": None, "core_kwargs": None}}
+    content = complete(**old, observation={"encoder": encoder})
+    assert config_factory("bc", content).train.mask_padded_steps is True
+    assert "experiment.mse" in caplog.text

@@ -51,8 +51,3 @@ class ActorCritic(TDLearner, PolicyAlgo):
     def best_guess(self, obs: Any, goal: Any) -> Tensor:
         """The actor's most likely action ``[B, 1, A]``, of what its network sees."""
         return self.nets["actor"](obs, goal)[0].mode()
-
-    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
-        """The first critic's, of the actor's most likely action: ``[B, 1]``."""
-        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"].first(obs, self.best_guess(obs, goal), goal)

@@ -84,7 +84,7 @@ class TDLearner(ValueAlgo):
     # -- batches ----------------------------------------------------------------------------------
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
-        name = self.algo_config.ALGO_NAME
+        name = self.global_config.algo_name
         check_rewards(values("rewards"), name)
         if not values("dones").any():
             log.warning(
@@ -195,6 +195,11 @@ class TDLearner(ValueAlgo):
         return info | {"loss": losses.detach().sum()}
 
     # -- values -----------------------------------------------------------------------------------
+
+    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
+        """The first critic's, of the policy's most likely action (``best_guess``): ``[B, 1]``."""
+        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
+        return self.nets["critic"].first(obs, self.best_guess(obs, goal), goal)
 
     def get_state_action_value(
         self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None

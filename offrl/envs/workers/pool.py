@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -20,6 +21,11 @@ from offrl.envs.workers.worker import Failure, Turn, Worker
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2  # an episode whose worker was lost is rerun once
+
+
+@cache
+def _say_once(message: str) -> None:
+    log.info(message)
 
 
 class EnvPool(AbstractContextManager):
@@ -42,7 +48,6 @@ class EnvPool(AbstractContextManager):
         self.num_workers = num_workers or len(os.sched_getaffinity(0))
         self._workers: dict[int, Worker] = {}
         self._jobs: dict[int, tuple[EpisodeRequest, int]] = {}  # of the busy; and which attempt
-        self._told: set[str] = set()  # policies that use fewer workers
         self._environ = os.environ | {
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             "MUJOCO_GL": gl_backend or "disabled",
@@ -99,11 +104,7 @@ class EnvPool(AbstractContextManager):
         limit = policy.num_environments
         if limit is None or limit >= self.num_workers:
             return self.num_workers
-        name = str(policy)
-        if name not in self._told:
-            self._told.add(name)
-            what = "%s: run with %d of %d workers; it serves no more environments at a time"
-            log.info(what, name, limit, self.num_workers)
+        _say_once(f"{policy}: workers reduced to {limit}; it serves no more environments at a time")
         return limit
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
