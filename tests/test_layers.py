@@ -10,6 +10,7 @@ LAYERS = {
     "config": 0,
     "language": 0,
     "normalize": 0,
+    "outputs": 0,
     "registry": 0,
     "robomimic": 0,
     "seeding": 0,

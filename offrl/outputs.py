@@ -1,0 +1,104 @@
+"""Files that are written: refused before the work where they cannot be, whole or not at all."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
+    *(errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG),
+)
+
+
+def new_file(path: str | Path) -> Path:
+    """The place of a file that is about to be made. Its folder is made if need be; raises
+    ``FileExistsError`` for what is there already, ``OSError`` where nothing can be written."""
+    path = Path(path).expanduser()
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} exists; choose another name or move it away")
+    writable_folder(path.parent)
+    return path
+
+
+def writable_folder(folder: str | Path) -> Path:
+    """A folder, made if need be; ``OSError`` if nothing can be written there."""
+    folder = Path(folder)
+    with in_words(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"0")
+    return folder
+
+
+@contextmanager
+def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
+    """Gives a path beside ``path`` to write to, which is synced and renamed at the end: at any
+    moment the old file or the new one is there, whole. After an error the old one stays.
+
+    needed: how many bytes it will take, if that is known.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    try:
+        with in_words(path, needed):
+            yield partial
+            _sync(partial)
+            partial.replace(path)
+            _sync(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def in_words(path: Path, needed: int = 0) -> Iterator[None]:
+    """Let errors of writing ``path`` say what a person can do; all others pass."""
+    try:
+        yield
+    except Exception as error:
+        number = _error_number(error)
+        if number in FULL:
+            raise disk_full(path, needed) from None
+        if number in REFUSED:
+            raise OSError(
+                f"{path}: cannot be written ({os.strerror(number)}); choose another folder, or ask "
+                "for the right to write there"
+            ) from None
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def disk_full(path: Path, needed: int = 0) -> OSError:
+    """What to raise where there is no room for ``path``."""
+    wants = f"at least {needed / 1e6:.3g} MB are needed" if needed else "more is needed"
+    return OSError(
+        f"{path}: disk full: {_free(path) / 1e6:.3g} MB are free there, and {wants}; free some "
+        "space. What was there before is untouched"
+    )
+
+
+def _free(path: Path) -> int:
+    folder = next(p for p in (path, *path.absolute().parents) if p.is_dir())
+    return shutil.disk_usage(folder).free
+
+
+def _error_number(error: BaseException | None) -> int | None:
+    """That of the system's error among what led to this one: torch and HDF5 wrap it."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error.errno
+        if os.strerror(errno.ENOSPC) in str(error):
+            return errno.ENOSPC
+        error = error.__cause__ or error.__context__
+    return None
