@@ -5,7 +5,9 @@ import importlib
 import logging
 import os
 import pkgutil
+import signal
 import sys
+import sysconfig
 import traceback
 from collections.abc import Sequence
 
@@ -50,13 +52,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     package.addHandler(terminal)
     try:
         return commands[args.command].run(args)
-    except KeyboardInterrupt:
-        print("offrl: interrupted", file=sys.stderr)
-        return 130
-    except (ValueError, OSError, ImportError) as error:
-        if not _raised_by_offrl(error):
-            traceback.print_exc()
-        print(f"offrl: error: {error}", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"offrl: interrupted {interrupt}".rstrip(), file=sys.stderr)
+        return 128 + getattr(interrupt, "signal", signal.SIGINT)
+    except SystemExit as error:
+        where = _foreign(error) or "a library"
+        print(f"offrl: error: {where} called sys.exit({error.code!r})", file=sys.stderr)
+        return 1
+    except Exception as error:
+        is_explained = isinstance(error, (ValueError, OSError, ImportError))
+        if is_explained and _raised_by_offrl(error):
+            print(f"offrl: error: {error}", file=sys.stderr)
+            return 1
+        where = _foreign(error)
+        whose = f"{where}, which is not offrl's code" if where else "what offrl does not foresee"
+        print(f"offrl: error: {type(error).__name__} in {whose}:", file=sys.stderr)
+        traceback.print_exc()
         return 1
     finally:
         package.removeHandler(terminal)
@@ -66,6 +77,19 @@ def _raised_by_offrl(error: BaseException) -> bool:
     """Whether the error was raised on purpose (with a message for people) or passed through."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").startswith("offrl")
+
+
+def _foreign(error: BaseException) -> str | None:
+    """The place where an error came out of code that is neither offrl's nor a library's."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    libraries = [sysconfig.get_path(kind) for kind in kinds]
+    ours = os.path.dirname(os.path.abspath(__file__))
+    place = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = os.path.abspath(frame.f_code.co_filename)
+        if not file.startswith((ours, *libraries)) and frame.f_globals["__name__"] != "__main__":
+            place = f"{file}, line {line} ({frame.f_code.co_name})"
+    return place
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ the normalisation statistics, ``rng``, ``loader`` and ``provenance``.
 
 import json
 import logging
-import os
 import pickle
 import re
 import signal
@@ -27,6 +26,7 @@ from offrl.algos import algo_factory
 from offrl.config import Config, config_factory, without_pretrained
 from offrl.envs import UNNAMED, make_env
 from offrl.language import embed
+from offrl.outputs import whole_file
 from offrl.robomimic.checkpoints import upgrade_checkpoint
 from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
@@ -34,24 +34,15 @@ from offrl.tree import map_leaves
 log = logging.getLogger(__name__)
 _warn_once = cache(log.warning)
 
-REQUIRED = ("model", "config", "algo_name", "shape_metadata")
+REQUIRED = {"model": Mapping, "config": str, "algo_name": str, "shape_metadata": Mapping}
 
 
 def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write beside, sync, rename: at any moment the old file or the new one is there, whole."""
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with _interrupts_wait():
-        with open(partial, "wb") as file:
-            torch.save(map_leaves(lambda leaf: leaf, content), file)  # plain dicts only
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    sizes: list[int] = []
+    plain = map_leaves(lambda leaf: sizes.append(getattr(leaf, "nbytes", 0)) or leaf, content)
+    with _interrupts_wait(), whole_file(path, sum(sizes)) as partial, open(partial, "wb") as file:
+        torch.save(plain, file)
 
 
 @contextmanager
@@ -66,20 +57,19 @@ def _interrupts_wait() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if interrupts:
-        raise KeyboardInterrupt
+    for number in interrupts[:1]:
+        signal.raise_signal(number)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """The dict in a checkpoint file, its tensors on the CPU.
 
-    Raises ``FileNotFoundError``, or ``ValueError`` for a file that is cut off, is no checkpoint
+    Raises ``FileNotFoundError``, or ``ValueError`` for a file that is damaged, is no checkpoint
     or holds pickled objects of other classes, which could run any code.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: not a checkpoint, or one that is cut off")
+    _check_sums(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -91,11 +81,15 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             "loaded; where you trust the file, load it where it was made and save again "
             "only tensors, numbers, strings, lists and dicts"
         ) from None
-    except (RuntimeError, EOFError, OSError) as error:
+    except Exception as error:  # whatever a file that offrl did not write makes of the reader
         raise ValueError(
             f"{path}: not a readable checkpoint ({' '.join(str(error).split())[:120]})"
         ) from None
-    missing = [k for k in REQUIRED if not isinstance(content, dict) or k not in content]
+    missing = [
+        key
+        for key, kind in REQUIRED.items()
+        if not (isinstance(content, dict) and isinstance(content.get(key), kind))
+    ]
     if missing:
         raise ValueError(f"{path}: not a checkpoint of a policy: it lacks {', '.join(missing)}")
     newer = _newer_version(content)
@@ -105,6 +99,24 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             "if the policy does not load or does not act as it did"
         )
     return upgrade_checkpoint(content)
+
+
+def _check_sums(path: str | Path) -> None:
+    """``ValueError`` unless all bytes are those that were written, by the sums that the format
+    holds of them: ``torch.load`` does not look at them."""
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError(f"{path}: not a checkpoint, or one that is cut off; copy it again")
+        try:
+            with zipfile.ZipFile(file) as archive:
+                problem = archive.testzip()
+        except Exception as error:  # damage makes all kinds of errors
+            problem = str(error)
+    if problem is not None:
+        raise ValueError(
+            f"{path}: damaged ({problem}): its bytes are not those that were written; copy it "
+            "again, or use another one of the run (previous.pth, models/)"
+        )
 
 
 def _newer_version(content: Mapping[str, Any]) -> str | None:

@@ -54,6 +54,18 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def keep(path: Path, other: Path) -> None:
+    """Let what ``path`` names be found as ``other`` as well, until it is replaced."""
+    link = other.with_name(f".{other.stem}.{os.getpid()}.partial{other.suffix}")
+    try:
+        os.link(path, link)
+        link.replace(other)
+    except OSError:  # a file system without links
+        path.replace(other)
+    finally:
+        link.unlink(missing_ok=True)  # there if both named the same file already
+
+
 @contextmanager
 def in_words(path: Path, needed: int = 0) -> Iterator[None]:
     """Let errors of writing ``path`` say what a person can do; all others pass."""

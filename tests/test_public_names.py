@@ -22,7 +22,7 @@ SIGNATURES = {
     "offrl.Trainer.__call__": "self",
     "offrl.Trainer.state": "self",
     "offrl.Trainer.restore": "self, state",
-    "offrl.training.train": "config, run=None",
+    "offrl.training.train": "config, run=None, interrupts=None",
     "offrl.training.Checkpointer": "trainer",
     "offrl.training.Evaluator": "trainer",
     "offrl.training.Logger": "trainer",

@@ -1,6 +1,7 @@
 """What every algorithm is made of."""
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
 from typing import Any, ClassVar
 
 import torch
@@ -132,9 +133,11 @@ class Algo:
         them: nothing in here waits for the device."""
         self.epoch, self.validates = epoch, validate
         with torch.set_grad_enabled(not validate):
-            info = self.update(batch) or {}
-        numbers = {name: value for name, value in info.items() if value is not None}
-        return {name: torch.as_tensor(value).detach() for name, value in numbers.items()}
+            info = self.update(batch)
+        info = {} if info is None else info
+        if not isinstance(info, Mapping):
+            return info  # the trainer says what is wrong with it
+        return {name: _detached(value) for name, value in info.items() if value is not None}
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         """The rule: losses, an optimizer step for each (``optimize``), and numbers for the log,
@@ -295,6 +298,11 @@ class Algo:
                 f"the weights do not fit this {self.global_config.algo_name} network "
                 f"({'; '.join(found)}); use the config that they were trained with"
             )
+
+
+def _detached(value: Any) -> Any:
+    is_number = isinstance(value, (Tensor, Number))
+    return torch.as_tensor(value).detach() if is_number else value
 
 
 def clip_gradients(

@@ -1,5 +1,6 @@
 """Shuffled batches without end, from a position that one number describes."""
 
+import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
@@ -62,6 +63,7 @@ class BatchLoader:
                 sampler=self._indices(),  # type: ignore[arg-type]
                 batch_size=None,
                 num_workers=self.num_workers,
+                worker_init_fn=_leave_signals_to_the_parent,
                 # Its own: it draws a seed for its workers, which must not touch the global state.
                 generator=torch.Generator(),
             )
@@ -113,6 +115,13 @@ def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float
     if train.normalize_weights_by_ds_size:
         weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
     return weights if len(set(weights)) > 1 else None
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """A terminal or a scheduler sends signals to all processes; the training decides what comes of
+    them, and ends its workers by itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _WholeBatches(Dataset):

@@ -72,10 +72,11 @@ def run(args: argparse.Namespace) -> int:
     if args.print_config:
         print(config.dump())
         return 0
-    from offrl.training import RunFolder, train
+    from offrl.training import Interrupts, RunFolder, train
 
-    run, config = RunFolder.open(args.resume) if args.resume else (None, config)
-    result = train(config, run)
+    with Interrupts() as interrupts:
+        run, config = RunFolder.open(args.resume) if args.resume else (None, config)
+        result = train(config, run, interrupts)
     for name, value in result.describe().items():
         print(f"{name + ':':16}{value}")
     return 0 if result.is_measured else 1

@@ -4,6 +4,7 @@
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
 from offrl.training.experiment import Experiment
+from offrl.training.interrupts import Interrupted, Interrupts
 from offrl.training.launch import Result, train
 from offrl.training.logger import Logger
 from offrl.training.progress import Progress

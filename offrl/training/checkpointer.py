@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from offrl.checkpoint import write_checkpoint
+from offrl.outputs import keep
+from offrl.training.interrupts import Interrupted
 from offrl.training.trainer import Record, Trainer
 
 CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first that is there
 
 
 class Checkpointer:
-    """Writes ``last.pth`` and, when ``experiment.save`` says so, ``models/model_epoch_N-SHA8.pth``.
+    """Writes ``last.pth``, at step 0 for the first time, and, when ``experiment.save`` says so,
+    ``models/model_epoch_N-SHA8.pth``. The ``last.pth`` before stays as ``previous.pth``.
 
     Stands outside the evaluator and the logger: what a checkpoint knows of has been logged.
     """
@@ -31,21 +34,31 @@ class Checkpointer:
             "best_success_return": -math.inf,
             "best_checkpoints": {},  # criterion -> file name
         }
-        self._improved: set[str] = set()
+        restored = trainer.restored
+        self.best |= {key: value for key, value in restored.items() if key in self.best}
+        self._improved = set(restored.get("improved", []))  # in this epoch, not saved yet
         self._last_saved = time.monotonic()  # in models/
         self._last_written = -math.inf  # last.pth
         self._cost = 0.0
+        if self.config.enabled and not restored:
+            self._write_last()
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
-        for record in records:
-            if self.config.enabled:
+        if not self.config.enabled:
+            yield from records
+            return
+        try:
+            for record in records:
+                if self.trainer.interrupts.saves:
+                    self._write_last()
+                    self.trainer.interrupts.saves = False
                 self._note(record)
                 if record["type"] == "epoch":
                     self._save(record["epoch"])
-            yield record
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.best |= {k: v for k, v in state["variable_state"].items() if k in self.best}
+                yield record
+        except Interrupted:
+            self._write_last()
+            raise
 
     @property
     def best_checkpoint(self) -> Path | None:
@@ -61,7 +74,8 @@ class Checkpointer:
         if record["type"] == "valid" and logs["Loss"] < self.best["best_valid_loss"]:
             self.best["best_valid_loss"] = logs["Loss"]
             self._improved.add("validation")
-        if record["type"] == "rollout" and "Success_Rate" in logs:
+        # A rate over fewer episodes than another's, as some were lost, chooses nothing.
+        if record["type"] == "rollout" and "Success_Rate" in logs and not logs.get("Crashed"):
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
@@ -84,7 +98,7 @@ class Checkpointer:
         is_end = epoch == self.trainer.config.train.num_epochs
         waited = time.monotonic() - self._last_written
         if is_best or is_end or waited > self.LAST_EVERY * self._cost:
-            self._write(self.trainer.run.last_checkpoint)
+            self._write_last()
             self._last_written = time.monotonic()
 
     def _is_due(self, epoch: int) -> bool:
@@ -95,9 +109,19 @@ class Checkpointer:
             or (seconds is not None and time.monotonic() - self._last_saved > seconds)
         )
 
+    def _write_last(self) -> None:
+        run = self.trainer.run
+        if run.last_checkpoint.exists():
+            keep(run.last_checkpoint, run.previous_checkpoint)
+        self._write(run.last_checkpoint)
+
     def _write(self, path: Path) -> None:
         started = time.monotonic()
         state = self.trainer.state()
-        state["variable_state"] |= self.best
+        text = self.trainer.run.log_text
+        state["variable_state"] |= self.best | {
+            "improved": sorted(self._improved),
+            "log_size": text.stat().st_size if text.exists() else 0,
+        }
         write_checkpoint(path, state)
         self._cost = time.monotonic() - started

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from offrl.checkpoint import read_checkpoint
 from offrl.config import Config
 from offrl.data.sequence import SequenceDataset
 from offrl.language import embed
@@ -86,12 +85,12 @@ def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:
 
 
 def embed_instructions(
-    langs: Sequence[str | None], are_seen: bool, checkpoint: Path | None
+    langs: Sequence[str | None], are_seen: bool, known: Mapping[str, torch.Tensor]
 ) -> dict[str, np.ndarray]:
     """``{sentence: [E]}`` of each dataset's sentence; none if the policy does not see them.
 
-    checkpoint: of the run that is resumed. Its embeddings are the same to the last bit, and need
-        no language model.
+    known: those of the checkpoint of a run that is resumed. They are the same to the last bit, and
+        need no language model.
     """
     sentences = [lang for lang in langs if lang]
     if sentences and not are_seen:
@@ -103,10 +102,8 @@ def embed_instructions(
         return {}
     if len(sentences) < len(langs):
         raise ValueError("train.data.lang: give an instruction for every dataset, or for none")
-    if checkpoint is not None:
-        stored = read_checkpoint(checkpoint).get("instructions", {})
-        if set(sentences) <= set(stored):
-            return {lang: stored[lang].numpy() for lang in sentences}
+    if set(sentences) <= set(known):
+        return {lang: known[lang].numpy() for lang in sentences}
     with preserved_rng():
         return embed(sentences)
 

@@ -37,7 +37,8 @@ class Evaluator:
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
             if record["type"] == "epoch" and self._is_due(record["epoch"]):
-                yield from self.evaluate(self.trainer.algo)
+                with self.trainer.holding(record):
+                    yield from self.evaluate(self.trainer.algo)
             yield record
 
     def evaluate(
@@ -49,7 +50,8 @@ class Evaluator:
         for name, pool in self._pools.items():
             results: list[EpisodeResult] = []
             policy = self._policy(algo, pool)
-            for result in evaluate(policy, pool, self._requests(pool, first_seed)):
+            episodes = evaluate(policy, pool, self._requests(pool, first_seed))
+            for result in self.trainer.interrupts.promptly(episodes):
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
             _report_crashes(results)

@@ -1,7 +1,7 @@
 """What a config describes, put together."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,18 +30,23 @@ class Experiment:
     """Data, instructions, environments and an algorithm by a config, and where they come from.
 
     Refuses what cannot be trained with ``ValueError`` or ``FileNotFoundError`` before anything is
-    written. ``run`` is the folder of a run to go on with.
+    written. ``run`` is the folder of a run to go on with, ``checkpoint`` what it goes on from.
     """
 
-    def __init__(self, config: Config, run: RunFolder | None = None):
+    def __init__(
+        self,
+        config: Config,
+        run: RunFolder | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
+    ):
         self._run = run
-        self._resumes = run is not None and run.last_checkpoint.exists()
+        self._resumes = checkpoint is not None
         self.config = config = _checked(config, self._resumes)
         seed_everything(config.train.seed)
         langs = [entry.lang for entry in config.train.data or []]
-        last = run.last_checkpoint if run is not None and self._resumes else None
         sees_language = LANGUAGE in datasets.obs_keys(config)
-        self.instructions = datasets.embed_instructions(langs, sees_language, last)
+        known = (checkpoint or {}).get("instructions", {})
+        self.instructions = datasets.embed_instructions(langs, sees_language, known)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
         self.dataset = datasets.make_dataset(config, self.instructions)

@@ -6,12 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from offrl.checkpoint import policy_from_checkpoint, read_checkpoint, while_loading
+from offrl.checkpoint import policy_from_checkpoint
 from offrl.config import Config
 from offrl.kernels.allocator import FreedMemory
 from offrl.reports.plot import write_learning_curve
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
+from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
 from offrl.training.progress import Progress, success_line
 from offrl.training.proxies import Proxies
@@ -34,8 +35,8 @@ class Result:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the final test ran, if one was asked for."""
-        return self.test is None or self.test["n"] > 0
+        """Whether the final test, if one was asked for, ran with all its episodes."""
+        return self.test is None or not self.test["Crashed"]
 
     def describe(self) -> dict[str, object]:
         """What a person wants to know."""
@@ -49,32 +50,37 @@ class Result:
         }
 
 
-def train(config: Config, run: RunFolder | None = None) -> Result:
+def train(
+    config: Config, run: RunFolder | None = None, interrupts: Interrupts | None = None
+) -> Result:
     """Train with checkpoints, logs, evaluations and a bar, and test the best checkpoint.
 
-    run: an earlier run to go on with from its last checkpoint (``RunFolder.open``).
+    run: an earlier run to go on with from its newest whole checkpoint (``RunFolder.open``).
+    interrupts: a program's, which stop or save the training by signals.
     """
     trainer = Trainer(config, run)
-    checkpointer = Checkpointer(trainer)
-    if run is not None and run.last_checkpoint.exists():
-        state = read_checkpoint(run.last_checkpoint)
-        with while_loading(state, run.last_checkpoint):
-            trainer.restore(state)
-            checkpointer.restore(state)
+    trainer.interrupts = interrupts = interrupts or trainer.interrupts
     test = None
-    with closing(Evaluator(trainer)) as evaluator, closing(Logger(trainer)) as logger:
-        log.info("run folder: %s", trainer.run.path)
-        try:
-            for record in Progress(trainer)(_records(trainer, checkpointer, logger, evaluator)):
-                if record["type"] == "test":
-                    test = record["logs"]
-        except KeyboardInterrupt:
-            start = "where it was last saved" if trainer.run.last_checkpoint.exists() else "step 0"
-            log.info("go on from %s with: offrl train --resume %s", start, trainer.run.path)
-            raise
+    with closing(Evaluator(trainer)) as evaluator:
+        checkpointer = Checkpointer(trainer)
+        with closing(Logger(trainer)) as logger, interrupts.wait():
+            log.info("run folder: %s", trainer.run.path)
+            try:
+                for record in Progress(trainer)(_records(trainer, checkpointer, logger, evaluator)):
+                    if record["type"] == "test":
+                        test = record["logs"]
+            except (KeyboardInterrupt, OSError):
+                log.info(_how_to_go_on(trainer))
+                raise
     curve = write_learning_curve(trainer.run)
     best = checkpointer.best_checkpoint
     return Result(trainer.run, best, test, curve, evaluator.video, evaluator.no_video)
+
+
+def _how_to_go_on(trainer: Trainer) -> str:
+    if not trainer.run.last_checkpoint.exists():
+        return "nothing was saved (experiment.save.enabled is false)"
+    return f"go on with: offrl train --resume {trainer.run.path}"
 
 
 def _records(

@@ -4,11 +4,17 @@ import csv
 import io
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from offrl.outputs import in_words, whole_file
+from offrl.training.resume import read_records
 from offrl.training.trainer import Record, Trainer
+
+log = logging.getLogger(__name__)
 
 TENSORBOARD_TAGS = {
     "train": "Train",
@@ -24,28 +30,35 @@ class Logger:
     """Passes records on and writes down all but ``progress``.
 
     ``metrics.jsonl`` has a line per record, ``metrics.csv`` a line per number (``type, epoch,
-    step, time, name, value``). After a resume both hold what an uninterrupted run would have
-    written: lines that the checkpoint does not know of are dropped, for they come again.
+    step, time, name, value``). After a resume all hold what an uninterrupted run would have
+    written: what the checkpoint does not know of is dropped, for it comes again. Damaged lines are
+    left out, which is said.
     """
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
         config, run = trainer.config.experiment.logging, trainer.run
-        known = _known_records(run.path / "metrics.jsonl", trainer.epoch)
-        self._jsonl = _rewrite(run.path / "metrics.jsonl", map(_json_line, known))
+        known = _known_records(trainer)
+        self._jsonl = _rewrite(run.metrics, map(_json_line, known))
         header = "type,epoch,step,time,name,value\n"
         self._csv = _rewrite(run.path / "metrics.csv", [header, *map(_csv_lines, known)])
         self._text: logging.Handler | None = None
+        run.logs.mkdir(exist_ok=True)
         if config.terminal_output_to_txt:
-            self._text = logging.FileHandler(run.logs / "log.txt")
+            _cut(run.log_text, trainer.restored.get("log_size"))
+            self._text = _TextLog(run.log_text)
             self._text.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             logging.getLogger("offrl").addHandler(self._text)
         self._tensorboard = None
         if config.log_tb:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._tensorboard = SummaryWriter(run.logs / "tb", purge_step=trainer.epoch + 1)
+            # From this epoch on anew: what is known of it is written once more.
+            self._tensorboard = SummaryWriter(run.logs / "tb", purge_step=trainer.epoch)
         self._wandb = self._start_wandb() if config.log_wandb else None
+        for record in known:
+            if record["epoch"] == trainer.epoch:
+                self._draw(self._scalars(record), record)
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
@@ -58,27 +71,31 @@ class Logger:
             logging.getLogger("offrl").removeHandler(self._text)
         for output in (self._jsonl, self._csv, self._text, self._tensorboard):
             if output:
-                output.close()
+                with suppress(OSError):  # what a full disk keeps from being written was said
+                    output.close()
         if self._wandb:
             self._wandb.finish()
 
     def _write(self, record: Record) -> None:
-        self._jsonl.write(_json_line(record))
-        self._jsonl.flush()
-        self._csv.write(_csv_lines(record))
-        self._csv.flush()
-        if self._text and not record["type"].endswith("episode"):
-            numbers = "  ".join(f"{k} {v:.5g}" for k, v in record["logs"].items())
-            what = " ".join(filter(None, [record["type"], record.get("env")]))
-            line = f"epoch {record['epoch']}  {what}  {numbers}"
-            self._text.handle(logging.makeLogRecord({"msg": line, "levelno": logging.INFO}))
-        scalars = self._scalars(record)
+        with in_words(self.trainer.run.path):
+            for file, lines in ((self._jsonl, _json_line), (self._csv, _csv_lines)):
+                file.write(lines(record))
+                file.flush()
+            if self._text and not record["type"].endswith("episode"):
+                numbers = "  ".join(f"{k} {v:.5g}" for k, v in record["logs"].items())
+                what = " ".join(filter(None, [record["type"], record.get("env")]))
+                line = f"epoch {record['epoch']}  {what}  {numbers}"
+                self._text.handle(logging.makeLogRecord({"msg": line, "levelno": logging.INFO}))
+            scalars = self._scalars(record)
+            self._draw(scalars, record)
+        if self._wandb and scalars:
+            self._wandb.log(scalars | {"epoch": record["epoch"]}, step=record["step"])
+
+    def _draw(self, scalars: dict[str, float], record: Record) -> None:
         if self._tensorboard:
             for tag, value in scalars.items():
                 self._tensorboard.add_scalar(tag, value, record["epoch"])
             self._tensorboard.flush()
-        if self._wandb and scalars:
-            self._wandb.log(scalars | {"epoch": record["epoch"]}, step=record["step"])
 
     def _scalars(self, record: Record) -> dict[str, float]:
         """Numbers by robomimic's tags: ``Train/Loss``, ``Rollout/Success_Rate/Lift``, ..."""
@@ -123,18 +140,33 @@ def _csv_lines(record: Record) -> str:
     return lines.getvalue()
 
 
-def _known_records(path: Path, epoch: int) -> list[Record]:
-    """Those in a file up to an epoch. A test follows the last checkpoint and is run again."""
-    if not path.exists():
-        return []
-    with open(path, encoding="utf-8") as file:  # a killed process may have cut the last line
-        records = [json.loads(line) for line in file if line.endswith("\n")]
-    return [r for r in records if r["epoch"] <= epoch and "test" not in r["type"]]
+class _TextLog(logging.FileHandler):
+    """Lets errors of writing pass, as all other outputs do."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with in_words(Path(self.baseFilename)):
+            raise
+
+
+def _known_records(trainer: Trainer) -> list[Record]:
+    """Those of the earlier processes of a run that do not come again."""
+    path = trainer.run.metrics
+    records, num_damaged = read_records(path)
+    if num_damaged:
+        log.warning(f"{path}: {num_damaged} damaged lines are left out")
+    elif trainer.step and not records:
+        log.warning(f"{path}: holds nothing of steps 1 to {trainer.step}: it begins anew")
+    return [record for record in records if trainer.has_given(record)]
+
+
+def _cut(path: Path, size: int | None) -> None:
+    """Drop what was written behind ``size``; checkpoints of before offrl noted it have none."""
+    if size is not None and path.exists() and path.stat().st_size > size:
+        os.truncate(path, size)
 
 
 def _rewrite(path: Path, lines: Iterable[str]) -> TextIO:
     """Open for appending, after these lines."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
     return open(path, "a", encoding="utf-8")

@@ -27,8 +27,9 @@ class Proxies:
             epoch = record["epoch"]
             is_due = epoch % self.config.rate == 0 or epoch == config.train.num_epochs
             if self.config.enabled and record["type"] == "epoch" and is_due:
-                logs = proxies(
-                    self.trainer.algo, *self._data, self.config.fqe_steps, config.train.seed
-                )
-                yield self.trainer.record("proxy", logs)
+                steps, seed = self.config.fqe_steps, config.train.seed
+                with self.trainer.holding(record):
+                    with self.trainer.interrupts.at_once():
+                        logs = proxies(self.trainer.algo, *self._data, steps, seed)
+                    yield self.trainer.record("proxy", logs)
             yield record

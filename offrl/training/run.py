@@ -27,8 +27,11 @@ class RunFolder:
         self.sha = git_commit().removesuffix("-dirty")
         self.config_file = self.path / f"config-{self.sha}.json"
         self.last_checkpoint = self.path / "last.pth"
+        self.previous_checkpoint = self.path / "previous.pth"
+        self.metrics = self.path / "metrics.jsonl"
         self.models = self.path / "models"
         self.logs = self.path / "logs"
+        self.log_text = self.logs / "log.txt"
         self.videos = self.path / "videos"
 
     @classmethod

@@ -3,14 +3,19 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from offrl.checkpoint import while_loading
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
 from offrl.seeding import preserved_rng, rng_state, set_rng_state
+from offrl.training.averages import AnswerError, Averages, checked_logs
 from offrl.training.experiment import Experiment
+from offrl.training.interrupts import Interrupts
+from offrl.training.resume import check_parts, newest_checkpoint
 from offrl.training.run import RunFolder
 
 log = logging.getLogger(__name__)
@@ -23,19 +28,34 @@ class Trainer:
 
     A record is ``{"type", "epoch", "step", "time", "logs"}``: ``progress`` every 100 steps,
     ``train`` and ``valid`` with an epoch's averages, ``epoch`` at its end. Checkpoints, evaluation,
-    logs and the progress bar are wrappers around the generator.
+    logs and the progress bar are wrappers around the generator. A loop that was left at a record
+    goes on behind it when it is entered again.
+
+    run: an earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
     """
 
     PROGRESS_EVERY = 100  # steps between two looks at the loss, each of which waits for the device
 
     def __init__(self, config: Config, run: RunFolder | None = None):
-        self.experiment = parts = Experiment(config, run)
+        path, checkpoint = (None, None) if run is None else newest_checkpoint(run)
+        self.experiment = parts = Experiment(config, run, checkpoint)
         self.config, self.device, self.algo = parts.config, parts.device, parts.algo
         self.dataset, self.instructions = parts.dataset, parts.instructions
         self.loader, self.valid_loader = parts.loader, parts.valid_loader
         self.environments, self.env_args = parts.environments, parts.env_args
         self.epoch = 0
         self.step = 0
+        self.interrupts = Interrupts()
+        self.restored: Mapping[str, Any] = {}  # what the checkpoint's ``variable_state`` said
+        self.pending: Record | None = None  # see ``holding``
+        self._due: list[str] = []  # the records of this epoch that are still to come
+        self._last_step = 0  # of this epoch
+        self._averages = Averages(self.PROGRESS_EVERY)
+        self._seconds = {"Train_Time": 0.0, "Valid_Time": 0.0}
+        self._is_torn = False  # whether half an update was made
+        if checkpoint is not None:
+            with while_loading(checkpoint, path):
+                self.restore(checkpoint)
 
     @property
     def run(self) -> RunFolder:
@@ -43,19 +63,23 @@ class Trainer:
         return self.experiment.run
 
     def __call__(self) -> Iterator[Record]:
-        batches = iter(self.loader)
-        while self.epoch < self.config.train.num_epochs:
-            self.epoch += 1
-            started = time.perf_counter()
-            yield from self._train_epoch(batches)
-            trained = time.perf_counter()
-            if self.valid_loader is not None:
-                yield self.record("valid", self._validate(self.valid_loader))
-            self.algo.on_epoch_end(self.epoch)
-            yield self.record(
-                "epoch",
-                {"Train_Time": trained - started, "Valid_Time": time.perf_counter() - trained},
+        if self._is_torn:
+            raise ValueError(
+                f"{self.config.algo_name}: step {self.step + 1} was left in its midst, by an error "
+                "or an interrupt, with half an update; go on from a checkpoint (restore)"
             )
+        if self.pending is not None:
+            record, self.pending = self.pending, None
+            yield record
+        batches = iter(self.loader)
+        with self._named():
+            while self._due or self.epoch < self.config.train.num_epochs:
+                if not self._due:
+                    self._begin_epoch()
+                if self._due[0] == "train":
+                    yield from self._train(batches)
+                logs = self._finish(self._due[0])
+                yield self.record(self._due.pop(0), logs)
 
     def record(self, kind: str, logs: Mapping[str, float]) -> Record:
         return {
@@ -66,24 +90,68 @@ class Trainer:
             "logs": dict(logs),
         }
 
-    def _train_epoch(self, batches: Iterator[dict[str, Any]]) -> Iterator[Record]:
+    @contextmanager
+    def holding(self, record: Record) -> Iterator[None]:
+        """While a wrapper works on a record before it passes it on: if that is abandoned, the
+        record comes again."""
+        self.pending = record
+        yield
+        self.pending = None
+
+    def has_given(self, record: Record) -> bool:
+        """Whether a record of an earlier process belongs to what is done, and does not come again.
+        A test follows the training and is always run again."""
+        kind, epoch = record["type"], record["epoch"]
+        if "test" in kind or epoch != self.epoch:
+            return "test" not in kind and epoch < self.epoch
+        is_under_way = self._due or self.pending is not None
+        return kind in {"train", "valid"} - {*self._due} if is_under_way else True
+
+    def _begin_epoch(self) -> None:
+        self.epoch += 1
+        self._last_step = self.step + (self.config.experiment.epoch_every_n_steps or 0)
+        self._due = ["train", *["valid"] * (self.valid_loader is not None), "epoch"]
+        self._averages = Averages(self.PROGRESS_EVERY)
+        self._seconds = {"Train_Time": 0.0, "Valid_Time": 0.0}
+
+    def _train(self, batches: Iterator[dict[str, Any]]) -> Iterator[Record]:
+        """The steps of this epoch that are left."""
         self.algo.set_train()
-        averages = Averages(self.PROGRESS_EVERY)
-        steps = self.config.experiment.epoch_every_n_steps or 0
-        for remaining in reversed(range(steps)):
-            batch = self.algo.process_batch_for_training(next(batches))
-            info = self.algo.train_on_batch(batch, self.epoch)
-            self.step += 1
-            self._add(averages, info)
-            if remaining == 0 or self.step % self.PROGRESS_EVERY == 0:
-                self._check_finite(averages.fold())
-            if remaining and self.step % self.PROGRESS_EVERY == 0:
-                yield self.record("progress", self.algo.log_info(averages.mean()))
-        # A finite loss can leave weights that are not; no checkpoint may hold those.
-        norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
-        if not torch.isfinite(norm):
-            self._diverged(self.step)
-        yield self.record("train", self.algo.log_info(averages.mean()))
+        started = time.perf_counter() - self._seconds["Train_Time"]
+        try:
+            while self.step < self._last_step:
+                self._is_torn = True
+                batch = self.algo.process_batch_for_training(next(batches))
+                info = self.algo.train_on_batch(batch, self.epoch)
+                self.step += 1
+                self._averages.add(info)
+                self._is_torn = False
+                is_last = self.step == self._last_step
+                is_round = self.step % self.PROGRESS_EVERY == 0
+                if is_last or is_round:
+                    self._check_finite(self._averages.fold())
+                if self.interrupts.is_asked:
+                    self._check_weights()
+                if not is_last and (is_round or self.interrupts.saves):
+                    yield self.record("progress", self._log_info(self._averages))
+                self.interrupts.check()
+        finally:
+            self._seconds["Train_Time"] = time.perf_counter() - started
+
+    def _finish(self, kind: str) -> Mapping[str, float]:
+        """The logs of a record of this epoch, when what it tells of is done."""
+        if kind == "train":
+            self._check_weights()
+            return self._log_info(self._averages)
+        if kind == "valid" and self.valid_loader is not None:
+            started = time.perf_counter()
+            logs = self._validate(self.valid_loader)
+            self._seconds["Valid_Time"] = time.perf_counter() - started
+            return logs
+        self._is_torn = True
+        self.algo.on_epoch_end(self.epoch)
+        self._is_torn = False
+        return self._seconds
 
     def _validate(self, loader: BatchLoader) -> dict[str, float]:
         """The same batches every epoch, so that losses compare."""
@@ -93,24 +161,43 @@ class Trainer:
         self.algo.set_eval()
         with preserved_rng():
             for _, batch in zip(range(steps), loader, strict=False):
+                self.interrupts.check()
                 batch = self.algo.process_batch_for_training(batch)
-                self._add(averages, self.algo.train_on_batch(batch, self.epoch, validate=True))
-            averages.fold()
-        return self.algo.log_info(averages.mean())
+                averages.add(self.algo.train_on_batch(batch, self.epoch, validate=True))
+        return self._log_info(averages)
 
-    def _add(self, averages: "Averages", info: dict[str, torch.Tensor]) -> None:
+    def _log_info(self, averages: Averages) -> dict[str, float]:
+        return checked_logs(self.algo.log_info(averages.mean()))
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let what is wrong with an algorithm's answers name it and the step."""
+        where = self.config.algo_name
         try:
-            averages.add(info)
-        except ValueError as error:
-            where = f"{self.config.algo_name}, step {self.step} (epoch {self.epoch})"
+            yield
+        except AnswerError as error:
+            where += f", step {self.step} (epoch {self.epoch})"
             raise ValueError(f"{where}: {error}") from None
+        except SystemExit as error:
+            where += f", epoch {self.epoch}, after step {self.step}"
+            raise ValueError(
+                f"{where}: the algorithm called sys.exit({error.code!r}), which would end the "
+                "training without a word; raise an error that says what is wrong"
+            ) from None
 
     def _check_finite(self, losses: torch.Tensor) -> None:
         bad = (~torch.isfinite(losses)).nonzero()
         if len(bad):
             self._diverged(self.step - len(losses) + int(bad[0]) + 1)
 
+    def _check_weights(self) -> None:
+        """A finite loss can leave weights that are not; no checkpoint may hold those."""
+        norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
+        if not torch.isfinite(norm):
+            self._diverged(self.step)
+
     def _diverged(self, step: int) -> None:
+        self._is_torn = True
         raise ValueError(
             f"{self.config.algo_name}: the loss became NaN or infinite at step {step} (epoch "
             f"{self.epoch}); lower the learning rate (algo.optim_params) or set "
@@ -120,7 +207,15 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds; the checkpointer adds the best scores."""
         return self.experiment.state() | {
-            "variable_state": {"epoch": self.epoch, "step": self.step},
+            "variable_state": {
+                "epoch": self.epoch,
+                "step": self.step,
+                "last_step": self._last_step,
+                "due": list(self._due),
+                "pending": self.pending,
+                "seconds": dict(self._seconds),
+            },
+            "averages": self._averages.state(),
             "rng": rng_state(),
             "loader": {"position": self.loader.position},
         }
@@ -130,75 +225,25 @@ class Trainer:
         theirs, ours = state["algo_name"], self.config.algo_name
         if theirs != ours:
             raise ValueError(f"a checkpoint of {theirs!r}; this run trains {ours!r}")
+        check_parts(state, "the checkpoint")
         self.algo.deserialize(state["model"])
-        self.epoch = state["variable_state"]["epoch"]
-        self.step = state["variable_state"]["step"]
+        self.restored = progress = state["variable_state"]
+        self.epoch, self.step = progress["epoch"], progress["step"]
+        # Before offrl saved within an epoch, none of these was there.
+        self._last_step = progress.get("last_step", self.step)
+        self._due = list(progress.get("due", []))
+        self.pending = progress.get("pending")
+        self._seconds |= progress.get("seconds", {})
+        if "averages" in state:
+            self._averages.restore(state["averages"], self.device)
         self.loader.position = state["loader"]["position"]
         set_rng_state(state["rng"])
+        self._is_torn = False
         now = self.config.meta.provenance
         for key in ("git_commit", "num_threads", "packages"):
-            if state["provenance"][key] != now[key]:
+            then = state["provenance"].get(key)
+            if then != now[key]:
                 log.warning(
-                    f"resumed with another {key} ({now[key]}, was {state['provenance'][key]}): the "
+                    f"resumed with another {key} ({now[key]}, was {then}): the "
                     "weights may differ from those of an uninterrupted run"
                 )
-
-
-class Averages:
-    """Averages of the numbers that an epoch's steps return, taken on the device: of each over the
-    steps that have it.
-
-    A step's numbers are copied into one row: to hold on to hundreds of small tensors scatters the
-    large ones over the heap, which costs more than the copy.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity  # steps between two folds
-        self._counts: dict[str, int] = {}
-        self._rows = self._total = self._zero = torch.empty(0)
-        self._recent = 0
-
-    def add(self, info: dict[str, torch.Tensor]) -> None:
-        """``ValueError`` for numbers without ``loss``, or on several devices."""
-        if "loss" not in info:
-            raise ValueError(f"update returned no 'loss', but {', '.join(info) or 'nothing'}")
-        if info["loss"].ndim:
-            raise ValueError(f"the loss has shape {[*info['loss'].shape]}; one number is needed")
-        if not info.keys() <= self._counts.keys():
-            self._widen(info)
-        for name in info:
-            self._counts[name] += 1
-        values = [info.get(name, self._zero) for name in self._counts]
-        try:
-            torch.stack(values, out=self._rows[self._recent])
-        except RuntimeError:
-            raise ValueError(_why_not_numbers(info, self._zero)) from None
-        self._recent += 1
-
-    def _widen(self, info: dict[str, torch.Tensor]) -> None:
-        """Columns of zeros for new names."""
-        known = len(self._counts)
-        self._counts |= {name: 0 for name in info if name not in self._counts}
-        zeros = info["loss"].new_zeros(self._capacity + 1, len(self._counts))
-        zeros[:-1, :known], zeros[-1, :known] = self._rows, self._total
-        self._rows, self._total, self._zero = zeros[:-1], zeros[-1], zeros.new_zeros(())
-
-    def fold(self) -> torch.Tensor:
-        """Take in what was added since the last time; returns its losses, ``[num_steps]``."""
-        rows = self._rows[: self._recent]
-        self._total += rows.sum(0)
-        self._recent = 0
-        return rows[:, list(self._counts).index("loss")]
-
-    def mean(self) -> dict[str, torch.Tensor]:
-        totals = zip(self._counts.items(), self._total, strict=True)
-        return {name: total / count for (name, count), total in totals}
-
-
-def _why_not_numbers(info: dict[str, torch.Tensor], one: torch.Tensor) -> str:
-    for name, value in info.items():
-        if value.device != one.device:
-            return f"update returned {name!r} on {value.device}, but the loss is on {one.device}"
-        if value.shape != one.shape:
-            return f"update returned {name!r} of shape {list(value.shape)}; one number is needed"
-    return "update returned numbers that do not go together"

@@ -117,6 +117,7 @@ def test_a_run_folder_holds_everything(toy_config):
     assert files - events == {
         f"config-{sha}.json",
         "last.pth",
+        "previous.pth",
         "metrics.jsonl",
         "metrics.csv",
         "logs/log.txt",
@@ -283,7 +284,9 @@ def test_resuming_warns_of_what_makes_a_difference(small_config, tmp_path, caplo
 
 
 def test_resuming_on_another_dataset_is_refused(small_config, demos):
-    run = Trainer(small_config()).run  # stopped before its first checkpoint
+    trainer = Trainer(small_config())
+    Checkpointer(trainer)
+    run = trainer.run
     config = config_factory("bc", json.loads(run.config_file.read_text()))
     Trainer(config, run)
     with h5py.File(demos, "r+") as file:

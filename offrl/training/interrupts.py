@@ -1,0 +1,100 @@
+"""What signals ask of a training: to stop where it can go on from, or to save."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Who sends one to a process often sends it to its group as well (``timeout``): no second one yet.
+SAME_SIGNAL_S = 0.3
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal stopped a training at a place from which it goes on as if it had not."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
+class Interrupts(AbstractContextManager):
+    """Whether a training is to stop or to save, which it asks between two steps (``check``).
+
+    As a context manager it is a program's: SIGINT, SIGTERM and SIGHUP stop the training, a second
+    one ends the process at once; SIGUSR1 saves. A signal that is ignored, as below ``nohup``, stays
+    so.
+    """
+
+    def __init__(self) -> None:
+        self.saves = False  # whether a checkpoint is to be written
+        self._signal: int | None = None
+        self._since = 0.0
+        self._stop_waits = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            handlers = dict.fromkeys(STOPS, self.stop) | {signal.SIGUSR1: self._save}
+            for number, handler in handlers.items():
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, handler)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def stop(self, number: int, frame: Any = None) -> None:
+        """Take effect at the next ``check``, or at once where nothing can be torn."""
+        if self._signal is None:
+            self._signal, self._since = number, time.monotonic()
+            if not self._stop_waits:
+                raise Interrupted(number)
+        elif time.monotonic() - self._since > SAME_SIGNAL_S:
+            os._exit(128 + number)
+
+    def _save(self, *_: Any) -> None:
+        self.saves = True
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the training is to stop or to save."""
+        return self.saves or self._signal is not None
+
+    def check(self) -> None:
+        """Raise ``Interrupted`` if the training is to stop."""
+        if self._signal is not None:
+            raise Interrupted(self._signal)
+
+    @contextmanager
+    def wait(self, stop_waits: bool = True) -> Iterator[None]:
+        """In here a stop waits for ``check``."""
+        before, self._stop_waits = self._stop_waits, stop_waits
+        try:
+            yield
+        finally:
+            self._stop_waits = before
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In here a stop takes effect at once."""
+        with self.wait(False):
+            self.check()
+            yield
+
+    def promptly(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items; a stop takes effect at once while the next one is waited for."""
+        iterator = iter(items)
+        while True:
+            with self.at_once():
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            yield item
