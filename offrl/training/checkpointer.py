@@ -15,8 +15,8 @@ CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first
 
 
 class Checkpointer:
-    """Writes ``last.pth``, at step 0 for the first time, and, when ``experiment.save`` says so,
-    ``models/model_epoch_N-SHA8.pth``. The ``last.pth`` before stays as ``previous.pth``.
+    """Writes ``last.pth`` and, when ``experiment.save`` says so, ``models/model_epoch_N-SHA8.pth``.
+    The ``last.pth`` before stays as ``previous.pth``.
 
     Stands outside the evaluator and the logger: what a checkpoint knows of has been logged.
     """
@@ -40,8 +40,6 @@ class Checkpointer:
         self._last_saved = time.monotonic()  # in models/
         self._last_written = -math.inf  # last.pth
         self._cost = 0.0
-        if self.config.enabled and not restored:
-            self._write_last()
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         if not self.config.enabled:
@@ -118,10 +116,6 @@ class Checkpointer:
     def _write(self, path: Path) -> None:
         started = time.monotonic()
         state = self.trainer.state()
-        text = self.trainer.run.log_text
-        state["variable_state"] |= self.best | {
-            "improved": sorted(self._improved),
-            "log_size": text.stat().st_size if text.exists() else 0,
-        }
+        state["variable_state"] |= self.best | {"improved": sorted(self._improved)}
         write_checkpoint(path, state)
         self._cost = time.monotonic() - started

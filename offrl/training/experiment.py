@@ -71,13 +71,6 @@ class Experiment:
         self._note_provenance()
         self.algo = self._make_algo()
 
-    @property
-    def run(self) -> RunFolder:
-        """The run folder; made when something is first written."""
-        if self._run is None:
-            self._run = RunFolder.create(self.config)
-        return self._run
-
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of all this."""
         model = self.algo.serialize()

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,17 +61,21 @@ def train(
     trainer = Trainer(config, run)
     trainer.interrupts = interrupts = interrupts or trainer.interrupts
     test = None
-    with closing(Evaluator(trainer)) as evaluator:
-        checkpointer = Checkpointer(trainer)
-        with closing(Logger(trainer)) as logger, interrupts.wait():
-            log.info("run folder: %s", trainer.run.path)
-            try:
-                for record in Progress(trainer)(_records(trainer, checkpointer, logger, evaluator)):
-                    if record["type"] == "test":
-                        test = record["logs"]
-            except (KeyboardInterrupt, OSError):
+    checkpointer = Checkpointer(trainer)
+    with (
+        closing(Evaluator(trainer)) as evaluator,
+        closing(Logger(trainer)) as logger,
+        interrupts.wait(),
+    ):
+        log.info("run folder: %s", trainer.run.path)
+        try:
+            for record in Progress(trainer)(_records(trainer, checkpointer, logger, evaluator)):
+                if record["type"] == "test":
+                    test = record["logs"]
+        except (KeyboardInterrupt, OSError):
+            with suppress(OSError):  # the log's own, on a full disk
                 log.info(_how_to_go_on(trainer))
-                raise
+            raise
     curve = write_learning_curve(trainer.run)
     best = checkpointer.best_checkpoint
     return Result(trainer.run, best, test, curve, evaluator.video, evaluator.no_video)

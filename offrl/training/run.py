@@ -7,6 +7,7 @@ import platform
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,11 @@ class RunFolder:
         self.videos = self.path / "videos"
 
     @classmethod
-    def create(cls, config: Config) -> "RunFolder":
-        """A new folder with the config in it: it appears complete, and nothing else is touched."""
+    def create(
+        cls, config: Config, fill: Callable[["RunFolder"], None] | None = None
+    ) -> "RunFolder":
+        """A new folder with the config in it and what ``fill`` writes there: it appears complete,
+        and nothing else is touched."""
         parent = Path(config.train.output_dir).expanduser() / config.experiment.name
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -45,6 +49,8 @@ class RunFolder:
             for folder in (unfinished.models, unfinished.logs, unfinished.videos):
                 folder.mkdir()
             unfinished.config_file.write_text(config.dump() + "\n", encoding="utf-8")
+            if fill is not None:
+                fill(unfinished)
         except OSError as error:
             raise OSError(
                 f"{parent}: cannot write the run folder there ({error.strerror}); choose another "
@@ -84,6 +90,10 @@ class RunFolder:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{self.path}: another process is training in this folder") from None
+
+    @property
+    def log_size(self) -> int:
+        return self.log_text.stat().st_size if self.log_text.exists() else 0
 
     def checkpoint(self, epoch: int) -> Path:
         return self.models / f"model_epoch_{epoch}-{self.sha}.pth"

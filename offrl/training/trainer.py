@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from offrl.checkpoint import while_loading
+from offrl.checkpoint import while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
 from offrl.seeding import preserved_rng, rng_state, set_rng_state
@@ -43,6 +43,7 @@ class Trainer:
         self.dataset, self.instructions = parts.dataset, parts.instructions
         self.loader, self.valid_loader = parts.loader, parts.valid_loader
         self.environments, self.env_args = parts.environments, parts.env_args
+        self._run = run
         self.epoch = 0
         self.step = 0
         self.interrupts = Interrupts()
@@ -59,8 +60,15 @@ class Trainer:
 
     @property
     def run(self) -> RunFolder:
-        """The run folder; made when something is first written."""
-        return self.experiment.run
+        """The run folder. It is made when something is first written, and appears with a
+        checkpoint in it, so that there is none that cannot be gone on with."""
+        if self._run is None:
+            self._run = RunFolder.create(self.config, self._write_first)
+        return self._run
+
+    def _write_first(self, run: RunFolder) -> None:
+        if self.config.experiment.save.enabled:
+            write_checkpoint(run.last_checkpoint, self.state())
 
     def __call__(self) -> Iterator[Record]:
         if self._is_torn:
@@ -214,6 +222,7 @@ class Trainer:
                 "due": list(self._due),
                 "pending": self.pending,
                 "seconds": dict(self._seconds),
+                "log_size": 0 if self._run is None else self._run.log_size,
             },
             "averages": self._averages.state(),
             "rng": rng_state(),

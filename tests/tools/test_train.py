@@ -263,10 +263,9 @@ def test_a_run_killed_at_any_time_resumes_to_the_same_weights(config_file, tmp_p
     killed = start("--config", config, "--name", "killed")
     folder = tmp_path / "runs" / "killed"
     wait_for(lambda: folder.exists() and list(folder.glob("2*/config-*.json")), killed)
-    killed.send_signal(signal.SIGKILL)  # before the first checkpoint
+    killed.send_signal(signal.SIGKILL)  # before the first step
     killed.wait()
     run = the_run(tmp_path, "killed")
-    assert not (run / "last.pth").exists()
     for epoch in (4, 17, 31):
         resumed = start("--resume", str(run))
         wait_for(lambda epoch=epoch: num_epochs(run) >= epoch, resumed)

@@ -284,9 +284,7 @@ def test_resuming_warns_of_what_makes_a_difference(small_config, tmp_path, caplo
 
 
 def test_resuming_on_another_dataset_is_refused(small_config, demos):
-    trainer = Trainer(small_config())
-    Checkpointer(trainer)
-    run = trainer.run
+    run = Trainer(small_config()).run
     config = config_factory("bc", json.loads(run.config_file.read_text()))
     Trainer(config, run)
     with h5py.File(demos, "r+") as file:
