@@ -19,6 +19,8 @@ from offrl import config_factory  # noqa: E402
 settings.register_profile("offrl", deadline=None)
 settings.load_profile("offrl")
 
+pytest.register_assert_rewrite("runs")  # of tests/faults
+
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
 

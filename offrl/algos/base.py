@@ -1,5 +1,6 @@
 """What every algorithm is made of."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any, ClassVar
@@ -156,9 +157,12 @@ class Algo:
         return logs | {"Loss": float(info["loss"])}
 
     def on_epoch_end(self, epoch: int) -> None:
-        for name, schedule in self.schedules.items():
-            if schedule and not self._schedules_by_step(name):
-                schedule.step()
+        with warnings.catch_warnings():
+            # A training that was resumed right here made its steps in another process.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+            for name, schedule in self.schedules.items():
+                if schedule and not self._schedules_by_step(name):
+                    schedule.step()
 
     def set_train(self) -> None:
         self.nets.train()

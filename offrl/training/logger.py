@@ -154,8 +154,8 @@ def _known_records(trainer: Trainer) -> list[Record]:
     records, num_damaged = read_records(path)
     if num_damaged:
         log.warning(f"{path}: {num_damaged} damaged lines are left out")
-    elif trainer.step and not records:
-        log.warning(f"{path}: holds nothing of steps 1 to {trainer.step}: it begins anew")
+    elif not records and trainer.has_given({"type": "train", "epoch": 1}):
+        log.warning(f"{path}: lost; it begins anew behind step {trainer.step}")
     return [record for record in records if trainer.has_given(record)]
 
 

@@ -49,6 +49,7 @@ class Trainer:
         self.interrupts = Interrupts()
         self.restored: Mapping[str, Any] = {}  # what the checkpoint's ``variable_state`` said
         self.pending: Record | None = None  # see ``holding``
+        self._log_size = 0  # when the last record was given
         self._due: list[str] = []  # the records of this epoch that are still to come
         self._last_step = 0  # of this epoch
         self._averages = Averages(self.PROGRESS_EVERY)
@@ -78,6 +79,7 @@ class Trainer:
             )
         if self.pending is not None:
             record, self.pending = self.pending, None
+            self._log_size = self._current_log_size()
             yield record
         batches = iter(self.loader)
         with self._named():
@@ -87,6 +89,7 @@ class Trainer:
                 if self._due[0] == "train":
                     yield from self._train(batches)
                 logs = self._finish(self._due[0])
+                self._log_size = self._current_log_size()
                 yield self.record(self._due.pop(0), logs)
 
     def record(self, kind: str, logs: Mapping[str, float]) -> Record:
@@ -114,6 +117,9 @@ class Trainer:
             return "test" not in kind and epoch < self.epoch
         is_under_way = self._due or self.pending is not None
         return kind in {"train", "valid"} - {*self._due} if is_under_way else True
+
+    def _current_log_size(self) -> int:
+        return 0 if self._run is None else self._run.log_size
 
     def _begin_epoch(self) -> None:
         self.epoch += 1
@@ -222,7 +228,7 @@ class Trainer:
                 "due": list(self._due),
                 "pending": self.pending,
                 "seconds": dict(self._seconds),
-                "log_size": 0 if self._run is None else self._run.log_size,
+                "log_size": self._log_size if self.pending else self._current_log_size(),
             },
             "averages": self._averages.state(),
             "rng": rng_state(),

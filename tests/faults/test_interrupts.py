@@ -1,0 +1,107 @@
+"""A training that is stopped anywhere goes on as if it had not been."""
+
+import json
+import signal
+from pathlib import Path
+
+import h5py
+import pytest
+from runs import assert_same_run
+from toy_env import toy_args
+
+from offrl.config import config_factory
+from offrl.config.files import read_config_file
+from offrl.training import Interrupted, Interrupts, RunFolder, Trainer, train
+from offrl.tree import merge
+
+
+class StopAt(Interrupts):
+    """As if a signal came before the ``k``-th look at it."""
+
+    def __init__(self, k):
+        super().__init__()
+        self.left = k
+
+    def check(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Interrupted(signal.SIGTERM)
+
+
+@pytest.fixture
+def make_config(small_config, monkeypatch):
+    """Two epochs of five steps, with a look at the loss every two of them, and validation."""
+    monkeypatch.setattr(Trainer, "PROGRESS_EVERY", 2)
+    changes = {
+        "experiment": {
+            "validate": True,
+            "validation_epoch_every_n_steps": 2,
+            "logging": {"log_tb": False},  # whose files of one process and second have no order
+            "save": {"every_n_epochs": None, "on_best_validation": True},
+        },
+        "train": {
+            "num_epochs": 2,
+            "batch_size": 2,
+            "hdf5_filter_key": "train",
+            "hdf5_validation_filter_key": "valid",
+        },
+        "algo": {
+            "gmm": {"enabled": True},
+            "optim_params": {"policy": {"learning_rate": {"epoch_schedule": [1], "initial": 1e-2}}},
+        },
+    }
+    return lambda overrides=None: small_config(merge(changes, overrides or {}))
+
+
+def newest(config):
+    return max(Path(config.train.output_dir).glob(f"{config.experiment.name}/2*"))
+
+
+def reopened(path):
+    """The run and its config, as ``--resume`` finds them."""
+    content = read_config_file(next(path.glob("config-*.json")))
+    return RunFolder(path), config_factory(content["algo_name"], content)
+
+
+def stopped_and_resumed(config, stops):
+    """A run that was stopped at its ``k``-th look, its continuation at the next, and so on."""
+    run, known = None, set(Path(config.train.output_dir).glob("*/2*"))
+    for k in stops:
+        with pytest.raises(Interrupted):
+            train(config, run, StopAt(k))
+        if run is None:
+            (path,) = set(Path(config.train.output_dir).glob("*/2*")) - known
+        run, config = reopened(path)
+    return train(config, run).run.path
+
+
+def test_a_training_stopped_at_any_look_goes_on_to_the_same_bits(make_config):
+    config = make_config()
+    whole = train(config).run.path
+    for k in range(1, 15):  # 5 steps and 2 validation batches, twice
+        assert_same_run(stopped_and_resumed(config, [k]), whole)
+    assert_same_run(stopped_and_resumed(config, [3, 3, 1, 2, 2]), whole)
+    train(config, interrupts=StopAt(15))  # there are no more looks
+
+
+@pytest.fixture
+def evaluated(make_config, demos):
+    with h5py.File(demos, "r+") as file:
+        file["data"].attrs["env_args"] = json.dumps(toy_args())
+    rollout = {"enabled": True, "n": 2, "horizon": 4, "rate": 1, "num_workers": 1}
+    return make_config(
+        {
+            "experiment": {
+                "rollout": rollout,
+                "render_video": False,
+                "proxies": {"enabled": True},
+            }
+        }
+    )
+
+
+def test_an_evaluation_that_a_stop_meets_is_repeated(evaluated):
+    whole = train(evaluated).run.path
+    # An epoch's looks: 5 steps, 2 validation batches, proxies, 3 at episodes (one after the last).
+    for k in (8, 9, 10, 11, 19, 20, 21, 22, 23, 24):
+        assert_same_run(stopped_and_resumed(evaluated, [k]), whole)
