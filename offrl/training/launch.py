@@ -63,6 +63,7 @@ def train(
     test = None
     checkpointer = Checkpointer(trainer)
     with (
+        closing(trainer),
         closing(Evaluator(trainer)) as evaluator,
         closing(Logger(trainer)) as logger,
         interrupts.wait(),

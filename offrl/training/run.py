@@ -23,6 +23,8 @@ class RunFolder:
     Artefact names carry the first eight characters of the git commit.
     """
 
+    _folder: int | None = None  # open while it is locked
+
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.sha = git_commit().removesuffix("-dirty")
@@ -90,6 +92,14 @@ class RunFolder:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{self.path}: another process is training in this folder") from None
+
+    def unlock(self) -> None:
+        """Let others train in the folder."""
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    __del__ = unlock
 
     @property
     def log_size(self) -> int:

@@ -67,6 +67,11 @@ class Trainer:
             self._run = RunFolder.create(self.config, self._write_first)
         return self._run
 
+    def close(self) -> None:
+        """Let others train in the run folder."""
+        if self._run is not None:
+            self._run.unlock()
+
     def _write_first(self, run: RunFolder) -> None:
         if self.config.experiment.save.enabled:
             write_checkpoint(run.last_checkpoint, self.state())

@@ -3,7 +3,6 @@
 import csv
 import json
 import logging
-import os
 
 import h5py
 import pytest
@@ -217,7 +216,7 @@ def test_one_process_trains_in_a_folder_at_a_time(small_config):
     run = RunFolder.create(small_config())
     with pytest.raises(ValueError, match="another process is training"):
         RunFolder.open(run.path)
-    os.close(run._folder)
+    run.unlock()
     RunFolder.open(run.path)
 
 
