@@ -192,8 +192,7 @@ def check_obs(obs: Any, keys: Sequence[str]) -> None:
     for key in keys:
         values = np.asarray(obs.get(key, 0))
         if values.dtype.kind not in "biuf":
-            what = type(obs[key]).__name__
-            raise Misfit(f"the environment's observation {key!r} is {what}, no array of numbers")
+            raise Misfit(f"the environment's observation {key!r} is {values.dtype}, no numbers")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise ValueError(f"the environment's observation {key!r} is NaN or infinite")
 

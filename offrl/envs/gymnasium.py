@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import returned
+from offrl.acting.episode import RETURNS, Misfit, returned
 from offrl.registry import ENVS
 
 
@@ -48,7 +48,13 @@ class GymnasiumEnv(gymnasium.Wrapper):
         return self._as_dict(obs), info
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = returned(self.env.step(action), "step")
+        try:
+            obs, reward, terminated, truncated, info = returned(self.env.step(action), "step")
+        except ValueError as error:
+            if "to unpack (expected 5" not in str(error):
+                raise
+            # One of gymnasium's own wrappers was the first to miss some.
+            raise Misfit(f"the environment's step: {error}: {', '.join(RETURNS['step'])}") from None
         self._success = bool(info.get("is_success", info.get("success", False)))
         return self._as_dict(obs), float(reward), terminated, truncated, info
 

@@ -121,11 +121,11 @@ def git_commit() -> str:
     try:
         if not _git("ls-files", "offrl/__init__.py"):  # a repository around site-packages
             return f"v{offrl.__version__}"
-        answer = _git("describe", "--always", "--dirty", "--abbrev=8", "--exclude=*")
+        commit = _git("rev-parse", "HEAD")[:8]
+        changes = _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return "nogit"
-    commit, dash, dirty = answer.partition("-")
-    return commit[:8] + dash + dirty
+    return f"{commit}-dirty" if changes else commit
 
 
 def _git(*arguments: str) -> str:
