@@ -3,9 +3,10 @@
 Nothing in here imports torch: simulators run in processes that do without.
 """
 
+import math
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
@@ -13,6 +14,14 @@ from typing import Any
 import numpy as np
 
 Obs = Mapping[str, np.ndarray]
+RETURNS = {
+    "reset": ("obs", "info"),
+    "step": ("obs", "reward", "terminated", "truncated", "info"),
+}
+
+
+class Misfit(ValueError):
+    """A policy and an environment that do not go together: no other attempt would end better."""
 
 
 class Policy:
@@ -29,6 +38,7 @@ class Policy:
     needs_goal: bool = False  # whether it is given each episode's goal (``env.get_goal()``)
     counts_rewards: bool = False  # whether it must be told the reward of each action
     num_environments: int | None = None  # that it can serve at a time; None: any number
+    obs_keys: Sequence[str] = ()  # observations in which NaN must not reach it
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
         """Forget the last episode of ``env``. What is drawn at random in the coming one depends
@@ -57,7 +67,8 @@ class _Wrapped(Policy):
     """A policy of a class that is not derived from ``Policy``."""
 
     def __init__(self, policy: Any):
-        for name in ("needs_goal", "counts_rewards", "num_environments", "start_episode"):
+        names = ("needs_goal", "counts_rewards", "num_environments", "obs_keys", "start_episode")
+        for name in names:
             setattr(self, name, getattr(policy, name, getattr(self, name)))
         self._act = policy.act
         self._num_taken = (
@@ -114,19 +125,21 @@ def run_episode(
     reward of the last action into an action; a ``Policy`` is such a function."""
     result = EpisodeResult(request)
     trajectory = _Recorder(env) if request.record else None
-    obs, _ = env.reset(seed=request.seed)
+    space = getattr(env, "action_space", None)
+    obs, _ = returned(env.reset(seed=request.seed), "reset")
     goal = _goal_of(env) if needs_goal else None
     reward = 0.0
     for step in range(request.horizon):
         if request.frame_every and step % request.frame_every == 0:
             _film(env, result)
         action = answer(obs, goal, reward)
+        _check_action(action, space)
         if trajectory:
             trajectory.before_step(obs, action)
-        obs, reward, terminated, truncated, _ = env.step(action)
+        obs, reward, terminated, truncated, _ = returned(env.step(action), "step")
         succeeds = env.is_success()["task"]
         result.success = result.success or succeeds
-        result.total_reward += reward
+        result.total_reward += float(reward)
         result.length += 1
         if trajectory:
             trajectory.add(rewards=reward, dones=terminated or succeeds)
@@ -136,6 +149,8 @@ def run_episode(
         _film(env, result)
     if trajectory:
         result.trajectory = trajectory.arrays()
+    if not math.isfinite(result.total_reward):
+        raise ValueError(f"the environment's rewards add up to {result.total_reward}")
     return result
 
 
@@ -158,9 +173,46 @@ def rollout(
     }
 
 
+def returned(values: Any, method: str) -> Any:
+    """What ``reset`` or ``step`` of an environment returned, if it is as many values as it must."""
+    names = RETURNS[method]
+    if not isinstance(values, tuple) or len(values) != len(names):
+        what = f"{len(values)} values" if isinstance(values, tuple) else type(values).__name__
+        raise Misfit(
+            f"the environment's {method} returned {what} instead of {', '.join(names)}; give it "
+            "gymnasium's API"
+        )
+    return values
+
+
+def check_obs(obs: Any, keys: Sequence[str]) -> None:
+    """Refuse observations that no policy can act on, among those of ``keys`` that are there."""
+    if not isinstance(obs, Mapping):
+        raise Misfit(f"the environment's observation is {type(obs).__name__}, not a dict of arrays")
+    for key in keys:
+        values = np.asarray(obs.get(key, 0))
+        if values.dtype.kind not in "biuf":
+            raise Misfit(f"the environment's observation {key!r} is {values.dtype}, no numbers")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ValueError(f"the environment's observation {key!r} is NaN or infinite")
+
+
+def _check_action(action: Any, space: Any) -> None:
+    """Simulators take anything: a wrong shape is broadcast, and NaN goes on as if it were none."""
+    values = np.asarray(action)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError(f"the policy's action is NaN or infinite: {values}")
+    shape = getattr(space, "shape", None)
+    if shape is not None and values.size != math.prod(shape):
+        raise Misfit(
+            f"the policy's actions have the shape {[*values.shape]}, and the environment takes "
+            f"{[*shape]}; name the environment that it was trained for"
+        )
+
+
 def _goal_of(env: Any) -> Any:
     if not env.has_wrapper_attr("get_goal"):
-        raise ValueError(
+        raise Misfit(
             f"{type(env.unwrapped).__name__} gives no goals (get_goal), and the policy needs one"
         )
     return env.get_wrapper_attr("get_goal")()
@@ -170,9 +222,16 @@ def _film(env: Any, result: EpisodeResult) -> None:
     """Add a frame; a camera that fails costs the video, not the episode."""
     if result.no_video is None:
         try:
-            result.frames.append(env.render())
+            result.frames.append(_image(env.render()))
         except Exception as error:
             result.no_video = describe(error)
+
+
+def _image(frame: Any) -> np.ndarray:
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3:
+        what = getattr(frame, "dtype", type(frame).__name__)
+        raise ValueError(f"render() gave {what}, not an image [H, W, 3] of uint8")
+    return frame
 
 
 class _Recorder:
@@ -200,6 +259,12 @@ class _Recorder:
 
 
 def describe(error: Exception) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"{what} ({last.filename}:{last.lineno})"
+    """Why something failed, in one line: a sentence of offrl's own as it is, else what was raised
+    and where."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    sentence = " ".join(str(error).split())
+    is_ours = frame.f_globals.get("__name__", "").startswith("offrl.")
+    if is_ours and isinstance(error, (ValueError, ImportError, OSError)):
+        return sentence
+    what = f"{type(error).__name__}: {sentence}".removesuffix(": ")
+    return f"{what} ({frame.f_code.co_filename}:{line})"

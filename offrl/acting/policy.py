@@ -51,6 +51,7 @@ class RolloutPolicy(Policy):
         self.policy = algo
         self.instruction = instruction
         self.needs_goal = bool(algo.obs_spec.keys("goal"))
+        self.obs_keys = [key for key in algo.obs_spec.keys("obs") if key != LANGUAGE]
         self.counts_rewards = algo.COUNTS_REWARDS
         self._keeps_state = not callable(getattr(algo, "act", None))
         self.num_environments = 1 if self._keeps_state else None

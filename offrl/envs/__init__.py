@@ -21,8 +21,29 @@ def make_env(env_args: Mapping[str, Any]) -> gymnasium.Env:
     ``env_args`` again) and, where the simulator can, ``get_state()``, ``reset_to(state)``,
     ``render()`` and ``get_goal()``, the goal ``{key: [...]}`` of the episode.
     """
+    if not isinstance(env_args, Mapping):
+        raise ValueError(f"env_args must be an object with env_name, not {env_args!r}")
     kind = env_args.get("type", "gymnasium")
     name = ROBOMIMIC_TYPES.get(kind, kind) if isinstance(kind, (int, str)) else kind
     if not isinstance(name, str):
         raise ValueError(f"env_args type {kind!r}: known are {ROBOMIMIC_TYPES}")
-    return ENVS[name](env_args["env_name"], dict(env_args.get("env_kwargs", {})))
+    env_name, env_kwargs = env_args.get("env_name"), env_args.get("env_kwargs") or {}
+    if not isinstance(env_name, str) or not env_name:
+        raise ValueError(
+            "env_args: names no environment (env_name); name it in the data, or with "
+            "experiment.env (offrl train), --env (offrl rollout)"
+        )
+    if not isinstance(env_kwargs, Mapping) or "env_name" in env_kwargs:
+        raise ValueError(
+            f"env_args of {env_name!r}: env_kwargs must be an object of the arguments that it is "
+            f"made with, without env_name, not {env_kwargs!r}"
+        )
+    try:
+        return ENVS[name](env_name, dict(env_kwargs))
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise ValueError(
+            f"env_args of {env_name!r}: {error}; mend env_kwargs in the data, or with "
+            "experiment.env_meta_update_dict"
+        ) from None

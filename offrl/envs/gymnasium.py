@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from offrl.acting.episode import RETURNS, Misfit, returned
 from offrl.registry import ENVS
 
 
@@ -31,17 +32,29 @@ class GymnasiumEnv(gymnasium.Wrapper):
 
     def _make(self, env_name: str, **env_kwargs: Any) -> gymnasium.Env:
         try:
-            return gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
-        except TypeError:  # one that cannot render
-            return gymnasium.make(env_name, **env_kwargs)
+            try:
+                return gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
+            except TypeError:  # one that cannot render
+                return gymnasium.make(env_name, **env_kwargs)
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
+            raise ValueError(
+                f"gymnasium does not make {env_name!r}: {error} One of your own is named "
+                '"module:Id", where the module registers it and can be imported'
+            ) from None
 
     def reset(self, **kwargs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        obs, info = self.env.reset(**kwargs)
+        obs, info = returned(self.env.reset(**kwargs), "reset")
         self._success = False
         return self._as_dict(obs), info
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            obs, reward, terminated, truncated, info = returned(self.env.step(action), "step")
+        except ValueError as error:
+            if "to unpack (expected 5" not in str(error):
+                raise
+            # One of gymnasium's own wrappers was the first to miss some.
+            raise Misfit(f"the environment's step: {error}: {', '.join(RETURNS['step'])}") from None
         self._success = bool(info.get("is_success", info.get("success", False)))
         return self._as_dict(obs), float(reward), terminated, truncated, info
 

@@ -23,7 +23,8 @@ assert renderer.render().any()
 
 def renders_observations(env_args: Mapping[str, Any]) -> bool:
     """Whether an environment's observations hold images, so that it cannot do without."""
-    return bool(env_args.get("env_kwargs", {}).get("use_camera_obs"))
+    env_kwargs = env_args.get("env_kwargs")
+    return isinstance(env_kwargs, Mapping) and bool(env_kwargs.get("use_camera_obs"))
 
 
 def probe(backend: str) -> str | None:

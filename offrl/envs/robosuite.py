@@ -32,6 +32,9 @@ class RobosuiteEnv(gymnasium.Env):
 
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         robosuite = _import_robosuite()
+        if env_name not in robosuite.ALL_ENVIRONMENTS:
+            known = ", ".join(sorted(robosuite.ALL_ENVIRONMENTS))
+            raise ValueError(f"robosuite has no task {env_name!r}; it has {known}")
         self._assets_root = f"{Path(robosuite.__file__).parent.parent}/"
         self._args = {
             "env_name": env_name,

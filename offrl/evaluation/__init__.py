@@ -9,4 +9,4 @@ from offrl.evaluation.evaluate import (
     summarize,
 )
 from offrl.evaluation.intervals import wilson_interval
-from offrl.evaluation.video import video_frames, write_video
+from offrl.evaluation.video import encoder, video_frames, write_video

@@ -1,28 +1,52 @@
 """The learning curve of a run as a picture."""
 
 import json
+import logging
 from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from offrl.outputs import whole_file
+
+log = logging.getLogger(__name__)
 
 
 def write_learning_curve(run: Any) -> Path | None:
     """Losses and success rate over the steps, ``learning_curve-SHA8.png`` in the run folder.
 
-    ``None`` where matplotlib is not installed.
+    ``None`` where matplotlib is not installed, and, with a warning, where it fails: a picture is
+    not worth a training.
     """
+    path = run.path / f"learning_curve-{run.sha}.png"
     try:
         import matplotlib
 
         matplotlib.use("Agg")
-        from matplotlib import pyplot
+        with whole_file(path) as partial:
+            _draw(f"{run.path.parent.name}/{run.path.name}", _read(run.path), partial)
     except ImportError:
         return None
+    except Exception as error:
+        log.warning(f"no learning curve: {error}")
+        return None
+    return path
 
+
+def _read(folder: Path) -> dict[str, list[Any]]:
+    """The records by type. Lines that a killed process or a full disk damaged are left out."""
     records = defaultdict(list)
-    with open(run.path / "metrics.jsonl", encoding="utf-8") as file:
-        for record in map(json.loads, file):
-            records[record["type"]].append(record)
+    with open(folder / "metrics.jsonl", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with suppress(ValueError, TypeError, KeyError):
+                record = json.loads(line)
+                records[record["type"]].append(record)
+    return records
+
+
+def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
+    from matplotlib import pyplot
 
     figure, (losses, success) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     for kind in ("train", "valid"):
@@ -36,7 +60,8 @@ def write_learning_curve(run: Any) -> Path | None:
 
     points = []
     for kind, style, label in (("rollout", "o-", "during training"), ("test", "D", "final test")):
-        rated = [r["logs"] | r for r in records[kind] if "Success_Rate" in r["logs"]]
+        # A rate over those episodes alone that did not crash says something else.
+        rated = [r["logs"] | r for r in records[kind] if r["logs"]["Crashed"] == 0]
         if rated:
             rates = [r["Success_Rate"] for r in rated]
             below = [r["Success_Rate"] - r["Success_Rate_Low"] for r in rated]
@@ -58,9 +83,6 @@ def write_learning_curve(run: Any) -> Path | None:
         returns = success.twinx()
         returns.plot(steps, totals, "s--", color="tab:green", markersize=4)
         returns.set_ylabel("return", color="tab:green")
-    figure.suptitle(f"{run.path.parent.name}/{run.path.name}")
-
-    path = run.path / f"learning_curve-{run.sha}.png"
+    figure.suptitle(title)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
-    return path

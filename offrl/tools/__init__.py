@@ -5,6 +5,10 @@ Each has ``HELP`` (one line), ``EPILOG`` (an example), ``add_arguments(parser)``
 """
 
 import argparse
+import json
+from pathlib import Path
+
+from offrl.outputs import whole_file
 
 
 def count(text: str, minimum: int = 1) -> int:
@@ -20,3 +24,8 @@ def count(text: str, minimum: int = 1) -> int:
 
 def seed(text: str) -> int:
     return count(text, minimum=0)
+
+
+def write_figures(path: Path, figures: dict[str, float]) -> None:
+    with whole_file(path) as file:
+        file.write_text(json.dumps(figures, indent=4) + "\n", encoding="utf-8")

@@ -1,7 +1,8 @@
 """``offrl export-robomimic``: a checkpoint that robomimic loads."""
 
 import argparse
-from pathlib import Path
+
+from offrl.outputs import in_words, new_file
 
 HELP = "write a checkpoint as robomimic would have, for its own scripts"
 EPILOG = "example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth"
@@ -16,9 +17,9 @@ def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import policy_from_checkpoint, write_checkpoint
     from offrl.robomimic.checkpoints import export_checkpoint
 
-    if Path(args.output).exists():
-        raise FileExistsError(f"{args.output} exists; choose another name or move it away")
+    output = new_file(args.output)
     policy, content = policy_from_checkpoint(args.checkpoint, device="cpu")
-    write_checkpoint(args.output, export_checkpoint(content, policy.policy.nets))
-    print(args.output)
+    with in_words(output):
+        write_checkpoint(output, export_checkpoint(content, policy.policy.nets))
+    print(output)
     return 0

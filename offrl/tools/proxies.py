@@ -1,10 +1,9 @@
 """``offrl proxies``: look at a checkpoint without an environment."""
 
 import argparse
-import json
-from pathlib import Path
 
-from offrl.tools import count
+from offrl.outputs import new_file
+from offrl.tools import count, write_figures
 
 HELP = "measure a checkpoint on data, where there is no environment to evaluate it in"
 EPILOG = (
@@ -28,8 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.training.datasets import make_dataset, place
     from offrl.tree import map_leaves
 
-    if args.json and Path(args.json).exists():
-        raise FileExistsError(f"{args.json} exists; choose another name or move it away")
+    json_file = new_file(args.json) if args.json else None
     policy, content = policy_from_checkpoint(args.checkpoint)
     algo = policy.policy
     config, _ = config_from_checkpoint(ckpt_dict=content)
@@ -50,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     print("proxies for success, measured on data (not a success rate):")
     for name, value in logs.items():
         print(f"{name + ':':20}{value:10.4g}")
-    if args.json:
-        Path(args.json).write_text(json.dumps(logs, indent=4) + "\n", encoding="utf-8")
-        print(args.json)
+    if json_file:
+        write_figures(json_file, logs)
+        print(json_file)
     return 0

@@ -1,11 +1,13 @@
 """``offrl rollout``: evaluate a checkpoint."""
 
 import argparse
-import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from offrl.tools import count, seed
+from offrl.outputs import in_words, new_file
+from offrl.tools import count, seed, write_figures
 
 HELP = "evaluate a checkpoint, film it, record what it does as a dataset"
 EPILOG = (
@@ -39,12 +41,14 @@ def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import env_args_of, instruction, policy_from_checkpoint
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
-    from offrl.evaluation import TEST_SEEDS, evaluate, summarize
+    from offrl.evaluation import TEST_SEEDS, encoder, evaluate, summarize
     from offrl.training.progress import success_line
 
-    for path in (args.video, args.record, args.json):
-        if path and Path(path).exists():
-            raise FileExistsError(f"{path} exists; choose another name or move it away")
+    outputs = [new_file(path) for path in (args.video, args.record, args.json) if path]
+    if len({path.absolute() for path in outputs}) < len(outputs):
+        raise ValueError("--video, --record and --json name one file; give each a name of its own")
+    if args.video:
+        encoder()
     policy, content = policy_from_checkpoint(args.checkpoint)
     env_args = env_args_of(content, args.env)
     if args.lang:
@@ -74,36 +78,66 @@ def run(args: argparse.Namespace) -> int:
         results = sorted(bar, key=lambda r: r.request.seed)
     logs = summarize(results)
     print(success_line(logs))
-    for result in results:
-        if result.error:
-            print(f"seed {result.request.seed} was not run: {result.error}")
-    if not logs["n"]:
-        raise ValueError("no episode could be run")
-    _write(args, env_args, results, logs)
+    problems = _say_what_was_lost(results)
+    problems += _write_each(
+        (args.json, lambda path: write_figures(path, logs)),
+        (args.record, lambda path: _record(path, env_args, results)),
+        (args.video, lambda path: _film(path, results)),
+    )
+    if problems:
+        raise ValueError("; ".join(problems))
     return 0
 
 
-def _write(
-    args: argparse.Namespace, env_args: dict[str, Any], results: list[Any], logs: dict[str, float]
-) -> None:
+def _write_each(*outputs: tuple[str | None, Callable[[Path], None]]) -> list[str]:
+    """Write what is asked for, each whatever becomes of the others; why any could not be."""
+    problems = []
+    for name, write in outputs:
+        if name:
+            path = Path(name).expanduser()
+            try:
+                with in_words(path):
+                    write(path)
+                print(path)
+            except (OSError, ValueError) as error:
+                problems.append(str(error))
+    return problems
+
+
+def _say_what_was_lost(results: Sequence[Any]) -> list[str]:
+    """Which episodes could not be run, and why; the same in short."""
+    seeds = defaultdict(list)
+    for result in results:
+        if result.error:
+            seeds[result.error].append(str(result.request.seed))
+    for error, lost in seeds.items():
+        print(f"not run: seed {', '.join(lost)}: {error}")
+    num_lost = sum(map(len, seeds.values()))
+    if not num_lost:
+        return []
+    return [
+        f"{num_lost} of {len(results)} episodes could not be run, so that this is no success rate "
+        "of all of them; mend the simulator, or where memory is short use fewer --workers"
+    ]
+
+
+def _record(path: Path, env_args: dict[str, Any], results: Sequence[Any]) -> None:
     from offrl.data.writer import DemoWriter
+
+    recorded = [result for result in results if result.trajectory]
+    if not recorded:
+        raise ValueError("--record: no episode was run")
+    with DemoWriter(path, env_args) as writer:
+        for result in recorded:
+            writer.write(result.trajectory, seed=result.request.seed, success=result.success)
+        writer.write_split()
+
+
+def _film(path: Path, results: Sequence[Any]) -> None:
     from offrl.evaluation import video_frames, write_video
 
-    if args.record:
-        with DemoWriter(args.record, env_args) as writer:
-            for result in results:
-                if result.trajectory:
-                    writer.write(
-                        result.trajectory, seed=result.request.seed, success=result.success
-                    )
-            writer.write_split()
-    if args.json:
-        Path(args.json).write_text(json.dumps(logs, indent=4) + "\n", encoding="utf-8")
-    if args.video:
-        frames = video_frames(results)
-        if not frames:
-            reason = next((r.no_video for r in results if r.no_video), "no episode was filmed")
-            raise ValueError(f"--video: {reason}")
-        write_video(args.video, frames, fps=20)
-    for path in filter(None, (args.record, args.json, args.video)):
-        print(path)
+    frames = video_frames(results)
+    if not frames:
+        reason = next((r.no_video for r in results if r.no_video), "no episode was filmed")
+        raise ValueError(f"--video: {reason}")
+    write_video(path, frames, fps=20)

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Evaluator:
             for result in self.trainer.interrupts.promptly(episodes):
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
-            _report_crashes(results)
+            _report_lost(kind, name, results)
             if len(self._pools) == 1:
                 self._write_video(kind, results)
             else:
@@ -100,13 +101,17 @@ class Evaluator:
             name: EnvPool(env_args, self.config.num_workers, self.config.timeout, backend)
             for name, env_args in environments.items()
         }
-        try:
+        with ExitStack() as unless_they_fit:
             for pool in pools.values():
-                pool.check(self._policy(self.trainer.algo, pool))
-        except ValueError as error:
-            raise ValueError(
-                f"{error}; mend it, or train without evaluation (experiment.rollout.enabled=false)"
-            ) from None
+                unless_they_fit.enter_context(pool)
+                try:
+                    pool.check(self._policy(self.trainer.algo, pool))
+                except ValueError as error:
+                    raise ValueError(
+                        f"{error}; mend it, or train without evaluation "
+                        "(experiment.rollout.enabled=false)"
+                    ) from None
+            unless_they_fit.pop_all()
         return pools
 
     def _policy(self, algo: Any, pool: EnvPool) -> RolloutPolicy:
@@ -145,12 +150,15 @@ class Evaluator:
         log.warning("no video: %s", why)
 
 
-def _report_crashes(results: Sequence[EpisodeResult]) -> None:
-    crashed = [r for r in results if r.error]
-    if crashed:
+def _report_lost(kind: str, name: str, results: Sequence[EpisodeResult]) -> None:
+    lost = [r for r in results if r.error]
+    if lost:
+        chooses = "it chooses no checkpoint" if kind == "rollout" else "offrl rollout repeats it"
         log.warning(
-            f"{len(crashed)} of {len(results)} episodes could not be run and are not counted: "
-            f"seed {crashed[0].request.seed}: {crashed[0].error}"
+            f"the evaluation ({kind}) in {name} failed: {len(lost)} of {len(results)} episodes "
+            f"could not be run, the first with seed {lost[0].request.seed}: {lost[0].error}; "
+            f"{chooses}. Mend the simulator, or where memory is short use fewer workers "
+            "(experiment.rollout.num_workers)"
         )
 
 

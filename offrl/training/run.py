@@ -2,8 +2,10 @@
 
 import fcntl
 import itertools
+import logging
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
 import time
@@ -15,6 +17,9 @@ from typing import Any
 import offrl
 from offrl.config import Config, config_factory
 from offrl.config.files import PROJECT_ROOT, read_config_file
+from offrl.outputs import in_words, whole_file, writable_folder
+
+log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -45,45 +50,64 @@ class RunFolder:
         and nothing else is touched."""
         parent = Path(config.train.output_dir).expanduser() / config.experiment.name
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            unfinished = cls(tempfile.mkdtemp(dir=parent, prefix=".", suffix=".partial"))
-            unfinished.path.chmod(0o755)  # mkdtemp's folders are private
-            for folder in (unfinished.models, unfinished.logs, unfinished.videos):
-                folder.mkdir()
-            unfinished.config_file.write_text(config.dump() + "\n", encoding="utf-8")
-            if fill is not None:
-                fill(unfinished)
+            with in_words(parent):
+                parent.mkdir(parents=True, exist_ok=True)
+                partial = Path(tempfile.mkdtemp(dir=parent, prefix=".", suffix=".partial"))
+                try:
+                    run = cls(cls(partial)._fill(config, fill))
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)  # unless it has its name now
         except OSError as error:
             raise OSError(
-                f"{parent}: cannot write the run folder there ({error.strerror}); choose another "
-                "with --output"
+                f"cannot write the run folder (choose another with --output): {error}"
             ) from None
-        stamp = time.strftime("%Y%m%d%H%M%S")
-        for suffix in itertools.count():
-            path = parent / (f"{stamp}-{suffix}" if suffix else stamp)
-            try:
-                run = cls(unfinished.path.rename(path))  # fails where a run is already
-                break
-            except OSError:
-                if not path.exists():
-                    raise
         run._lock()
         return run
 
+    def _fill(self, config: Config, fill: Callable[["RunFolder"], None] | None) -> Path:
+        """Write what every run folder holds, and give this one its name."""
+        self.path.chmod(0o755)  # mkdtemp's folders are private
+        for folder in (self.models, self.logs, self.videos):
+            folder.mkdir()
+        with whole_file(self.config_file) as file:
+            file.write_text(config.dump() + "\n", encoding="utf-8")
+        if fill is not None:
+            fill(self)
+        stamp = time.strftime("%Y%m%d%H%M%S")
+        for suffix in itertools.count():
+            path = self.path.parent / (f"{stamp}-{suffix}" if suffix else stamp)
+            try:
+                return self.path.rename(path)  # fails where a run is already
+            except OSError:
+                if not path.exists():
+                    raise
+
     @classmethod
     def open(cls, path: str | Path) -> tuple["RunFolder", Config]:
-        """The folder of an earlier run and its config."""
-        configs = sorted(Path(path).glob("config-*.json"))
+        """The folder of an earlier run and its config. What a killed process was writing there is
+        removed."""
+        path = Path(path).expanduser()
+        configs = sorted(path.glob("config-*.json"))
         if not configs:
             raise FileNotFoundError(
                 f"{path}: not a run folder (no config-*.json); give OUTPUT/NAME/TIMESTAMP"
             )
         run = cls(path)
         run._lock()
-        for unfinished in run.path.rglob(".*.partial*"):  # a killed process was writing these
-            unfinished.unlink()
-        content = read_config_file(configs[0])
-        return run, config_factory(content["algo_name"], content)
+        with in_words(path):
+            for unfinished in path.rglob(".*.partial*"):
+                unfinished.unlink()
+            for folder in (run.models, run.logs, run.videos):
+                folder.mkdir(exist_ok=True)
+        writable_folder(path)
+        try:
+            content = read_config_file(configs[0])
+            return run, config_factory(content["algo_name"], content)
+        except ValueError as error:
+            what = str(error).removeprefix(f"{configs[0]}: ")
+            raise ValueError(
+                f"{configs[0]}: {what}; put it back as it was (last.pth holds it, too: config)"
+            ) from None
 
     def _lock(self) -> None:
         """One process at a time; the lock ends with the process."""
@@ -92,6 +116,8 @@ class RunFolder:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{self.path}: another process is training in this folder") from None
+        except OSError as error:
+            log.warning(f"{self.path}: no lock ({error.strerror}); train in it only once at a time")
 
     def unlock(self) -> None:
         """Let others train in the folder."""
@@ -113,20 +139,36 @@ class RunFolder:
 
 
 def git_commit() -> str:
-    """Eight characters of the commit, ``-dirty`` if files differ from it; else ``nogit``."""
+    """Eight characters of the commit of offrl's own clone, ``-dirty`` if files differ from it.
+    Where offrl is no clone, its version, ``v0.1.0``; ``nogit`` if git does not tell."""
+    if not (PROJECT_ROOT / ".git").exists():
+        return f"v{offrl.__version__}"
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"],
-            cwd=PROJECT_ROOT,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        if not _git("ls-files", "offrl/__init__.py"):  # a repository around site-packages
+            return f"v{offrl.__version__}"
+        commit = _git("rev-parse", "HEAD")[:8]
+        changes = _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return "nogit"
-    commit, dash, dirty = answer.stdout.strip().partition("-")
-    return commit[:8] + dash + dirty
+    return f"{commit}-dirty" if changes else commit
+
+
+def _git(*arguments: str) -> str:
+    """git's answer about this project alone, whichever repositories lie around it, the environment
+    names (``GIT_DIR``), or other users own."""
+    ours = {"GIT_DIR": str(PROJECT_ROOT / ".git"), "GIT_WORK_TREE": str(PROJECT_ROOT)}
+    ours["GIT_OPTIONAL_LOCKS"] = "0"  # look, and write nothing
+    others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    answer = subprocess.run(
+        ["git", *arguments],
+        cwd=PROJECT_ROOT,
+        env=others | ours,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    return answer.stdout.strip()
 
 
 def provenance() -> dict[str, Any]:

@@ -20,7 +20,8 @@ from offrl.envs.workers.worker import Failure, Turn, Worker
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 2  # an episode whose worker was lost is rerun once
+ATTEMPTS = 3  # that an episode gets, each in a new worker
+HOPELESS = 5  # episodes lost in a row: the others are not tried
 
 
 @cache
@@ -70,30 +71,41 @@ class EnvPool(AbstractContextManager):
                 raise ValueError(f"the environment {name!r}: {result.error}")
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
-        """Results in the order in which episodes end."""
+        """Results in the order in which episodes end; those of lost episodes have an ``error``."""
         policy = as_policy(policy)
         slots = range(min(self._num_workers(policy), len(requests)))
-        todo = deque((request, 1) for request in requests)
+        todo = deque(requests)
+        lost_in_a_row = 0
         try:
             while todo or self._jobs:
                 for slot in slots:
                     if todo and slot not in self._jobs:
-                        self._assign(slot, *todo.popleft(), policy)
+                        self._assign(slot, todo.popleft(), 1, policy)
                 turns: dict[int, Turn] = {}
                 for slot, message in self._messages():
                     if isinstance(message, Turn):
                         turns[slot] = message
                         continue
-                    request, attempt = self._jobs.pop(slot)
+                    request, attempt = self._jobs[slot]
                     if isinstance(message, EpisodeResult):
+                        del self._jobs[slot]
+                        lost_in_a_row = 0
                         yield message
                         continue
-                    if message.worker_is_lost:
-                        self._kill(slot)
-                    if attempt < ATTEMPTS:
-                        todo.appendleft((request, attempt + 1))
-                    else:
-                        yield EpisodeResult(request, error=message.reason)
+                    self._kill(slot)
+                    if attempt < ATTEMPTS and not message.is_final:
+                        log.warning(
+                            f"seed {request.seed}: {message.reason}; it is run again in a new "
+                            f"worker (attempt {attempt + 1} of {ATTEMPTS})"
+                        )
+                        self._assign(slot, request, attempt + 1, policy)
+                        continue
+                    yield EpisodeResult(request, error=message.reason)
+                    lost_in_a_row += 1
+                    if lost_in_a_row >= HOPELESS:
+                        reason = f"not tried, as {HOPELESS} in a row were lost: {message.reason}"
+                        yield from (EpisodeResult(request, error=reason) for request in todo)
+                        todo.clear()
                 if turns:
                     self._answer(turns, policy)
         finally:
@@ -108,10 +120,12 @@ class EnvPool(AbstractContextManager):
         return limit
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
+        if slot in self._workers and not self._workers[slot].is_alive:  # it ended while idle
+            self._kill(slot)
         if slot not in self._workers:
             self._workers[slot] = Worker(self.env_args, self._environ)
         self._jobs[slot] = request, attempt
-        self._workers[slot].send((request, policy.needs_goal))
+        self._workers[slot].start_episode(request, policy.needs_goal, policy.obs_keys)
         policy.start_episode(env=slot, seed=request.seed)
 
     def _answer(self, turns: Mapping[int, Turn], policy: Policy) -> None:
@@ -134,8 +148,9 @@ class EnvPool(AbstractContextManager):
             if worker.connection in ready:
                 yield slot, worker.receive()
             elif now - worker.last_heard >= self.timeout:
-                yield slot, Failure(f"worker silent for {self.timeout:g} s", worker_is_lost=True)
+                yield slot, Failure(f"worker silent for {self.timeout:g} s")
 
     def _kill(self, slot: int) -> None:
+        self._workers[slot].kill()
         self._jobs.pop(slot, None)
-        self._workers.pop(slot).kill()
+        del self._workers[slot]

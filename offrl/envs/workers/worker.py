@@ -1,23 +1,39 @@
 """A simulator's process: what runs in it, and the parent's end. It never imports torch.
 
-The parent sends ``env_args`` once and then, one after the other, an ``EpisodeRequest`` and whether
-the policy needs a goal. For each, the worker sends a ``Turn`` per step, to be answered with an
-action, and at last an ``EpisodeResult`` or a ``Failure``.
+The parent sends ``env_args`` once and then, one after the other, an ``EpisodeRequest``, whether
+the policy needs a goal, and its ``obs_keys``. For each, the worker sends a ``Turn`` per step, to be
+answered with an action, and at last an ``EpisodeResult``. A ``Failure`` is the last that it says.
 """
 
+import ctypes
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.acting.episode import EpisodeResult, describe, run_episode
+from offrl.acting.episode import EpisodeResult, Misfit, check_obs, describe, run_episode
 from offrl.envs import make_env
+
+# A scheduler signals every process of a job: what is to be done is the parent's to decide. (A
+# handler, as what an environment starts would go on ignoring what is ignored here.)
+START = """
+import signal
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, lambda *_: None)
+from offrl.envs.workers.worker import serve
+serve({descriptor}, {parent})
+"""
+PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
+LAST_WORDS = 4096  # bytes of a worker's output that are looked at
 
 
 class Turn(NamedTuple):
@@ -32,50 +48,81 @@ class Failure(NamedTuple):
     """Why an episode ended before its end."""
 
     reason: str
-    worker_is_lost: bool = False  # and can run no other
+    is_final: bool = False  # would be the same in any worker
 
 
-def serve(file_descriptor: int) -> None:
+def serve(file_descriptor: int, parent: int) -> None:
     """A worker's life: build the environment, run episodes on request, end with the parent."""
+    _end_with(parent)
     connection = Connection(file_descriptor)
+    try:
+        _serve(connection)
+    except Exception as error:
+        with suppress(OSError):  # the parent is gone, or wants no more
+            connection.send(Failure(describe(error), isinstance(error, Misfit)))
 
-    def ask(obs: Any, goal: Any, reward: float) -> np.ndarray:
-        connection.send(Turn(obs, goal, reward))
-        return connection.recv()
 
+def _serve(connection: Connection) -> None:
     try:
         env = make_env(connection.recv())
-        while True:
-            request, needs_goal = connection.recv()
-            try:
-                connection.send(run_episode(env, request, ask, needs_goal))
-            except (EOFError, BrokenPipeError):
-                return
-            except Exception as error:
-                connection.send(Failure(describe(error)))
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return
-    except Exception as error:
-        connection.send(Failure(describe(error), worker_is_lost=True))
+    except (ValueError, ImportError) as error:
+        raise Misfit(describe(error)) from None
+    while True:
+        request, needs_goal, obs_keys = connection.recv()
+
+        def ask(obs: Any, goal: Any, reward: float, keys: Any = obs_keys) -> np.ndarray:
+            check_obs(obs, keys)
+            connection.send(Turn(obs, goal, reward))
+            return connection.recv()
+
+        connection.send(run_episode(env, request, ask, needs_goal))
+
+
+def _end_with(parent: int) -> None:
+    """Have the system end this process with its parent, even if it hangs in a simulator's code.
+    Elsewhere than on Linux it ends when it next looks for a message."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it had ended before
+            sys.exit()
 
 
 class Worker:
-    """A process that serves, and the connection to it."""
+    """A process that serves, in a session of its own, and the connection to it."""
 
     def __init__(self, env_args: Mapping[str, Any], environ: Mapping[str, str]):
         self.connection, child_end = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         descriptor = child_end.fileno()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import serve; serve({descriptor})"],
-            pass_fds=[descriptor],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-        )
+        script = START.format(descriptor=descriptor, parent=os.getpid())
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", script],
+                pass_fds=[descriptor],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # out of reach of a terminal's Ctrl-C
+            )
+        except OSError as error:
+            raise OSError(
+                f"no process could be started for a simulator ({error.strerror}); use fewer "
+                "(experiment.rollout.num_workers, --workers)"
+            ) from None
         child_end.close()
         self.send(dict(env_args))
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def start_episode(self, *job: Any) -> None:
+        """Ask for an episode. What the worker printed during the last one is forgotten: its file
+        would grow for as long as a training goes on."""
+        self._log.seek(0)
+        self._log.truncate()
+        self.send(job)
 
     def send(self, message: Any) -> None:
         self.last_heard = time.monotonic()
@@ -89,11 +136,11 @@ class Worker:
         try:
             return self.connection.recv()
         except (EOFError, OSError):
-            reason = f"worker ended ({self._exit_status()}){self._last_words()}"
-            return Failure(reason, worker_is_lost=True)
+            return Failure(f"worker ended ({self._exit_status()}){self._last_words()}")
 
     def _last_words(self) -> str:
-        self._log.seek(0)
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - LAST_WORDS))
         lines = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
         return f": {lines[-1]}" if lines else ""
 
@@ -105,7 +152,10 @@ class Worker:
         return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        """End the process, and what it started itself."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):  # it may be stuck in the system
+            self._process.wait(timeout=10)
         self.connection.close()
         self._log.close()

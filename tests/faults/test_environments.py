@@ -1,0 +1,159 @@
+"""Environments that cannot be made or break the contract, policies that give what no simulator
+should get: one clear sentence each."""
+
+import numpy as np
+import pytest
+from faulty_env import faulty_args
+from toy_env import ToyEnv, WalkHome, toy_args
+
+from offrl import RolloutPolicy, Trainer
+from offrl.acting import EpisodeRequest, Policy, rollout
+from offrl.envs import make_env
+from offrl.envs.workers import EnvPool
+from offrl.evaluation.evaluate import evaluate
+from offrl.registry import ENVS
+
+TOY = "toy_env:Toy-v0"
+CANNOT_BE_MADE = [
+    (None, "env_args must be an object"),
+    ({}, "names no environment.*experiment.env"),
+    ({"env_name": 5}, "names no environment"),
+    ({"env_name": TOY, "env_kwargs": [1]}, "env_args of 'toy_env:Toy-v0': env_kwargs must be an"),
+    ({"env_name": TOY, "env_kwargs": {"env_name": "Lift"}}, "without env_name"),
+    (toy_args(colour="red"), "unexpected keyword argument 'colour'.*mend env_kwargs"),
+    (toy_args(id=5), "Toy-v0.*multiple values for argument 'id'.*mend env_kwargs"),
+    ({"env_name": "Missing-v0"}, "gymnasium does not make 'Missing-v0'.*doesn't exist"),
+    ({"env_name": "Hopper-v99"}, "gymnasium does not make 'Hopper-v99'.*v99"),
+    ({"env_name": "not a name!"}, "gymnasium does not make 'not a name!'"),
+    ({"env_name": "no_such_module:Toy-v0"}, "no_such_module.*can be imported"),
+    ({"env_name": TOY, "type": 77}, "env_args type 77"),
+    ({"env_name": TOY, "type": "robosuit"}, "Did you mean 'robosuite'"),
+    ({"env_name": TOY, "type": [1]}, r"env_args type \[1\]"),
+    ({"env_name": "Lyft", "type": 1}, "robosuite has no task 'Lyft'; it has .*Lift"),
+    ({"env_name": "Lift", "type": 1, "env_kwargs": {"colour": 5}}, "argument 'colour'.*mend env_k"),
+]
+
+
+@pytest.mark.parametrize(("env_args", "words"), CANNOT_BE_MADE)
+def test_an_environment_that_cannot_be_made_says_what_to_mend(env_args, words):
+    with pytest.raises((ValueError, ImportError), match=words) as raised:
+        make_env(env_args)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_mistake_in_the_description_is_said_once_and_at_once(caplog):
+    with EnvPool(toy_args(colour="red"), 2) as pool:
+        with pytest.raises(ValueError, match="unexpected keyword argument 'colour'") as raised:
+            pool.check(WalkHome())
+        assert "worker.py" not in str(raised.value) and not caplog.records  # no further attempt
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("reset returns obs alone", "reset returned dict instead of obs, info"),
+        ("step returns four", r"step: not enough values .*expected 5, got 4\): obs, rew"),
+        ("reward is NaN", "rewards add up to nan"),
+    ],
+)
+def test_an_environment_that_breaks_the_contract_is_told_how(fault, words):
+    with pytest.raises(ValueError, match=f"the environment's {words}"):
+        rollout(WalkHome(), make_env(faulty_args(fault)), horizon=3)
+
+
+class Looking(WalkHome):
+    """It looks at the position alone."""
+
+    obs_keys = ("position",)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("position is NaN", "the environment's observation 'position' is NaN or infinite"),
+        ("position is text", "the environment's observation 'position' is <U13, no numbers"),
+        ("speed, which nobody looks at, is NaN", None),
+        ("reset returns obs alone", "the environment's reset returned dict"),
+    ],
+)
+def test_observations_that_no_policy_can_act_on_never_reach_one(fault, words):
+    with EnvPool(faulty_args(fault), 1) as pool:
+        (result,) = pool.run([EpisodeRequest(0, 4)], Looking())
+    assert (result.error or "").startswith(words or "") and bool(result.error) == bool(words)
+
+
+@pytest.mark.parametrize("frame_stack", [1, 2])
+@pytest.mark.parametrize("gmm", [False, True])
+def test_nan_from_a_simulator_is_no_evaluation_of_a_trained_policy(small_config, frame_stack, gmm):
+    algo = {"gmm": {"enabled": gmm, "low_noise_eval": False}}
+    config = small_config({"train": {"frame_stack": frame_stack}, "algo": algo})
+    policy = RolloutPolicy(Trainer(config).algo)
+    with EnvPool(faulty_args("position is NaN"), 1) as pool:
+        (result,) = evaluate(policy, pool, [EpisodeRequest(0, 4)])
+    assert result.error == "the environment's observation 'position' is NaN or infinite"
+
+
+class Giving(Policy):
+    def __init__(self, *actions):
+        self.actions = actions
+
+    def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
+        return {env: self.actions[0] for env in obs_by_env}
+
+
+@pytest.mark.parametrize("kind", ["gymnasium", "robosuite"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_from_a_policy_never_reaches_a_simulator(kind, bad):
+    env_args, size = (toy_args(), 2)
+    if kind == "robosuite":
+        robot = {"robots": "Panda", "use_camera_obs": False}
+        env_args, size = {"env_name": "Lift", "type": 1, "env_kwargs": robot}, 7
+    env = make_env(env_args)
+    stepped = []
+    env.step = lambda action: stepped.append(action)
+    with pytest.raises(ValueError, match="the policy's action is NaN or infinite"):
+        rollout(Giving(np.full(size, bad)), env, horizon=3)
+    assert not stepped
+
+
+@pytest.mark.parametrize(
+    ("env_args", "action"),
+    [
+        (toy_args(), np.zeros(1)),  # which numpy would broadcast
+        (toy_args(), np.zeros(7)),
+        ({"env_name": "CartPole-v1"}, np.zeros(2)),
+    ],
+)
+def test_actions_of_another_shape_are_refused(env_args, action):
+    with pytest.raises(ValueError, match=r"actions have the shape \[.\], and the environment take"):
+        rollout(Giving(action), make_env(env_args), horizon=3)
+
+
+def test_actions_of_the_right_kind_pass():
+    assert rollout(Giving(np.int64(1)), make_env({"env_name": "CartPole-v1"}), 3)["Horizon"] == 3
+    assert rollout(Giving(np.zeros((1, 2))[0]), make_env(toy_args()), 3, seed=0)["Horizon"] >= 1
+
+
+def test_what_is_no_image_is_no_frame():
+    with EnvPool(faulty_args("render gives text"), 1) as pool:
+        (result,) = pool.run([EpisodeRequest(0, 4, frame_every=1)], WalkHome())
+    assert result.error is None and "render() gave str, not an image" in result.no_video
+
+
+def test_observations_of_an_own_environment_type_must_be_dicts():
+    class Bare(ToyEnv):
+        def __init__(self, env_name, env_kwargs):
+            super().__init__()
+
+        def _observe(self):
+            return np.zeros(3)
+
+    from offrl.acting.episode import check_obs
+
+    ENVS.register("bare")(Bare)
+    try:
+        obs, _ = make_env({"env_name": "x", "type": "bare"}).reset(seed=0)
+        with pytest.raises(ValueError, match="observation is ndarray, not a dict of arrays"):
+            check_obs(obs, ["position"])
+    finally:
+        del ENVS._entries["bare"]
