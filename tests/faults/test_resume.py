@@ -135,6 +135,7 @@ def train_on_full_disk(free, half, disk, capsys):
 def test_a_full_disk_loses_nothing(finished, half, tmp_path, capsys, free):
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=3m", "tmpfs") as disk:
         run, status, said = train_on_full_disk(free, half, disk, capsys)
+        assert status == (1 if free < 40_000 else status)
         if status:
             (line,) = [x for x in said.splitlines() if x.startswith("offrl: error:")]
             assert "disk full" in line and str(run) in line and "Traceback" not in said, said
