@@ -1,6 +1,7 @@
 """An environment that breaks gymnasium's contract in one way, by name ``faulty_env:Faulty-v0``."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import gymnasium
@@ -10,10 +11,13 @@ from toy_env import ToyEnv
 
 class FaultyEnv(ToyEnv):
     """``fault`` names what is wrong; ``diary`` is a folder where each episode leaves its process's
-    id, ``fails`` how many attempts at an episode raise, ``chatty`` how much a step prints."""
+    id, ``fails`` how many attempts at an episode raise, ``chatty`` how much a step prints.
+    ``starts`` is a program of its own, as some simulators have."""
 
-    def __init__(self, fault=None, diary=None, fails=0, chatty=0, **kwargs):
+    def __init__(self, fault=None, diary=None, fails=0, chatty=0, starts=None, **kwargs):
         super().__init__(**kwargs)
+        if starts:
+            self.program = subprocess.Popen(starts)
         self.fault, self.diary, self.fails, self.chatty = fault, diary, fails, chatty
 
     def reset(self, seed=None, options=None):

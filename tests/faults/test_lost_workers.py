@@ -20,6 +20,7 @@ from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.envs.workers.pool import ATTEMPTS, HOPELESS
 
 FAULTS = Path(__file__).parent
+SLEEPER = ["sleep", f"1000.{os.getpid()}"]  # like no other
 
 
 def run(pool, seeds, policy=None, horizon=30):
@@ -42,7 +43,7 @@ def is_running(pid):
         return False
 
 
-def wait_until(condition, seconds=30):
+def wait_until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -87,12 +88,20 @@ class Telling(WalkHome):
 
     def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
         self.calls += 1
-        if self.calls == 4 and state != "idle":
+        if self.calls == 4 and state in ("hanging", "in mid-episode"):
             threading.Timer(0.3, tell).start()  # both have their actions, of step 2 at least
         return super().act(obs_by_env)
 
 
+def tell_soon():
+    while len(pool._workers) < 2:
+        time.sleep(0.001)
+    tell()
+
+
 pool = EnvPool(toy_args(**kwargs), 2)
+if state == "starting":
+    threading.Thread(target=tell_soon).start()
 requests = [EpisodeRequest(seed, 8, terminate_on_success=False) for seed in range(4)]
 results = sorted(pool.run(requests, Telling()), key=lambda r: r.request.seed)
 if state == "idle":
@@ -121,6 +130,7 @@ def start(state, **kwargs):
         ("hanging", {"trouble": {str(seed): "hang" for seed in range(4)}}),
         ("in mid-episode", {"slow": 0.2}),
         ("idle", {}),
+        ("starting", {}),
     ],
 )
 def test_workers_end_with_a_parent_that_is_killed(state, kwargs):
@@ -128,7 +138,24 @@ def test_workers_end_with_a_parent_that_is_killed(state, kwargs):
     assert len(workers) == 2 and all(map(is_running, workers))
     program.kill()
     program.communicate()
-    wait_until(lambda: not any(map(is_running, workers)), 10)
+    wait_until(lambda: not any(map(is_running, workers)), 60)
+
+
+def test_what_a_simulator_started_itself_ends_with_it():
+    args = faulty_args(starts=SLEEPER, trouble={"1": "kill"})
+    with EnvPool(args, 2) as pool:
+        results = run(pool, range(4))
+        assert [r.error is None for r in results] == [True, False, True, True]
+        sleepers = [int(path.name) for path in Path("/proc").glob("[0-9]*") if is_sleeper(path)]
+        assert len(sleepers) == len(pids(pool))  # those of lost workers have ended
+    wait_until(lambda: not any(map(is_running, sleepers)), 60)
+
+
+def is_sleeper(process):
+    try:
+        return (process / "cmdline").read_text().split("\0")[:2] == SLEEPER
+    except OSError:
+        return False
 
 
 def test_ctrl_c_reaches_the_parent_alone():
@@ -137,7 +164,7 @@ def test_ctrl_c_reaches_the_parent_alone():
         os.killpg(program.pid, signal.SIGINT)
         time.sleep(0.1)
     assert all(map(is_running, workers))
-    disturbed = json.loads(program.communicate(timeout=60)[0])
+    disturbed = json.loads(program.communicate(timeout=300)[0])
     with EnvPool(toy_args(), 2) as pool:
         results = run(pool, range(4), horizon=8)
     assert disturbed == [[None, r.total_reward] for r in results]
@@ -224,7 +251,7 @@ def test_an_evaluation_that_is_stopped_at_any_moment_leaves_a_usable_pool(undist
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert stopped > 5
-    wait_until(lambda: not children(), 10)
+    wait_until(lambda: not children(), 60)
     assert not any(map(is_running, workers))
 
 
