@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from offrl import models
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 class LossConfig(Section):
     """Weights of the terms of a deterministic policy's loss."""
 
-    l2_weight: float = 1.0
-    l1_weight: float = 0.0
-    cos_weight: float = 0.0
+    l2_weight: float = Field(1.0, ge=0)
+    l1_weight: float = Field(0.0, ge=0)
+    cos_weight: float = Field(0.0, ge=0)
 
     @model_validator(mode="after")
     def _learns_something(self) -> "LossConfig":

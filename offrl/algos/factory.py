@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from offrl.algos.shared.memory import made_within_memory
 from offrl.config import AlgoConfig, Config, config_factory
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
@@ -38,7 +39,8 @@ def algo_factory(
     ac_dim: int,
     device: torch.device | str,
 ) -> "Algo":
-    """Build an algorithm for observations of the given shapes and ``ac_dim`` action dimensions."""
+    """Build an algorithm for observations of the given shapes and ``ac_dim`` action dimensions;
+    ``ValueError`` for one whose networks do not fit in memory."""
     if config.algo_name != algo_name:
         raise ValueError(
             f"algo_name: the config is for {config.algo_name!r}, but {algo_name!r} was asked for"
@@ -47,4 +49,8 @@ def algo_factory(
     config = config_factory(algo_name, config.to_dict())
     algo_class, kwargs = ALGOS[algo_name](config.algo)
     spec = ObsSpec.from_config(config.observation, obs_key_shapes)
-    return algo_class(config=config, obs_spec=spec, ac_dim=ac_dim, device=device, **kwargs)
+    return made_within_memory(
+        algo_name,
+        device,
+        lambda: algo_class(config=config, obs_spec=spec, ac_dim=ac_dim, device=device, **kwargs),
+    )

@@ -14,7 +14,7 @@ from torch import Tensor
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import OptimConfig, Section
+from offrl.config import OptimConfig, Section, Share
 from offrl.config.algo import ActorConfig, TDConfig, learning_rates
 
 
@@ -30,7 +30,7 @@ class InSampleConfig(TDConfig):
     optim_params: dict[str, OptimConfig] = learning_rates(
         critic=1e-4, vf=1e-4, actor=1e-4, decay_factor=0.0
     )
-    target_tau: float = 0.01
+    target_tau: Share = 0.01
     actor: ActorConfig = ActorConfig()
     adv: AdvantageConfig = AdvantageConfig()
 

@@ -29,7 +29,7 @@ class ReBRACConfig(TD3BCConfig):
     optim_params: dict[str, StagedOptimConfig] = learning_rates(
         critic=1e-3, actor=1e-3, staged=True
     )
-    alpha: float = 1.0  # weight of the normalised value
+    alpha: float = Field(1.0, ge=0)  # weight of the normalised value
     critic: ReBRACCriticConfig = ReBRACCriticConfig(layer_dims=[256, 256, 256])
     actor: ReBRACActorConfig = ReBRACActorConfig(layer_dims=[256, 256, 256])
 

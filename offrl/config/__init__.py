@@ -8,7 +8,7 @@ A config knows no behaviour.
 """
 
 from offrl.config.algo import AlgoConfig, LearningRateConfig, OptimConfig, RegularizationConfig
-from offrl.config.build import config_factory, without_pretrained
+from offrl.config.build import config_factory, config_from_content, without_pretrained
 from offrl.config.schema import (
     ActionConfig,
     Config,
@@ -17,4 +17,4 @@ from offrl.config.schema import (
     RewardsConfig,
     TrainConfig,
 )
-from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section
+from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section, Share, only

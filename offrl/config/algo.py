@@ -1,11 +1,12 @@
 """The base of every ``algo`` section of a config, and the sections that several algorithms share,
 with robomimic's key names."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from offrl.config.section import Bounds, Count, FreeMap, Map, Section
+from offrl.config.content import shown
+from offrl.config.section import Bounds, Count, FreeMap, Map, Section, Share, only
 from offrl.registry import ALGO_CONFIGS
 
 
@@ -15,7 +16,7 @@ class LearningRateConfig(Section):
     ``num_cycles`` cosine waves over the whole training."""
 
     initial: float = Field(1e-4, ge=0)
-    decay_factor: float = 0.1
+    decay_factor: float = Field(0.1, ge=0)
     epoch_schedule: list[Count] = []
     scheduler_type: Literal["multistep", "linear", "cosine", "constant"] = "multistep"
     step_every_batch: bool = False  # count steps instead of epochs
@@ -86,8 +87,8 @@ class GaussianConfig(Section):
     enabled: bool = False
     fixed_std: bool = False
     use_tanh: bool = False  # offrl's own: a tanh of the distribution, not of its mean
-    init_std: float = 0.1
-    min_std: float = 0.01
+    init_std: float = Field(0.1, gt=0)
+    min_std: float = Field(0.01, ge=0)
     std_activation: Literal["softplus", "exp"] = "softplus"
     low_noise_eval: bool = True
 
@@ -95,7 +96,7 @@ class GaussianConfig(Section):
 class GMMConfig(Section):
     enabled: bool = False
     num_modes: Count = 5
-    min_std: float = 1e-4
+    min_std: float = Field(1e-4, ge=0)
     std_activation: Literal["softplus", "exp"] = "softplus"
     low_noise_eval: bool = True
 
@@ -114,9 +115,9 @@ class VAEPriorConfig(Section):
     use_categorical: bool = False
     categorical_dim: Count = 10
     categorical_gumbel_softmax_hard: bool = False
-    categorical_init_temp: float = 1.0
+    categorical_init_temp: float = Field(1.0, gt=0)
     categorical_temp_anneal_step: float = 0.001
-    categorical_min_temp: float = 0.3
+    categorical_min_temp: float = Field(0.3, gt=0)
 
     def temperature(self, epoch: int) -> float:
         annealed = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
@@ -126,8 +127,8 @@ class VAEPriorConfig(Section):
 class VAEConfig(Section):
     enabled: bool = False
     latent_dim: Count = 14
-    latent_clip: float | None = None
-    kl_weight: float = 1.0
+    latent_clip: float | None = Field(None, gt=0)
+    kl_weight: float = Field(1.0, ge=0)
     decoder: VAEDecoderConfig = VAEDecoderConfig()
     prior: VAEPriorConfig = VAEPriorConfig()
     encoder_layer_dims: list[Count] = [300, 400]
@@ -147,9 +148,13 @@ class RNNConfig(Section):
     @field_validator("kwargs")
     @classmethod
     def _known(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
-        for key in kwargs:
+        for key, value in kwargs.items():
             if key not in ("bidirectional", "dropout", "bias"):
-                raise ValueError(f"takes no {key!r}; it takes bidirectional, dropout, bias")
+                raise ValueError(f"takes no {shown(key)}; it takes bidirectional, dropout, bias")
+            is_share = type(value) in (int, float) and 0 <= value <= 1
+            if not (is_share if key == "dropout" else isinstance(value, bool)):
+                kind = "a number from 0 to 1" if key == "dropout" else "true or false"
+                raise ValueError(f"{key} takes {kind}, not {shown(value)}")
         return kwargs
 
 
@@ -159,14 +164,18 @@ class TransformerConfig(Section):
     embed_dim: Count = 512
     num_layers: Count = 6
     num_heads: Count = 8
-    emb_dropout: float = 0.1
-    attn_dropout: float = 0.1
-    block_output_dropout: float = 0.1
+    emb_dropout: Share = 0.1
+    attn_dropout: Share = 0.1
+    block_output_dropout: Share = 0.1
     sinusoidal_embedding: bool = False
     activation: Literal["gelu", "geglu"] = "gelu"
     supervise_all_steps: bool = False
     nn_parameter_for_timesteps: bool = True
     pred_future_acs: bool = False
+    # Of some of robomimic's revisions.
+    causal: Annotated[bool, only(True, "a step sees itself and those before it")] = Field(
+        True, exclude=True
+    )
 
 
 # -- actors and critics ---------------------------------------------------------------------------
@@ -179,14 +188,14 @@ class CommonNetConfig(Section):
 
 
 class GaussianNetConfig(Section):
-    init_last_fc_weight: float = 0.001
-    init_std: float = 0.3
+    init_last_fc_weight: float = Field(0.001, ge=0)
+    init_std: float = Field(0.3, gt=0)
     fixed_std: bool = False
 
 
 class GMMNetConfig(Section):
     num_modes: Count = 5
-    min_std: float = 1e-4
+    min_std: float = Field(1e-4, ge=0)
 
 
 class ActorNetConfig(Section):
@@ -215,7 +224,7 @@ class CriticConfig(Section):
 
 
 class WeightedEnsembleConfig(EnsembleConfig):
-    weight: float = Field(1.0, ge=0, le=1)  # of the least value in a target; the rest: the largest
+    weight: Share = 1.0  # of the least value in a target; the rest: the largest
 
 
 class WeightedCriticConfig(CriticConfig):
@@ -243,8 +252,8 @@ class DistributionalCriticConfig(CriticConfig):
 class TDConfig(AlgoConfig):
     """Base of the ``algo`` sections of what learns by temporal differences."""
 
-    discount: float = Field(0.99, ge=0, le=1)
+    discount: Share = 0.99
     n_step: Count = 1  # rewards summed before a value is bootstrapped
     infinite_horizon: bool = False  # the last reward of an episode is received for ever
-    target_tau: float = Field(0.005, ge=0, le=1)
+    target_tau: Share = 0.005
     critic: CriticConfig = CriticConfig()

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError, create_model
 
 from offrl.config.algo import AlgoConfig
+from offrl.config.content import check_content, place, shown
 from offrl.config.schema import Config
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
@@ -26,6 +27,14 @@ def without_pretrained(config: Config) -> Config:
     return config
 
 
+def config_from_content(content: Mapping[str, Any]) -> Config:
+    """The config that a file holds, whose key ``algo_name`` says of which algorithm it is."""
+    name = content.get("algo_name")
+    if not isinstance(name, str):
+        raise ValueError(f'algo_name: the name of an algorithm is needed, "bc", not {shown(name)}')
+    return config_factory(name, content)
+
+
 def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """The defaults of an algorithm with nested ``overrides`` laid over them.
 
@@ -33,11 +42,13 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     where neither its defaults nor ``overrides`` say so. Raises ``ValueError`` that names every
     wrong key or value by its dotted path.
     """
-    overrides = upgrade_config(overrides or {})
+    overrides = overrides or {}
+    check_content(overrides)
+    overrides = upgrade_config(overrides)
     stated = overrides.get("algo_name", algo_name)
     if stated != algo_name:
         raise ValueError(
-            f"algo_name: the config is for {stated!r}, but {algo_name!r} was asked for"
+            f"algo_name: the config is for {shown(stated)}, but {shown(algo_name)} was asked for"
         )
     section = ALGO_CONFIGS[algo_name]
     config = complete_config(algo_name, section, overrides)
@@ -60,7 +71,9 @@ def complete_config(
     try:
         return model.model_validate(merge(defaults, overrides))
     except ValidationError as error:
-        raise ValueError("; ".join(_explain(e, defaults) for e in error.errors())) from None
+        errors = [_explain(e, defaults) for e in error.errors()]
+        more = [f"and {len(errors) - 10} more"] if len(errors) > 10 else []
+        raise ValueError("; ".join(errors[:10] + more)) from None
 
 
 @cache
@@ -69,14 +82,14 @@ def _config_class(algo_section: type[AlgoConfig]) -> type[Config]:
 
 
 def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
-    path = ".".join(str(part) for part in error["loc"])
+    path = place(*error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{path}: unknown config key.{_nearest(error['loc'], defaults)}"
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if error["type"] in ("value_error", "missing"):
         return f"{path}: {message}"
-    return f"{path}: {message}, got {error['input']!r}"
+    return f"{path}: {message}, got {shown(error['input'])}"
 
 
 def _nearest(location: tuple, defaults: Mapping[str, Any]) -> str:

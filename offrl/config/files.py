@@ -1,13 +1,18 @@
 """Configs in files and on the command line, and where shipped files are found."""
 
 import json
+import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from offrl.config.content import REPEATED, check_content, place, shown
+
 PROJECT_ROOT = Path(__file__).parents[2]
+LARGEST = 10_000_000  # bytes of a config file
 
 
 def find_file(path: str | Path, *folders: str) -> Path:
@@ -15,19 +20,57 @@ def find_file(path: str | Path, *folders: str) -> Path:
 
     So the shipped configs and data are found from any working directory.
     """
-    candidates = [Path(path).expanduser()]
-    if not candidates[0].is_absolute():
-        candidates += [PROJECT_ROOT / folder / path for folder in ("", *folders)]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate.resolve()
-    places = dict.fromkeys(str(candidate.absolute()) for candidate in candidates)
+    try:
+        candidates = [Path(path).expanduser()]
+        if not candidates[0].is_absolute():
+            candidates += [PROJECT_ROOT / folder / path for folder in ("", *folders)]
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate.resolve()
+    except (OSError, RuntimeError) as error:  # a name that is too long, the home of nobody
+        why = getattr(error, "strerror", None) or error
+        raise FileNotFoundError(f"{place(path)}: no such file ({why})") from None
+    if candidates[0].is_dir():
+        raise FileNotFoundError(f"{place(path)}: a folder; name a file in it")
+    places = dict.fromkeys(place(candidate.absolute()) for candidate in candidates)
     elsewhere = f" (looked for {', '.join(places)})" if candidates[1:] else ""
-    raise FileNotFoundError(f"{path}: no such file{elsewhere}")
+    raise FileNotFoundError(f"{place(path)}: no such file{elsewhere}")
+
+
+# What YAML 1.1 reads as base 8 or 60 and later versions as text or another number, or the reverse.
+_AMBIGUOUS = re.compile(
+    r"[-+]?0[0-9_]+|[-+]?0o[0-7_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"
+)
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """YAML 1.1 reads ``1e-4`` as text; everybody who writes a learning rate means a number."""
+    """YAML 1.1 reads ``1e-4`` as text; everybody who writes a learning rate means a number. What
+    else it reads otherwise than people do is refused."""
+
+    def construct_scalar(self, node: Any) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        is_number = kind in ("int", "float") or getattr(node, "style", "") is None
+        if kind == "timestamp" or is_number and _AMBIGUOUS.fullmatch(node.value):
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"{shown(node.value)} can be read in several ways; write a plain number, or quotes "
+                "around text",
+                node.start_mark,
+            )
+        return super().construct_scalar(node)
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Refuses keys that stand twice; what ``<<`` merges in gives way to them, as in YAML."""
+        counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
+        for key, _ in node.value:
+            if isinstance(key.value, str) and counts[key.value] > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {shown(key.value)} is given twice", key.start_mark
+                )
+        super().flatten_mapping(node)
+        last = {str(key.value): (key, value) for key, value in node.value}
+        node.value = list(last.values())
 
 
 _YamlLoader.add_implicit_resolver(
@@ -39,30 +82,79 @@ _YamlLoader.add_implicit_resolver(
 
 def read_config_file(path: str | Path) -> dict[str, Any]:
     """The nested dict in a JSON or YAML file."""
+    path = Path(path)
+    is_yaml = path.suffix.lower() in (".yaml", ".yml")
+    text = _text(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        if Path(path).suffix in (".yaml", ".yml"):
-            content = yaml.load(text, Loader=_YamlLoader)  # noqa: S506 (derives from SafeLoader)
-        else:
-            content = json.loads(text)
-    except (UnicodeDecodeError, json.JSONDecodeError, yaml.YAMLError) as error:
-        raise ValueError(
-            f"{path}: not valid JSON or YAML: {' '.join(str(error).split())}"
-        ) from None
+        content = _from_yaml(text) if is_yaml else _from_json(text)
+    except ValueError as error:
+        kind = "YAML" if is_yaml else "JSON"
+        raise ValueError(f"{place(path)}: not valid {kind}: {_one_line(error)}") from None
     if not isinstance(content, dict) or "algo_name" not in content:
-        raise ValueError(f'{path}: a config is a map with the key "algo_name", e.g. "bc"')
+        raise ValueError(f'{place(path)}: a config is a map with the key "algo_name", e.g. "bc"')
+    try:
+        check_content(content)
+    except ValueError as error:
+        raise ValueError(f"{place(path)}: {error}") from None
     return content
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.is_file() and os.path.getsize(path) > LARGEST:
+            raise ValueError(f"{place(path)}: larger than {LARGEST / 1e6:.0f} MB; no config is")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise type(error)(f"{place(path)}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{place(path)}: not valid JSON or YAML, which are text in UTF-8: {_one_line(error)}"
+        ) from None
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def _from_yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_YamlLoader)  # noqa: S506 (derives from SafeLoader)
+    except RecursionError:
+        raise ValueError("sections within sections, over too many levels") from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    except (LookupError, AttributeError, TypeError) as error:  # PyYAML's own, of `!!bool 3`, say
+        raise ValueError(f"a value is not what its tag says ({error})") from None
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise ValueError("sections within sections, over too many levels") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    counts = Counter(key for key, _ in pairs)
+    return {key: value if counts[key] == 1 else REPEATED for key, value in pairs}
 
 
 def parse_override(text: str) -> dict[str, Any]:
     """``train.batch_size=256`` as a nested dict; the value is JSON, or text where it is not."""
     path, equals, value = text.partition("=")
     if not equals or not all(path.split(".")):
-        raise ValueError(f"--set {text}: expected KEY=VALUE, e.g. train.batch_size=256")
+        raise ValueError(f"--set {place(text)}: expected KEY=VALUE, e.g. train.batch_size=256")
     try:
-        nested: Any = json.loads(value)
+        nested = _from_json(value)
     except json.JSONDecodeError:
         nested = value
+    except ValueError as error:
+        raise ValueError(f"--set {place(text)}: {_one_line(error)}") from None
     for part in reversed(path.split(".")):
         nested = {part: nested}
+    try:
+        check_content(nested)
+    except ValueError as error:
+        raise ValueError(f"--set {error}") from None
     return nested

@@ -1,5 +1,6 @@
 """The sections ``experiment``, ``train``, ``observation`` and ``meta``, as robomimic has them."""
 
+import os
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -7,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from offrl.config.algo import AlgoConfig
-from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section
+from offrl.config.content import shown
+from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section, only
 
 
 class LoggingConfig(Section):
@@ -21,9 +23,9 @@ class SaveConfig(Section):
     """Which epochs keep a checkpoint in ``models/``; ``last.pth`` is written whenever enabled."""
 
     enabled: bool = True
-    every_n_seconds: float | None = None
+    every_n_seconds: float | None = Field(None, ge=0)
     every_n_epochs: Count | None = 50
-    epochs: list[int] = []
+    epochs: list[Count] = []
     on_best_validation: bool = False
     on_best_rollout_return: bool = False
     on_best_rollout_success_rate: bool = True
@@ -38,6 +40,11 @@ class RolloutConfig(Section):
     rate: Count = 50
     warmstart: int = 0
     terminate_on_success: bool = True
+    # Two keys of some of robomimic's revisions; the second says nothing without the first.
+    batched: Annotated[
+        bool, only(False, "episodes always run in parallel, in num_workers processes")
+    ] = Field(False, exclude=True)
+    num_batch_envs: int = Field(5, exclude=True)
     # The rest is offrl's own.
     num_workers: Count | None = None  # simulator processes; None: one per core
     timeout: float = Field(300.0, gt=0)  # seconds of silence before a simulator counts as hung
@@ -78,8 +85,13 @@ with warnings.catch_warnings():
         @field_validator("name")
         @classmethod
         def _stays_inside(cls, name: str) -> str:
-            if not name or Path(name).is_absolute() or ".." in Path(name).parts:
-                raise ValueError(f"{name!r} is no name of a folder below train.output_dir")
+            parts = Path(name).parts
+            is_folder = parts and ".." not in parts and not Path(name).is_absolute()
+            if not (is_folder and name.isprintable() and name.strip()):
+                raise ValueError(f"{shown(name)} is no name of a folder below train.output_dir")
+            longest = max(len(os.fsencode(part)) for part in parts)
+            if longest > 255:
+                raise ValueError(f"{shown(name)} is too long for a folder: {longest} bytes of 255")
             return name
 
 
@@ -146,6 +158,10 @@ class TrainConfig(Section):
     action_config: dict[str, ActionConfig] = {"actions": ActionConfig()}
     rewards: RewardsConfig = RewardsConfig()
     goal_mode: Literal["last"] | None = None
+    # Of some of robomimic's revisions.
+    data_format: Annotated[
+        str, only("robomimic", "turn other data into HDF5 files of robomimic's layout")
+    ] = Field("robomimic", exclude=True)
     cuda: bool = True
     batch_size: Count = 100
     num_epochs: Count = 2000
@@ -182,6 +198,18 @@ class ModalitiesConfig(Section):
     )
     goal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])
     subgoal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])  # what a planner proposes
+
+    @field_validator("obs", "goal", "subgoal")
+    @classmethod
+    def _are_of_one_modality(cls, group: dict[str, list[str]]) -> dict[str, list[str]]:
+        seen: dict[str, str] = {}
+        for modality, keys in group.items():
+            for key in keys:
+                if seen.setdefault(key, modality) != modality:
+                    raise ValueError(
+                        f"{shown(key)} is named in {seen[key]} and in {modality}; name it in one"
+                    )
+        return group
 
 
 class EncoderConfig(Section):

@@ -2,15 +2,21 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from offrl.config.content import check_content, shown
 
 
 class Section(BaseModel):
     """A part of a config: attribute access, ``in``, iteration over key names."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
+    # Neither NaN nor infinity: JSON has none, so that they could not be read again.
+    model_config = ConfigDict(
+        extra="forbid", strict=True, validate_assignment=True, allow_inf_nan=False
+    )
 
     def __contains__(self, key: str) -> bool:
         return key in type(self).model_fields
@@ -40,12 +46,31 @@ class Map(dict):
 
 
 def _as_map(value: Any) -> Any:
-    return Map({k: _as_map(v) for k, v in value.items()}) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return Map({k: _as_map(v) for k, v in value.items()})
+    return str(value) if isinstance(value, Path) else value
 
 
-FreeMap = Annotated[dict[str, Any], AfterValidator(_as_map)]
+def _checked_map(value: dict[str, Any]) -> Any:
+    check_content(value)
+    return _as_map(value)
+
+
+FreeMap = Annotated[dict[str, Any], AfterValidator(_checked_map)]
 KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
 Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def only(value: Any, otherwise: str) -> AfterValidator:
+    """What a key of robomimic's must say that can say one thing alone here."""
+
+    def check(given: Any) -> Any:
+        if given != value:
+            raise ValueError(f"{shown(given)} is not known here, only {value!r}; {otherwise}")
+        return given
+
+    return AfterValidator(check)
 
 
 def _ordered(bounds: list[float]) -> list[float]:

@@ -27,27 +27,36 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A robomimic config (0.2 to 0.5) with the keys of today; any other as it is."""
     if not _is_robomimics(config):
         return config
-    config = json.loads(json.dumps(config))
-    if "mask_padded_steps" not in config["train"]:  # else offrl wrote it, or a user decided
-        config["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
-        decoder = config.get("algo", {}).get("vae", {}).get("decoder", {})
+    upgraded = json.loads(json.dumps(config, default=str))  # paths, where Python calls
+    if "mask_padded_steps" not in upgraded["train"]:  # else offrl wrote it, or a user decided
+        upgraded["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
+        decoder = _below(upgraded, "algo", "vae", "decoder")
         if decoder.get("is_conditioned") is False:
             decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
     dropped = [
         f"{section}.{key}"
         for section, keys in REMOVED.items()
         for key in keys
-        if config[section].pop(key, None) is not None
+        if upgraded[section].pop(key, None) is not None
     ]
     if dropped:
         log.warning("robomimic's config keys without a meaning here: %s", ", ".join(dropped))
-    for encoder in _encoders(config.get("observation", {})):
-        moved = {key: encoder.pop(key) for key in MOVED_INTO_CORE if key in encoder}
-        if encoder.get("core_class"):
-            encoder["core_kwargs"] = {**(encoder.get("core_kwargs") or {}), **moved}
+    for encoder in _encoders(_below(upgraded, "observation")):
         for key in ("core_kwargs", "obs_randomizer_kwargs"):
-            encoder[key] = encoder.get(key) or {}
-    return config
+            if encoder.get(key) is None:
+                encoder[key] = {}
+        moved = {key: encoder.pop(key) for key in MOVED_INTO_CORE if key in encoder}
+        if encoder.get("core_class") and isinstance(encoder["core_kwargs"], dict):
+            encoder["core_kwargs"].update(moved)
+    return upgraded
+
+
+def _below(config: dict[str, Any], *path: str) -> dict[str, Any]:
+    """The section at a path; an empty one where there is none, or something else."""
+    section: Any = config
+    for key in path:
+        section = section.get(key) if isinstance(section, dict) else None
+    return section if isinstance(section, dict) else {}
 
 
 def _is_robomimics(config: Mapping[str, Any]) -> bool:
@@ -70,7 +79,7 @@ def _is_robomimics(config: Mapping[str, Any]) -> bool:
 def _encoders(observation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Every modality's encoder config, of hierarchies' parts too."""
     for key, value in observation.items():
-        if key == "encoder":
-            yield from value.values()
+        if key == "encoder" and isinstance(value, dict):
+            yield from (encoder for encoder in value.values() if isinstance(encoder, dict))
         elif isinstance(value, dict):
             yield from _encoders(value)

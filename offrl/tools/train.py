@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Any:
-    from offrl.config import config_factory
+    from offrl.config import config_from_content
     from offrl.config.files import find_file, parse_override, read_config_file
     from offrl.tree import merge
 
@@ -104,4 +104,4 @@ def _config(args: argparse.Namespace) -> Any:
         content = merge(content, DEBUG)
     for override in args.set:
         content = merge(content, parse_override(override))
-    return config_factory(content["algo_name"], content)
+    return config_from_content(content)

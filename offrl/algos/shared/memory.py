@@ -1,0 +1,131 @@
+"""Whether a model fits in memory, said before it is made: Linux promises any amount of memory, and
+kills the process that uses more than there is."""
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from offrl.kernels.allocator import resident_bytes
+from offrl.seeding import preserved_rng, rng_state, set_rng_state
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FACTORIES = (
+    *(torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn),
+    *(torch.arange, torch.eye),
+)
+GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of a container, cgroup v2 and v1
+REMEDY = "make its networks smaller (algo, observation.encoder), or use a machine with more memory"
+
+
+def made_within_memory(algo_name: str, device: torch.device | str, make: Callable[[], T]) -> T:
+    """What ``make`` returns; ``ValueError`` where its tensors cannot all fit in memory, which is
+    known before they are made.
+
+    What is large is first counted on the ``meta`` device, where tensors have shapes and no content.
+    """
+    free = min(free_bytes("cpu"), free_bytes(device))  # made on the one, moved to the other
+    before = rng_state()
+    try:
+        with _Counted(free / 16):
+            return make()
+    except _TooLarge:
+        set_rng_state(before)
+    try:
+        with preserved_rng(), torch.device("meta"), _Counted(free):
+            make()
+    except _TooLarge as error:
+        raise ValueError(
+            f"{algo_name}: its networks take {error}, and four times that in training, but "
+            f"{_size(free)} of memory are free; {REMEDY}"
+        ) from None
+    except Exception:  # of tensors without content; what comes after the networks takes little
+        log.debug("%s: counted in part", algo_name, exc_info=True)
+    return make()
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Counted(TorchFunctionMode):
+    """Sums what new tensors take, and raises before it exceeds a limit."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self._limit = limit
+        self._sum = 0
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in FACTORIES:
+            self._add(_bytes_asked(function, args, kwargs))
+        elif function is torch.Tensor.clone:  # a slow copy of a network
+            self._add(args[0].nbytes)
+        return function(*args, **kwargs)
+
+    def _add(self, num_bytes: int | None) -> None:
+        if num_bytes is None:
+            raise _TooLarge("more than can be counted")
+        self._sum += num_bytes
+        if self._sum > self._limit:
+            raise _TooLarge(f"at least {_size(self._sum)}")
+
+
+def _bytes_asked(function: Callable, args: Any, kwargs: dict[str, Any]) -> int | None:
+    """Of a tensor that a factory is about to make; ``None``: too many to be a number."""
+    shape = {
+        k: v for k, v in kwargs.items() if k in ("size", "dtype", "fill_value", "start", "end")
+    }
+    try:
+        return function(*args, **shape, device="meta").nbytes
+    except (RuntimeError, TypeError, ValueError) as error:
+        return None if "overflow" in str(error).lower() else 0  # the call itself will fail
+
+
+def check_training_fits(
+    algo_name: str, optimizers: Iterable[torch.optim.Optimizer], device: torch.device
+) -> None:
+    """``ValueError`` before the first step where there is no room for gradients and the two moments
+    that Adam keeps of each."""
+    optimizers = list(optimizers)
+    if any(optimizer.state for optimizer in optimizers):
+        return
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    weights = sum(parameter.nbytes for group in groups for parameter in group["params"])
+    free = free_bytes(device)
+    if 3 * weights > free:
+        raise ValueError(
+            f"{algo_name}: to train its networks takes {_size(4 * weights)} ({_size(weights)} of "
+            f"weights, their gradients and two moments of each), but beside the weights "
+            f"{_size(free)} of memory are free; {REMEDY}"
+        )
+
+
+def free_bytes(device: torch.device | str) -> float:
+    """How much memory new tensors can have; infinity where the system does not say."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+    if device.type != "cpu" or not Path("/proc/meminfo").exists():
+        return float("inf")
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    system = {
+        name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)
+    }
+    free = system["MemAvailable"] + system["SwapFree"]
+    limits = [Path("/sys/fs/cgroup") / name for name in GROUP_LIMITS]
+    own = [int(text) for p in limits if p.exists() and (text := p.read_text().strip()).isdigit()]
+    return min([free, *(limit - resident_bytes() for limit in own)])
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.3g} GB" if num_bytes < 1e12 else f"{num_bytes / 1e12:,.0f} TB"
