@@ -255,13 +255,17 @@ class DemoFile(Demos):
                     f"{self.path}: data/{demo} has no {key!r}; it has {has or 'nothing there'}"
                 )
             link = parent.get(name, getlink=True)
-            if not isinstance(link, h5py.HardLink) and name not in parent:
+            try:
+                item = parent[name]
+            except Exception:
+                if isinstance(link, h5py.HardLink):
+                    raise
                 target = f"{getattr(link, 'filename', '')} {link.path}".strip()
                 raise ValueError(
                     f"{self.path}: data/{demo}/{key} is a link to {target}, which leads nowhere; "
                     "put that back, or leave the demonstration out"
-                )
-            if isinstance(parent[name], h5py.Group):
+                ) from None
+            if isinstance(item, h5py.Group):
                 raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
 
 
