@@ -19,6 +19,7 @@ _EXPORTS = {
     "env_from_checkpoint": "offrl.checkpoint",
     "RolloutPolicy": "offrl.acting.policy",
     "Trainer": "offrl.training",
+    "DemoWriter": "offrl.data.writer",
 }
 __all__ = sorted(_EXPORTS)
 

@@ -47,11 +47,16 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
     try:
         with in_words(path, needed):
             yield partial
-            _sync(partial)
-            partial.replace(path)
-            _sync(path.parent)
+            put(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def put(partial: Path, path: Path) -> None:
+    """Give a finished file its name; after a power failure it is whole or not there."""
+    _sync(partial)
+    partial.replace(path)
+    _sync(path.parent)
 
 
 def keep(path: Path, other: Path) -> None:

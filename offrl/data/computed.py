@@ -36,6 +36,26 @@ def action_statistics(
     return {"scale": ones, "offset": np.zeros_like(ones)}
 
 
+def outlier(rows: np.ndarray, scale: np.ndarray) -> tuple[int, str] | None:
+    """The row of a stray value in ``[N, D]`` that makes a dimension's ``scale`` ``[1, D]``, so that
+    all others are next to the same once normalised; and a sentence on it."""
+    few = rows[:: 1 + len(rows) // 4096]  # suffice for quartiles
+    low, high = np.percentile(few, (25, 75), axis=0)
+    # A scale beyond the span is none of the data's: that of a dimension that hardly moves.
+    wide = (scale[0] > 1e3 * (high - low)) & (scale[0] <= np.ptp(rows, axis=0))
+    for column in np.flatnonzero(wide & (high > low)):
+        values = rows[:, column]
+        by_distance = np.argsort(np.abs(values - (low + high)[column] / 2))
+        row, others = by_distance[-1], values[by_distance[: -1 - len(rows) // 1000]]
+        if np.ptp(others) < 0.1 * np.ptp(values):  # else it is one that seldom moves
+            return int(row), (
+                f"{values[row]:g} in dimension {column}, where half of all values are within "
+                f"[{low[column]:g}, {high[column]:g}], leaves nothing of those once normalised; "
+                "correct it, or leave the demonstration out with a filter key"
+            )
+    return None
+
+
 def _mean_std(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = rows.mean(axis=0, keepdims=True, dtype=np.float64)
     std = rows.std(axis=0, keepdims=True, dtype=np.float64)

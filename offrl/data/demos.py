@@ -33,6 +33,19 @@ class Demos(AbstractContextManager):
     @abstractmethod
     def has(self, demo: str, key: str) -> bool: ...
 
+    def all_have(self, demos: Sequence[str], key: str) -> bool:
+        """Whether the demonstrations have a key; ``ValueError`` where some do, but not the
+        first: reading says so of all others."""
+        if self.has(demos[0], key):
+            return True
+        for demo in demos[1:]:
+            if self.has(demo, key):
+                raise ValueError(
+                    f"{self.path}: {self.root}{demos[0]} has no {key}, but {demo} has; leave the "
+                    "demonstration out with a filter key, or complete it"
+                )
+        return False
+
     @abstractmethod
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
         """Number of steps of each demonstration, by the length of ``key``."""
@@ -90,7 +103,8 @@ class Demos(AbstractContextManager):
         """Rows as they are read: uint8 or float32, and finite."""
         if rows.dtype == np.uint8:
             return rows
-        rows = rows.astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):
+            rows = rows.astype(np.float32, copy=False)
         # One sum is the cheap test for all: any NaN or infinity makes it not finite.
         if np.isfinite(np.sum(rows, dtype=np.float64)):
             return rows
@@ -98,10 +112,16 @@ class Demos(AbstractContextManager):
         ends = np.cumsum(lengths)
         demo = int(np.searchsorted(ends, row, side="right"))
         step = first_step + row - int(ends[demo] - lengths[demo])
+        is_large = np.isfinite(self._stored(demos[demo], key, step)).all()
+        what = "a value beyond what float32 can hold" if is_large else "NaN or infinity"
         raise ValueError(
-            f"{self.path}: {self.root}{demos[demo]}/{key} holds NaN or infinity at step {step}; "
+            f"{self.path}: {self.root}{demos[demo]}/{key} holds {what} at step {step}; "
             "leave the demonstration out (with a filter key, where files have those), or mend it"
         )
+
+    @abstractmethod
+    def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
+        """A step as it is stored, for errors."""
 
 
 class DemoArrays(Demos):
@@ -149,6 +169,9 @@ class DemoArrays(Demos):
         begin, _ = self._ranges[demo]
         rows = self._dataset(demo, key)[begin + start : begin + stop]
         return self._numbers(rows, [demo], key, [len(rows)], start)
+
+    def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
+        return self._dataset(demo, key)[self._ranges[demo][0] + step]
 
     def _dataset(self, demo: str, key: str) -> Any:
         if key not in self._arrays:

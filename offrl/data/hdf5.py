@@ -8,8 +8,10 @@ error names file, demonstration and key.
 import hashlib
 import itertools
 import json
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos
+
+log = logging.getLogger(__name__)
 
 
 class DemoFile(Demos):
@@ -29,9 +33,11 @@ class DemoFile(Demos):
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such dataset (train.data, or --dataset)")
         self._file = open_hdf5(self.path, swmr)
-        if "data" not in self._file or not len(self._file["data"]):
-            raise ValueError(f"{path}: no demonstrations: the group data/ is missing or empty")
         self._groups: dict[str, h5py.h5g.GroupID] = {}
+        with located(self.path, "data"):
+            data = self._file.get("data")
+            if not isinstance(data, h5py.Group) or not len(data):
+                raise ValueError(f"{path}: no demonstrations: the group data/ is missing or empty")
 
     def close(self) -> None:
         self._groups.clear()
@@ -39,31 +45,31 @@ class DemoFile(Demos):
 
     @property
     def env_args(self) -> dict[str, Any] | None:
-        text = self._file["data"].attrs.get("env_args")
+        with located(self.path, "the attribute env_args of data"):
+            text = self._file["data"].attrs.get("env_args")
+        wrong = None
         try:
-            return None if text is None else json.loads(text)
-        except json.JSONDecodeError as error:
+            env_args = None if text is None else json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            wrong = f"is not JSON ({error})"
+        else:
+            if not isinstance(env_args, dict | None):
+                wrong = "is no JSON object"
+            elif env_args and not isinstance(env_args.get("env_kwargs", {}), dict):
+                wrong = "has env_kwargs that are no JSON object"
+            elif env_args and "env_name" in env_args.get("env_kwargs", {}):
+                wrong = "has an env_name in env_kwargs besides its own: take that out"
+        if wrong:
             raise ValueError(
-                f"{self.path}: the attribute env_args of data is not JSON ({error}); mend it, or "
+                f"{self.path}: the attribute env_args of data {wrong}; mend it, or "
                 "delete it and train with experiment.rollout.enabled=false"
-            ) from None
+            )
+        return env_args
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        if filter_key is None:
-            names = list(self._file["data"])
-        else:
-            masks = self._file.get("mask", {})
-            if filter_key not in masks:
-                raise ValueError(
-                    f"{self.path}: no filter key {filter_key!r} (mask/{filter_key}); "
-                    f"the file has: {', '.join(masks) or 'none'}; name one of them, or use all "
-                    "demonstrations (train.hdf5_filter_key=null)"
-                )
-            names = list(masks[filter_key].asstr()[()])
-            missing = sorted(set(names) - set(self._file["data"]))
-            if missing or not names:
-                what = f"names missing demos: {', '.join(missing)}" if missing else "is empty"
-                raise ValueError(f"{self.path}: filter key mask/{filter_key} {what}")
+        with located(self.path, "data"):
+            stored = list(self._file["data"])
+        names = stored if filter_key is None else self._chosen(filter_key, set(stored))
         try:
             names.sort(key=lambda name: int(name.rpartition("_")[2]))
         except ValueError:
@@ -73,30 +79,88 @@ class DemoFile(Demos):
             ) from None
         return names[:limit]
 
+    def filter_keys(self) -> list[str]:
+        with located(self.path, "mask"):
+            masks = self._file.get("mask", {})
+            if not isinstance(masks, h5py.Group | dict):
+                raise ValueError(f"{self.path}: mask is no group of filter keys; delete it")
+            return list(masks)
+
+    def mask(self, filter_key: str) -> list[str]:
+        """The names under ``filter_key``, as they stand there."""
+        with located(self.path, f"mask/{filter_key}"):
+            mask = self._file.get(f"mask/{filter_key}")
+            is_list = isinstance(mask, h5py.Dataset) and mask.ndim == 1
+            if not (is_list and h5py.check_string_dtype(mask.dtype)):
+                raise ValueError(
+                    f"{self.path}: mask/{filter_key} is no list of names of demonstrations; write "
+                    "it again, e.g. as numpy.array(['demo_0'], dtype='S')"
+                )
+            return list(mask.asstr()[()])
+
+    def _chosen(self, filter_key: str, stored: set[str]) -> list[str]:
+        """The demonstrations under a filter key, each once; says what is odd about it."""
+        keys = self.filter_keys()
+        if filter_key not in keys:
+            raise ValueError(
+                f"{self.path}: no filter key {filter_key!r} (mask/{filter_key}); "
+                f"the file has: {', '.join(keys) or 'none'}; name one of them, or use all "
+                "demonstrations (train.hdf5_filter_key=null)"
+            )
+        listed = self.mask(filter_key)
+        names = list(dict.fromkeys(listed))
+        missing = sorted(set(names) - stored)
+        if missing or not names:
+            what = f"names missing demos: {', '.join(missing)}" if missing else "is empty"
+            raise ValueError(f"{self.path}: filter key mask/{filter_key} {what}")
+        if len(names) < len(listed):
+            twice = next(name for name in names if listed.count(name) > 1)
+            log.warning(
+                f"{self.path}: mask/{filter_key} names {twice} more than once; each demonstration "
+                "is used once"
+            )
+        held_out = held_out_key(filter_key)
+        if held_out in keys and (shared := sorted(set(names) & set(self.mask(held_out)))):
+            log.warning(
+                f"{self.path}: mask/{filter_key} and mask/{held_out} share {len(shared)} "
+                f"demonstrations ({shared[0]}, ...): what is measured on held-out data is too "
+                "good; take them out of one"
+            )
+        return names
+
     def has(self, demo: str, key: str) -> bool:
-        return f"data/{demo}/{key}" in self._file
+        links, parts = self._group(demo).links, key.encode().split(b"/")
+        with located(self.path, f"data/{demo}/{key}"):
+            # A link that leads nowhere is there: reading says so.
+            return all(links.exists(b"/".join(parts[:i])) for i in range(1, len(parts) + 1))
 
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
-        return np.array([self._dataset(demo, key).shape[0] for demo in demos])
+        lengths = [self._dataset(demo, key).shape[0] for demo in demos]
+        for demo, length in zip(demos, lengths, strict=True):
+            recorded = self._num_samples(demo)
+            if recorded not in (None, length):
+                raise ValueError(
+                    f"{self.path}: data/{demo} was recorded with {recorded} steps (num_samples), "
+                    f"but its {key} have {length}; copy the file again, or correct that attribute"
+                )
+        return np.array(lengths)
 
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
-        shape = self.shape(demos[0], key)
+        first = self._dataset(demos[0], key)
         for demo, length in zip(demos, lengths, strict=True):
-            dataset = self._dataset(demo, key)
-            if dataset.shape != (length, *shape):
-                raise ValueError(
-                    f"{self.path}: data/{demo}/{key} has shape {list(dataset.shape)}, but the "
-                    f"demo's actions and the other demos ask for {[int(length), *shape]}"
-                )
-            if dataset.dtype.kind not in "fiub":
-                raise ValueError(f"{self.path}: data/{demo}/{key} holds no numbers")
+            self._checked(demo, key, (int(length), *first.shape[1:]), first.dtype)
 
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        self.check(demos, key, lengths)
-        kind = np.uint8 if self._dataset(demos[0], key).dtype == np.uint8 else np.float32
-        rows = np.empty((int(lengths.sum()), *self.shape(demos[0], key)), dtype=kind)
+        first, total = self._dataset(demos[0], key), int(lengths.sum())
+        kind = np.uint8 if first.dtype == np.uint8 else np.float32
+        with located(self.path, f"{key} of all demonstrations"):
+            rows = np.empty((total, *first.shape[1:]), dtype=kind)
         for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
-            self._dataset(demo, key).read(h5py.h5s.ALL, h5py.h5s.ALL, part)
+            dataset = self._checked(demo, key, part.shape, first.dtype)
+            try:
+                dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, part)
+            except Exception as error:
+                raise unreadable(self.path, f"data/{demo}/{key}", error) from None
         return self._numbers(rows, demos, key, lengths)
 
     def recording(self, demo: str) -> dict[str, Any]:
@@ -104,34 +168,137 @@ class DemoFile(Demos):
 
         Raises ``ValueError`` if the simulator's states or model were not recorded.
         """
-        group = self._file[f"data/{demo}"]
-        if "states" not in group or "model_file" not in group.attrs:
-            raise ValueError(
-                f"{self.path}: data/{demo} cannot be played back: it lacks states or the attribute "
-                "model_file; record with the simulator's states"
+        with located(self.path, f"data/{demo}"):
+            group = self._file[f"data/{demo}"]
+            if "states" not in group or "model_file" not in group.attrs:
+                raise ValueError(
+                    f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
+                    "attribute model_file; record with the simulator's states"
+                )
+            arrays: dict[str, Any] = {"model_file": group.attrs["model_file"]}
+            group.visititems(
+                lambda path, item: arrays.update({path: item[()]} if hasattr(item, "dtype") else {})
             )
-        arrays: dict[str, Any] = {"model_file": group.attrs["model_file"]}
-        group.visititems(
-            lambda path, item: arrays.update({path: item[()]} if hasattr(item, "dtype") else {})
-        )
         return arrays
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
-        rows = self._file[f"data/{demo}/{key}"][start:stop]
+        with located(self.path, f"data/{demo}/{key}"):
+            rows = self._file[f"data/{demo}/{key}"][start:stop]
         return self._numbers(rows, [demo], key, [len(rows)], start)
 
-    def _dataset(self, demo: str, key: str) -> h5py.h5d.DatasetID:
+    def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
+        return self._file[f"data/{demo}/{key}"][step]
+
+    def _group(self, demo: str) -> h5py.h5g.GroupID:
         if demo not in self._groups:
-            self._groups[demo] = h5py.h5g.open(self._file.id, f"data/{demo}".encode())
+            with located(self.path, f"data/{demo}"):
+                if not isinstance(self._file[f"data/{demo}"], h5py.Group):
+                    raise ValueError(f"{self.path}: data/{demo} is no group of arrays; delete it")
+                self._groups[demo] = h5py.h5g.open(self._file.id, f"data/{demo}".encode())
+        return self._groups[demo]
+
+    def _num_samples(self, demo: str) -> int | None:
+        group = self._group(demo)
+        with located(self.path, f"the attribute num_samples of data/{demo}"):
+            if not h5py.h5a.exists(group, b"num_samples"):
+                return None
+            attribute = h5py.h5a.open(group, b"num_samples")
+            value = np.empty(attribute.shape, np.int64)
+            attribute.read(value)
+            return int(value.item())
+
+    def _dataset(self, demo: str, key: str) -> h5py.h5d.DatasetID:
+        group = self._group(demo)
         try:
-            return h5py.h5d.open(self._groups[demo], key.encode())
-        except KeyError:
-            group, _, name = key.rpartition("/")
-            inside = sorted(self._file[f"data/{demo}"].get(group or ".", {}))
+            dataset = h5py.h5d.open(group, key.encode())
+            if dataset.shape and dataset.dtype:
+                return dataset
+        except Exception:
+            self._look_for(demo, key)
+            raise
+        raise ValueError(
+            f"{self.path}: data/{demo}/{key} is not one value or row for each step (shape "
+            f"{list(dataset.shape or ())}); write it again, or leave the demonstration out"
+        )
+
+    def _checked(
+        self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype
+    ) -> h5py.h5d.DatasetID:
+        """A dataset of numbers of this shape, bytes if ``dtype`` is, all of which were written."""
+        dataset = self._dataset(demo, key)
+        if dataset.shape != shape:
             raise ValueError(
-                f"{self.path}: data/{demo} has no {key!r}; it has "
-                f"{', '.join(f'{group}/{k}' if group else k for k in inside) or 'nothing there'}"
-            ) from None
+                f"{self.path}: data/{demo}/{key} has shape {list(dataset.shape)}, but the "
+                f"demo's actions and the other demos ask for {list(shape)}"
+            )
+        if dataset.dtype.kind not in "fiub":
+            raise ValueError(f"{self.path}: data/{demo}/{key} holds no numbers")
+        if (dataset.dtype == np.uint8) != (dtype == np.uint8):
+            raise ValueError(
+                f"{self.path}: data/{demo}/{key} holds {dataset.dtype}, but the first "
+                f"demonstration {dtype}; store all of them as uint8, or none"
+            )
+        if not is_written(dataset):
+            error = ValueError("not all of it was ever written")
+            raise unreadable(self.path, f"data/{demo}/{key}", error)
+        return dataset
+
+    def _look_for(self, demo: str, key: str) -> None:
+        """Raise ``ValueError`` with what is wrong about a key that cannot be opened."""
+        with located(self.path, f"data/{demo}/{key}"):
+            group, _, name = key.rpartition("/")
+            parent = self._file.get(f"data/{demo}/{group}")
+            inside = sorted(parent) if isinstance(parent, h5py.Group) else []
+            if name not in inside:
+                has = ", ".join(f"{group}/{k}" if group else k for k in inside)
+                raise ValueError(
+                    f"{self.path}: data/{demo} has no {key!r}; it has {has or 'nothing there'}"
+                )
+            link = parent.get(name, getlink=True)
+            try:
+                item = parent[name]
+            except Exception:
+                if isinstance(link, h5py.HardLink):
+                    raise
+                target = f"{getattr(link, 'filename', '')} {link.path}".strip()
+                raise ValueError(
+                    f"{self.path}: data/{demo}/{key} is a link to {target}, which leads nowhere; "
+                    "put that back, or leave the demonstration out"
+                ) from None
+            if isinstance(item, h5py.Group):
+                raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
+
+
+def held_out_key(filter_key: str) -> str:
+    """The filter key of what is held out, by the name of that of the training."""
+    head, train, tail = filter_key.rpartition("train")
+    return f"{head}valid{tail}" if train else ""
+
+
+def is_written(dataset: h5py.h5d.DatasetID) -> bool:
+    """Whether all of an array was written: the rest would read as zeros."""
+    return 0 in dataset.shape or dataset.get_space_status() == h5py.h5d.SPACE_STATUS_ALLOCATED
+
+
+@contextmanager
+def located(path: str | Path, place: str) -> Iterator[None]:
+    """Say of whatever HDF5 stumbles over, in exceptions of many kinds, where that is and what to
+    do; errors that begin with the path have been put in words."""
+    try:
+        yield
+    except Exception as error:
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise unreadable(path, place, error) from None
+
+
+def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
+    """What to raise for an error of HDF5's."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ValueError(
+        f"{path}: {place} cannot be read ({reason}); copy the file again, or look what else is "
+        f"damaged with: offrl validate {path}"
+    )
 
 
 def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
@@ -142,6 +309,10 @@ def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
             return h5py.File(path, "r", swmr=mode)
         except OSError as failed:
             error = failed
+    if "unable to lock file" in str(error):
+        raise ValueError(f"{path}: another program is writing it; wait until that has ended")
+    if isinstance(error, PermissionError):
+        raise ValueError(f"{path}: may not be read by you; ask for the right to read it")
     raise ValueError(
         f"{path}: not a readable HDF5 file ({error}); it may be cut off: copy it again"
     )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import DemoArrays
+from offrl.data.hdf5 import located
 
 
 def minari_folder(name: str) -> Path:
@@ -31,7 +32,9 @@ def read_minari(folder: Path) -> DemoArrays:
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"{folder}: a folder, but not of a Minari dataset ({error})") from None
     columns: dict[str, list[np.ndarray]] = {}
-    for episode in dataset.iterate_episodes():
+    with located(folder, "its episodes"):
+        episodes = list(dataset.iterate_episodes())
+    for number, episode in enumerate(episodes):
         if not isinstance(episode.actions, np.ndarray):
             raise ValueError(f"{folder}: actions are {dataset.action_space}; vectors are needed")
         rows = {"actions": episode.actions, "rewards": episode.rewards}
@@ -40,6 +43,8 @@ def read_minari(folder: Path) -> DemoArrays:
         for key, values in (obs if isinstance(obs, dict) else {"flat": obs}).items():
             if isinstance(values, np.ndarray):
                 rows |= {f"obs/{key}": values[:-1], f"next_obs/{key}": values[1:]}
+        if len({len(values) for values in rows.values()}) > 1:
+            raise ValueError(f"{folder}: episode {number} has arrays of unequal lengths")
         for key, values in rows.items():
             columns.setdefault(key, []).append(values)
     lengths = np.array([len(rows) for rows in columns["rewards"]])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offrl.data.actions import encode_actions
-from offrl.data.computed import COMPUTED, Statistics, obs_statistics, transformed
+from offrl.data.computed import COMPUTED, Statistics, obs_statistics, outlier, transformed
 from offrl.data.sources import FileColumn, Files
 from offrl.data.steps import ConstantColumn, StepStore
 from offrl.data.windows import Window, WindowDataset
@@ -136,7 +136,14 @@ class SequenceDataset(WindowDataset):
                 column = self.store.columns[f"obs/{key}"]
                 in_file = isinstance(column, FileColumn)
                 values = files.read(f"obs/{key}") if in_file else column.array.numpy()
-                self._obs_stats[key] = obs_statistics(values.reshape(-1, *shape))
+                rows = values.reshape(-1, *shape)
+                self._obs_stats[key] = obs_statistics(rows)
+                self._warn_of_outliers(f"obs/{key}", rows, self._obs_stats[key])
+
+    def _warn_of_outliers(self, key: str, rows: np.ndarray, statistics: Statistics) -> None:
+        if found := outlier(rows, statistics["scale"]):
+            row, sentence = found
+            log.warning(f"{self._files.place(key, row)}: {sentence}")
 
     def _load_others(
         self, keys: Collection[str], config: Mapping[str, Any], given: Mapping[str, float] | None
@@ -163,6 +170,10 @@ class SequenceDataset(WindowDataset):
         stored = {key: files.read(key) for key in keys}
         integers = [key for key in keys if files.hold_integers(key)]
         parts, self._action_stats = encode_actions(stored, integers, config, given, files.place)
+        for key in set(keys) - set(given):
+            if (config.get(key) or {}).get("normalization"):
+                rows = stored[key].reshape(len(stored[key]), -1)
+                self._warn_of_outliers(key, rows, self._action_stats[key])
         actions = np.concatenate([*parts.values()], axis=-1)
         self.largest_actions = {key: float(np.abs(part).max()) for key, part in parts.items()}
         self.ac_dim = actions.shape[-1]

@@ -68,7 +68,7 @@ class Files(AbstractContextManager):
         return self.sources
 
     def all_have(self, key: str) -> bool:
-        return all(file.has(source.demos[0], key) for file, source in self._pairs())
+        return all(file.all_have(source.demos, key) for file, source in self._pairs())
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Shape of one step; ``ValueError`` if the files do not agree on it."""
@@ -96,7 +96,7 @@ class Files(AbstractContextManager):
 
     def read_or_zeros(self, key: str) -> np.ndarray:
         """The same, zero for files that lack it; zeros ``[sum(lengths), 1]`` if all do."""
-        have = [file.has(source.demos[0], key) for file, source in self._pairs()]
+        have = [file.all_have(source.demos, key) for file, source in self._pairs()]
         if all(have):
             return self.read(key)
         lengths = [int(source.lengths.sum()) for source in self.sources]

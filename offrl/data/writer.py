@@ -1,56 +1,88 @@
 """Recording episodes as a data set in robomimic's layout."""
 
 import json
-import os
+import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from offrl.outputs import disk_full, in_words, new_file, put
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 2**16  # read, and its checksum tested, at once: of images a few
+METADATA_BYTES = 2**11  # of an array, at most
+MARGIN_BYTES = 2**17  # left free: HDF5 ends the process where it runs into a full disk
+
 
 class DemoWriter(AbstractContextManager):
     """Writes ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``. A context manager.
 
     Everything is float32 but integers (images, discrete actions) and simulator states (float64:
-    playing back needs all their bits). The file appears under its name when it is complete; an
-    existing file is never overwritten.
+    playing back needs all their bits), with HDF5's checksums (``fletcher32``). The file appears
+    under its name when it is complete; an existing file is never overwritten. Until then
+    ``NAME.partial.hdf5`` beside it is a valid file of all finished episodes: it stays there if the
+    recording is cut off.
+
+    env_args: what ``make_env`` makes the environment of, if there is one.
     """
 
-    def __init__(self, path: str | Path, env_args: Mapping[str, Any]):
-        self.path = Path(path)
-        if self.path.exists():
-            raise FileExistsError(f"{path} exists; choose another name or move it away")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        self._file = h5py.File(self._partial, "w", libver=("earliest", "v110"))
+    def __init__(self, path: str | Path, env_args: Mapping[str, Any] | None = None):
+        self.path = new_file(path)
+        self._partial = self._place_beside()
+        self._check_space(0)
+        with in_words(self.path):
+            # Made by an older HDF5's rules, a file that was never closed can be opened; by a newer
+            # one's, single chunks need no index, and all that says where data lies has checksums.
+            h5py.File(self._partial, "x", libver=("v108", "v110")).close()
+            self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))
         self._data = self._file.create_group("data")
-        self._data.attrs["env_args"] = json.dumps(env_args, indent=4)
+        if env_args is not None:
+            self._data.attrs["env_args"] = json.dumps(env_args, indent=4)
+        self._file.flush()
+        self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
         self._total = 0
         self.num_demos = 0
 
     def write(self, trajectory: Mapping[str, Any], **attributes: Any) -> str:
-        """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``; its name."""
+        """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``; its name. Strings and
+        numbers in it become attributes, as ``attributes`` do.
+
+        Raises ``ValueError``, and adds nothing, for what cannot be trained on: lists, NaN, arrays
+        of unequal lengths or of other shapes than in the episodes before.
+        """
         name = f"demo_{self.num_demos}"
-        demo = self._data.create_group(name)
-        for key, value in trajectory.items():
-            if isinstance(value, np.ndarray):
-                keeps_type = key == "states" or value.dtype.kind in "iu"
-                demo.create_dataset(key, data=value if keeps_type else value.astype(np.float32))
-            else:
+        arrays, notes = self._checked(name, trajectory)
+        notes |= {"num_samples": len(arrays["actions"])} | attributes
+        self._check_space(sum(array.nbytes + METADATA_BYTES for array in arrays.values()), notes)
+        # Nothing refers to the episode until all of it is in the file.
+        demo = self._data.create_group(None)
+        for key, array in arrays.items():
+            _create(demo, key, array)
+        for key, value in notes.items():
+            try:
                 demo.attrs[key] = value
-        length = len(trajectory["actions"])
-        demo.attrs["num_samples"] = length
-        demo.attrs.update(attributes)
-        self._total += length
+            except TypeError as error:
+                raise ValueError(f"{self.path}: {name}: the attribute {key}: {error}") from None
+        self._file.flush()
+        self._data[name] = demo
+        self._file.flush()
+        self._steps = {key: _kind_and_shape(array) for key, array in arrays.items()}
+        self._total += len(arrays["actions"])
         self.num_demos += 1
         return name
 
     def write_mask(self, filter_key: str, demos: Sequence[str]) -> None:
         """Name a subset of the demonstrations."""
-        self._file[f"mask/{filter_key}"] = np.array(demos, dtype="S")
+        names = np.array(demos, dtype="S")
+        self._check_space(names.nbytes + METADATA_BYTES)
+        _create(self._file, f"mask/{filter_key}", names)
 
     def write_split(self, valid_fraction: float = 0.1, seed: int = 0) -> None:
         """Split the demonstrations at random into ``mask/train`` and ``mask/valid``.
@@ -66,7 +98,105 @@ class DemoWriter(AbstractContextManager):
     def __exit__(self, kind: Any, *_: Any) -> None:
         self._data.attrs["total"] = self._total
         self._file.close()
-        if kind is None:
-            self._partial.replace(self.path)
+        is_free = not self.path.exists()  # which somebody may have changed
+        if kind is None and is_free:
+            put(self._partial, self.path)
+        elif self.num_demos:
+            log.warning(
+                f"{self.path}: the recording was cut off; its {self.num_demos} finished "
+                f"demonstrations are in {self._partial} (without filter keys)"
+            )
         else:
             self._partial.unlink()
+        if kind is None and not is_free:
+            raise FileExistsError(f"{self.path} was made by another program meanwhile")
+
+    # -- what an episode is held to ---------------------------------------------------------------
+
+    def _checked(
+        self, name: str, trajectory: Mapping[str, Any]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays of an episode as they are stored, and what is none."""
+        arrays, notes = {}, {}
+        for key, value in trajectory.items():
+            if isinstance(value, np.ndarray):
+                arrays[key] = _as_stored(key, value, f"{self.path}: {name}/{key}")
+            elif isinstance(value, str | bytes | int | float | np.generic):
+                notes[key] = value
+            else:
+                raise ValueError(
+                    f"{self.path}: {name}/{key} is a {type(value).__name__}; give an array with a "
+                    "row for each step, e.g. numpy.stack(rows)"
+                )
+        if "actions" not in arrays:
+            raise ValueError(f"{self.path}: {name} has no actions")
+        steps = {key: _kind_and_shape(array) for key, array in arrays.items()}
+        for key in sorted(steps.keys() | (self._steps or steps).keys()):
+            place, length = f"{self.path}: {name}/{key}", len(arrays["actions"])
+            if key in arrays and len(arrays[key]) != length:
+                raise ValueError(
+                    f"{place} has {len(arrays[key])} steps, but actions {length}; give both for "
+                    "each step"
+                )
+            has, others = steps.get(key), (self._steps or steps).get(key)
+            if has != others:
+                raise ValueError(
+                    f"{place} has steps of {_words(has)}, but the episodes before {_words(others)};"
+                    " record episodes of one kind in one file"
+                )
+        return arrays, notes
+
+    # -- the disk ---------------------------------------------------------------------------------
+
+    def _place_beside(self) -> Path:
+        """A name that is free; says of recordings that were cut off."""
+        for number in count():
+            dash = f"-{number}" if number else ""
+            partial = self.path.with_name(f"{self.path.stem}.partial{dash}{self.path.suffix}")
+            if not partial.exists():
+                return partial
+            log.warning(
+                f"an earlier recording that was cut off, or is going on, lies in {partial}; give "
+                "it another name to use it"
+            )
+        raise AssertionError
+
+    def _check_space(self, needed: int, notes: Mapping[str, Any] | None = None) -> None:
+        needed += sum(len(str(value)) for value in (notes or {}).values()) + MARGIN_BYTES
+        if shutil.disk_usage(self.path.parent).free < needed:
+            raise disk_full(self.path, needed)
+
+
+def _as_stored(key: str, array: np.ndarray, place: str) -> np.ndarray:
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{place} holds no numbers ({array.dtype})")
+    if array.ndim == 0 or not array.size:
+        raise ValueError(f"{place} has no steps (shape {list(array.shape)})")
+    wrong = np.argwhere(~np.isfinite(array))
+    if len(wrong):
+        raise ValueError(f"{place} holds NaN or infinity at step {wrong[0, 0]}; mend it")
+    if key == "states" or array.dtype.kind in "iu":
+        return array
+    with np.errstate(over="ignore"):
+        stored = array.astype(np.float32)
+    wrong = np.argwhere(~np.isfinite(stored))
+    if len(wrong):
+        raise ValueError(
+            f"{place} holds a value beyond what float32 can hold at step {wrong[0, 0]}; scale it"
+        )
+    return stored
+
+
+def _kind_and_shape(array: np.ndarray) -> tuple[str, tuple[int, ...]]:
+    return str(array.dtype), array.shape[1:]
+
+
+def _words(step: tuple[str, tuple[int, ...]] | None) -> str:
+    return "nothing" if step is None else f"{step[0]} {list(step[1])}"
+
+
+def _create(group: h5py.Group, key: str, array: np.ndarray) -> None:
+    """An array with checksums, in one chunk unless it is large."""
+    rows = max(1, CHUNK_BYTES // max(1, array[0].nbytes))
+    chunks = (min(len(array), rows), *array.shape[1:])
+    group.create_dataset(key, data=array, chunks=chunks, fletcher32=True)

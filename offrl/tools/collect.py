@@ -2,6 +2,8 @@
 
 import argparse
 import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from offrl.tools import count, seed
@@ -81,12 +83,9 @@ def run(args: argparse.Namespace) -> int:
     expert = metaworld_expert(args.env) if args.type == "metaworld" else EXPERTS[args.env]
     policy = ExpertPolicy(expert, args.noise)
     episode = args.seed
-    with EnvPool(env_args, args.workers) as pool:
+    with DemoWriter(args.output, env_args) as writer, EnvPool(env_args, args.workers) as pool:
         pool.check(policy)
-        with (
-            DemoWriter(args.output, env_args) as writer,
-            tqdm(total=args.n, unit="demo", disable=None) as bar,
-        ):
+        with tqdm(total=args.n, unit="demo", disable=None) as bar:
             while writer.num_demos < args.n:
                 # The same episodes in the same order, however many workers there are.
                 batch = range(episode, episode + args.n - writer.num_demos)
@@ -94,22 +93,29 @@ def run(args: argparse.Namespace) -> int:
                 requests = [
                     EpisodeRequest(COLLECTION_SEEDS + i, args.horizon, record=True) for i in batch
                 ]
-                kept = []
-                for result in pool.run(requests, policy):
-                    if result.error:
-                        raise ValueError(f"episode {result.request.seed} failed: {result.error}")
+                before = writer.num_demos
+                for result in _in_order(pool.run(requests, policy), requests):
                     if result.success or args.keep_failures:
-                        kept.append(result)
+                        writer.write(result.trajectory, seed=result.request.seed)
                         bar.update()
-                if not kept:
+                if writer.num_demos == before:
                     raise ValueError(
                         f"none of {len(requests)} episodes succeeded; lower --noise, raise "
                         "--horizon or use --keep-failures"
                     )
-                for result in sorted(kept, key=lambda r: r.request.seed):
-                    writer.write(result.trajectory, seed=result.request.seed)
-            writer.write_split()
-            total = writer.num_demos
+        writer.write_split()
+        total = writer.num_demos
     tried = episode - args.seed
     print(f"{args.output}: {total} demonstrations of {args.env}, {tried} episodes tried")
     return 0
+
+
+def _in_order(results: Iterable[Any], requests: Sequence[Any]) -> Iterator[Any]:
+    """Results in the order of their requests, each as soon as those before it are there."""
+    waiting, todo = {}, deque(requests)
+    for result in results:
+        if result.error:
+            raise ValueError(f"episode {result.request.seed} failed: {result.error}")
+        waiting[result.request] = result
+        while todo and todo[0] in waiting:
+            yield waiting.pop(todo.popleft())

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from offrl.tools import count
@@ -48,12 +49,10 @@ def run(args: argparse.Namespace) -> int:
         }
         env_args = merge(file.env_args, {"env_kwargs": kwargs})
         demos = file.demos(args.filter_key, args.n)
-        env = make_env(env_args)
-        with DemoWriter(args.output, env_args) as writer:
+        with DemoWriter(args.output, env_args) as writer, closing(make_env(env_args)) as env:
             for demo in tqdm(demos, unit="demo", disable=None):
                 writer.write(play_back(env, file.recording(demo)), source=demo)
             writer.write_split()
-        env.close()
     print(f"{args.output}: {len(demos)} demonstrations with images of {', '.join(args.cameras)}")
     return 0
 

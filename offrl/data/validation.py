@@ -1,0 +1,229 @@
+"""What is wrong with a file of demonstrations, and what is odd: every byte of it is read."""
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from offrl.data.computed import action_statistics, obs_statistics, outlier
+from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
+from offrl.data.hdf5 import DemoFile, held_out_key, is_written, located, open_hdf5
+
+OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
+SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class Validation:
+    """``wrong``: what training would refuse, or should. ``remarks``: what may be meant so.
+    ``counts`` of demonstrations, steps, arrays, bytes and arrays with checksums.
+
+    advance: is told how many bytes have been read.
+    """
+
+    def __init__(self, path: str | Path, advance: Callable[[int], object] = lambda num_bytes: None):
+        self.path = Path(path)
+        self.wrong: list[str] = []
+        self.remarks: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self._advance = advance
+        self._layout: dict[str, tuple[object, ...]] = {}  # shape and kind of each key's steps
+        self._rows: defaultdict[str, list[np.ndarray]] = defaultdict(list)  # of what is no image
+        self._places: defaultdict[str, list[str]] = defaultdict(list)  # of those
+        with self._noted():
+            if not self.path.is_file():
+                raise FileNotFoundError(f"{path}: no such file")
+            self._check_d4rl() if is_d4rl(self.path) else self._check_demos()
+            for key in sorted(self._rows):
+                self._remark_on(key)
+
+    # -- robomimic's layout -----------------------------------------------------------------------
+
+    def _check_demos(self) -> None:
+        with DemoFile(self.path) as file, open_hdf5(self.path) as raw:
+            with self._noted():
+                _ = file.env_args
+            demos, alike = file.demos(), defaultdict(list)
+            for demo in demos:
+                with self._noted():
+                    alike[self._check_demo(file, demo, raw["data"])].append(demo)
+            self.counts["demonstrations"] = len(demos)
+            total = None
+            with self._noted(), located(self.path, "the attribute total of data"):
+                total = int(raw["data"].attrs.get("total", self.counts["steps"]))
+            if total not in (None, self.counts["steps"]) and not self.wrong:
+                self.remarks.append(
+                    f"data was recorded with {total} steps (the attribute total), but has "
+                    f"{self.counts['steps']}: demonstrations were left out, lost or added"
+                )
+            self._check_masks(file, set(demos))
+            for name in set(raw) - {"data"}:
+                for _ in self._arrays(raw, name, name):
+                    pass
+        for same in alike.values():
+            if len(same) > 1:
+                self.remarks.append(f"data: {', '.join(same)} are the same demonstration")
+
+    def _check_demo(self, file: DemoFile, demo: str, data: h5py.Group) -> bytes:
+        """Read all of a demonstration; a hash of what it does."""
+        digest, length, keys = hashlib.sha256(), None, set()
+        with self._noted():
+            length = int(file.lengths([demo])[0])
+            self.counts["steps"] += length
+        known = set(self._layout)
+        for place, rows in self._arrays(data, demo, f"data/{demo}"):
+            key = _key(place)
+            digest.update(key.encode() + rows.tobytes())
+            if key.startswith(OF_STEPS):
+                keys.add(key)
+                with self._noted():
+                    self._check_steps(place, key, rows, length)
+        differing = sorted(keys ^ known) if known else []
+        if differing:
+            verb = "has" if differing[0] in keys else "lacks"
+            self.wrong.append(
+                f"{self.path}: data/{demo} {verb} {', '.join(differing)}, unlike those before it"
+            )
+        return digest.digest()
+
+    def _check_steps(self, place: str, key: str, rows: np.ndarray, length: int | None) -> None:
+        if length is not None and len(rows) != length:
+            raise ValueError(
+                f"{self.path}: {place} has {len(rows)} steps, but the actions there {length}"
+            )
+        if key in ("rewards", "dones") and rows.size != len(rows):
+            raise ValueError(f"{self.path}: {place} is to be a number for each step")
+        step = (*rows.shape[1:], "bytes" if rows.dtype == np.uint8 else "numbers")
+        if self._layout.setdefault(key, step) != step:
+            raise ValueError(
+                f"{self.path}: {place} has steps of {_words(step)}, but those before it of "
+                f"{_words(self._layout[key])}"
+            )
+
+    def _check_masks(self, file: DemoFile, demos: set[str]) -> None:
+        masks: dict[str, list[str]] = {}
+        with self._noted():
+            for key in file.filter_keys():
+                with self._noted():
+                    masks[key] = file.mask(key)
+        for key, names in masks.items():
+            held_out = held_out_key(key)
+            twice = [name for name, times in Counter(names).items() if times > 1]
+            shared = sorted(set(names) & set(masks.get(held_out, ())))
+            for found, words in (
+                ([] if names else [key], "is empty"),
+                (sorted(set(names) - demos), "names what is not there"),
+                (twice, "names a demonstration more than once"),
+                (shared, f"and mask/{held_out} have demonstrations in common"),
+            ):
+                if found:
+                    self.wrong.append(f"{self.path}: mask/{key} {words}: {', '.join(found)}")
+
+    # -- D4RL's layout ----------------------------------------------------------------------------
+
+    def _check_d4rl(self) -> None:
+        with open_hdf5(self.path) as raw:
+            for name in raw:
+                for _ in self._arrays(raw, name, name):
+                    pass
+        with D4RLFile(self.path) as file:
+            demos = file.demos()
+            self.counts["demonstrations"] = len(demos)
+            self.counts["steps"] = int(file.lengths(demos).sum())
+
+    # -- every layout -----------------------------------------------------------------------------
+
+    def _arrays(self, group: h5py.Group, name: str, place: str) -> Iterator[tuple[str, np.ndarray]]:
+        """All arrays of numbers under a name, and where they are; what is damaged is noted."""
+        rows, inside = None, []
+        with self._noted(), located(self.path, place):
+            if place.count("/") > 20:
+                raise ValueError("a group within itself")
+            item = group.get(name)
+            if item is None:
+                raise ValueError("a link that leads nowhere")
+            if isinstance(item, h5py.Group):
+                inside = list(item)
+            elif isinstance(item, h5py.Dataset):
+                rows = self._read(item, place)
+        if rows is not None:
+            yield place, rows
+        for child in inside:
+            yield from self._arrays(item, child, f"{place}/{child}")
+
+    def _read(self, dataset: h5py.Dataset, place: str) -> np.ndarray | None:
+        key, rows = _key(place), dataset[()]
+        size = dataset.size * dataset.dtype.itemsize if dataset.size else 0
+        self.counts.update(arrays=1, bytes=size, checksums=int(dataset.fletcher32))
+        self._advance(dataset.id.get_storage_size())
+        if dataset.shape and not is_written(dataset.id):
+            raise ValueError("not all of it was ever written")
+        if not (key.startswith(OF_STEPS) or key in KEYS):
+            return rows if getattr(rows, "dtype", np.dtype(object)).kind in "fiub" else None
+        if not dataset.shape or dataset.dtype.kind not in "fiub":
+            raise ValueError(f"{self.path}: {place} is no array of numbers, a row for each step")
+        self._check_values(rows, place, key)
+        if rows.ndim <= 2:
+            self._rows[key].append(rows.reshape(len(rows), -1))
+            self._places[key].append(place)
+        return rows
+
+    def _check_values(self, rows: np.ndarray, place: str, key: str) -> None:
+        if rows.dtype.kind == "f":
+            for wrong, what in (
+                (~np.isfinite(rows), "NaN or infinity"),
+                (np.abs(rows) > LARGEST, "a value beyond what float32 can hold"),
+            ):
+                if wrong.any() and not (key == "states" and what != "NaN or infinity"):
+                    step = np.argwhere(wrong)[0, 0]
+                    raise ValueError(f"{self.path}: {place} holds {what} at step {step}")
+        if key in SWITCHES and not np.isin(rows, (0, 1)).all():
+            step = np.argwhere(~np.isin(rows, (0, 1)))[0, 0]
+            raise ValueError(f"{self.path}: {place} is neither 0 nor 1 at step {step}")
+
+    def _remark_on(self, key: str) -> None:
+        parts = self._rows[key]
+        if len({part.shape[1] for part in parts}) > 1 or not sum(map(len, parts)):
+            return  # noted already, or nothing there
+        rows = np.concatenate(parts).astype(np.float64)
+        if key in SWITCHES:
+            if key != "timeouts" and not rows.any():
+                self.remarks.append(f"{key} is never 1: no episode ends in success or failure")
+            return
+        still = np.flatnonzero(np.ptp(rows, axis=0) == 0)
+        if len(still) and rows.shape[1] and key not in ("rewards", "states"):
+            self.remarks.append(f"{key} never changes in dimension {', '.join(map(str, still))}")
+        is_action = key.startswith("action")
+        if is_action and np.abs(rows).max() > 1.001:
+            self.remarks.append(
+                f"{key} reach {np.abs(rows).max():.3g}, beyond [-1, 1], in which policies act; set "
+                f'train.action_config.{key}.normalization to "min_max"'
+            )
+        scale = (action_statistics(rows, "min_max") if is_action else obs_statistics(rows))["scale"]
+        if key not in ("rewards", "states") and (found := outlier(rows, scale)):
+            row, sentence = found
+            ends = np.cumsum([len(part) for part in parts])
+            part = int(np.searchsorted(ends, row, side="right"))
+            step = row - int(ends[part]) + len(parts[part])
+            self.remarks.append(f"{self._places[key][part]} at step {step}: {sentence}")
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            if str(error) not in self.wrong:
+                self.wrong.append(str(error))
+
+
+def _key(place: str) -> str:
+    return re.sub(r"^data/[^/]+/", "", place)
+
+
+def _words(step: tuple[object, ...]) -> str:
+    return f"{step[-1]} {list(step[:-1])}"

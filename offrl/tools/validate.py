@@ -1,0 +1,40 @@
+"""``offrl validate``: whether files of demonstrations are fit to train on."""
+
+import argparse
+
+HELP = "look for damage and mistakes in HDF5 files of demonstrations; reads every byte"
+EPILOG = "example: offrl validate datasets/lift/low_dim.hdf5"
+
+SHOWN = 20  # of each kind
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="in robomimic's or D4RL's layout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from tqdm import tqdm
+
+    from offrl.data.validation import Validation
+
+    num_wrong = 0
+    for path in args.files:
+        size = Path(path).stat().st_size if Path(path).is_file() else None
+        with tqdm(total=size, unit="B", unit_scale=True, leave=False, disable=None) as bar:
+            found = Validation(path, bar.update)
+        num_wrong += len(found.wrong)
+        for kind, sentences in (("wrong", found.wrong), ("remark", found.remarks)):
+            for sentence in sentences[:SHOWN]:
+                print(f"{kind}: {sentence}")
+            if len(sentences) > SHOWN:
+                print(f"{kind}: ... and {len(sentences) - SHOWN} more")
+        counts = found.counts
+        print(
+            f"{path}: {len(found.wrong)} wrong, {len(found.remarks)} remarks; "
+            f"{counts['demonstrations']} demonstrations, {counts['steps']} steps, "
+            f"{counts['arrays']} arrays ({counts['checksums']} with checksums), "
+            f"{counts['bytes'] / 1e6:.3g} MB read"
+        )
+    return int(num_wrong > 0)
