@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class RunFolder:
     """``OUTPUT/NAME/TIMESTAMP`` and the names of what lies in it.
 
-    Artefact names carry the first eight characters of the git commit.
+    Artefact names carry the first eight characters of the git commit, or the version.
     """
 
     _folder: int | None = None  # open while it is locked
