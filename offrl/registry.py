@@ -4,10 +4,17 @@ import difflib
 import importlib.util
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+PLAIN = {bool: (bool,), int: (int,), float: (float, int)}  # what options of a config are taken for
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class Registry:
@@ -34,21 +41,24 @@ class Registry:
 
     def __getitem__(self, name: str) -> Any:
         key = name
-        is_module = self.package is not None or "." in name
+        is_module = re.fullmatch(r"[\w-]+(\.[\w-]+)*", name) is not None
+        is_module = is_module and (self.package is not None or "." in name)
         if name not in self._entries and is_module and self._import(name):
             key = name.rpartition(".")[2]
         if key not in self._entries:
             known = self.names()
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            if "." in name:
+            if "." in name and len(name) <= 100:
                 module = name.rpartition(".")[0]
                 hint = (
                     f" There is no module {name} or {module} here or among the installed packages."
                 )
             elif name.isidentifier() and importlib.util.find_spec(name):
                 hint = f" For the module {name} write {name}.{name}."
-            raise ValueError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}.")
+            raise ValueError(
+                f"unknown {self.kind} {_short(name)}.{hint} Known: {', '.join(known)}."
+            )
         return self._entries[key]
 
     def get(self, name: str) -> Any | None:
@@ -57,9 +67,16 @@ class Registry:
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """Call an entry. Options that only other entries take, left in a config from a template,
-        are left out; ``ValueError`` for those that nothing here takes."""
+        are left out; ``ValueError`` for those that nothing here takes, or of another plain type
+        than the entry says."""
         entry = self[name]
         own = inspect.signature(entry).parameters
+        for option, value in options.items():
+            takes = own[option].annotation if option in own else None
+            if takes in PLAIN and type(value) not in PLAIN[takes]:
+                raise ValueError(
+                    f"{self.kind} {name}: {option} takes {takes.__name__}, not {_short(value)}"
+                )
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
             return entry(*args, **options)
         taken = [inspect.signature(other).parameters for other in self._entries.values()]

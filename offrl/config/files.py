@@ -63,7 +63,7 @@ class _YamlLoader(yaml.SafeLoader):
     def flatten_mapping(self, node: Any) -> None:
         """Refuses keys that stand twice; what ``<<`` merges in gives way to them, as in YAML."""
         counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
-        for key, _ in node.value:
+        for key, _ in reversed(node.value):
             if isinstance(key.value, str) and counts[key.value] > 1:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {shown(key.value)} is given twice", key.start_mark

@@ -67,7 +67,7 @@ def only(value: Any, otherwise: str) -> AfterValidator:
 
     def check(given: Any) -> Any:
         if given != value:
-            raise ValueError(f"{shown(given)} is not known here, only {value!r}; {otherwise}")
+            raise ValueError(f"only {value!r} is known here, not {shown(given)}; {otherwise}")
         return given
 
     return AfterValidator(check)

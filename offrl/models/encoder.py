@@ -87,6 +87,8 @@ class KeyEncoder(nn.Module):
         self.randomizers = nn.ModuleList()
         for name, kwargs in config.randomizers():
             self.randomizers.append(RANDOMIZERS.build(name, shape, **kwargs))
+            if self.randomizers[-1].num_samples < 1:
+                raise ValueError("num_crops, num_samples: of each image one is needed at least")
             with torch.no_grad():
                 shape = self.randomizers[-1].plain(torch.zeros(1, *shape)).shape[1:]
         self.output_dim = prod(shape)

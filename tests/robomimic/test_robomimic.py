@@ -242,3 +242,53 @@ def test_a_user_decides_on_padded_steps_in_a_file_of_robomimics(caplog):
     content = complete(**old, observation={"encoder": encoder})
     assert config_factory("bc", content).train.mask_padded_steps is True
     assert "experiment.mse" in caplog.text
+
+
+NEWER = {
+    "algo": {"transformer": {"causal": True}},
+    "train": {"data_format": "robomimic"},
+    "experiment": {"rollout": {"batched": False, "num_batch_envs": 25}},
+}
+
+
+def test_keys_of_robomimics_other_revisions_say_what_is_so_anyway():
+    plain, config = config_factory("bc", complete()), config_factory("bc", complete(**NEWER))
+    assert config.dump() == plain.dump()
+    assert config.train.mask_padded_steps is False
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("algo.transformer.causal", False, "only True is known here, not False; a step sees"),
+        ("train.data_format", "r2d2", "only 'robomimic' is known here, not 'r2d2'; turn"),
+        ("experiment.rollout.batched", True, "episodes always run in parallel, in num_workers"),
+        ("experiment.rollout.num_batch_envs", "x", "integer"),
+        ("experiment.rollout.batched", 0, "boolean"),
+    ],
+)
+def test_keys_of_robomimics_other_revisions_that_ask_for_more_are_refused(path, value, words):
+    overrides = value
+    for key in reversed(path.split(".")):
+        overrides = {key: overrides}
+    for config in (complete(**overrides), overrides):
+        with pytest.raises(ValueError, match=f"{path}: .*{words}"):
+            config_factory("bc", config)
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [], [1], {}])
+@pytest.mark.parametrize(
+    "path", ["algo", "algo.vae", "algo.vae.decoder", "observation", "observation.encoder.rgb"]
+)
+def test_a_file_of_robomimics_with_something_else_for_a_section_is_refused(path, value):
+    content = complete()
+    *above, key = path.split(".")
+    section = content
+    for name in above:
+        section = section[name]
+    section[key] = value
+    if value == {}:
+        assert config_factory("bc", content)
+    else:
+        with pytest.raises(ValueError, match=path):
+            config_factory("bc", content)
