@@ -1,5 +1,5 @@
-"""Bits that flipped and files that were cut off, at random places: the same data, one clear line or,
-where the file has no checksums, changed values; never a traceback.
+"""Bits that flipped and files that were cut off, at random places: the same data or one clear line,
+or changed values where the file has no checksums; never a traceback.
 
 HDF5's library may itself crash on damaged metadata, so files are read in a process of their own.
 """
