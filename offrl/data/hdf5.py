@@ -302,13 +302,18 @@ def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
 
 
 def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
-    """The file, to read; ``ValueError`` if it is not one of HDF5."""
-    # A file that this process has open already can only be opened in the same mode.
-    for mode in (swmr, not swmr):
-        try:
-            return h5py.File(path, "r", swmr=mode)
-        except OSError as failed:
-            error = failed
+    """The file, to read; ``ValueError`` if it is not one of HDF5.
+
+    swmr: also while another program writes it (HDF5's "single writer, multiple readers").
+    """
+    try:
+        return h5py.File(path, "r")
+    except OSError as failed:
+        error = failed
+    # Only if it has to be: with SWMR, HDF5 waits for ever for damaged metadata to become whole.
+    if swmr and "already open" in str(error):
+        with located(path, "the file"):
+            return h5py.File(path, "r", swmr=True)
     if "unable to lock file" in str(error):
         raise ValueError(f"{path}: another program is writing it; wait until that has ended")
     if isinstance(error, PermissionError):

@@ -171,7 +171,7 @@ class SequenceDataset(WindowDataset):
         integers = [key for key in keys if files.hold_integers(key)]
         parts, self._action_stats = encode_actions(stored, integers, config, given, files.place)
         for key in set(keys) - set(given):
-            if (config.get(key) or {}).get("normalization"):
+            if dict(config.get(key) or {}).get("normalization"):
                 rows = stored[key].reshape(len(stored[key]), -1)
                 self._warn_of_outliers(key, rows, self._action_stats[key])
         actions = np.concatenate([*parts.values()], axis=-1)

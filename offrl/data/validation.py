@@ -75,7 +75,7 @@ class Validation:
         with self._noted():
             length = int(file.lengths([demo])[0])
             self.counts["steps"] += length
-        known = set(self._layout)
+        known, num_wrong = set(self._layout), len(self.wrong)
         for place, rows in self._arrays(data, demo, f"data/{demo}"):
             key = _key(place)
             digest.update(key.encode() + rows.tobytes())
@@ -84,7 +84,7 @@ class Validation:
                 with self._noted():
                     self._check_steps(place, key, rows, length)
         differing = sorted(keys ^ known) if known else []
-        if differing:
+        if differing and len(self.wrong) == num_wrong:  # else it may be there, but damaged
             verb = "has" if differing[0] in keys else "lacks"
             self.wrong.append(
                 f"{self.path}: data/{demo} {verb} {', '.join(differing)}, unlike those before it"
