@@ -1,14 +1,13 @@
 """The learning curve of a run as a picture."""
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from offrl.outputs import whole_file
+from offrl.reports.records import read_records
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ def write_learning_curve(run: Any) -> Path | None:
 
         matplotlib.use("Agg")
         with whole_file(path) as partial:
-            _draw(f"{run.path.parent.name}/{run.path.name}", _read(run.path), partial)
+            _draw(f"{run.path.parent.name}/{run.path.name}", _by_type(run.metrics), partial)
     except ImportError:
         return None
     except Exception as error:
@@ -34,14 +33,10 @@ def write_learning_curve(run: Any) -> Path | None:
     return path
 
 
-def _read(folder: Path) -> dict[str, list[Any]]:
-    """The records by type. Lines that a killed process or a full disk damaged are left out."""
+def _by_type(path: Path) -> dict[str, list[Any]]:
     records = defaultdict(list)
-    with open(folder / "metrics.jsonl", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with suppress(ValueError, TypeError, KeyError):
-                record = json.loads(line)
-                records[record["type"]].append(record)
+    for record in read_records(path)[0]:
+        records[record["type"]].append(record)
     return records
 
 

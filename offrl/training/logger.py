@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from offrl.outputs import in_words, whole_file
-from offrl.training.resume import read_records
+from offrl.reports.records import read_records
 from offrl.training.trainer import Record, Trainer
 
 log = logging.getLogger(__name__)

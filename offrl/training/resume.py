@@ -1,6 +1,5 @@
 """What a run goes on from: its newest whole checkpoint, and the records of its log."""
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.checkpoint import read_checkpoint
+from offrl.reports.records import read_records
 from offrl.training.run import RunFolder
 
 log = logging.getLogger(__name__)
@@ -77,22 +77,3 @@ def _say_what_is_repeated(run: RunFolder, problem: str, path: Path, step: int) -
         f"{problem}; going on from {path.relative_to(run.path)}, step {step}: "
         f"{repeated or 'as far as the log says, nothing is repeated'}"
     )
-
-
-def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The records in a ``metrics.jsonl``, and how many of its lines are damaged: a killed process
-    or a full disk may have cut one, a crashed file system filled some with zeros."""
-    if not path.exists():
-        return [], 0
-    records, num_damaged = [], 0
-    for line in filter(None, path.read_bytes().split(b"\n")):
-        try:
-            record = json.loads(line)
-            is_whole = isinstance(record["type"], str) and isinstance(record["logs"], dict)
-            is_whole = is_whole and all(record[k] + 0 >= 0 for k in ("epoch", "step", "time"))
-        except (ValueError, TypeError, KeyError):
-            is_whole = False
-        if is_whole:
-            records.append(record)
-        num_damaged += not is_whole
-    return records, num_damaged

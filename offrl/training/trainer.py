@@ -197,6 +197,14 @@ class Trainer:
         except AnswerError as error:
             where += f", step {self.step} (epoch {self.epoch})"
             raise ValueError(f"{where}: {error}") from None
+        except RuntimeError as error:
+            what = " ".join(str(error).split())
+            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in what:
+                raise
+            raise ValueError(
+                f"{where}, after step {self.step}: out of memory ({what:.200}); lower "
+                "train.batch_size, or make the networks smaller"
+            ) from None
         except SystemExit as error:
             where += f", epoch {self.epoch}, after step {self.step}"
             raise ValueError(

@@ -131,6 +131,20 @@ def train_on_full_disk(free, half, disk, capsys):
     return run, status, said
 
 
+def test_a_full_disk_is_said_where_tensorboard_writes_as_well(finished, half, tmp_path, capsys):
+    (path,) = half.glob("config-*.json")
+    logging = {"experiment": {"logging": {"log_tb": True}}}
+    path.write_text(json.dumps(merge(json.loads(path.read_text()), logging)))
+    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=3m", "tmpfs") as disk:
+        for free in (8192, 30_000, 60_000, 90_000):
+            run, status, said = train_on_full_disk(free, half, disk, capsys)
+            assert status == 0 or "disk full" in said, said
+            assert "Traceback" not in said
+            assert status == 0 or resume(run, capsys)[0] == 0
+            assert same(weights(run), weights(finished[0]))[0]
+            shutil.rmtree(run)
+
+
 @pytest.mark.parametrize("free", [0, 4096, 8192, 20_000, 40_000, 60_000, 100_000])
 def test_a_full_disk_loses_nothing(finished, half, tmp_path, capsys, free):
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=3m", "tmpfs") as disk:

@@ -189,6 +189,17 @@ def test_a_training_that_hangs_in_a_step_ends_at_the_second_signal(tmp_path, dem
     assert process.wait(timeout=20) == 143
 
 
+def test_one_signal_that_comes_twice_is_one(config, tmp_path):
+    """``timeout`` sends it to the process, and then to its group."""
+    process = start("--config", config(), "--name", "both")
+    wait_until(has_logged(tmp_path, "both", '"epoch", "epoch": 1,'), process)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143 and "go on with: offrl train --resume" in errors
+
+
 def test_a_hangup_that_is_ignored_stays_so(config, tmp_path):
     """As below ``nohup``."""
     process = start("--config", config(), "--name", "nohup", preexec_fn=ignore_hangups)

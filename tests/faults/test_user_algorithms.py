@@ -70,6 +70,10 @@ CASES = {
     ),
     "log_none": (log_info("None"), r"step 5 \(epoch 1\): log_info returned None; return a dict"),
     "log_little": (log_info("{'Q': 1.0}"), r"log_info returned only Q; return a dict .*'Loss'"),
+    "no_memory": (
+        update("info | {'big': torch.empty(10**14)}"),
+        r"after step 0: out of memory \(.*allocate 400000000000000 bytes.*lower train.batch_size",
+    ),
     "exit_update": (update("sys.exit()"), r"after step 0: the algorithm called sys.exit\(None\)"),
     "exit_epoch": (
         "    def on_epoch_end(self, epoch):\n        sys.exit(0)\n",

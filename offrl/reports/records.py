@@ -1,0 +1,24 @@
+"""The records of a run, as they lie in its ``metrics.jsonl``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The records in a ``metrics.jsonl``, and how many of its lines are damaged: a killed process
+    or a full disk may have cut one, a crashed file system filled some with zeros."""
+    if not path.exists():
+        return [], 0
+    records, num_damaged = [], 0
+    for line in filter(None, path.read_bytes().split(b"\n")):
+        try:
+            record = json.loads(line)
+            is_whole = isinstance(record["type"], str) and isinstance(record["logs"], dict)
+            is_whole = is_whole and all(record[k] + 0 >= 0 for k in ("epoch", "step", "time"))
+        except (ValueError, TypeError, KeyError):
+            is_whole = False
+        if is_whole:
+            records.append(record)
+        num_damaged += not is_whole
+    return records, num_damaged
