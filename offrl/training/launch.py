@@ -44,7 +44,7 @@ class Result:
             "result": "not measured" if self.test is None else success_line(self.test),
             "run folder": self.run.path,
             "checkpoint": self.checkpoint or "none (experiment.save.enabled is false)",
-            "learning curve": self.learning_curve or "none: pip install 'offrl[plot]'",
+            "learning curve": self.learning_curve or "none; it takes pip install 'offrl[plot]'",
             "TensorBoard": f"tensorboard --logdir {self.run.logs}",
             "video": self.video or f"none: {self.no_video}",
         }

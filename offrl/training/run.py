@@ -58,8 +58,9 @@ class RunFolder:
                 finally:
                     shutil.rmtree(partial, ignore_errors=True)  # unless it has its name now
         except OSError as error:
+            why = str(error).removeprefix(f"{parent}: ")
             raise OSError(
-                f"cannot write the run folder (choose another with --output): {error}"
+                f"{parent}: cannot write the run folder there: {why}; --output names another place"
             ) from None
         run._lock()
         return run
