@@ -18,6 +18,7 @@ from offrl.config import (
     OptimConfig,
     RegularizationConfig,
     RewardsConfig,
+    Steps,
 )
 from offrl.tree import map_leaves
 
@@ -42,7 +43,7 @@ class DTConfig(AlgoConfig):
             regularization=RegularizationConfig(L2=1e-4),
         )
     }
-    context_length: Count = 20  # K: steps that it remembers while acting
+    context_length: Steps = 20  # K: steps that it remembers while acting
     embed_dim: Count = 128
     num_layers: Count = 3
     num_heads: Count = 1

@@ -17,4 +17,4 @@ from offrl.config.schema import (
     RewardsConfig,
     TrainConfig,
 )
-from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section, Share, only
+from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section, Share, Steps, only

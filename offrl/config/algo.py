@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from offrl.config.content import shown
-from offrl.config.section import Bounds, Count, FreeMap, Map, Section, Share, only
+from offrl.config.section import Bounds, Count, FreeMap, Map, Section, Share, Steps, only
 from offrl.registry import ALGO_CONFIGS
 
 
@@ -138,7 +138,7 @@ class VAEConfig(Section):
 
 class RNNConfig(Section):
     enabled: bool = False
-    horizon: Count = 10
+    horizon: Steps = 10
     hidden_dim: Count = 400
     rnn_type: Literal["LSTM", "GRU"] = "LSTM"
     num_layers: Count = 2
@@ -160,7 +160,7 @@ class RNNConfig(Section):
 
 class TransformerConfig(Section):
     enabled: bool = False
-    context_length: Count = 10
+    context_length: Steps = 10
     embed_dim: Count = 512
     num_layers: Count = 6
     num_heads: Count = 8
@@ -253,7 +253,7 @@ class TDConfig(AlgoConfig):
     """Base of the ``algo`` sections of what learns by temporal differences."""
 
     discount: Share = 0.99
-    n_step: Count = 1  # rewards summed before a value is bootstrapped
+    n_step: Steps = 1  # rewards summed before a value is bootstrapped
     infinite_horizon: bool = False  # the last reward of an episode is received for ever
     target_tau: Share = 0.005
     critic: CriticConfig = CriticConfig()

@@ -58,7 +58,10 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
         said = merge(section.DEFAULTS.get("train", {}), overrides.get("train", {}))
         for key, value in algo_class.train_defaults(config.algo).items():
             if key not in said:
-                setattr(config.train, key, value)
+                try:
+                    setattr(config.train, key, value)
+                except ValidationError as error:  # of an algorithm that wants what cannot be
+                    raise ValueError(f"train.{_explain(error.errors()[0], {})}") from None
     return config
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from offrl.config.algo import AlgoConfig
 from offrl.config.content import shown
-from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section, only
+from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Section, Steps, only
 
 
 class LoggingConfig(Section):
@@ -149,9 +149,9 @@ class TrainConfig(Section):
     hdf5_normalize_obs: bool = False
     hdf5_filter_key: str | None = None
     hdf5_validation_filter_key: str | None = None
-    seq_length: Count = 1
+    seq_length: Steps = 1
     pad_seq_length: bool = True
-    frame_stack: Count = 1
+    frame_stack: Steps = 1
     pad_frame_stack: bool = True
     dataset_keys: list[str] = ["actions", "rewards", "dones"]
     action_keys: Annotated[list[str], Field(min_length=1)] = ["actions"]
@@ -174,6 +174,14 @@ class TrainConfig(Section):
     def acts_discretely(self) -> bool:
         config = self.action_config
         return any(key in config and config[key].format == "discrete" for key in self.action_keys)
+
+    @field_validator("action_keys")
+    @classmethod
+    def _stand_once(cls, keys: list[str]) -> list[str]:
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"{shown(key)} is named twice")
+        return keys
 
     @field_validator("data", mode="before")
     @classmethod

@@ -59,6 +59,7 @@ def _checked_map(value: dict[str, Any]) -> Any:
 FreeMap = Annotated[dict[str, Any], AfterValidator(_checked_map)]
 KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
 Count = Annotated[int, Field(ge=1)]
+Steps = Annotated[int, Field(ge=1, le=100_000)]  # of a window: what is longer is all padding
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -2,6 +2,7 @@
 kills the process that uses more than there is."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from offrl.kernels.allocator import resident_bytes
-from offrl.seeding import preserved_rng, rng_state, set_rng_state
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,14 +30,14 @@ def made_within_memory(algo_name: str, device: torch.device | str, make: Callabl
     What is large is first counted on the ``meta`` device, where tensors have shapes and no content.
     """
     free = min(free_bytes("cpu"), free_bytes(device))  # made on the one, moved to the other
-    before = rng_state()
+    before = torch.get_rng_state()
     try:
         with _Counted(free / 16):
             return make()
     except _TooLarge:
-        set_rng_state(before)
+        torch.set_rng_state(before)
     try:
-        with preserved_rng(), torch.device("meta"), _Counted(free):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _Counted(free):
             make()
     except _TooLarge as error:
         raise ValueError(
@@ -116,12 +116,12 @@ def free_bytes(device: torch.device | str) -> float:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
     if device.type != "cpu" or not Path("/proc/meminfo").exists():
-        return float("inf")
+        return math.inf
     lines = Path("/proc/meminfo").read_text().splitlines()
     system = {
         name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)
     }
-    free = system["MemAvailable"] + system["SwapFree"]
+    free = system.get("MemAvailable", math.inf) + system.get("SwapFree", 0)
     limits = [Path("/sys/fs/cgroup") / name for name in GROUP_LIMITS]
     own = [int(text) for p in limits if p.exists() and (text := p.read_text().strip()).isdigit()]
     return min([free, *(limit - resident_bytes() for limit in own)])

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 
 from offrl import algo_factory, config_factory
 from offrl.__main__ import main
+from offrl.algos import PolicyAlgo, register_algo
 from offrl.algos.shared import memory
 from offrl.algos.shared.memory import free_bytes
+from offrl.config import AlgoConfig
 from offrl.kernels.allocator import resident_bytes
-from offrl.registry import ALGOS
+from offrl.registry import ALGO_CONFIGS, ALGOS
 
 CONFIGS = [*sorted((ROOT / "configs").glob("*.json")), *sorted(GOLDEN.glob("configs/*.json"))]
 ROBOMIMICS_MOVES = ("feature_dimension", "pool_class", "pool_kwargs", "mse", "is_conditioned")
@@ -272,6 +274,9 @@ def test_what_is_no_file_is_one_line(name, words, tmp_path):
         ("train.seed=1e400", "train.seed: inf is no finite number"),
         ("train.seed=NaN", "train.seed: nan is no finite number"),
         ("train.seed=-1", "train.seed: "),
+        ("train.seq_length=1000000000", "train.seq_length: .*100000"),
+        ("train.frame_stack=1000000000", "train.frame_stack: .*100000"),
+        ('train.action_keys=["a", "a"]', "train.action_keys: 'a' is named twice"),
         ("train.seed=" + "9" * 30, "train.seed: .*64 bits"),
         ("train.seed=" + "9" * 5000, "train.seed=9.*digits"),
         ("train.seed=" + "x" * 10**6, "train.seed: .*integer"),
@@ -299,7 +304,7 @@ def test_what_is_no_file_is_one_line(name, words, tmp_path):
         ("algo.optim_params.policy.learning_rate.decay_factor=-1", "decay_factor"),
         ('observation.modalities.obs={"low_dim": ["a"], "rgb": ["a"]}', "'a' is named in low_dim"),
     ],
-    ids=range(37),
+    ids=range(40),
 )
 def test_what_set_cannot_mean_is_one_line(override, words, tmp_path):
     (tmp_path / "bc.json").write_text(BC)
@@ -430,3 +435,21 @@ def test_names_that_no_module_has_are_unknown(name):
     with pytest.raises(ValueError, match="unknown algorithm") as error:
         ALGOS[name]
     assert len(str(error.value)) < 500
+
+
+def test_a_window_that_an_algorithm_wants_is_checked_as_one_that_a_config_says():
+    class Greedy(PolicyAlgo):
+        @classmethod
+        def window(cls, algo_config):
+            return {"seq_length": 10**9}
+
+    class GreedyConfig(AlgoConfig):
+        ALGO_NAME = "greedy"
+
+    try:
+        register_algo(GreedyConfig)(Greedy)
+        with pytest.raises(ValueError, match="train.seq_length: input should be less.*100000") as e:
+            config_factory("greedy")
+        assert "\n" not in str(e.value)
+    finally:
+        del ALGOS._entries["greedy"], ALGO_CONFIGS._entries["greedy"]
