@@ -7,12 +7,10 @@ import contextlib
 import copy
 import io
 import json
-import math
 import re
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import GOLDEN, ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,10 +18,7 @@ from hypothesis import strategies as st
 from offrl import algo_factory, config_factory
 from offrl.__main__ import main
 from offrl.algos import PolicyAlgo, register_algo
-from offrl.algos.shared import memory
-from offrl.algos.shared.memory import free_bytes
 from offrl.config import AlgoConfig
-from offrl.kernels.allocator import resident_bytes
 from offrl.registry import ALGO_CONFIGS, ALGOS
 
 CONFIGS = [*sorted((ROOT / "configs").glob("*.json")), *sorted(GOLDEN.glob("configs/*.json"))]
@@ -338,74 +333,6 @@ def test_what_could_not_be_read_again_is_no_config(value):
     config = config_factory("bc")
     with pytest.raises(ValueError):
         config.experiment.env_meta_update_dict = value
-
-
-# -- models that do not fit -----------------------------------------------------------------------
-
-
-def make(algo, name="bc"):
-    modalities = {"modalities": {"obs": {"low_dim": ["x"]}}}
-    config = config_factory(name, {"algo": algo, "observation": modalities})
-    return algo_factory(name, config, {"x": (10,)}, ac_dim=4, device="cpu")
-
-
-@pytest.mark.parametrize(
-    ("algo", "name"),
-    [
-        ({"actor_layer_dims": [10**6, 10**6]}, "bc"),
-        ({"actor_layer_dims": [2**62, 2**62]}, "bc"),
-        ({"rnn": {"enabled": True, "hidden_dim": 10**7}}, "bc"),
-        ({"gmm": {"enabled": True, "num_modes": 10**12}}, "bc"),
-        ({"max_timestep": 10**12}, "dt"),
-        ({"critic": {"layer_dims": [10**6, 10**6]}}, "iql"),
-    ],
-    ids=range(6),
-)
-def test_a_network_that_cannot_fit_is_refused_before_it_is_made(algo, name):
-    before = resident_bytes()
-    with pytest.raises(ValueError, match=f"{name}: its networks take .* of memory are free"):
-        make(algo, name)
-    assert resident_bytes() - before < 2**30
-
-
-def test_several_networks_that_only_together_do_not_fit_are_refused():
-    before = resident_bytes()
-    layer = math.isqrt(int(free_bytes("cpu") / 4 / 3))  # a third of the memory
-    with pytest.raises(ValueError, match="its networks take at least [0-9.]+ [GT]B"):
-        make({"actor_layer_dims": [layer] * 6})
-    assert resident_bytes() - before < 2**30
-
-
-def test_weights_do_not_depend_on_whether_they_were_counted(monkeypatch):
-    for name in ("bc", "iql", "dt"):
-        torch.manual_seed(0)
-        plain = make({}, name).nets.state_dict()
-        size = sum(value.nbytes for value in plain.values())
-        with monkeypatch.context() as patch:
-            patch.setattr(memory, "free_bytes", lambda device, size=size: 8 * size)
-            torch.manual_seed(0)
-            counted = make({}, name).nets.state_dict()
-        assert all(torch.equal(counted[key], value) for key, value in plain.items())
-
-
-def test_training_needs_four_times_the_weights(monkeypatch):
-    algo = make({"actor_layer_dims": [100, 100]})
-    weights = sum(parameter.nbytes for parameter in algo.nets.parameters())
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 3 * weights)
-    algo.set_train()
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 3 * weights - 1)
-    with pytest.raises(ValueError, match="bc: to train its networks takes"):
-        algo.set_train()
-
-
-def test_the_program_says_that_a_model_does_not_fit(demos, tmp_path, capsys):
-    low_dim = 'observation.modalities.obs.low_dim=["position", "speed"]'
-    layers = "algo.actor_layer_dims=[1000000, 1000000]"
-    (tmp_path / "bc.json").write_text(BC)
-    options = ["--config", tmp_path / "bc.json", "--dataset", demos, "--output", tmp_path / "runs"]
-    assert main(["train", *map(str, options), "--set", low_dim, "--set", layers]) == 1
-    assert "bc: its networks take at least 4 TB" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
 
 
 # -- encoders' free-form options ------------------------------------------------------------------
