@@ -93,7 +93,8 @@ class BatchLoader:
         first_pass, skip = divmod(self.position, self.batches_per_pass)
         for number in count(first_pass):
             # Seeds of passes must not collide with those of a run whose seed is one higher.
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+            own_seed = (self.seed * 1_000_003 + number) % 2**63
+            generator = torch.Generator().manual_seed(own_seed)
             order = self._order(generator).to(getattr(self.dataset, "device", "cpu"))
             yield from order.split(self.batch_size)[skip : self.batches_per_pass]
             skip = 0

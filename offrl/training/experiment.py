@@ -174,6 +174,7 @@ class Experiment:
             _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=path)
             with while_loading(content, f"experiment.ckpt_path: {path}"):
                 algo.deserialize({"nets": content["model"]["nets"]})
+        algo.set_train()  # refuses what there is no memory for
         return algo
 
 

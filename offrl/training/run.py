@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import offrl
-from offrl.config import Config, config_factory
+from offrl.config import Config, config_from_content
 from offrl.config.files import PROJECT_ROOT, read_config_file
 from offrl.outputs import in_words, whole_file, writable_folder
 
@@ -102,8 +102,7 @@ class RunFolder:
                 folder.mkdir(exist_ok=True)
         writable_folder(path)
         try:
-            content = read_config_file(configs[0])
-            return run, config_factory(content["algo_name"], content)
+            return run, config_from_content(read_config_file(configs[0]))
         except ValueError as error:
             what = str(error).removeprefix(f"{configs[0]}: ")
             raise ValueError(

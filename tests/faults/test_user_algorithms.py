@@ -11,6 +11,7 @@ from conftest import ROOT, SMALL
 from runs import records
 
 from offrl.__main__ import main
+from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.tree import merge
 
 MODULE = """
@@ -89,6 +90,14 @@ CASES = {
         r"called sys.exit\(3\)",
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    """As they were, afterwards."""
+    before = dict(ALGOS._entries), dict(ALGO_CONFIGS._entries)
+    yield
+    ALGOS._entries, ALGO_CONFIGS._entries = before
 
 
 @pytest.fixture
