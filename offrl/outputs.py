@@ -96,10 +96,14 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def disk_full(path: Path, needed: int = 0) -> OSError:
+class DiskFull(OSError):
+    """There is no room for a file."""
+
+
+def disk_full(path: Path, needed: int = 0) -> DiskFull:
     """What to raise where there is no room for ``path``."""
     wants = f"at least {needed / 1e6:.3g} MB are needed" if needed else "more is needed"
-    return OSError(
+    return DiskFull(
         f"{path}: disk full: {_free(path) / 1e6:.3g} MB are free there, and {wants}; free some "
         "space. What was there before is untouched"
     )

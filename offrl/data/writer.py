@@ -3,8 +3,8 @@
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offrl.outputs import disk_full, in_words, new_file, put
+from offrl.outputs import DiskFull, disk_full, in_words, new_file, put
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,17 @@ class DemoWriter(AbstractContextManager):
         self._file.flush()
         self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
         self._total = 0
+        self._is_kept = True  # whether finished episodes stay if the recording is cut off
         self.num_demos = 0
+
+    @contextmanager
+    def repeatable(self) -> Iterator[None]:
+        """Of what a command simulates, and can simulate again, a full disk keeps nothing."""
+        try:
+            yield
+        except DiskFull:
+            self._is_kept = False
+            raise
 
     def write(self, trajectory: Mapping[str, Any], **attributes: Any) -> str:
         """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``; its name. Strings and
@@ -101,7 +111,7 @@ class DemoWriter(AbstractContextManager):
         is_free = not self.path.exists()  # which somebody may have changed
         if kind is None and is_free:
             put(self._partial, self.path)
-        elif self.num_demos:
+        elif self.num_demos and self._is_kept:
             log.warning(
                 f"{self.path}: the recording was cut off; its {self.num_demos} finished "
                 f"demonstrations are in {self._partial} (without filter keys)"

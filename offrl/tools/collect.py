@@ -83,7 +83,11 @@ def run(args: argparse.Namespace) -> int:
     expert = metaworld_expert(args.env) if args.type == "metaworld" else EXPERTS[args.env]
     policy = ExpertPolicy(expert, args.noise)
     episode = args.seed
-    with DemoWriter(args.output, env_args) as writer, EnvPool(env_args, args.workers) as pool:
+    with (
+        DemoWriter(args.output, env_args) as writer,
+        writer.repeatable(),
+        EnvPool(env_args, args.workers) as pool,
+    ):
         pool.check(policy)
         with tqdm(total=args.n, unit="demo", disable=None) as bar:
             while writer.num_demos < args.n:

@@ -49,7 +49,11 @@ def run(args: argparse.Namespace) -> int:
         }
         env_args = merge(file.env_args, {"env_kwargs": kwargs})
         demos = file.demos(args.filter_key, args.n)
-        with DemoWriter(args.output, env_args) as writer, closing(make_env(env_args)) as env:
+        with (
+            DemoWriter(args.output, env_args) as writer,
+            writer.repeatable(),
+            closing(make_env(env_args)) as env,
+        ):
             for demo in tqdm(demos, unit="demo", disable=None):
                 writer.write(play_back(env, file.recording(demo)), source=demo)
             writer.write_split()

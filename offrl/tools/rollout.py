@@ -127,7 +127,7 @@ def _record(path: Path, env_args: dict[str, Any], results: Sequence[Any]) -> Non
     recorded = [result for result in results if result.trajectory]
     if not recorded:
         raise ValueError("--record: no episode was run")
-    with DemoWriter(path, env_args) as writer:
+    with DemoWriter(path, env_args) as writer, writer.repeatable():
         for result in recorded:
             writer.write(result.trajectory, seed=result.request.seed, success=result.success)
         writer.write_split()

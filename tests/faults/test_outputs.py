@@ -153,8 +153,7 @@ def test_a_disk_that_runs_full_meanwhile_costs_that_output_alone(
     assert error.startswith(f"offrl: error: {paths[option]}: disk full: 0 MB are free there, and ")
     assert "success rate" in out
     assert [o for o, path in paths.items() if path.exists()] == [o for o in paths if o != option]
-    if option != "--record":  # whose writer may keep the episodes for which there was room
-        assert [path.name for path in disk.iterdir()] == ["others"]
+    assert [path.name for path in disk.iterdir()] == ["others"]
     assert not list(tmp_path.glob(".*"))
 
 

@@ -150,6 +150,17 @@ def test_a_full_disk_is_one_line_and_what_was_recorded_stays(tmp_path, caplog):
         assert (disk / "precious.hdf5").read_text() == "work of years"
 
 
+def test_of_what_can_be_simulated_again_a_full_disk_keeps_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("offrl.data.writer.MARGIN_BYTES", 2**20)  # the disk fills at the third
+    options = ["--type", "metaworld", "--env", "reach-v3", "--n", "200", "--workers", "1"]
+    with small_disk(tmp_path / "disk", "1100k") as disk:
+        (disk / "precious").write_text("work of years")
+        assert main(["collect", *options, "--output", str(disk / "own.hdf5")]) == 1
+        said = capsys.readouterr().err
+        assert f"offrl: error: {disk}/own.hdf5: disk full" in said and "Traceback" not in said
+        assert [path.name for path in disk.iterdir()] == ["precious"]
+
+
 @pytest.mark.parametrize("command", ["collect", "images"])
 def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, command, capsys):
     options = ["--dataset", "datasets/lift/low_dim.hdf5", "--n", "1"] if command == "images" else []
