@@ -44,7 +44,8 @@ class DemoWriter(AbstractContextManager):
             self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))
         self._data = self._file.create_group("data")
         if env_args is not None:
-            self._data.attrs["env_args"] = json.dumps(env_args, indent=4)
+            # Of a fixed length it lies where checksums are; others lie in a heap that has none.
+            self._data.attrs["env_args"] = np.bytes_(json.dumps(env_args, indent=4))
         self._file.flush()
         self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
         self._total = 0

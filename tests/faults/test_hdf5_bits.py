@@ -19,7 +19,7 @@ from offrl.data.writer import DemoWriter
 
 READ = """
 import json, sys
-from test_hdf5 import load, outcome
+from test_hdf5_damage import load, outcome
 sound = sys.argv[1]
 for path in sys.argv[2:]:
     print("begin", path, flush=True)
