@@ -30,9 +30,16 @@ def writable_folder(folder: str | Path) -> Path:
     folder = Path(folder)
     with in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as probe:
-            probe.write(b"0")
+    check_place(folder)
     return folder
+
+
+def check_place(folder: Path) -> None:
+    """``OSError`` if nothing can be written in a folder, or above it where it is not made yet."""
+    with in_words(folder):
+        there = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
+        with tempfile.TemporaryFile(dir=there) as probe:
+            probe.write(b"0")
 
 
 @contextmanager

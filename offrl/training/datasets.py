@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from offrl.config import Config
+from offrl.data.hdf5 import held_out_key
 from offrl.data.sequence import SequenceDataset
 from offrl.language import embed
 from offrl.seeding import preserved_rng
@@ -65,7 +66,7 @@ def make_held_out_dataset(
             "train.hdf5_validation_filter_key: experiment.validate needs the filter key of "
             'the held-out demonstrations, e.g. "valid"; or set experiment.validate=false'
         )
-    return make_dataset(
+    held_out = make_dataset(
         config,
         instructions,
         filter_by_attribute=key,
@@ -74,6 +75,16 @@ def make_held_out_dataset(
         action_stats=training.get_action_normalization_stats(),
         reward_stats=training.reward_stats,
     )
+    chosen = [entry.filter_key or config.train.hdf5_filter_key for entry in config.train.data or []]
+    for own, other, trained in zip(chosen, held_out.sources, training.sources, strict=True):
+        shared = [demo for demo in other.demos if demo in set(trained.demos)]
+        if shared and held_out_key(own or "") != key:  # of such a pair opening the file says so
+            log.warning(
+                f"{other.path}: {len(shared)} held-out demonstrations ({shared[0]}, ...) are "
+                "trained on as well, so that the validation says too much good; set "
+                "train.hdf5_filter_key to those that are not held out"
+            )
+    return held_out
 
 
 def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:

@@ -58,6 +58,8 @@ def train(
     run: an earlier run to go on with from its newest whole checkpoint (``RunFolder.open``).
     interrupts: a program's, which stop or save the training by signals.
     """
+    if run is None:
+        RunFolder.check_place(config)  # before the data is read
     trainer = Trainer(config, run)
     trainer.interrupts = interrupts = interrupts or trainer.interrupts
     test = None

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import offrl
 from offrl.config import Config, config_from_content
 from offrl.config.files import PROJECT_ROOT, read_config_file
-from offrl.outputs import in_words, whole_file, writable_folder
+from offrl.outputs import check_place, in_words, whole_file, writable_folder
 
 log = logging.getLogger(__name__)
 
@@ -48,22 +49,21 @@ class RunFolder:
     ) -> "RunFolder":
         """A new folder with the config in it and what ``fill`` writes there: it appears complete,
         and nothing else is touched."""
-        parent = Path(config.train.output_dir).expanduser() / config.experiment.name
-        try:
-            with in_words(parent):
-                parent.mkdir(parents=True, exist_ok=True)
-                partial = Path(tempfile.mkdtemp(dir=parent, prefix=".", suffix=".partial"))
-                try:
-                    run = cls(cls(partial)._fill(config, fill))
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)  # unless it has its name now
-        except OSError as error:
-            why = str(error).removeprefix(f"{parent}: ")
-            raise OSError(
-                f"{parent}: cannot write the run folder there: {why}; --output names another place"
-            ) from None
+        with _place_of_runs(config) as parent:
+            parent.mkdir(parents=True, exist_ok=True)
+            partial = Path(tempfile.mkdtemp(dir=parent, prefix=".", suffix=".partial"))
+            try:
+                run = cls(cls(partial)._fill(config, fill))
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)  # unless it has its name now
         run._lock()
         return run
+
+    @staticmethod
+    def check_place(config: Config) -> None:
+        """``OSError`` where ``create`` could write nothing."""
+        with _place_of_runs(config) as parent:
+            check_place(parent)
 
     def _fill(self, config: Config, fill: Callable[["RunFolder"], None] | None) -> Path:
         """Write what every run folder holds, and give this one its name."""
@@ -136,6 +136,19 @@ class RunFolder:
 
     def video(self, name: str) -> Path:
         return self.videos / f"{name}-{self.sha}.mp4"
+
+
+@contextmanager
+def _place_of_runs(config: Config) -> Iterator[Path]:
+    parent = Path(config.train.output_dir).expanduser() / config.experiment.name
+    try:
+        with in_words(parent):
+            yield parent
+    except OSError as error:
+        why = str(error).removeprefix(f"{parent}: ")
+        raise OSError(
+            f"{parent}: cannot write the run folder there: {why}; --output names another place"
+        ) from None
 
 
 def git_commit() -> str:

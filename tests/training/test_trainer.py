@@ -243,3 +243,14 @@ def test_few_demonstrations_can_be_validated_on(small_config):
     trainer = Trainer(config)
     assert len(trainer.valid_loader.dataset) < 10
     assert "valid" in {record["type"] for record in trainer()}
+
+
+def test_held_out_demonstrations_that_are_trained_on_are_pointed_out(small_config, caplog):
+    held_out = {"hdf5_validation_filter_key": "valid"}
+    validated = {"experiment": {"validate": True}, "train": held_out}
+    Trainer(small_config(validated))
+    assert "demos.hdf5: 1 held-out demonstrations (demo_2, ...) are trained on" in caplog.text
+    caplog.clear()
+    apart = {"train": held_out | {"hdf5_filter_key": "train"}}
+    Trainer(small_config({"experiment": {"validate": True}} | apart))
+    assert "held-out" not in caplog.text
