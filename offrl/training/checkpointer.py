@@ -42,17 +42,15 @@ class Checkpointer:
         self._cost = 0.0
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
-        if not self.config.enabled:
-            yield from records
-            return
         try:
             for record in records:
                 if self.trainer.interrupts.saves:
                     self._write_last()
                     self.trainer.interrupts.saves = False
-                self._note(record)
-                if record["type"] == "epoch":
-                    self._save(record["epoch"])
+                if self.config.enabled:
+                    self._note(record)
+                    if record["type"] == "epoch":
+                        self._save(record["epoch"])
                 yield record
         except Interrupted:
             self._write_last()
@@ -109,6 +107,8 @@ class Checkpointer:
 
     def _write_last(self) -> None:
         run = self.trainer.run
+        if not self.config.enabled:
+            return
         if run.last_checkpoint.exists():
             keep(run.last_checkpoint, run.previous_checkpoint)
         self._write(run.last_checkpoint)
