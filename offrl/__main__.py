@@ -82,12 +82,13 @@ def _raised_by_offrl(error: BaseException) -> bool:
 def _foreign(error: BaseException) -> str | None:
     """The place where an error came out of code that is neither offrl's nor a library's."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    libraries = [sysconfig.get_path(kind) for kind in kinds]
-    ours = os.path.dirname(os.path.abspath(__file__))
+    folders = [os.path.dirname(os.path.abspath(__file__)), *map(sysconfig.get_path, kinds)]
+    others = ("<", *(f"{folder}{os.sep}" for folder in folders))
     place = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        file = os.path.abspath(frame.f_code.co_filename)
-        if not file.startswith((ours, *libraries)) and frame.f_globals["__name__"] != "__main__":
+        file = frame.f_code.co_filename
+        is_script = frame.f_globals.get("__name__") == "__main__"
+        if not file.startswith(others) and not is_script:
             place = f"{file}, line {line} ({frame.f_code.co_name})"
     return place
 

@@ -47,18 +47,20 @@ def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Let Ctrl-C take effect afterwards: torch makes another error of one in mid-write."""
-    if threading.current_thread() is not threading.main_thread():
+    """Let Ctrl-C take effect afterwards: torch makes another error of one in mid-write. A program
+    with a handler of its own knows when one may."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     interrupts: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    for number in interrupts[:1]:
-        signal.raise_signal(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

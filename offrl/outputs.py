@@ -128,5 +128,5 @@ def _error_number(error: BaseException | None) -> int | None:
             return error.errno
         if os.strerror(errno.ENOSPC) in str(error):
             return errno.ENOSPC
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None

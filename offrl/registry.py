@@ -12,7 +12,8 @@ T = TypeVar("T")
 PLAIN = {bool: (bool,), int: (int,), float: (float, int)}  # what options of a config are taken for
 
 
-def _short(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in a message: on one line, of 80 characters at most."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -57,7 +58,7 @@ class Registry:
             elif name.isidentifier() and importlib.util.find_spec(name):
                 hint = f" For the module {name} write {name}.{name}."
             raise ValueError(
-                f"unknown {self.kind} {_short(name)}.{hint} Known: {', '.join(known)}."
+                f"unknown {self.kind} {shown(name)}.{hint} Known: {', '.join(known)}."
             )
         return self._entries[key]
 
@@ -75,7 +76,7 @@ class Registry:
             takes = own[option].annotation if option in own else None
             if takes in PLAIN and type(value) not in PLAIN[takes]:
                 raise ValueError(
-                    f"{self.kind} {name}: {option} takes {takes.__name__}, not {_short(value)}"
+                    f"{self.kind} {name}: {option} takes {takes.__name__}, not {shown(value)}"
                 )
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
             return entry(*args, **options)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from offrl.algos.factory import register_algo, register_algo_factory_func  # noqa: F401
-from offrl.algos.shared.memory import check_training_fits
 from offrl.algos.shared.optim import make_optimizer, make_schedule
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
@@ -166,8 +165,6 @@ class Algo:
                     schedule.step()
 
     def set_train(self) -> None:
-        """Before training steps: ``ValueError`` where there is no memory for them."""
-        check_training_fits(self.global_config.algo_name, self.optimizers.values(), self.device)
         self.nets.train()
 
     def set_eval(self) -> None:

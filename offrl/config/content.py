@@ -7,14 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from offrl.registry import shown
+
 MOST_LEVELS, MOST_VALUES = 50, 100_000
 REPEATED = object()  # stands for the value of a key that a file gives twice
-
-
-def shown(value: Any) -> str:
-    """A value in a message: on one line, of 80 characters at most."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def place(*path: Any) -> str:

@@ -17,6 +17,7 @@ from offrl.tree import map_leaves
 # Batches are gathered together up to so many: there is a call for each observation, which takes
 # longer than the copy of a small batch's rows.
 GATHERED_BYTES = 2**20
+SECONDS_TO_STOP = 15  # that a reader of data has after SIGTERM: the training may end its step first
 
 
 class BatchLoader:
@@ -120,9 +121,11 @@ def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float
 
 def _leave_signals_to_the_parent(worker: int) -> None:
     """A terminal or a scheduler sends signals to all processes; the training decides what comes of
-    them, and ends its workers by itself."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    them, and ends its workers by itself. A program that ends while it reads sends SIGTERM, and
+    waits for them."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(SECONDS_TO_STOP))
 
 
 class _WholeBatches(Dataset):

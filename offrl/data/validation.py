@@ -168,7 +168,7 @@ class Validation:
         if not dataset.shape or dataset.dtype.kind not in "fiub":
             raise ValueError(f"{self.path}: {place} is no array of numbers, a row for each step")
         self._check_values(rows, place, key)
-        if rows.ndim <= 2:
+        if rows.ndim <= 2 and key not in ("rewards", "states"):
             self._rows[key].append(rows.reshape(len(rows), -1))
             self._places[key].append(place)
         return rows
@@ -196,7 +196,7 @@ class Validation:
                 self.remarks.append(f"{key} is never 1: no episode ends in success or failure")
             return
         still = np.flatnonzero(np.ptp(rows, axis=0) == 0)
-        if len(still) and rows.shape[1] and key not in ("rewards", "states"):
+        if len(still) and rows.shape[1]:
             self.remarks.append(f"{key} never changes in dimension {', '.join(map(str, still))}")
         is_action = key.startswith("action")
         if is_action and np.abs(rows).max() > 1.001:
@@ -205,7 +205,7 @@ class Validation:
                 f'train.action_config.{key}.normalization to "min_max"'
             )
         scale = (action_statistics(rows, "min_max") if is_action else obs_statistics(rows))["scale"]
-        if key not in ("rewards", "states") and (found := outlier(rows, scale)):
+        if found := outlier(rows, scale):
             row, sentence = found
             ends = np.cumsum([len(part) for part in parts])
             part = int(np.searchsorted(ends, row, side="right"))

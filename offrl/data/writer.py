@@ -107,11 +107,13 @@ class DemoWriter(AbstractContextManager):
                 self.write_mask(key, [f"demo_{i}" for i in sorted(part)])
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        self._data.attrs["total"] = self._total
-        self._file.close()
+        with in_words(self.path):
+            self._data.attrs["total"] = self._total
+            self._file.close()
         is_free = not self.path.exists()  # which somebody may have changed
         if kind is None and is_free:
-            put(self._partial, self.path)
+            with in_words(self.path):
+                put(self._partial, self.path)
         elif self.num_demos and self._is_kept:
             log.warning(
                 f"{self.path}: the recording was cut off; its {self.num_demos} finished "

@@ -1,6 +1,7 @@
 """Success rates of policies, over episodes whose seeds are fixed."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -27,10 +28,22 @@ def evaluate(
     """
     if isinstance(policy, RolloutPolicy):
         policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction)
+    episodes = pool.run(requests, policy)
+    while True:
+        with _one_thread():
+            result = next(episodes, None)
+        if result is None:
+            return
+        yield result
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Idle threads would spin on the cores that the simulators need."""
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # idle threads would spin on the cores that the simulators need
+    torch.set_num_threads(1)
     try:
-        yield from pool.run(requests, policy)
+        yield
     finally:
         torch.set_num_threads(num_threads)
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from offrl.outputs import in_words, new_file
+from offrl.outputs import new_file
 
 HELP = "write a checkpoint as robomimic would have, for its own scripts"
 EPILOG = "example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth"
@@ -19,7 +19,6 @@ def run(args: argparse.Namespace) -> int:
 
     output = new_file(args.output)
     policy, content = policy_from_checkpoint(args.checkpoint, device="cpu")
-    with in_words(output):
-        write_checkpoint(output, export_checkpoint(content, policy.policy.nets))
+    write_checkpoint(output, export_checkpoint(content, policy.policy.nets))
     print(output)
     return 0

@@ -81,18 +81,25 @@ class Averages:
 
 
 def checked_logs(logs: Any) -> dict[str, float]:
-    """What ``log_info`` returned; ``AnswerError`` if that is no map of finite numbers."""
+    """What ``log_info`` returned; ``AnswerError`` if that is no map of numbers."""
     if not isinstance(logs, Mapping) or "Loss" not in logs:
         keys = f"only {', '.join(map(str, logs))}" if isinstance(logs, Mapping) else repr(logs)
         raise AnswerError(
             f"log_info returned {keys:.80}; return a dict of numbers, 'Loss' among them"
         )
     for name, value in logs.items():
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise AnswerError(
-                f"log_info returned {value!r:.80} as {name!r}; a finite float is expected"
-            )
+        if not isinstance(value, (int, float)):
+            raise AnswerError(f"log_info returned {value!r:.80} as {name!r}; a float is expected")
     return dict(logs)
+
+
+def check_finite(logs: Mapping[str, float]) -> None:
+    """``AnswerError`` for numbers that a training does not give."""
+    for name, value in logs.items():
+        if not math.isfinite(value):
+            raise AnswerError(
+                f"log_info returned {value!r} as {name!r}; a finite float is expected"
+            )
 
 
 def _why_no_loss(info: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.checkpoint import write_checkpoint
-from offrl.outputs import keep
+from offrl.outputs import keep, put
 from offrl.training.interrupts import Interrupted
 from offrl.training.trainer import Record, Trainer
 
@@ -44,13 +44,13 @@ class Checkpointer:
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         try:
             for record in records:
-                if self.trainer.interrupts.saves:
-                    self._write_last()
-                    self.trainer.interrupts.saves = False
                 if self.config.enabled:
                     self._note(record)
                     if record["type"] == "epoch":
                         self._save(record["epoch"])
+                if self.trainer.interrupts.saves:
+                    self._write_last()
+                    self.trainer.interrupts.saves = False
                 yield record
         except Interrupted:
             self._write_last()
@@ -109,9 +109,11 @@ class Checkpointer:
         run = self.trainer.run
         if not self.config.enabled:
             return
+        new = run.path / ".last.partial.pth"
+        self._write(new)
         if run.last_checkpoint.exists():
             keep(run.last_checkpoint, run.previous_checkpoint)
-        self._write(run.last_checkpoint)
+        put(new, run.last_checkpoint)
 
     def _write(self, path: Path) -> None:
         started = time.monotonic()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from offrl.algos import Algo, algo_factory
+from offrl.algos.shared.memory import check_training_fits
 from offrl.checkpoint import config_from_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
 from offrl.config.files import find_file
@@ -174,7 +175,7 @@ class Experiment:
             _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=path)
             with while_loading(content, f"experiment.ckpt_path: {path}"):
                 algo.deserialize({"nets": content["model"]["nets"]})
-        algo.set_train()  # refuses what there is no memory for
+        check_training_fits(self.config.algo_name, algo.optimizers.values(), self.device)
         return algo
 
 

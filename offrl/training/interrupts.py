@@ -73,20 +73,23 @@ class Interrupts(AbstractContextManager):
             raise Interrupted(self._signal)
 
     @contextmanager
-    def wait(self, stop_waits: bool = True) -> Iterator[None]:
+    def wait(self) -> Iterator[None]:
         """In here a stop waits for ``check``."""
-        before, self._stop_waits = self._stop_waits, stop_waits
+        self._stop_waits = True
         try:
             yield
         finally:
-            self._stop_waits = before
+            self._stop_waits = False
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """In here a stop takes effect at once."""
-        with self.wait(False):
+        """In here, where others wait, a stop takes effect at once."""
+        before, self._stop_waits = self._stop_waits, False
+        try:
             self.check()
             yield
+        finally:
+            self._stop_waits = before
 
     def promptly(self, items: Iterable[T]) -> Iterator[T]:
         """The same items; a stop takes effect at once while the next one is waited for."""

@@ -67,8 +67,8 @@ def train(
     with (
         closing(trainer),
         closing(Evaluator(trainer)) as evaluator,
-        closing(Logger(trainer)) as logger,
         interrupts.wait(),
+        closing(Logger(trainer)) as logger,
     ):
         log.info("run folder: %s", trainer.run.path)
         try:

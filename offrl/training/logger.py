@@ -43,7 +43,6 @@ class Logger:
         header = "type,epoch,step,time,name,value\n"
         self._csv = _rewrite(run.path / "metrics.csv", [header, *map(_csv_lines, known)])
         self._text: logging.Handler | None = None
-        run.logs.mkdir(exist_ok=True)
         if config.terminal_output_to_txt:
             _cut(run.log_text, trainer.restored.get("log_size"))
             self._text = _TextLog(run.log_text)

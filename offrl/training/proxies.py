@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from offrl.evaluation.proxies import proxies
+from offrl.seeding import preserved_rng
 from offrl.training.trainer import Record, Trainer
 
 
@@ -29,7 +30,7 @@ class Proxies:
             if self.config.enabled and record["type"] == "epoch" and is_due:
                 steps, seed = self.config.fqe_steps, config.train.seed
                 with self.trainer.holding(record):
-                    with self.trainer.interrupts.at_once():
+                    with preserved_rng(), self.trainer.interrupts.at_once():
                         logs = proxies(self.trainer.algo, *self._data, steps, seed)
                     yield self.trainer.record("proxy", logs)
             yield record

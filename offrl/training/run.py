@@ -7,8 +7,8 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -51,7 +51,8 @@ class RunFolder:
         and nothing else is touched."""
         with _place_of_runs(config) as parent:
             parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(dir=parent, prefix=".", suffix=".partial"))
+            partial = parent / f".{time.time_ns()}.{os.getpid()}.partial"
+            partial.mkdir()
             try:
                 run = cls(cls(partial)._fill(config, fill))
             finally:
@@ -67,7 +68,6 @@ class RunFolder:
 
     def _fill(self, config: Config, fill: Callable[["RunFolder"], None] | None) -> Path:
         """Write what every run folder holds, and give this one its name."""
-        self.path.chmod(0o755)  # mkdtemp's folders are private
         for folder in (self.models, self.logs, self.videos):
             folder.mkdir()
         with whole_file(self.config_file) as file:
@@ -110,7 +110,9 @@ class RunFolder:
             ) from None
 
     def _lock(self) -> None:
-        """One process at a time; the lock ends with the process."""
+        """One process at a time; the lock ends with it, whatever it forked lives on."""
+        own = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: (run := own()) and run.unlock())
         self._folder = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from offrl.checkpoint import while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
 from offrl.seeding import preserved_rng, rng_state, set_rng_state
-from offrl.training.averages import AnswerError, Averages, checked_logs
+from offrl.training.averages import AnswerError, Averages, check_finite, checked_logs
 from offrl.training.experiment import Experiment
 from offrl.training.interrupts import Interrupts
 from offrl.training.resume import check_parts, newest_checkpoint
@@ -152,7 +152,7 @@ class Trainer:
                 if self.interrupts.is_asked:
                     self._check_weights()
                 if not is_last and (is_round or self.interrupts.saves):
-                    yield self.record("progress", self._log_info(self._averages))
+                    yield self.record("progress", self._train_logs())
                 self.interrupts.check()
         finally:
             self._seconds["Train_Time"] = time.perf_counter() - started
@@ -161,7 +161,7 @@ class Trainer:
         """The logs of a record of this epoch, when what it tells of is done."""
         if kind == "train":
             self._check_weights()
-            return self._log_info(self._averages)
+            return self._train_logs()
         if kind == "valid" and self.valid_loader is not None:
             started = time.perf_counter()
             logs = self._validate(self.valid_loader)
@@ -183,10 +183,13 @@ class Trainer:
                 self.interrupts.check()
                 batch = self.algo.process_batch_for_training(batch)
                 averages.add(self.algo.train_on_batch(batch, self.epoch, validate=True))
-        return self._log_info(averages)
-
-    def _log_info(self, averages: Averages) -> dict[str, float]:
+        # Of data that it was not made for, a density may well be infinite.
         return checked_logs(self.algo.log_info(averages.mean()))
+
+    def _train_logs(self) -> dict[str, float]:
+        logs = checked_logs(self.algo.log_info(self._averages.mean()))
+        check_finite(logs)
+        return logs
 
     @contextmanager
     def _named(self) -> Iterator[None]:

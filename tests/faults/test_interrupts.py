@@ -105,3 +105,44 @@ def test_an_evaluation_that_a_stop_meets_is_repeated(evaluated):
     # An epoch's looks: 5 steps, 2 validation batches, proxies, 3 at episodes (one after the last).
     for k in (8, 9, 10, 11, 19, 20, 21, 22, 23, 24):
         assert_same_run(stopped_and_resumed(evaluated, [k]), whole)
+
+
+class SaveAt(Interrupts):
+    """As if a signal that asks for a checkpoint came before the ``k``-th look, and a kill after
+    the checkpoint was written."""
+
+    def __init__(self, k):
+        super().__init__()
+        self.left = k
+
+    def check(self):
+        self.left -= 1
+        if self.left == 0:
+            self.saves = True
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_checkpoint_asked_for_at_any_look_is_a_place_to_go_on_from(make_config, monkeypatch):
+    from offrl.training.checkpointer import Checkpointer
+
+    config = make_config({"experiment": {"rollout": {"enabled": False}}})
+    whole = train(config).run.path
+    write_last = Checkpointer._write_last
+    for k in range(1, 15):
+        known = set(Path(config.train.output_dir).glob("*/2*"))
+
+        def write_and_die(checkpointer):
+            write_last(checkpointer)
+            if checkpointer.trainer.interrupts.saves:
+                raise Killed
+
+        monkeypatch.setattr(Checkpointer, "_write_last", write_and_die)
+        with pytest.raises(Killed):
+            train(config, None, SaveAt(k))
+        monkeypatch.setattr(Checkpointer, "_write_last", write_last)
+        (path,) = set(Path(config.train.output_dir).glob("*/2*")) - known
+        run, same_config = reopened(path)
+        assert_same_run(train(same_config, run).run.path, whole)

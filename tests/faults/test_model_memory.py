@@ -61,10 +61,11 @@ def test_training_needs_four_times_the_weights(monkeypatch):
     algo = make({"actor_layer_dims": [100, 100]})
     weights = sum(parameter.nbytes for parameter in algo.nets.parameters())
     monkeypatch.setattr(memory, "free_bytes", lambda device: 3 * weights)
-    algo.set_train()
+    what = "bc", algo.optimizers.values(), algo.device
+    memory.check_training_fits(*what)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 3 * weights - 1)
     with pytest.raises(ValueError, match="bc: to train its networks takes"):
-        algo.set_train()
+        memory.check_training_fits(*what)
 
 
 def test_the_program_says_that_a_model_does_not_fit(demos, tmp_path, capsys):

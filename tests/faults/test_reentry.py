@@ -134,3 +134,28 @@ def test_a_loop_left_within_an_evaluation_repeats_it(small_config, demos):
     evaluator.close()
     epoch = ["episode", "episode", "rollout", "epoch"]
     assert kinds == [(kind, 2) for kind in epoch] + [(kind, 3) for kind in ["train", *epoch]]
+
+
+def test_an_evaluation_that_was_left_open_does_not_disturb_the_next(small_config, demos):
+    with h5py.File(demos, "r+") as file:
+        file["data"].attrs["env_args"] = json.dumps(toy_args())
+    rollout = {"enabled": True, "n": 4, "horizon": 5, "rate": 1, "num_workers": 2}
+    config = small_config({"experiment": {"rollout": rollout, "render_video": False}})
+    whole, left = Trainer(config), Trainer(config)
+    threads = torch.get_num_threads()
+    expected, given = [], []
+    for trainer, records in ((whole, expected), (left, given)):
+        evaluator = Evaluator(trainer)
+        open_records = evaluator(trainer())  # kept, as a traceback does
+        if trainer is left:
+            for record in open_records:
+                given.append(told(record))
+                if record["type"] == "episode":
+                    break
+            given.pop()
+            assert torch.get_num_threads() == threads
+        later = evaluator(trainer()) if trainer is left else open_records
+        records += [told(record) for record in later]
+        evaluator.close()
+    order = [sorted(map(str, records)) for records in (given, expected)]
+    assert order[0] == order[1]

@@ -113,8 +113,13 @@ def test_sigusr1_saves_and_the_training_goes_on(config, tmp_path):
     process = start("--config", config(), "--name", "saved")
     wait_until(has_logged(tmp_path, "saved", '"epoch", "epoch": 1,'), process)
     run = run_of(tmp_path, "saved")
-    process.send_signal(signal.SIGUSR1)
-    wait_until(lambda: progress(run)["step"] % 150, process)
+
+    def is_saved_within_an_epoch():
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.05)
+        return progress(run)["step"] % 150
+
+    wait_until(is_saved_within_an_epoch, process)
     assert (run / "previous.pth").exists()
     assert process.wait() == 0
     assert progress(run)["step"] == 900
@@ -126,7 +131,8 @@ def test_a_schedulers_signal_to_every_process_of_a_job(config, tmp_path):
     process = start("--config", config(streamed), "--name", "job", start_new_session=True)
     wait_until(has_logged(tmp_path, "job", '"epoch", "epoch": 1,'), process)
     os.killpg(process.pid, signal.SIGUSR1)
-    wait_until(lambda: progress(run_of(tmp_path, "job"))["step"] % 150, process)
+    time.sleep(0.2)
+    assert process.poll() is None
     os.killpg(process.pid, signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143 and "Traceback" not in errors
@@ -265,3 +271,43 @@ def test_the_clusters_script_of_the_docs_submits_itself_again(config, tmp_path):
     assert progress(run_of(tmp_path, "job"))["step"] == 900, output
     assert len(submitted.read_text().splitlines()) == 1
     assert records(run_of(tmp_path, "job"))[-1]["epoch"] == 6
+
+
+def test_the_lock_of_a_killed_run_ends_with_it(config, tmp_path):
+    """Those that read data ahead notice a little later that it was killed."""
+    streamed = {"train": {"hdf5_cache_mode": None, "num_data_workers": 1}}
+    process = start("--config", config(streamed), "--name", "locked")
+    wait_until(has_logged(tmp_path, "locked", '"epoch", "epoch": 1,'), process)
+    process.kill()
+    process.wait()
+    resumed = start("--resume", str(run_of(tmp_path, "locked")))
+    _, errors = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, errors
+
+
+def test_a_program_that_ends_while_it_reads_data_ends(tmp_path, demos):
+    script = (
+        "from offrl.data.loader import BatchLoader\n"
+        "from offrl.data.sequence import SequenceDataset\n"
+        f"data = SequenceDataset({str(demos)!r}, ['position'], hdf5_cache_mode=None)\n"
+        "batches = iter(BatchLoader(data, 2, seed=0, num_workers=1))\n"
+        "next(batches)\n"
+    )
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, timeout=60, check=False)
+    assert done.returncode == 0
+
+
+def test_the_first_checkpoint_is_finished_when_a_signal_comes(config, tmp_path, monkeypatch):
+    """However early it comes, there is a run that can be gone on with, or none."""
+    for delay in (0.0, 0.02, 0.05, 0.1):
+        process = start("--config", config(), "--name", f"early{delay}")
+        parent = tmp_path / "runs" / f"early{delay}"
+        wait_until(lambda parent=parent: parent.exists() and list(parent.iterdir()), process)
+        time.sleep(delay)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 143 and "Traceback" not in errors, errors
+        for run in parent.glob("2*"):
+            assert progress(run)["step"] >= 0
+        assert not list(parent.glob(".*"))

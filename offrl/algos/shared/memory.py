@@ -95,9 +95,6 @@ def check_training_fits(
 ) -> None:
     """``ValueError`` before the first step where there is no room for gradients and the two moments
     that Adam keeps of each."""
-    optimizers = list(optimizers)
-    if any(optimizer.state for optimizer in optimizers):
-        return
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     weights = sum(parameter.nbytes for group in groups for parameter in group["params"])
     free = free_bytes(device)

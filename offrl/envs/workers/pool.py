@@ -76,6 +76,8 @@ class EnvPool(AbstractContextManager):
         slots = range(min(self._num_workers(policy), len(requests)))
         todo = deque(requests)
         lost_in_a_row = 0
+        self._abandon()  # what another run, that was never closed, has left in mid-episode
+        self._jobs = jobs = {}
         try:
             while todo or self._jobs:
                 for slot in slots:
@@ -109,8 +111,12 @@ class EnvPool(AbstractContextManager):
                 if turns:
                     self._answer(turns, policy)
         finally:
-            for slot in list(self._jobs):  # the caller stopped early: these wait in mid-episode
-                self._kill(slot)
+            if self._jobs is jobs:  # the caller stopped early: these wait in mid-episode
+                self._abandon()
+
+    def _abandon(self) -> None:
+        for slot in list(self._jobs):
+            self._kill(slot)
 
     def _num_workers(self, policy: Policy) -> int:
         limit = policy.num_environments
