@@ -8,8 +8,11 @@ import pkgutil
 import signal
 import sys
 import sysconfig
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from tqdm import tqdm
 
@@ -51,8 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     package.setLevel(logging.INFO)
     package.addHandler(terminal)
     try:
-        return commands[args.command].run(args)
+        with _signals_interrupt():
+            return commands[args.command].run(args)
     except KeyboardInterrupt as interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process ends now
         print(f"offrl: interrupted {interrupt}".rstrip(), file=sys.stderr)
         return 128 + getattr(interrupt, "signal", signal.SIGINT)
     except SystemExit as error:
@@ -71,6 +76,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         package.removeHandler(terminal)
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, with all that it tidies up and says."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        error = KeyboardInterrupt(f"({signal.Signals(number).name})")
+        error.signal = number  # type: ignore[attr-defined]
+        raise error
+
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers: dict[signal.Signals, Any] = dict.fromkeys([signal.SIGTERM, signal.SIGHUP], interrupt)
+    handlers[signal.SIGUSR1] = lambda *_: None  # there is nothing to save yet
+    numbers = [n for n in handlers if is_main and signal.getsignal(n) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, handlers[number])
+    after = signal.SIG_DFL
+    try:
+        yield
+    except KeyboardInterrupt:
+        after = signal.SIG_IGN  # the process ends now, whatever else comes
+        raise
+    finally:
+        for number in numbers:
+            signal.signal(number, after)
 
 
 def _raised_by_offrl(error: BaseException) -> bool:

@@ -70,7 +70,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     or holds pickled objects of other classes, which could run any code.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: no such checkpoint")
+        what = "a folder; name a file in it" if Path(path).is_dir() else "no such checkpoint"
+        raise FileNotFoundError(f"{path}: {what}")
     _check_sums(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

@@ -231,7 +231,7 @@ def _image(frame: Any) -> np.ndarray:
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3:
         what = getattr(frame, "dtype", type(frame).__name__)
         raise ValueError(f"render() gave {what}, not an image [H, W, 3] of uint8")
-    return frame
+    return frame.copy()
 
 
 class _Recorder:
@@ -251,7 +251,7 @@ class _Recorder:
 
     def add(self, **values: Any) -> None:
         for key, value in values.items():
-            self._rows[key].append(value)
+            self._rows[key].append(np.array(value))  # its own: simulators use one again and again
 
     def arrays(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {key: np.stack(rows) for key, rows in self._rows.items()}

@@ -206,6 +206,11 @@ class Algo:
         squared norm of its gradient (of each critic's, ``[N]``), clipped at ``max_grad_norm`` or
         else ``train.max_grad_norm``. Without ``measures`` it is taken only if it is clipped.
         While the network does not learn (``trains``) nothing happens."""
+        if name not in self.optimizers:
+            raise ValueError(
+                f"optimize: {name!r} has no optimizer; there are {', '.join(self.optimizers)} "
+                "(algo.optim_params)"
+            )
         if not self.trains(name):
             return None
         optimizer = self.optimizers[name]

@@ -10,7 +10,8 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,10 @@ class DemoFile(Demos):
                 f"{self.path}: the attribute env_args of data {wrong}; mend it, or "
                 "delete it and train with experiment.rollout.enabled=false"
             )
+        try:
+            check_text(self.path, self._file["data"], "data")
+        except ValueError as error:
+            log.warning(str(error))
         return env_args
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
@@ -175,6 +180,7 @@ class DemoFile(Demos):
                     f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
                     "attribute model_file; record with the simulator's states"
                 )
+            check_text(self.path, group, f"data/{demo}")
             arrays: dict[str, Any] = {"model_file": group.attrs["model_file"]}
             group.visititems(
                 lambda path, item: arrays.update({path: item[()]} if hasattr(item, "dtype") else {})
@@ -267,6 +273,28 @@ class DemoFile(Demos):
                 ) from None
             if isinstance(item, h5py.Group):
                 raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
+
+
+def text_sum(attributes: Mapping[str, Any]) -> int:
+    """CRC-32 of the text among attributes, for which HDF5 has no checksums: what ``text_crc32``
+    holds beside them."""
+    texts = {
+        key: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for key, value in attributes.items()
+        if isinstance(value, str | bytes)
+    }
+    return zlib.crc32(json.dumps(texts, sort_keys=True).encode())
+
+
+def check_text(path: str | Path, group: h5py.Group, place: str) -> None:
+    """``ValueError`` for text in attributes that is not what was recorded."""
+    with located(path, f"the attributes of {place}"):
+        attributes = dict(group.attrs)
+    if "text_crc32" in attributes and attributes["text_crc32"] != text_sum(attributes):
+        raise ValueError(
+            f"{path}: the text in the attributes of {place} is not what was recorded: copy the "
+            "file again, or, if you edited it, delete the attribute text_crc32 there"
+        )
 
 
 def held_out_key(filter_key: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from offrl.data.computed import action_statistics, obs_statistics, outlier
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
-from offrl.data.hdf5 import DemoFile, held_out_key, is_written, located, open_hdf5
+from offrl.data.hdf5 import DemoFile, check_text, held_out_key, is_written, located, open_hdf5
 
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
 SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
@@ -53,6 +53,8 @@ class Validation:
                 with self._noted():
                     alike[self._check_demo(file, demo, raw["data"])].append(demo)
             self.counts["demonstrations"] = len(demos)
+            with self._noted():
+                check_text(self.path, raw["data"], "data")
             total = None
             with self._noted(), located(self.path, "the attribute total of data"):
                 total = int(raw["data"].attrs.get("total", self.counts["steps"]))
@@ -147,6 +149,7 @@ class Validation:
             item = group.get(name)
             if item is None:
                 raise ValueError("a link that leads nowhere")
+            check_text(self.path, item, place)
             if isinstance(item, h5py.Group):
                 inside = list(item)
             elif isinstance(item, h5py.Dataset):

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.hdf5 import text_sum
 from offrl.outputs import DiskFull, disk_full, in_words, new_file, put
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ class DemoWriter(AbstractContextManager):
     """
 
     def __init__(self, path: str | Path, env_args: Mapping[str, Any] | None = None):
+        if env_args is not None and not isinstance(env_args, Mapping):
+            raise ValueError(f"{path}: env_args is {env_args!r:.80}, not a map with env_name")
         self.path = new_file(path)
         self._partial = self._place_beside()
         self._check_space(0)
@@ -46,6 +49,7 @@ class DemoWriter(AbstractContextManager):
         if env_args is not None:
             # Of a fixed length it lies where checksums are; others lie in a heap that has none.
             self._data.attrs["env_args"] = np.bytes_(json.dumps(env_args, indent=4))
+            self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
         self._file.flush()
         self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
         self._total = 0
@@ -70,7 +74,7 @@ class DemoWriter(AbstractContextManager):
         """
         name = f"demo_{self.num_demos}"
         arrays, notes = self._checked(name, trajectory)
-        notes |= {"num_samples": len(arrays["actions"])} | attributes
+        notes |= attributes | {"num_samples": len(arrays["actions"])}
         self._check_space(sum(array.nbytes + METADATA_BYTES for array in arrays.values()), notes)
         # Nothing refers to the episode until all of it is in the file.
         demo = self._data.create_group(None)
@@ -81,6 +85,7 @@ class DemoWriter(AbstractContextManager):
                 demo.attrs[key] = value
             except TypeError as error:
                 raise ValueError(f"{self.path}: {name}: the attribute {key}: {error}") from None
+        demo.attrs["text_crc32"] = text_sum(demo.attrs)
         self._file.flush()
         self._data[name] = demo
         self._file.flush()
@@ -91,6 +96,10 @@ class DemoWriter(AbstractContextManager):
 
     def write_mask(self, filter_key: str, demos: Sequence[str]) -> None:
         """Name a subset of the demonstrations."""
+        strange = [name for name in demos if name not in self._data]
+        if strange or not len(demos):
+            what = f"there is no {strange[0]}" if strange else "it names no demonstration"
+            raise ValueError(f"{self.path}: mask/{filter_key}: {what}; name recorded ones")
         names = np.array(demos, dtype="S")
         self._check_space(names.nbytes + METADATA_BYTES)
         _create(self._file, f"mask/{filter_key}", names)
@@ -111,7 +120,7 @@ class DemoWriter(AbstractContextManager):
             self._data.attrs["total"] = self._total
             self._file.close()
         is_free = not self.path.exists()  # which somebody may have changed
-        if kind is None and is_free:
+        if kind is None and is_free and self.num_demos:
             with in_words(self.path):
                 put(self._partial, self.path)
         elif self.num_demos and self._is_kept:
@@ -121,6 +130,8 @@ class DemoWriter(AbstractContextManager):
             )
         else:
             self._partial.unlink()
+        if kind is None and not self.num_demos:
+            raise ValueError(f"{self.path}: no episode was written, so there is no file")
         if kind is None and not is_free:
             raise FileExistsError(f"{self.path} was made by another program meanwhile")
 
@@ -143,6 +154,11 @@ class DemoWriter(AbstractContextManager):
                 )
         if "actions" not in arrays:
             raise ValueError(f"{self.path}: {name} has no actions")
+        for key in {"rewards", "dones"} & arrays.keys():
+            if arrays[key].size != len(arrays[key]):
+                raise ValueError(f"{self.path}: {name}/{key} is to be one number for each step")
+        if "dones" in arrays and not np.isin(arrays["dones"], (0, 1)).all():
+            raise ValueError(f"{self.path}: {name}/dones is to be 0 or 1 at each step")
         steps = {key: _kind_and_shape(array) for key, array in arrays.items()}
         for key in sorted(steps.keys() | (self._steps or steps).keys()):
             place, length = f"{self.path}: {name}/{key}", len(arrays["actions"])
@@ -153,10 +169,10 @@ class DemoWriter(AbstractContextManager):
                 )
             has, others = steps.get(key), (self._steps or steps).get(key)
             if has != others:
-                raise ValueError(
-                    f"{place} has steps of {_words(has)}, but the episodes before {_words(others)};"
-                    " record episodes of one kind in one file"
-                )
+                what = f"has steps of {_words(has)}, but the episodes before {_words(others)}"
+                what = what if has else "is missing, which the episodes before have"
+                what = what if others else "is in none of the episodes before"
+                raise ValueError(f"{place} {what}; record episodes of one kind in one file")
         return arrays, notes
 
     # -- the disk ---------------------------------------------------------------------------------
@@ -205,7 +221,7 @@ def _kind_and_shape(array: np.ndarray) -> tuple[str, tuple[int, ...]]:
 
 
 def _words(step: tuple[str, tuple[int, ...]] | None) -> str:
-    return "nothing" if step is None else f"{step[0]} {list(step[1])}"
+    return f"{step[0]} {list(step[1])}" if step else ""
 
 
 def _create(group: h5py.Group, key: str, array: np.ndarray) -> None:

@@ -15,6 +15,8 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
         try:
             record = json.loads(line)
             is_whole = isinstance(record["type"], str) and isinstance(record["logs"], dict)
+            numbers = [*record["logs"].values()]
+            is_whole = is_whole and all(isinstance(x, (int, float)) for x in numbers)
             is_whole = is_whole and all(record[k] + 0 >= 0 for k in ("epoch", "step", "time"))
         except (ValueError, TypeError, KeyError):
             is_whole = False

@@ -1,5 +1,6 @@
 """Which states of a training are kept."""
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,8 @@ from offrl.checkpoint import write_checkpoint
 from offrl.outputs import keep, put
 from offrl.training.interrupts import Interrupted
 from offrl.training.trainer import Record, Trainer
+
+log = logging.getLogger(__name__)
 
 CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first that is there
 
@@ -51,6 +54,7 @@ class Checkpointer:
                 if self.trainer.interrupts.saves:
                     self._write_last()
                     self.trainer.interrupts.saves = False
+                    log.info("saved at step %s", record["step"])
                 yield record
         except Interrupted:
             self._write_last()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -19,8 +20,17 @@ class Interrupted(KeyboardInterrupt):
     """A signal stopped a training at a place from which it goes on as if it had not."""
 
     def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
+        super().__init__(f"({signal.Signals(number).name})")
         self.signal = number
+
+
+def _leave_the_terminal() -> None:
+    """It is gone, and to write to it would be an error."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.dup2(null, descriptor)
+    os.close(null)
 
 
 class Interrupts(AbstractContextManager):
@@ -54,6 +64,8 @@ class Interrupts(AbstractContextManager):
         """Take effect at the next ``check``, or at once where nothing can be torn."""
         if self._signal is None:
             self._signal, self._since = number, time.monotonic()
+            if number == signal.SIGHUP:
+                _leave_the_terminal()
             if not self._stop_waits:
                 raise Interrupted(number)
         elif time.monotonic() - self._since > SAME_SIGNAL_S:

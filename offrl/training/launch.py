@@ -1,6 +1,9 @@
 """A whole training, as the program, a notebook or a test runs it."""
 
 import logging
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -79,6 +82,13 @@ def train(
             with suppress(OSError):  # the log's own, on a full disk
                 log.info(_how_to_go_on(trainer))
             raise
+        except RuntimeError as error:  # torch raises this one wherever the training is
+            if "DataLoader worker" not in str(error):
+                raise
+            raise ValueError(
+                f"a process that reads data ended ({error}); if memory is short, lower "
+                f"train.num_data_workers. {_how_to_go_on(trainer)}"
+            ) from None
     curve = write_learning_curve(trainer.run)
     best = checkpointer.best_checkpoint
     return Result(trainer.run, best, test, curve, evaluator.video, evaluator.no_video)
@@ -87,7 +97,8 @@ def train(
 def _how_to_go_on(trainer: Trainer) -> str:
     if not trainer.run.last_checkpoint.exists():
         return "nothing was saved (experiment.save.enabled is false)"
-    return f"go on with: offrl train --resume {trainer.run.path}"
+    program = "offrl" if shutil.which("offrl") else Path(sys.executable).with_name("offrl")
+    return f"go on with: {program} train --resume {shlex.quote(str(trainer.run.path))}"
 
 
 def _records(

@@ -160,8 +160,11 @@ def _known_records(trainer: Trainer) -> list[Record]:
 
 def _cut(path: Path, size: int | None) -> None:
     """Drop what was written behind ``size``; checkpoints of before offrl noted it have none."""
-    if size is not None and path.exists() and path.stat().st_size > size:
+    now = path.stat().st_size if path.exists() else 0
+    if size is not None and now > size:
         os.truncate(path, size)
+    if size is not None and now < size:
+        log.warning(f"{path}: {size - now} bytes that were written are lost")
 
 
 def _rewrite(path: Path, lines: Iterable[str]) -> TextIO:

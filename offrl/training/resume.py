@@ -2,11 +2,14 @@
 
 import logging
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from offrl.checkpoint import read_checkpoint
+from offrl.outputs import whole_file
+from offrl.registry import shown
 from offrl.reports.records import read_records
 from offrl.training.run import RunFolder
 
@@ -31,16 +34,19 @@ def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
             state = read_checkpoint(path)
             check_parts(state, path)
         except (ValueError, FileNotFoundError) as error:
-            problems.append(str(error))
+            problems.append(str(error).partition("; ")[0])  # without advice
             continue
         if path != run.last_checkpoint:
             if run.last_checkpoint.exists():
                 run.last_checkpoint.replace(run.path / "last-damaged.pth")
-            _say_what_is_repeated(run, problems[0], path, state["variable_state"]["step"])
+            with whole_file(run.last_checkpoint) as file:
+                shutil.copyfile(path, file)
+            _say_what_is_repeated(run, problems, path, state["variable_state"]["step"])
         return path, state
+    config = next(run.path.glob("config-*.json"), "CONFIG")
     raise ValueError(
-        f"{run.path}: no checkpoint to go on from ({'; '.join(problems)}); train it "
-        "anew with the config that lies there (offrl train --config)"
+        f"{run.path}: no checkpoint to go on from ({'; '.join(problems)}); train it anew: "
+        f"offrl train --config {config}"
     )
 
 
@@ -61,6 +67,18 @@ def check_parts(state: Mapping[str, Any], where: object) -> None:
         )
 
 
+def changed_keys(theirs: Mapping[str, Any], ours: Mapping[str, Any], above: str = "") -> list[str]:
+    """``path (value, was value)`` of each key of two configs that differs, but for ``meta``."""
+    changed: list[str] = []
+    for key in (theirs.keys() & ours.keys()) - {"meta"}:  # a newer offrl may have more
+        was, now = theirs[key], ours[key]
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            changed += changed_keys(was, now, f"{above}{key}.")
+        elif was != now:
+            changed.append(f"{above}{key} ({shown(now)}, was {shown(was)})")
+    return sorted(changed)
+
+
 def _candidates(run: RunFolder) -> Iterator[Path]:
     yield run.last_checkpoint
     yield run.previous_checkpoint
@@ -69,11 +87,11 @@ def _candidates(run: RunFolder) -> Iterator[Path]:
     yield from sorted(numbered, key=lambda path: numbered[path], reverse=True)
 
 
-def _say_what_is_repeated(run: RunFolder, problem: str, path: Path, step: int) -> None:
+def _say_what_is_repeated(run: RunFolder, problems: list[str], path: Path, step: int) -> None:
     records, _ = read_records(run.metrics)
     reached = max((record["step"] for record in records), default=step)
     repeated = f"steps {step + 1} to {reached} are repeated" if reached > step else ""
     log.warning(
-        f"{problem}; going on from {path.relative_to(run.path)}, step {step}: "
-        f"{repeated or 'as far as the log says, nothing is repeated'}"
+        f"going on from {path.relative_to(run.path)}, step {step}: "
+        f"{repeated or 'as far as the log says, nothing is repeated'} ({'; '.join(problems)})"
     )

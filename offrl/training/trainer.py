@@ -1,5 +1,6 @@
 """The training loop, as a generator of log records."""
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -8,14 +9,14 @@ from typing import Any
 
 import torch
 
-from offrl.checkpoint import while_loading, write_checkpoint
+from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
 from offrl.seeding import preserved_rng, rng_state, set_rng_state
 from offrl.training.averages import AnswerError, Averages, check_finite, checked_logs
 from offrl.training.experiment import Experiment
 from offrl.training.interrupts import Interrupts
-from offrl.training.resume import check_parts, newest_checkpoint
+from offrl.training.resume import changed_keys, check_parts, newest_checkpoint
 from offrl.training.run import RunFolder
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,10 @@ class Trainer:
         self._is_torn = False  # whether half an update was made
         if checkpoint is not None:
             with while_loading(checkpoint, path):
-                self.restore(checkpoint)
+                try:
+                    self.restore(checkpoint)
+                except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+                    raise ValueError(f"no training goes on from it ({error!r:.200})") from None
 
     @property
     def run(self) -> RunFolder:
@@ -75,6 +79,7 @@ class Trainer:
     def _write_first(self, run: RunFolder) -> None:
         if self.config.experiment.save.enabled:
             write_checkpoint(run.last_checkpoint, self.state())
+            read_checkpoint(run.last_checkpoint)  # what a user's algorithm adds may not be readable
 
     def __call__(self) -> Iterator[Record]:
         if self._is_torn:
@@ -270,6 +275,12 @@ class Trainer:
         self.loader.position = state["loader"]["position"]
         set_rng_state(state["rng"])
         self._is_torn = False
+        changed = changed_keys(json.loads(state["config"]), self.config.to_dict())
+        if changed:
+            log.warning(
+                f"the config is not the one that the checkpoint was trained with: {changed[0]}"
+                + (f" and {len(changed) - 1} more keys" if changed[1:] else "")
+            )
         now = self.config.meta.provenance
         for key in ("git_commit", "num_threads", "packages"):
             then = state["provenance"].get(key)

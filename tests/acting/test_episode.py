@@ -155,3 +155,28 @@ def test_scripts_may_import_from_where_the_names_were():
     for name in ("RolloutPolicy", "rollout", "evaluate", "summarize", "wilson_interval"):
         assert callable(getattr(offrl.rollout, name))
     assert offrl.rollout.COLLECTION_SEEDS > offrl.rollout.SELECTION_SEEDS > offrl.rollout.TEST_SEEDS
+
+
+def test_a_recording_keeps_what_a_simulator_overwrites():
+    import numpy as np
+
+    from offrl.acting.episode import EpisodeRequest, run_episode
+
+    class Reuses:
+        """Returns the same array each time."""
+
+        def __init__(self):
+            self.position = np.zeros(1)
+
+        def reset(self, seed=None):
+            return {"position": self.position}, {}
+
+        def step(self, action):
+            self.position += 1
+            return {"position": self.position}, 0.0, False, False, {}
+
+        def is_success(self):
+            return {"task": False}
+
+    result = run_episode(Reuses(), EpisodeRequest(0, 3, record=True), lambda *_: np.zeros(1))
+    assert result.trajectory["obs/position"].ravel().tolist() == [0, 1, 2]

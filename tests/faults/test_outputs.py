@@ -150,7 +150,8 @@ def test_a_disk_that_runs_full_meanwhile_costs_that_output_alone(
     options = [word for pair in paths.items() for word in pair]
     assert evaluate(checkpoint, *options) == 1
     error, out = one_error(capsys)
-    assert error.startswith(f"offrl: error: {paths[option]}: disk full: 0 MB are free there, and ")
+    place = disk if option == "--record" else paths[option]
+    assert error.startswith(f"offrl: error: {place}: disk full: 0 MB are free there, and ")
     assert "success rate" in out
     assert [o for o, path in paths.items() if path.exists()] == [o for o in paths if o != option]
     assert [path.name for path in disk.iterdir()] == ["others"]

@@ -166,3 +166,30 @@ def test_a_disk_that_fills_up_from_the_beginning(finished, tmp_path, capsys):
         said = capsys.readouterr().err
         assert "disk full" in said and "Traceback" not in said
         assert not [p for p in disk.rglob("*") if p.is_file()]
+
+
+def test_a_config_that_was_edited_is_pointed_out(half, capsys):
+    (path,) = half.glob("config-*.json")
+    edited = merge(json.loads(path.read_text()), {"train": {"batch_size": 3}})
+    path.write_text(json.dumps(edited))
+    status, said = resume(half, capsys)
+    assert status == 0
+    assert "trained with: train.batch_size (3, was 4) and 1 more keys" in said  # num_epochs
+
+
+def test_a_log_that_lost_lines_is_pointed_out(half, capsys):
+    text = half / "logs/log.txt"
+    text.write_text(text.read_text()[:50])
+    assert f"{text}: " in resume(half, capsys)[1]
+
+
+def test_parts_of_another_kind_are_one_line(half, capsys):
+    from offrl.checkpoint import read_checkpoint, write_checkpoint
+
+    for part, value in (("rng", {"torch": 3}), ("loader", {"position": "seven"})):
+        content = read_checkpoint(half / "last.pth") | {part: value}
+        write_checkpoint(half / "last.pth", content)
+        status, said = resume(half, capsys)
+        (line,) = [x for x in said.splitlines() if x.startswith("offrl: error:")]
+        assert status == 1 and "last.pth: no training goes on from it" in line
+        assert "Traceback" not in said

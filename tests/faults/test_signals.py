@@ -2,7 +2,9 @@
 
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -101,7 +103,7 @@ def test_three_signals_stop_a_training_that_goes_on_to_the_same_bits(config, tmp
         _, errors = process.communicate(timeout=60)
         run = run_of(tmp_path, "stopped")
         assert process.returncode == 128 + number
-        assert f"go on with: offrl train --resume {run}" in errors and "Traceback" not in errors
+        assert f"offrl train --resume {run}" in errors and "Traceback" not in errors
         steps.append(progress(run)["step"])
         process = start("--resume", str(run))
     assert process.wait() == 0 and whole.wait() == 0
@@ -203,7 +205,7 @@ def test_one_signal_that_comes_twice_is_one(config, tmp_path):
     time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 143 and "go on with: offrl train --resume" in errors
+    assert process.returncode == 143 and "offrl train --resume" in errors
 
 
 def test_a_hangup_that_is_ignored_stays_so(config, tmp_path):
@@ -311,3 +313,44 @@ def test_the_first_checkpoint_is_finished_when_a_signal_comes(config, tmp_path, 
         for run in parent.glob("2*"):
             assert progress(run)["step"] >= 0
         assert not list(parent.glob(".*"))
+
+
+def test_a_terminal_that_goes_away_stops_the_training(config, tmp_path):
+    endless = config({"train": {"num_epochs": 100_000}})
+    pid, terminal = pty.fork()
+    if pid == 0:
+        heed()
+        os.execv(sys.executable, [*TRAIN, "--config", endless, "--name", "terminal"])
+    is_under_way = has_logged(tmp_path, "terminal", '"epoch", "epoch": 1,')
+    deadline = time.monotonic() + 120
+    while not is_under_way():
+        assert time.monotonic() < deadline
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
+    ended = 0
+    while not ended:
+        assert time.monotonic() < deadline, os.kill(pid, signal.SIGKILL)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.05)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert progress(run_of(tmp_path, "terminal"))["step"] > 150
+
+
+def test_a_reader_of_data_that_is_killed_is_one_line(config, tmp_path):
+    streamed = {"train": {"hdf5_cache_mode": None, "num_data_workers": 1, "num_epochs": 1000}}
+    process = start("--config", config(streamed), "--name", "reader")
+    wait_until(has_logged(tmp_path, "reader", '"epoch", "epoch": 1,'), process)
+    children = subprocess.run(
+        ["ps", "--no-headers", "-o", "pid,args", "--ppid", str(process.pid)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for line in children.splitlines():
+        pid, arguments = line.split(maxsplit=1)
+        if "train.py" in arguments:
+            os.kill(int(pid), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in errors, errors
+    assert "a process that reads data ended" in errors

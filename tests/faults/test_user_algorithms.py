@@ -67,7 +67,7 @@ CASES = {
     ),
     "log_tensor": (
         log_info("super().log_info(info) | {'Q': torch.zeros(3)}"),
-        r"step 5 \(epoch 1\): log_info returned tensor.*as 'Q'; a finite float",
+        r"step 5 \(epoch 1\): log_info returned tensor.*as 'Q'; a float is expected",
     ),
     "log_none": (log_info("None"), r"step 5 \(epoch 1\): log_info returned None; return a dict"),
     "log_little": (log_info("{'Q': 1.0}"), r"log_info returned only Q; return a dict .*'Loss'"),
@@ -162,3 +162,16 @@ def test_an_exit_when_it_is_imported_is_no_success(tmp_path, demos):
     )
     assert done.returncode == 1
     assert "leaves.py, line 2 (<module>) called sys.exit(0)" in done.stderr
+
+
+def test_a_state_that_cannot_be_read_again_is_said_before_the_first_step(train_own, capsys):
+    body = "    def serialize(self):\n        return super().serialize() | {'own': np.zeros(3)}\n"
+    assert train_own("unreadable", body) == 1
+    said = capsys.readouterr().err
+    assert "holds pickled Python objects" in said and "step 1" not in said
+
+
+def test_a_network_that_has_no_optimizer_is_named(train_own, capsys):
+    body = "    def update(self, batch):\n        return {'loss': self.optimize('polcy', None)}\n"
+    assert train_own("misspelt", body) == 1
+    assert "'polcy' has no optimizer; there are policy" in capsys.readouterr().err

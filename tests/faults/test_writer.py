@@ -48,8 +48,8 @@ def episode(steps=5, **changes):
         (episode(**{"obs/position": np.ones((4, 3))}), ["demo_1/obs/position", "4 steps", "5"]),
         (episode(**{"obs/position": np.ones((5, 4))}), ["demo_1/obs/position", "[4]", "[3]"]),
         (episode(**{"actions": np.zeros((5, 2), int)}), ["demo_1/actions", "int64", "float32"]),
-        (episode(**{"obs/speed": np.ones((5, 1))}), ["demo_1/obs/speed", "before nothing"]),
-        ({"actions": np.zeros((5, 2))}, ["demo_1/obs/position", "nothing"]),
+        (episode(**{"obs/speed": np.ones((5, 1))}), ["demo_1/obs/speed", "none of the episodes"]),
+        ({"actions": np.zeros((5, 2))}, ["demo_1/obs/position", "is missing"]),
         (episode(0), ["demo_1/actions", "no steps"]),
         (episode(**{"obs/position": np.array(["a"] * 5)}), ["demo_1/obs/position", "no numbers"]),
         (episode(**{"actions": np.array(1.0)}), ["demo_1/actions", "no steps"]),
@@ -186,3 +186,40 @@ def test_the_page_s_own_robot_records_what_training_takes(tmp_path, monkeypatch)
     assert main(["validate", str(path)]) == 0
     data = SequenceDataset(path, ["joints", "camera_image"], filter_by_attribute="train")
     assert len(data) > 100 and data.ac_dim == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rewards": np.zeros((5, 3))}, "demo_0/rewards is to be one number"),
+        ({"dones": np.full(5, 7.0)}, "demo_0/dones is to be 0 or 1"),
+    ],
+)
+def test_what_validate_would_refuse_is_not_written(tmp_path, change, words):
+    with DemoWriter(tmp_path / "own.hdf5") as writer:
+        with pytest.raises(ValueError, match=words):
+            writer.write(episode() | change)
+        writer.write(episode(), num_samples=99)
+        with pytest.raises(ValueError, match="mask/train: there is no demo_9; name recorded ones"):
+            writer.write_mask("train", ["demo_0", "demo_9"])
+    with h5py.File(tmp_path / "own.hdf5") as file:
+        assert file["data/demo_0"].attrs["num_samples"] == 5
+    with pytest.raises(ValueError, match="env_args is \\[1\\], not a map"):
+        DemoWriter(tmp_path / "other.hdf5", [1])
+
+
+def test_nothing_recorded_is_no_file(tmp_path):
+    with pytest.raises(ValueError, match="no episode was written"):
+        with DemoWriter(tmp_path / "own.hdf5"):
+            pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_text_that_changed_is_found(tmp_path):
+    path = tmp_path / "own.hdf5"
+    with DemoWriter(path, {"env_name": "Lift"}) as writer:
+        writer.write(episode() | {"model_file": "<mujoco/>"})
+    with h5py.File(path, "r+") as file:
+        file["data/demo_0"].attrs["model_file"] = "<mujoko/>"
+    (wrong,) = Validation(path).wrong
+    assert "the text in the attributes of data/demo_0 is not what was recorded" in wrong
