@@ -19,7 +19,7 @@ from offrl import config_factory  # noqa: E402
 settings.register_profile("offrl", deadline=None)
 settings.load_profile("offrl")
 
-pytest.register_assert_rewrite("runs")  # of tests/faults
+pytest.register_assert_rewrite("comparison")  # of tests/faults
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"

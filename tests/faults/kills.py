@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 
+from comparison import assert_same_run  # noqa: E402
 from conftest import SMALL, write_demos  # noqa: E402
-from runs import assert_same_run  # noqa: E402
 from toy_env import toy_args  # noqa: E402
 
 from offrl.tree import merge  # noqa: E402

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from runs import assert_same_run, same, weights
+from comparison import assert_same_run, same, weights
 
 from offrl import policy_from_checkpoint
 from offrl.__main__ import main

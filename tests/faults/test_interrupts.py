@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 import pytest
-from runs import assert_same_run
+from comparison import assert_same_run
 from toy_env import toy_args
 
 from offrl.config import config_factory

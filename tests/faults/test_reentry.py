@@ -6,7 +6,7 @@ import json
 import h5py
 import pytest
 import torch
-from runs import same
+from comparison import same
 from toy_env import toy_args
 
 from offrl.training import Evaluator, Trainer

@@ -7,8 +7,8 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
+from comparison import assert_same_run, records, rows, same, weights
 from conftest import SMALL, write_demos
-from runs import assert_same_run, records, rows, same, weights
 
 from offrl.__main__ import main
 from offrl.tree import merge

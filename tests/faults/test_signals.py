@@ -13,8 +13,8 @@ import time
 
 import h5py
 import pytest
+from comparison import assert_same_run, records
 from conftest import ROOT, SMALL
-from runs import assert_same_run, records
 from toy_env import toy_args
 
 from offrl.checkpoint import read_checkpoint

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from comparison import records
 from conftest import ROOT, SMALL
-from runs import records
 
 from offrl.__main__ import main
 from offrl.registry import ALGO_CONFIGS, ALGOS
