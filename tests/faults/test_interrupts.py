@@ -14,6 +14,8 @@ from offrl.config.files import read_config_file
 from offrl.training import Interrupted, Interrupts, RunFolder, Trainer, train
 from offrl.tree import merge
 
+pytestmark = pytest.mark.slow
+
 
 class StopAt(Interrupts):
     """As if a signal came before the ``k``-th look at it."""
