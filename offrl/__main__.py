@@ -57,7 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _signals_interrupt():
             return commands[args.command].run(args)
     except KeyboardInterrupt as interrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process ends now
         print(f"offrl: interrupted {interrupt}".rstrip(), file=sys.stderr)
         return 128 + getattr(interrupt, "signal", signal.SIGINT)
     except SystemExit as error:
@@ -98,6 +97,7 @@ def _signals_interrupt() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         after = signal.SIG_IGN  # the process ends now, whatever else comes
+        numbers += [signal.SIGINT] if is_main else []
         raise
     finally:
         for number in numbers:

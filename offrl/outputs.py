@@ -122,7 +122,7 @@ def _free(path: Path) -> int:
 
 
 def _error_number(error: BaseException | None) -> int | None:
-    """That of the system's error among what led to this one: torch and HDF5 wrap it."""
+    """The number of the system's error that led to this one: torch and HDF5 wrap it."""
     while error is not None:
         if isinstance(error, OSError) and error.errno is not None:
             return error.errno

@@ -37,7 +37,7 @@ class LossConfig(Section):
 
 
 class CategoricalConfig(Section):
-    """Of discrete actions (offrl's own)."""
+    """The head of discrete actions (offrl's own)."""
 
     low_noise_eval: bool = True  # evaluate the most likely action, not a sample
 

@@ -190,7 +190,7 @@ class BCQ(TDLearner, PolicyAlgo):
         return self.best_action(obs, goal, generators)[1], state
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
-        """Of the best proposal, ``[B, 1]``."""
+        """The value of the best proposal, ``[B, 1]``."""
         return self.best_action(self._with_time(obs_dict), goal_dict)[0]
 
 

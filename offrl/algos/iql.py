@@ -25,7 +25,7 @@ class AdvantageConfig(Section):
 
 
 class InSampleConfig(TDConfig):
-    """Of algorithms that learn ``V`` from the data's actions and clone by advantage."""
+    """The section of algorithms that learn ``V`` from the data's actions and clone by advantage."""
 
     optim_params: dict[str, OptimConfig] = learning_rates(
         critic=1e-4, vf=1e-4, actor=1e-4, decay_factor=0.0

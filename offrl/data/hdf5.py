@@ -183,7 +183,9 @@ class DemoFile(Demos):
             check_text(self.path, group, f"data/{demo}")
             arrays: dict[str, Any] = {"model_file": group.attrs["model_file"]}
             group.visititems(
-                lambda path, item: arrays.update({path: item[()]} if hasattr(item, "dtype") else {})
+                lambda path, item: arrays.update(
+                    {path: item[()]} if isinstance(item, h5py.Dataset) else {}
+                )
             )
         return arrays
 

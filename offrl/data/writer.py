@@ -58,7 +58,7 @@ class DemoWriter(AbstractContextManager):
 
     @contextmanager
     def repeatable(self) -> Iterator[None]:
-        """Of what a command simulates, and can simulate again, a full disk keeps nothing."""
+        """Keep nothing on a full disk: a command can simulate the episodes once more."""
         try:
             yield
         except DiskFull:

@@ -140,7 +140,7 @@ def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int)
 
 @torch.no_grad()
 def _initial_value(fqe: FQE, dataset: SequenceDataset, policy: Tensor) -> float:
-    """Of the policy's actions in the first states of demonstrations."""
+    """The mean value of the policy's actions in the first states of demonstrations."""
     batch = dataset.get_batch(dataset.first_rows)
     obs = batch["obs"] if fqe.num_frames > 1 else _without_time(batch["obs"])
     goal = batch.get("goal_obs")

@@ -192,12 +192,12 @@ class DiscreteCritics(Critics):
         super().__init__(spec, 0, *args, num_outputs=num_actions, **options)
 
     def values(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Of all actions, ``[N, B, A]``."""
+        """The values of all actions, ``[N, B, A]``."""
         some = next(iter(obs.values()))
         return self.outputs(obs, some.new_empty(len(some), 1, 0), goal).squeeze(2)
 
     def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """Of ``K`` one-hot actions in each state, ``[B, K, A]``: ``[N, B, K]``."""
+        """The values ``[N, B, K]`` of ``K`` one-hot actions in each state, ``[B, K, A]``."""
         return (self.values(obs, goal)[:, :, None] * actions).sum(-1)
 
     def first(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:

@@ -148,7 +148,7 @@ class _TextLog(logging.FileHandler):
 
 
 def _known_records(trainer: Trainer) -> list[Record]:
-    """Those of the earlier processes of a run that do not come again."""
+    """The records of a run's earlier processes that do not come again."""
     path = trainer.run.metrics
     records, num_damaged = read_records(path)
     if num_damaged:

@@ -223,7 +223,9 @@ def test_every_check_has_a_name():
 def test_a_demonstration_of_one_step_is_no_obstacle(tmp_path, small_config):
     path = write_demos(tmp_path / "short.hdf5", lengths=(1, 4, 6))
     register_algo(OwnConfig)(Own)
-    list(Trainer(small_config({"train": {"data": str(path)}}, "own"))())
+    trainer = Trainer(small_config({"train": {"data": str(path)}}, "own"))
+    assert len(trainer.dataset) == 11
+    assert [r["type"] for r in trainer()] == ["train", "epoch"] * 3
 
 
 def test_a_plain_number_is_one_for_the_log(small_config):
@@ -232,7 +234,10 @@ def test_a_plain_number_is_one_for_the_log(small_config):
             return super().update(batch) | {"beta": 0.5}
 
     register_algo(OwnConfig)(Plain)
-    list(Trainer(small_config({}, "own"))())
+    trainer = Trainer(small_config({}, "own"))
+    batch = trainer.algo.process_batch_for_training(next(iter(trainer.loader)))
+    assert trainer.algo.train_on_batch(batch, epoch=1)["beta"] == torch.tensor(0.5)
+    assert [r["type"] for r in trainer()] == ["train", "epoch"] * 3
 
 
 def test_a_policy_that_cannot_act_says_so():

@@ -17,8 +17,8 @@ from offrl.tree import merge
 pytestmark = pytest.mark.slow
 
 
-class StopAt(Interrupts):
-    """As if a signal came before the ``k``-th look at it."""
+class SaveAt(Interrupts):
+    """As if a signal that asks for a checkpoint came before the ``k``-th look."""
 
     def __init__(self, k):
         super().__init__()
@@ -27,7 +27,17 @@ class StopAt(Interrupts):
     def check(self):
         self.left -= 1
         if self.left == 0:
-            raise Interrupted(signal.SIGTERM)
+            self.come()
+
+    def come(self):
+        self.saves = True
+
+
+class StopAt(SaveAt):
+    """As if a signal that stops came there."""
+
+    def come(self):
+        raise Interrupted(signal.SIGTERM)
 
 
 @pytest.fixture
@@ -109,22 +119,8 @@ def test_an_evaluation_that_a_stop_meets_is_repeated(evaluated):
         assert_same_run(stopped_and_resumed(evaluated, [k]), whole)
 
 
-class SaveAt(Interrupts):
-    """As if a signal that asks for a checkpoint came before the ``k``-th look, and a kill after
-    the checkpoint was written."""
-
-    def __init__(self, k):
-        super().__init__()
-        self.left = k
-
-    def check(self):
-        self.left -= 1
-        if self.left == 0:
-            self.saves = True
-
-
 class Killed(BaseException):
-    pass
+    """Comes after the checkpoint was written."""
 
 
 def test_a_checkpoint_asked_for_at_any_look_is_a_place_to_go_on_from(make_config, monkeypatch):

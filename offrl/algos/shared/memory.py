@@ -80,7 +80,7 @@ class _Counted(TorchFunctionMode):
 
 
 def _bytes_asked(function: Callable, args: Any, kwargs: dict[str, Any]) -> int | None:
-    """Of a tensor that a factory is about to make; ``None``: too many to be a number."""
+    """What a tensor takes that a factory is about to make; ``None`` if that is no number."""
     shape = {
         k: v for k, v in kwargs.items() if k in ("size", "dtype", "fill_value", "start", "end")
     }

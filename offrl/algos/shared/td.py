@@ -133,7 +133,7 @@ class TDLearner(ValueAlgo):
     def _returns(
         self, rewards: Tensor, dones: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | int]:
-        """Of steps ``[B, n]``: the discounted sum of their rewards, whether the episode terminated
+        """For steps ``[B, n]``, the discounted sum of their rewards, whether the episode terminated
         among them, and the factor of the value after them, ``[B, 1]`` each; and how many count, the
         same number or ``[B]``."""
         gamma, n = self.algo_config.discount, rewards.shape[1]
@@ -160,7 +160,7 @@ class TDLearner(ValueAlgo):
     # -- updates ----------------------------------------------------------------------------------
 
     def td_losses(self, q: Tensor, target: Tensor) -> Tensor:
-        """Of each critic ``[N]``, for values ``[N, B, 1]`` and targets ``[B, 1]``."""
+        """The loss of each critic, ``[N]``, for values ``[N, B, 1]`` and targets ``[B, 1]``."""
         losses = torch.nn.functional
         error = losses.smooth_l1_loss if self.algo_config.critic.use_huber else losses.mse_loss
         return error(q, target.expand_as(q), reduction="none").mean((1, 2))
@@ -197,14 +197,14 @@ class TDLearner(ValueAlgo):
     # -- values -----------------------------------------------------------------------------------
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
-        """The first critic's, of the policy's most likely action (``best_guess``): ``[B, 1]``."""
+        """The first critic's value of the likeliest action (``best_guess``): ``[B, 1]``."""
         obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
         return self.nets["critic"].first(obs, self.best_guess(obs, goal), goal)
 
     def get_state_action_value(
         self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
     ) -> Tensor:
-        """Of actions ``[B, A]``, the first critic's ``[B, 1]``."""
+        """The first critic's value of actions ``[B, A]``: ``[B, 1]``."""
         obs = self.prepare_obs(self._with_time(obs_dict))
         goal = self.prepare_obs(goal_dict, "goal")
         return self.nets["critic"].first(obs, self.to_device(actions)[:, None], goal)
