@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
@@ -87,12 +89,29 @@ class DemoWriter(AbstractContextManager):
                 raise ValueError(f"{self.path}: {name}: the attribute {key}: {error}") from None
         demo.attrs["text_crc32"] = text_sum(demo.attrs)
         self._file.flush()
-        self._data[name] = demo
-        self._file.flush()
+        self._change(lambda: self._data.__setitem__(name, demo))
         self._steps = {key: _kind_and_shape(array) for key, array in arrays.items()}
         self._total += len(arrays["actions"])
         self.num_demos += 1
         return name
+
+    def _change(self, change: Callable[[], object]) -> None:
+        """Change what the file refers to. HDF5 takes several writes for that, and a kill between
+        two of them would tear the file. So a child, which no signal to this process meets, makes
+        them first; what this process writes then are the same bytes."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which it starts none
+            child = os.fork()
+        if child == 0:
+            try:
+                os.setsid()
+                change()
+                self._file.flush()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        change()
+        self._file.flush()
 
     def write_mask(self, filter_key: str, demos: Sequence[str]) -> None:
         """Name a subset of the demonstrations."""
@@ -102,7 +121,7 @@ class DemoWriter(AbstractContextManager):
             raise ValueError(f"{self.path}: mask/{filter_key}: {what}; name recorded ones")
         names = np.array(demos, dtype="S")
         self._check_space(names.nbytes + METADATA_BYTES)
-        _create(self._file, f"mask/{filter_key}", names)
+        self._change(lambda: _create(self._file, f"mask/{filter_key}", names))
 
     def write_split(self, valid_fraction: float = 0.1, seed: int = 0) -> None:
         """Split the demonstrations at random into ``mask/train`` and ``mask/valid``.
@@ -117,7 +136,7 @@ class DemoWriter(AbstractContextManager):
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         with in_words(self.path):
-            self._data.attrs["total"] = self._total
+            self._change(lambda: self._data.attrs.__setitem__("total", self._total))
             self._file.close()
         is_free = not self.path.exists()  # which somebody may have changed
         if kind is None and is_free and self.num_demos:
