@@ -1,23 +1,22 @@
 """Shuffled batches without end, from a position that one number describes."""
 
-import signal
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, islice
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count, cycle, islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from offrl.config import TrainConfig
+from offrl.data.reader import Reader
 from offrl.data.sequence import SequenceDataset
 from offrl.tree import map_leaves
 
 # Batches are gathered together up to so many: there is a call for each observation, which takes
 # longer than the copy of a small batch's rows.
 GATHERED_BYTES = 2**20
-SECONDS_TO_STOP = 15  # that a reader of data has after SIGTERM: the training may end its step first
 
 
 class BatchLoader:
@@ -57,24 +56,24 @@ class BatchLoader:
         self.position = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        batches: Iterable[dict[str, Any]] = self._gathered()
-        if self.num_workers:
-            batches = DataLoader(
-                _WholeBatches(self.dataset),
-                sampler=self._indices(),  # type: ignore[arg-type]
-                batch_size=None,
-                num_workers=self.num_workers,
-                worker_init_fn=_leave_signals_to_the_parent,
-                # Its own: it draws a seed for its workers, which must not touch the global state.
-                generator=torch.Generator(),
-            )
-        for batch in batches:
+        for batch in self._read_ahead() if self.num_workers else self._gathered():
             self.position += 1
             yield batch
 
-    def _gathered(self) -> Iterator[dict[str, Any]]:
+    def _read_ahead(self) -> Iterator[dict[str, Any]]:
+        readers: list[Reader] = []
+        try:
+            for first in range(self.num_workers):
+                readers.append(Reader(partial(self._gathered, first, self.num_workers)))
+            for reader in cycle(readers):
+                yield next(reader)
+        finally:
+            for reader in readers:
+                reader.close()
+
+    def _gathered(self, first: int = 0, every: int = 1) -> Iterator[dict[str, Any]]:
         """Small batches of data in memory are gathered several at a time, then split."""
-        indices, num = self._indices(), 1
+        indices, num = islice(self._indices(), first, None, every), 1
         if not self._is_streamed:
             num = GATHERED_BYTES // (self.batch_size * self._bytes_per_window())
             num = max(1, min(num, self.batches_per_pass))
@@ -117,22 +116,3 @@ def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float
     if train.normalize_weights_by_ds_size:
         weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
     return weights if len(set(weights)) > 1 else None
-
-
-def _leave_signals_to_the_parent(worker: int) -> None:
-    """A terminal or a scheduler sends signals to all processes; the training decides what comes of
-    them, and ends its workers by itself. A program that ends while it reads sends SIGTERM, and
-    waits for them."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(SECONDS_TO_STOP))
-
-
-class _WholeBatches(Dataset):
-    """Makes a list of indices one item, for DataLoader's workers."""
-
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
-
-    def __getitem__(self, indices: Tensor) -> dict[str, Any]:
-        return self.dataset.get_batch(indices)

@@ -82,13 +82,6 @@ def train(
             with suppress(OSError):  # the log's own, on a full disk
                 log.info(_how_to_go_on(trainer))
             raise
-        except RuntimeError as error:  # torch raises this one wherever the training is
-            if "DataLoader worker" not in str(error):
-                raise
-            raise ValueError(
-                f"a process that reads data ended ({error}); if memory is short, lower "
-                f"train.num_data_workers. {_how_to_go_on(trainer)}"
-            ) from None
     curve = write_learning_curve(trainer.run)
     best = checkpointer.best_checkpoint
     return Result(trainer.run, best, test, curve, evaluator.video, evaluator.no_video)

@@ -1,3 +1,6 @@
+from itertools import islice
+from multiprocessing import active_children
+
 import h5py
 import numpy as np
 import pytest
@@ -60,6 +63,49 @@ def test_workers_that_read_ahead_change_nothing(tmp_path):
         batches.append([b["obs"]["image"] for _, b in zip(range(7), loader, strict=False)])
         assert loader.position == 7
     assert all(torch.equal(a, b) for a, b in zip(*batches, strict=True))
+
+
+class Troubled:
+    """Data of which one window raises an error."""
+
+    is_streamed = True
+
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        return 100
+
+    def get_batch(self, indices):
+        if 50 in indices and self.error is not None:
+            raise self.error
+        return {"obs": {"position": indices}}
+
+
+@pytest.mark.parametrize("error", [ValueError("demos.hdf5: is damaged"), OSError("no space")])
+def test_what_a_reader_says_is_said_as_it_says_it(error):
+    others = active_children()
+    loader = BatchLoader(Troubled(error), 10, seed=0, num_workers=2)
+    with pytest.raises(type(error), match=f"^{error}$"):
+        list(islice(loader, 10))
+    assert active_children() == others
+
+
+def test_a_mistake_in_the_reading_keeps_its_traceback():
+    loader = BatchLoader(Troubled(RuntimeError("a mistake")), 10, seed=0, num_workers=2)
+    with pytest.raises(RuntimeError, match="(?s)in get_batch.*a mistake"):
+        list(islice(loader, 10))
+
+
+def test_a_reader_that_is_killed_is_found_where_its_data_is_awaited():
+    others = set(active_children())
+    batches = iter(BatchLoader(Troubled(None), 10, seed=0, num_workers=2))
+    next(batches)
+    readers = set(active_children()) - others
+    min(readers, key=id).kill()
+    with pytest.raises(ChildProcessError, match="killed by signal 9.*train.num_data_workers"):
+        list(islice(batches, 10_000))
+    assert not readers & set(active_children())
 
 
 def test_too_large_a_batch_is_refused(dataset):

@@ -5,7 +5,6 @@ the policy needs a goal, and its ``obs_keys``. For each, the worker sends a ``Tu
 answered with an action, and at last an ``EpisodeResult``. A ``Failure`` is the last that it says.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -22,17 +21,17 @@ import numpy as np
 
 from offrl.acting.episode import EpisodeResult, Misfit, check_obs, describe, run_episode
 from offrl.envs import make_env
+from offrl.processes import end_with, exit_status
 
-# A scheduler signals every process of a job: what is to be done is the parent's to decide. (A
-# handler, as what an environment starts would go on ignoring what is ignored here.)
+# Signals get a handler, as what an environment starts would go on ignoring what is ignored here.
 START = """
 import signal
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+from offrl.processes import FOR_THE_PARENT
+for number in FOR_THE_PARENT:
     signal.signal(number, lambda *_: None)
 from offrl.envs.workers.worker import serve
 serve({descriptor}, {parent})
 """
-PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
 LAST_WORDS = 4096  # bytes of a worker's output that are looked at
 
 
@@ -53,7 +52,7 @@ class Failure(NamedTuple):
 
 def serve(file_descriptor: int, parent: int) -> None:
     """A worker's life: build the environment, run episodes on request, end with the parent."""
-    _end_with(parent)
+    end_with(parent)
     connection = Connection(file_descriptor)
     try:
         _serve(connection)
@@ -76,15 +75,6 @@ def _serve(connection: Connection) -> None:
             return connection.recv()
 
         connection.send(run_episode(env, request, ask, needs_goal))
-
-
-def _end_with(parent: int) -> None:
-    """Have the system end this process with its parent, even if it hangs in a simulator's code.
-    Elsewhere than on Linux it ends when it next looks for a message."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it had ended before
-            sys.exit()
 
 
 class Worker:
@@ -149,7 +139,7 @@ class Worker:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             return "does not exit"
-        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+        return exit_status(code)
 
     def kill(self) -> None:
         """End the process, and what it started itself."""
