@@ -41,6 +41,7 @@ def cart_pole_config(name, path, output_dir):
     return config_factory(name, merge(example, small))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_recorded_policy_is_learned_evaluated_and_recorded_again(cart_pole, tmp_path, name):
     with h5py.File(cart_pole) as file:

@@ -14,6 +14,8 @@ from offrl.envs.experts import ExpertPolicy, lift
 from offrl.envs.rendering import working_backend
 from offrl.tools.collect import ROBOSUITE_KWARGS
 
+pytestmark = pytest.mark.slow
+
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": ROBOSUITE_KWARGS}
 
 

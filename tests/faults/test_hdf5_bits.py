@@ -17,6 +17,8 @@ from conftest import write_demos
 
 from offrl.data.writer import DemoWriter
 
+pytestmark = pytest.mark.slow
+
 READ = """
 import json, sys
 from test_hdf5_damage import load, outcome

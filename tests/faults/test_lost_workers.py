@@ -19,6 +19,8 @@ from toy_env import WalkHome, toy_args
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.envs.workers.pool import ATTEMPTS, HOPELESS
 
+pytestmark = pytest.mark.slow
+
 FAULTS = Path(__file__).parent
 SLEEPER = ["sleep", f"1000.{os.getpid()}"]  # like no other
 
