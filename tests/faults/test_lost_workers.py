@@ -148,9 +148,12 @@ def test_what_a_simulator_started_itself_ends_with_it():
     with EnvPool(args, 2) as pool:
         results = run(pool, range(4))
         assert [r.error is None for r in results] == [True, False, True, True]
-        sleepers = [int(path.name) for path in Path("/proc").glob("[0-9]*") if is_sleeper(path)]
-        assert len(sleepers) == len(pids(pool))  # those of lost workers have ended
-    wait_until(lambda: not any(map(is_running, sleepers)), 60)
+        wait_until(lambda: len(sleepers()) == len(pids(pool)), 60)  # those of lost workers end
+    wait_until(lambda: not sleepers(), 60)
+
+
+def sleepers():
+    return [path.name for path in Path("/proc").glob("[0-9]*") if is_sleeper(path)]
 
 
 def is_sleeper(process):
