@@ -11,7 +11,7 @@ from pathlib import Path
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
-    *(errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG),
+    *(errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG),
 )
 
 

@@ -39,6 +39,12 @@ class DemoWriter(AbstractContextManager):
     def __init__(self, path: str | Path, env_args: Mapping[str, Any] | None = None):
         if env_args is not None and not isinstance(env_args, Mapping):
             raise ValueError(f"{path}: env_args is {env_args!r:.80}, not a map with env_name")
+        try:
+            text = json.dumps(env_args, indent=4)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path}: env_args cannot be text ({error}); give plain values"
+            ) from None
         self.path = new_file(path)
         self._partial = self._place_beside()
         self._check_space(0)
@@ -50,7 +56,7 @@ class DemoWriter(AbstractContextManager):
         self._data = self._file.create_group("data")
         if env_args is not None:
             # Of a fixed length it lies where checksums are; others lie in a heap that has none.
-            self._data.attrs["env_args"] = np.bytes_(json.dumps(env_args, indent=4))
+            self._data.attrs["env_args"] = np.bytes_(text)
             self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
         self._file.flush()
         self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
@@ -85,8 +91,8 @@ class DemoWriter(AbstractContextManager):
         for key, value in notes.items():
             try:
                 demo.attrs[key] = value
-            except TypeError as error:
-                raise ValueError(f"{self.path}: {name}: the attribute {key}: {error}") from None
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{self.path}: {name}: the attribute {key!r}: {error}") from None
         demo.attrs["text_crc32"] = text_sum(demo.attrs)
         self._file.flush()
         self._change(lambda: self._data.__setitem__(name, demo))
@@ -161,6 +167,7 @@ class DemoWriter(AbstractContextManager):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of an episode as they are stored, and what is none."""
         arrays, notes = {}, {}
+        _check_names(trajectory, f"{self.path}: {name}")
         for key, value in trajectory.items():
             if isinstance(value, np.ndarray):
                 arrays[key] = _as_stored(key, value, f"{self.path}: {name}/{key}")
@@ -213,6 +220,20 @@ class DemoWriter(AbstractContextManager):
         needed += sum(len(str(value)) for value in (notes or {}).values()) + MARGIN_BYTES
         if shutil.disk_usage(self.path.parent).free < needed:
             raise disk_full(self.path, needed)
+
+
+def _check_names(trajectory: Mapping[str, Any], place: str) -> None:
+    if not isinstance(trajectory, Mapping):
+        raise ValueError(f"{place} is a {type(trajectory).__name__}; give a dict of arrays")
+    for key in trajectory:
+        parts = key.split("/") if isinstance(key, str) else [""]
+        if {"", ".", ".."} & set(parts) or "\0" in key:
+            raise ValueError(
+                f"{place}: {key!r:.80} is no name of an array; give one such as actions, obs/joints"
+            )
+        groups = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+        for both in groups & trajectory.keys():
+            raise ValueError(f"{place}: {both} cannot be an array and hold {key}; rename one")
 
 
 def _as_stored(key: str, array: np.ndarray, place: str) -> np.ndarray:

@@ -10,6 +10,8 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     or a full disk may have cut one, a crashed file system filled some with zeros."""
     if not path.exists():
         return [], 0
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not the log of a run; move it away")
     records, num_damaged = [], 0
     for line in filter(None, path.read_bytes().split(b"\n")):
         try:

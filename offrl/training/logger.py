@@ -44,8 +44,9 @@ class Logger:
         self._csv = _rewrite(run.path / "metrics.csv", [header, *map(_csv_lines, known)])
         self._text: logging.Handler | None = None
         if config.terminal_output_to_txt:
-            _cut(run.log_text, trainer.restored.get("log_size"))
-            self._text = _TextLog(run.log_text)
+            with in_words(run.log_text):
+                _cut(run.log_text, trainer.restored.get("log_size"))
+                self._text = _TextLog(run.log_text)
             self._text.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             logging.getLogger("offrl").addHandler(self._text)
         self._tensorboard = None

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -78,8 +79,16 @@ class Trainer:
 
     def _write_first(self, run: RunFolder) -> None:
         if self.config.experiment.save.enabled:
-            write_checkpoint(run.last_checkpoint, self.state())
-            read_checkpoint(run.last_checkpoint)  # what a user's algorithm adds may not be readable
+            state = self.state()
+            try:  # what a user's algorithm adds may not be writable, or readable
+                write_checkpoint(run.last_checkpoint, state)
+                read_checkpoint(run.last_checkpoint)
+            except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
+                reason = str(error).removeprefix(f"{run.last_checkpoint}: ").split(";")[0]
+                raise ValueError(
+                    f"{self.config.algo_name}: what serialize() gives cannot be in a checkpoint: "
+                    f"{reason}; give tensors, numbers, strings, lists and dicts"
+                ) from None
 
     def __call__(self) -> Iterator[Record]:
         if self._is_torn:

@@ -109,6 +109,14 @@ def contents(folder):
     return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "metrics.csv", "logs/log.txt"])
+def test_a_folder_in_the_place_of_a_file_is_one_sentence(half, capsys, name):
+    (half / name).unlink()
+    (half / name).mkdir()
+    status, said = resume(half, capsys)
+    assert status == 1 and f"offrl: error: {half / name}" in said and "Traceback" not in said
+
+
 def test_a_folder_that_is_read_only_is_one_sentence(half, tmp_path, capsys):
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=10m", "tmpfs") as disk:
         run = shutil.copytree(half, disk / "run")

@@ -164,11 +164,22 @@ def test_an_exit_when_it_is_imported_is_no_success(tmp_path, demos):
     assert "leaves.py, line 2 (<module>) called sys.exit(0)" in done.stderr
 
 
-def test_a_state_that_cannot_be_read_again_is_said_before_the_first_step(train_own, capsys):
-    body = "    def serialize(self):\n        return super().serialize() | {'own': np.zeros(3)}\n"
-    assert train_own("unreadable", body) == 1
+@pytest.mark.parametrize(
+    ("name", "own", "problem"),
+    [
+        ("unreadable", "np.zeros(3)", "holds pickled Python objects"),
+        ("unwritable", "lambda: 1", "Can't pickle local object"),
+        ("generator", "(x for x in [])", "cannot pickle 'generator' object"),
+    ],
+)
+def test_a_state_that_is_no_checkpoint_is_said_before_the_first_step(
+    train_own, capsys, name, own, problem
+):
+    body = f"    def serialize(self):\n        return super().serialize() | {{'own': {own}}}\n"
+    assert train_own(name, body) == 1
     said = capsys.readouterr().err
-    assert "holds pickled Python objects" in said and "step 1" not in said
+    assert f"{name}: what serialize() gives cannot be in a checkpoint" in said
+    assert problem in said and "Traceback" not in said and "step 1" not in said
 
 
 def test_a_network_that_has_no_optimizer_is_named(train_own, capsys):

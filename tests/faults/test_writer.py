@@ -52,6 +52,14 @@ def episode(steps=5, **changes):
         (episode(**{"obs/speed": np.ones((5, 1))}), ["demo_1/obs/speed", "none of the episodes"]),
         ({"actions": np.zeros((5, 2))}, ["demo_1/obs/position", "is missing"]),
         (episode(0), ["demo_1/actions", "no steps"]),
+        (episode(**{"obs/position/x": np.ones(5)}), ["obs/position cannot be", "rename"]),
+        (episode(**{"/data/x": np.ones(5)}), ["demo_1: '/data/x' is no name"]),
+        (episode(**{"../x": np.ones(5)}), ["demo_1: '../x' is no name"]),
+        (episode(**{"a\0": np.ones(5)}), ["demo_1: 'a\\x00' is no name"]),
+        (episode() | {3: np.ones(5)}, ["demo_1: 3 is no name"]),
+        (list(episode().items()), ["demo_1 is a list"]),
+        (episode(operator="A\0da"), ["demo_1: the attribute 'operator'"]),
+        (episode(operator="\ud800"), ["demo_1: the attribute 'operator'"]),
         (episode(**{"obs/position": np.array(["a"] * 5)}), ["demo_1/obs/position", "no numbers"]),
         (episode(**{"actions": np.array(1.0)}), ["demo_1/actions", "no steps"]),
         ({"obs/position": np.ones((5, 3))}, ["demo_1 has no actions"]),
@@ -206,6 +214,12 @@ def test_the_page_s_own_robot_records_what_training_takes(tmp_path, monkeypatch)
     assert main(["validate", str(path)]) == 0
     data = SequenceDataset(path, ["joints", "camera_image"], filter_by_attribute="train")
     assert len(data) > 100 and data.ac_dim == 7
+
+
+def test_an_environment_that_is_no_text_leaves_no_file(tmp_path):
+    with pytest.raises(ValueError, match="own.hdf5: env_args cannot be text .*ndarray"):
+        DemoWriter(tmp_path / "own.hdf5", {"env_name": "Lift", "size": np.ones(3)})
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
