@@ -137,7 +137,7 @@ def run_episode(
         if trajectory:
             trajectory.before_step(obs, action)
         obs, reward, terminated, truncated, _ = returned(env.step(action), "step")
-        succeeds = env.is_success()["task"]
+        succeeds = truth(env.is_success()["task"], "success")
         result.success = result.success or succeeds
         result.total_reward += float(reward)
         result.length += 1
@@ -183,6 +183,14 @@ def returned(values: Any, method: str) -> Any:
             "gymnasium's API"
         )
     return values
+
+
+def truth(value: Any, name: str) -> bool:
+    """What an environment says of ``name``; Python takes text and NaN for true."""
+    number = np.asarray(value)
+    if number.size != 1 or number.dtype.kind not in "biuf" or number.item() not in (0, 1):
+        raise Misfit(f"the environment's {name} is {value!r:.80}; give True or False")
+    return bool(number.item())
 
 
 def check_obs(obs: Any, keys: Sequence[str]) -> None:

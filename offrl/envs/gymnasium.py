@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import RETURNS, Misfit, returned
+from offrl.acting.episode import RETURNS, Misfit, returned, truth
 from offrl.registry import ENVS
 
 
@@ -55,7 +55,7 @@ class GymnasiumEnv(gymnasium.Wrapper):
                 raise
             # One of gymnasium's own wrappers was the first to miss some.
             raise Misfit(f"the environment's step: {error}: {', '.join(RETURNS['step'])}") from None
-        self._success = bool(info.get("is_success", info.get("success", False)))
+        self._success = truth(info.get("is_success", info.get("success", False)), "success")
         return self._as_dict(obs), float(reward), terminated, truncated, info
 
     def is_success(self) -> dict[str, bool]:

@@ -36,6 +36,10 @@ class FaultyEnv(ToyEnv):
             return obs, reward, terminated, info
         if self.fault == "reward is NaN":
             reward = np.nan
+        if self.fault == "success is text":
+            info["success"] = "no"
+        if self.fault == "success is NaN":
+            info["success"] = np.nan
         if self.fault == "position is NaN":
             obs["position"][0] = np.nan
         if self.fault == "position is text":

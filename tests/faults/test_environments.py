@@ -54,6 +54,8 @@ def test_a_mistake_in_the_description_is_said_once_and_at_once(caplog):
         ("reset returns obs alone", "reset returned dict instead of obs, info"),
         ("step returns four", r"step: not enough values .*expected 5, got 4\): obs, rew"),
         ("reward is NaN", "rewards add up to nan"),
+        ("success is text", "success is 'no'; give True or False"),
+        ("success is NaN", "success is nan; give True or False"),
     ],
 )
 def test_an_environment_that_breaks_the_contract_is_told_how(fault, words):
