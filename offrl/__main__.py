@@ -17,6 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from offrl import __version__, tools
+from offrl.processes import Interrupted
 
 
 class AboveTheBar(logging.Handler):
@@ -82,9 +83,7 @@ def _signals_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end a command as Ctrl-C does, with all that it tidies up and says."""
 
     def interrupt(number: int, frame: Any) -> None:
-        error = KeyboardInterrupt(f"({signal.Signals(number).name})")
-        error.signal = number  # type: ignore[attr-defined]
-        raise error
+        raise Interrupted(number)
 
     is_main = threading.current_thread() is threading.main_thread()
     handlers: dict[signal.Signals, Any] = dict.fromkeys([signal.SIGTERM, signal.SIGHUP], interrupt)

@@ -1,13 +1,22 @@
-"""What processes that work for another one have in common."""
+"""What signals ask of processes, and what those that work for another one have in common."""
 
 import ctypes
 import os
 import signal
 import sys
 
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A terminal and a scheduler send them to every process: what comes of them the parent decides.
-FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+FOR_THE_PARENT = (*STOPS, signal.SIGUSR1)
 PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal stops what the program does."""
+
+    def __init__(self, number: int):
+        super().__init__(f"({signal.Signals(number).name})")
+        self.signal = number
 
 
 def end_with(parent: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offrl.algos.factory import register_algo, register_algo_factory_func  # noqa: F401
-from offrl.algos.shared.optim import make_optimizer, make_schedule
+from offrl.algos.shared.optim import clip_gradients, make_optimizer, make_schedule
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
 from offrl.specs import ObsSpec
@@ -312,18 +312,6 @@ class Algo:
 def _detached(value: Any) -> Any:
     is_number = isinstance(value, (Tensor, Number))
     return torch.as_tensor(value).detach() if is_number else value
-
-
-def clip_gradients(
-    net: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], limit: float | None
-) -> Tensor:
-    """The norm of the gradient, at most ``limit`` afterwards; an ensemble has one per member."""
-    own = getattr(net, "clip_gradients", None)
-    if callable(own):
-        return own(limit)
-    if limit is not None:
-        return torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
-    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:

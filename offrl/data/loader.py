@@ -72,7 +72,8 @@ class BatchLoader:
                 reader.close()
 
     def _gathered(self, first: int = 0, every: int = 1) -> Iterator[dict[str, Any]]:
-        """Small batches of data in memory are gathered several at a time, then split."""
+        """Every ``every``-th batch from number ``first`` on. Small batches of data in memory are
+        gathered several at a time, then split."""
         indices, num = islice(self._indices(), first, None, every), 1
         if not self._is_streamed:
             num = GATHERED_BYTES // (self.batch_size * self._bytes_per_window())

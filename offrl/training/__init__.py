@@ -1,10 +1,11 @@
 # ruff: noqa: F401
 """Training: a generator of log records, and wrappers around it that each do one thing."""
 
+from offrl.processes import Interrupted
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
 from offrl.training.experiment import Experiment
-from offrl.training.interrupts import Interrupted, Interrupts
+from offrl.training.interrupts import Interrupts
 from offrl.training.launch import Result, train
 from offrl.training.logger import Logger
 from offrl.training.progress import Progress

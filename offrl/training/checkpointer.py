@@ -9,7 +9,7 @@ from typing import Any
 
 from offrl.checkpoint import write_checkpoint
 from offrl.outputs import keep, put
-from offrl.training.interrupts import Interrupted
+from offrl.processes import Interrupted
 from offrl.training.trainer import Record, Trainer
 
 log = logging.getLogger(__name__)

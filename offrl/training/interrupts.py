@@ -9,19 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
+from offrl.processes import STOPS, Interrupted
+
 T = TypeVar("T")
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Who sends one to a process often sends it to its group as well (``timeout``): no second one yet.
 SAME_SIGNAL_S = 0.3
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal stopped a training at a place from which it goes on as if it had not."""
-
-    def __init__(self, number: int):
-        super().__init__(f"({signal.Signals(number).name})")
-        self.signal = number
 
 
 def _leave_the_terminal() -> None:

@@ -110,7 +110,7 @@ class RunFolder:
             ) from None
 
     def _lock(self) -> None:
-        """One process at a time; the lock ends with it, whatever it forked lives on."""
+        """One process at a time. The lock ends with the process: what it forked lets go of it."""
         own = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: (run := own()) and run.unlock())
         self._folder = os.open(self.path, os.O_RDONLY)

@@ -276,7 +276,7 @@ def test_the_clusters_script_of_the_docs_submits_itself_again(config, tmp_path):
 
 
 def test_the_lock_of_a_killed_run_ends_with_it(config, tmp_path):
-    """Those that read data ahead notice a little later that it was killed."""
+    """Those that read data ahead hold none."""
     streamed = {"train": {"hdf5_cache_mode": None, "num_data_workers": 1}}
     process = start("--config", config(streamed), "--name", "locked")
     wait_until(has_logged(tmp_path, "locked", '"epoch", "epoch": 1,'), process)
@@ -353,4 +353,5 @@ def test_a_reader_of_data_that_is_killed_is_one_line(config, tmp_path):
             os.kill(int(pid), signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and "Traceback" not in errors, errors
-    assert "a process that reads data ended" in errors
+    assert "a process that reads data ended (killed by signal 9)" in errors
+    assert "offrl train --resume" in errors

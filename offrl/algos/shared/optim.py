@@ -1,10 +1,11 @@
-"""Optimizers and learning-rate schedules from ``algo.optim_params``."""
+"""Optimizers, their learning-rate schedules and clipped gradients, from ``algo.optim_params``."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from offrl.config import Config, LearningRateConfig, OptimConfig
@@ -74,3 +75,15 @@ def _horizon(rate: LearningRateConfig, config: Config) -> int:
             "the Trainer fills them in, without one set the key"
         )
     return config.train.num_epochs * config.experiment.epoch_every_n_steps
+
+
+def clip_gradients(
+    net: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], limit: float | None
+) -> Tensor:
+    """The norm of the gradient, at most ``limit`` afterwards; an ensemble has one per member."""
+    own = getattr(net, "clip_gradients", None)
+    if callable(own):
+        return own(limit)
+    if limit is not None:
+        return torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
