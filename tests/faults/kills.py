@@ -25,7 +25,7 @@ from offrl.tree import merge  # noqa: E402
 # Training, validation, evaluations with simulators, proxies, TensorBoard, checkpoints of the best.
 CONFIG = {
     "algo_name": "bc",
-    "algo": {"actor_layer_dims": [256, 256], "gmm": {"enabled": True}},
+    "algo": {"actor_layer_dims": [256, 256], "vae": {"enabled": True}},  # which draws latents
     "experiment": {
         "epoch_every_n_steps": 250,
         "validate": True,

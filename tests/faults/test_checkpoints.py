@@ -21,7 +21,8 @@ def finished(tmp_path_factory):
     from conftest import SMALL, write_demos
 
     folder = tmp_path_factory.mktemp("finished")
-    content = SMALL | {"algo_name": "bc", "algo": {"actor_layer_dims": [16, 16]}}
+    algo = {"actor_layer_dims": [16, 16], "vae": {"enabled": True}}  # which draws latents
+    content = SMALL | {"algo_name": "bc", "algo": algo}
     content["train"] = SMALL["train"] | {
         "data": str(write_demos(folder / "demos.hdf5")),
         "output_dir": str(folder / "runs"),

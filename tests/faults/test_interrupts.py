@@ -58,7 +58,7 @@ def make_config(small_config, monkeypatch):
             "hdf5_validation_filter_key": "valid",
         },
         "algo": {
-            "gmm": {"enabled": True},
+            "vae": {"enabled": True},  # which draws latents
             "optim_params": {"policy": {"learning_rate": {"epoch_schedule": [1], "initial": 1e-2}}},
         },
     }

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 TRAIN = [sys.executable, str(ROOT / "train.py")]
 LONG = {
     "algo_name": "bc",
-    "algo": {"actor_layer_dims": [256, 256], "gmm": {"enabled": True}},
+    "algo": {"actor_layer_dims": [256, 256], "vae": {"enabled": True}},  # which draws latents
     "experiment": {"epoch_every_n_steps": 150, "validate": True},
     "train": {"num_epochs": 6, "hdf5_validation_filter_key": "valid", "seq_length": 3},
 }
