@@ -38,7 +38,9 @@ class Policy:
     needs_goal: bool = False  # whether it is given each episode's goal (``env.get_goal()``)
     counts_rewards: bool = False  # whether it must be told the reward of each action
     num_environments: int | None = None  # that it can serve at a time; None: any number
-    obs_keys: Sequence[str] = ()  # observations in which NaN must not reach it
+    # The observations that it reads: no NaN may reach it in these, and a simulator may leave out all
+    # others. Empty: all, unchecked.
+    obs_keys: Sequence[str] = ()
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
         """Forget the last episode of ``env``. What is drawn at random in the coming one depends

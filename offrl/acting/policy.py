@@ -51,7 +51,8 @@ class RolloutPolicy(Policy):
         self.policy = algo
         self.instruction = instruction
         self.needs_goal = bool(algo.obs_spec.keys("goal"))
-        self.obs_keys = [key for key in algo.obs_spec.keys("obs") if key != LANGUAGE]
+        given = () if instruction is None else (LANGUAGE,)
+        self.obs_keys = [key for key in algo.obs_spec.keys("obs") if key not in given]
         self.counts_rewards = algo.COUNTS_REWARDS
         self._keeps_state = not callable(getattr(algo, "act", None))
         self.num_environments = 1 if self._keeps_state else None

@@ -1,6 +1,6 @@
 """Environments: ``gymnasium.Env`` with robomimic's extras. Nothing in here imports torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -13,13 +13,18 @@ ROBOMIMIC_TYPES = {1: "robosuite", 2: "gymnasium"}
 UNNAMED = {"type": 2, "env_kwargs": {}}  # whose name is given besides, for data that has none
 
 
-def make_env(env_args: Mapping[str, Any]) -> gymnasium.Env:
+def make_env(
+    env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None
+) -> gymnasium.Env:
     """The environment that ``env_args`` (``env_name``, ``type``, ``env_kwargs``) describe.
 
     Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.
     Beside gymnasium's there are ``is_success() -> {"task": bool}``, ``serialize()`` (the
     ``env_args`` again) and, where the simulator can, ``get_state()``, ``reset_to(state)``,
     ``render()`` and ``get_goal()``, the goal ``{key: [...]}`` of the episode.
+
+    obs_keys: the observations that are needed; a simulator (``observe_only(keys)``) may leave out
+        others, and what they cost. ``None`` or none for all.
     """
     if not isinstance(env_args, Mapping):
         raise ValueError(f"env_args must be an object with env_name, not {env_args!r}")
@@ -39,7 +44,9 @@ def make_env(env_args: Mapping[str, Any]) -> gymnasium.Env:
             f"made with, without env_name, not {env_kwargs!r}"
         )
     try:
-        return ENVS[name](env_name, dict(env_kwargs))
+        env = ENVS[name](env_name, dict(env_kwargs))
+        observe_only(env, obs_keys)
+        return env
     except TypeError as error:
         if "argument" not in str(error):
             raise
@@ -47,3 +54,9 @@ def make_env(env_args: Mapping[str, Any]) -> gymnasium.Env:
             f"env_args of {env_name!r}: {error}; mend env_kwargs in the data, or with "
             "experiment.env_meta_update_dict"
         ) from None
+
+
+def observe_only(env: gymnasium.Env, keys: Sequence[str] | None) -> None:
+    """Tell a simulator that knows what to do with it which observations are needed."""
+    if env.has_wrapper_attr("observe_only"):
+        env.get_wrapper_attr("observe_only")(keys)

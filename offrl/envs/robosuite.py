@@ -1,10 +1,11 @@
 """robosuite tasks (Zhu et al., 2020, arXiv:2009.12293) as gymnasium environments."""
 
+import functools
 import logging
 import os
-import re
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from offrl.registry import ENVS
 
 CAMERA = "agentview"
 FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
-_NAME = re.compile(r'name="[^"]*"')
+FAST = "offrl_fast"  # the key of env_kwargs; robosuite never sees it
+KNOWN_VERSION = "1.5.2"  # of robosuite, whose code the fast forms repeat
+
+log = logging.getLogger(__name__)
 
 
 @ENVS.register("robosuite")
@@ -25,6 +29,10 @@ class RobosuiteEnv(gymnasium.Env):
 
     The same seed gives the same initial state to the last bit. Without a rendering library all
     but images works.
+
+    Steps and resets take less than half of robosuite's time and have the same bits
+    (``robosuite_step``, ``robosuite_scene``); what these do not know is robosuite's own.
+    ``env_kwargs: {"offrl_fast": false}`` or ``OFFRL_FAST_SIM=0`` leaves all to robosuite.
     """
 
     metadata = {"render_modes": ["rgb_array"]}
@@ -35,6 +43,10 @@ class RobosuiteEnv(gymnasium.Env):
         if env_name not in robosuite.ALL_ENVIRONMENTS:
             known = ", ".join(sorted(robosuite.ALL_ENVIRONMENTS))
             raise ValueError(f"robosuite has no task {env_name!r}; it has {known}")
+        env_kwargs = dict(env_kwargs)
+        wanted = env_kwargs.pop(FAST, None)
+        if not isinstance(wanted, (bool, type(None))):
+            raise ValueError(f"env_kwargs.{FAST} is {wanted!r}; give true or false")
         self._assets_root = f"{Path(robosuite.__file__).parent.parent}/"
         self._args = {
             "env_name": env_name,
@@ -48,10 +60,26 @@ class RobosuiteEnv(gymnasium.Env):
             "has_offscreen_renderer": bool(env_kwargs.get("use_camera_obs")),
         }
         self._env = robosuite.make(env_name, **(env_kwargs | headless))
+        # These import robosuite.
+        from offrl.envs.robosuite_scene import Scenes, unknown
+        from offrl.envs.robosuite_sensors import Sensors
+
+        why_plain = _why_plain(wanted, robosuite.__version__)
+        say = functools.partial(_say_once, logging.WARNING if wanted else logging.DEBUG)
+        if why_plain is not None:
+            say(f"{env_name}: robosuite's own steps and resets, as {why_plain}")
+        elif why_not := unknown(self._env):
+            say(f"{env_name}: robosuite's own resets, as {why_not}")
+        self._scenes = Scenes(self._env, is_plain=bool(why_plain or unknown(self._env)))
+        self._sensors = Sensors(self._env)
+        self._is_fast = why_plain is None
+        self._step = self._env.step
+        if why_plain is None:
+            from offrl.envs.robosuite_step import Step
+
+            self._step = Step(self._env, say)
         self._renderer: Any = None
-        self._model: Any = None  # the compiled one of this episode
-        self._model_text = ""
-        self._keep_model_text()
+        self._model_text: str | None = None  # of this episode's model, once asked for
         low, high = self._env.action_spec
         self.action_space = gymnasium.spaces.Box(
             low.astype(np.float32), high.astype(np.float32), dtype=np.float32
@@ -59,6 +87,12 @@ class RobosuiteEnv(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Dict(
             {key: _box(value) for key, value in self._observe().items()}
         )
+
+    def observe_only(self, keys: Sequence[str] | None) -> None:
+        """From the next reset on, observations may be without all others than ``keys``, so that
+        what they are made of need not be computed. ``None`` or none: all again."""
+        is_served = self._is_fast and set(keys or ()) <= set(self.observation_space)
+        self._sensors.asked = tuple(keys or ()) if is_served else ()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -69,12 +103,14 @@ class RobosuiteEnv(gymnasium.Env):
             # initial state a function of the seed. `hard_reset` rebuilds the model from it too.
             self._env.rng = np.random.default_rng(seed)
             _share(self._env.rng, getattr(self._env, "placement_initializer", None))
-        raw = self._env.reset()
-        self._keep_model_text()
+        self._sensors.before_reset()
+        raw = self._scenes.reset()
+        self._sensors.after_reset()
+        self._model_text = None
         return self._observe(raw), {}
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
-        raw, reward, done, info = self._env.step(action)
+        raw, reward, done, info = self._step(action)
         info = {**info, "success": self.is_success()["task"]}
         return self._observe(raw), float(reward), False, bool(done), info
 
@@ -85,18 +121,21 @@ class RobosuiteEnv(gymnasium.Env):
     def get_state(self) -> dict[str, Any]:
         """``model``, the MJCF text with asset paths from ``robosuite/`` on, and ``states``, the
         flat MuJoCo state ``[S]``."""
+        if self._model_text is None:
+            self._model_text = self._scenes.written().replace(self._assets_root, "")
         return {
-            "model": self._model_text.replace(self._assets_root, ""),
+            "model": self._model_text,
             "states": np.array(self._env.sim.get_state().flatten()),
         }
 
     def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
         """Go to a state of ``get_state``; without ``model`` within the present scene."""
         if "model" in state:
-            self._env.reset()
-            self._env.reset_from_xml_string(self._env.edit_model_xml(state["model"]))
+            self._sensors.before_reset()
+            self._scenes.load(state["model"])
+            self._sensors.after_reset()
             self._env.sim.reset()
-            self._keep_model_text()
+            self._model_text = None
         self._env.sim.set_state_from_flattened(np.asarray(state["states"], dtype=np.float64))
         self._env.sim.forward()
         # Controllers pull towards where they were started: start them here.
@@ -116,10 +155,13 @@ class RobosuiteEnv(gymnasium.Env):
         import mujoco
 
         model, data = self._env.sim.model._model, self._env.sim.data._data
-        if self._renderer is None:
-            model.vis.global_.offwidth = max(model.vis.global_.offwidth, FRAME_SIZE)
-            model.vis.global_.offheight = max(model.vis.global_.offheight, FRAME_SIZE)
+        if self._renderer is None or self._renderer.model is not model:
+            self._close_renderer()
+            size = model.vis.global_
+            before = size.offwidth, size.offheight
+            size.offwidth, size.offheight = (max(FRAME_SIZE, pixels) for pixels in before)
             self._renderer = mujoco.Renderer(model, FRAME_SIZE, FRAME_SIZE)
+            size.offwidth, size.offheight = before
         visible = mujoco.MjvOption()
         visible.geomgroup[0] = 0  # collision geometry
         self._renderer.update_scene(data, camera=CAMERA, scene_option=visible)
@@ -128,19 +170,6 @@ class RobosuiteEnv(gymnasium.Env):
     def close(self) -> None:
         self._close_renderer()
         self._env.close()
-
-    def _keep_model_text(self) -> None:
-        """Take the text while it is to be had: MuJoCo writes that of the model which it compiled
-        last, of whatever environment, with the values of the model that it is asked for."""
-        model = self._env.sim.model
-        text = model.get_xml()
-        if model._model is not self._model:
-            self._close_renderer()
-        elif _NAME.findall(text) != _NAME.findall(self._model_text):
-            # This reset compiled nothing (``hard_reset=False``); another environment did.
-            type(model._model).from_xml_string(self._model_text)
-            text = model.get_xml()
-        self._model, self._model_text = model._model, text
 
     def _close_renderer(self) -> None:
         if self._renderer is not None:
@@ -161,7 +190,23 @@ class RobosuiteEnv(gymnasium.Env):
         obs |= {k: np.array(v[::-1]) for k, v in raw.items() if k.endswith(("_image", "_depth"))}
         if "object-state" in raw:
             obs["object"] = np.array(raw["object-state"])
-        return obs
+        return {key: obs[key] for key in self._sensors.alone} if self._sensors.alone else obs
+
+
+def _why_plain(wanted: bool | None, version: str) -> str | None:
+    """Why robosuite does all itself; ``None`` if it need not."""
+    if wanted is False:
+        return f"env_kwargs.{FAST} is false"
+    if os.environ.get("OFFRL_FAST_SIM") == "0":
+        return "OFFRL_FAST_SIM is 0"
+    if version != KNOWN_VERSION:
+        return f"this is robosuite {version}, and offrl's repeat {KNOWN_VERSION}"
+    return None
+
+
+@functools.cache
+def _say_once(level: int, message: str) -> None:
+    log.log(level, message)
 
 
 def _share(rng: np.random.Generator, sampler: Any) -> None:

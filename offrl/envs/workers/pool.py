@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
-from offrl.envs.workers.worker import Failure, Turn, Worker
+from offrl.envs.workers.worker import Failure, Notice, Turn, Worker
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ HOPELESS = 5  # episodes lost in a row: the others are not tried
 
 
 @cache
-def _say_once(message: str) -> None:
-    log.info(message)
+def _say_once(level: int, message: str) -> None:
+    log.log(level, message)
 
 
 class EnvPool(AbstractContextManager):
@@ -85,6 +85,9 @@ class EnvPool(AbstractContextManager):
                         self._assign(slot, todo.popleft(), 1, policy)
                 turns: dict[int, Turn] = {}
                 for slot, message in self._messages():
+                    if isinstance(message, Notice):
+                        _say_once(*message)
+                        continue
                     if isinstance(message, Turn):
                         turns[slot] = message
                         continue
@@ -122,7 +125,8 @@ class EnvPool(AbstractContextManager):
         limit = policy.num_environments
         if limit is None or limit >= self.num_workers:
             return self.num_workers
-        _say_once(f"{policy}: workers reduced to {limit}; it serves no more environments at a time")
+        reduced = f"{policy}: workers reduced to {limit}; it serves no more environments at a time"
+        _say_once(logging.INFO, reduced)
         return limit
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
@@ -141,7 +145,7 @@ class EnvPool(AbstractContextManager):
         for slot, action in policy.act(obs, goals, rewards).items():
             self._workers[slot].send(action)
 
-    def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure]]:
+    def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure | Notice]]:
         """What the busy workers say, waiting for the first."""
         busy = {slot: self._workers[slot] for slot in self._jobs}
         oldest = min(worker.last_heard for worker in busy.values())

@@ -2,9 +2,11 @@
 
 The parent sends ``env_args`` once and then, one after the other, an ``EpisodeRequest``, whether
 the policy needs a goal, and its ``obs_keys``. For each, the worker sends a ``Turn`` per step, to be
-answered with an action, and at last an ``EpisodeResult``. A ``Failure`` is the last that it says.
+answered with an action, and at last an ``EpisodeResult``. A ``Failure`` is the last that it says;
+a ``Notice`` may come at any time.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -20,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offrl.acting.episode import EpisodeResult, Misfit, check_obs, describe, run_episode
-from offrl.envs import make_env
+from offrl.envs import make_env, observe_only
+from offrl.kernels.allocator import FreedMemory
 from offrl.processes import end_with, exit_status
 
 # Signals get a handler, as what an environment starts would go on ignoring what is ignored here.
@@ -43,6 +46,13 @@ class Turn(NamedTuple):
     reward: float
 
 
+class Notice(NamedTuple):
+    """What offrl logs in a worker, for the parent's log."""
+
+    level: int
+    message: str
+
+
 class Failure(NamedTuple):
     """Why an episode ended before its end."""
 
@@ -61,20 +71,35 @@ def serve(file_descriptor: int, parent: int) -> None:
             connection.send(Failure(describe(error), isinstance(error, Misfit)))
 
 
+class _ForTheParent(logging.Handler):
+    def __init__(self, connection: Connection):
+        super().__init__()
+        self.connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.connection.send(Notice(record.levelno, record.getMessage()))
+
+
 def _serve(connection: Connection) -> None:
+    logging.getLogger("offrl").addHandler(_ForTheParent(connection))
+    memory = FreedMemory()  # of models, which resets compile
     try:
         env = make_env(connection.recv())
     except (ValueError, ImportError) as error:
         raise Misfit(describe(error)) from None
     while True:
         request, needs_goal, obs_keys = connection.recv()
+        observe_only(env, None if request.record else obs_keys)
 
         def ask(obs: Any, goal: Any, reward: float, keys: Any = obs_keys) -> np.ndarray:
             check_obs(obs, keys)
+            if keys and all(key in obs for key in keys):
+                obs = {key: obs[key] for key in keys}
             connection.send(Turn(obs, goal, reward))
             return connection.recv()
 
         connection.send(run_episode(env, request, ask, needs_goal))
+        memory.limit()
 
 
 class Worker:
@@ -121,7 +146,7 @@ class Worker:
         except OSError:
             pass  # it died; reading from it will say so
 
-    def receive(self) -> Turn | EpisodeResult | Failure:
+    def receive(self) -> Turn | EpisodeResult | Failure | Notice:
         self.last_heard = time.monotonic()
         try:
             return self.connection.recv()

@@ -1,0 +1,217 @@
+"""robosuite's resets without compiling what has been compiled: the bits of ``env.reset``.
+
+A hard reset writes and compiles two models, the robot's alone (which nothing reads) and the scene's.
+Here a text is compiled once, and where two hard resets wrote the same scene and drew nothing at
+random for it, as where only placements differ, the next ones do not even write it. Each episode
+begins with the model as it was compiled.
+
+It repeats the code of robosuite 1.5.2 and is for that alone. Import it after robosuite.
+"""
+
+import functools
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mujoco
+import numpy as np
+import robosuite
+from robosuite.environments.base import MujocoEnv
+from robosuite.models.robots.robot_model import RobotModel
+from robosuite.utils.binding_utils import MjSim
+from robosuite.utils.observables import Observable
+
+from offrl.envs.robosuite_sensors import undisturbed
+
+REPEATED = (
+    "reset",
+    "reset_from_xml_string",
+    "edit_model_xml",
+    "close",
+    "_initialize_sim",
+    "_reset_observables",
+)
+LARGE = 2**20  # bytes; meshes, textures and their trees: nothing in robosuite writes there
+_FILE = re.compile(r' file="([^"]*)"')
+_BODY = re.compile(r'<body name="([^"]*)"')
+
+
+class Scene:
+    """A simulator, and the text that its model was compiled from."""
+
+    def __init__(self, text: str):
+        self.text, self.sim = text, MjSim.from_xml_string(text)
+        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
+        self._numbers: list[tuple[Any, str, float]] = []
+
+    def keep(self) -> "Scene":
+        """Note the model as it was compiled, to begin with again."""
+        model = self.sim.model._model
+        for struct in (model, model.opt, model.vis.global_):
+            for name in dir(struct):
+                value = None if name.startswith("_") else getattr(struct, name)
+                if isinstance(value, np.ndarray):
+                    if value.nbytes < LARGE and value.flags.writeable:
+                        self._arrays.append((value, value.copy()))
+                elif isinstance(value, (int, float)) and struct is not model:
+                    self._numbers.append((struct, name, value))
+        return self
+
+    @property
+    def is_kept(self) -> bool:
+        return bool(self._arrays)
+
+    def restart(self) -> None:
+        """Model and data as they were when compiled, after robosuite's first look at them."""
+        for array, compiled in self._arrays:
+            array[...] = compiled
+        for struct, name, compiled in self._numbers:
+            setattr(struct, name, compiled)
+        self.sim.reset()
+        self.sim.forward()  # this leaves the solver's first guess
+        camera = self.sim._render_context_offscreen
+        if camera is not None:  # making a new one looks once more
+            camera.gl_ctx.make_current()
+            self.sim.forward()
+
+
+class Scenes:
+    """``env.reset`` and ``env.reset_from_xml_string``; ``is_plain`` leaves both to robosuite."""
+
+    def __init__(self, env: Any, is_plain: bool):
+        self.env = env
+        self._is_plain = is_plain
+        self._own: Scene | None = None  # of the last hard reset
+        self._given: tuple[str, Scene] | None = None  # of the last text that was loaded
+        self._newest: Scene | None = None
+        self._is_constant = False  # whether a hard reset would write what the last one did
+        self._robot_model = functools.lru_cache(maxsize=4)(mujoco.MjModel.from_xml_string)
+        env.set_xml_processor(self._note)
+        self._text = self._processed(env.model.get_xml())  # of the present model
+
+    def reset(self) -> dict[str, Any]:
+        """``env.reset()``."""
+        if self._is_plain or not self.env.hard_reset:
+            return self.env.reset()
+        self._drawn = self.env.rng.bit_generator.state
+        with self._replaced(_initialize_sim=self._initialize):
+            return self.env.reset()
+
+    def load(self, text: str) -> None:
+        """``env.reset()``, then ``env.reset_from_xml_string(env.edit_model_xml(text))``."""
+        env = self.env
+        if self._is_plain or not env.hard_reset:
+            env.reset()
+            env.reset_from_xml_string(env.edit_model_xml(text))
+            return
+        # The first reset is for what it draws at random, in whatever simulator there is.
+        unseen = {"_get_observations": lambda force_update: {}} if undisturbed(env) else {}
+        with self._replaced(_initialize_sim=lambda: None, **unseen):
+            env.reset()
+        if self._given is None or self._given[0] != text:
+            last = self._given and self._given[1]
+            edited = self._processed(env.edit_model_xml(text))
+            self._given = text, self._compiled(edited, last).keep()
+        self._begin(self._given[1])
+        env.deterministic_reset = True
+        try:
+            with self._replaced():
+                env.reset()
+        finally:
+            env.deterministic_reset = False
+
+    def written(self) -> str:
+        """The MJCF text of the present model. MuJoCo writes that of the model which it compiled
+        last, of whatever environment, with the values of the model that it is asked for."""
+        sim = self.env.sim
+        text = sim.model.get_xml()
+        scene = next((s for s in (self._own, *(self._given or ())[1:]) if s and s.sim is sim), None)
+        is_newest = scene is self._newest
+        if not is_newest or {*_BODY.findall(text)} != {*sim.model.body_names} - {"world"}:
+            mujoco.MjModel.from_xml_string(self._text)
+            self._newest = scene
+            text = sim.model.get_xml()
+        return text
+
+    @contextmanager
+    def _replaced(self, **methods: Any) -> Iterator[None]:
+        """What resets need not do, or do otherwise. Sensors were checked when they were made."""
+        if self._is_constant:
+            methods["_load_model"] = lambda: None
+        with (
+            _instead(self.env, **methods),
+            _instead(RobotModel, get_model=lambda model: self._robot_model(model.get_xml())),
+            _instead(Observable, _check_sensor_validity=lambda sensor: None),
+        ):
+            yield
+
+    def _initialize(self) -> None:
+        env, last = self.env, self._own
+        if last is None or not self._is_constant:
+            text = self._processed(env.model.get_xml())
+            is_drawn = env.rng.bit_generator.state != self._drawn
+            is_known = last is not None and last.is_kept and last.text == text
+            self._is_constant = is_known and not is_drawn
+            if last is None or not self._is_constant:
+                last = self._own = self._compiled(text, last)
+                if not is_drawn:
+                    last.keep()
+        self._begin(last)
+
+    def _begin(self, scene: Scene) -> None:
+        self.env.sim, self._text = scene.sim, scene.text
+        scene.restart()
+        self.env.initialize_time(self.env.control_freq)
+
+    def _compiled(self, text: str, instead_of: Scene | None) -> Scene:
+        if instead_of is not None:  # its cameras and it hold each other
+            instead_of.sim._render_context_offscreen = None
+        self._newest = Scene(text)
+        return self._newest
+
+    def _processed(self, text: str) -> str:
+        """What robosuite would compile. Its first process puts assets where they are here."""
+        processes = self.env._xml_processors
+        if processes[0] == self.env.edit_model_xml and _is_here(text):
+            processes = processes[1:]
+        return functools.reduce(lambda xml, process: process(xml), processes, text)
+
+    def _note(self, text: str) -> str:
+        self._text = text
+        return text
+
+
+def _is_here(text: str) -> bool:
+    """Whether all files that a text names are in robosuite's own folder."""
+    root = f"{os.path.dirname(robosuite.__file__)}/"
+    return all(
+        path.startswith(root) and "robosuite" not in path.removeprefix(root).split("/")
+        for path in _FILE.findall(text)
+    )
+
+
+def unknown(env: Any) -> str | None:
+    """What of an environment's resets is none of what ``Scenes`` repeats; ``None`` if nothing."""
+    for name in REPEATED:
+        if getattr(getattr(env, name), "__func__", None) is not getattr(MujocoEnv, name):
+            return f"{type(env).__name__} has a {name} of its own"
+    if env.has_renderer or env.renderer != "mjviewer":
+        return "it renders to a screen"
+    return None
+
+
+@contextmanager
+def _instead(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Attributes of an object or a class that are others for a while, and its own again."""
+    own = {name: value for name, value in vars(owner).items() if name in attributes}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            delattr(owner, name)
+        for name, value in own.items():
+            setattr(owner, name, value)
