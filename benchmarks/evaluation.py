@@ -1,93 +1,241 @@
-"""Evaluation speed: the same episodes of the dataset's environment with one worker and with two.
+"""Simulation and evaluation: offrl's forms of robosuite's step and reset against robosuite's own.
 
-    python benchmarks/evaluation.py [--episodes 50] [--repeats 3]
+    python benchmarks/evaluation.py [--parts step reset playback episodes policy workers]
 
-A BC policy, trained here for some seconds, acts in the parent process, as in any evaluation. The
-workers are started and warmed up before anything is timed. Both numbers of workers take turns, and
-the figure is the median over the turns of the ratio within a turn. Their results must be equal.
+On and off (``OFFRL_FAST_SIM=0``) take turns at the same work, and must come to the same; a figure
+is the median over the turns of the ratio within a turn. In ``episodes`` and ``workers`` a BC
+policy, trained here for some seconds, or an untrained one, acts in the parent process, as in any
+evaluation; the workers are started and warmed up before anything is timed.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from statistics import median
+from typing import Any
 
-from measure import alternate, machine, markdown, ratio, timed
+import numpy as np
+import torch
+from measure import alternate, machine, markdown, timed
 from tqdm import tqdm
 
 from offrl import RolloutPolicy, config_factory
 from offrl.config.files import find_file, read_config_file
+from offrl.data.hdf5 import DemoFile
+from offrl.envs import make_env
+from offrl.envs.rendering import working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest
-from offrl.evaluation.evaluate import TEST_SEEDS, evaluate
+from offrl.evaluation.evaluate import EVALUATION_BATCH, TEST_SEEDS, evaluate
+from offrl.tools.collect import ROBOSUITE_KWARGS
+from offrl.tools.images import play_back
 from offrl.training import Trainer
 
+TASKS = ("Lift", "PickPlaceCan", "Stack", "Door", "NutAssemblySquare", "TwoArmLift")
+STEPS = 50  # of a turn
 TRAINING_STEPS = 2000
-WORKERS = (1, 2)
+CAMERA = {
+    "use_camera_obs": True,
+    "camera_names": ["agentview"],
+    "camera_heights": 84,
+    "camera_widths": 84,
+}
+Work = Callable[[Any, int], Any]  # an environment and the number of the turn to what comes of it
 
 
-def trained() -> Trainer:
+def env_args(task: str, **kwargs: Any) -> dict[str, Any]:
+    robots = ["Panda", "Panda"] if task.startswith("TwoArm") else "Panda"
+    return {
+        "env_name": task,
+        "type": 1,
+        "env_kwargs": {**ROBOSUITE_KWARGS, "robots": robots, **kwargs},
+    }
+
+
+@contextmanager
+def switched(how: str) -> Iterator[None]:
+    os.environ["OFFRL_FAST_SIM"] = {"on": "1", "off": "0"}[how]
+    yield
+    del os.environ["OFFRL_FAST_SIM"]
+
+
+def compare(runs: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int) -> list[str]:
+    """Times off and on in ms, and their ratio; ``runs`` must come to the same."""
+    results: dict[str, list[Any]] = {how: [] for how in runs}
+    contestants = {how: timed(lambda how=how: results[how].append(runs[how]())) for how in runs}
+    seconds = alternate(contestants, repeats + warm_up, warm_up=False)
+    for on, off in zip(results["on"], results["off"], strict=True):
+        np.testing.assert_array_equal(on, off)
+    seconds = {how: values[warm_up:] for how, values in seconds.items()}
+    ratios = sorted(on / off for on, off in zip(seconds["on"], seconds["off"], strict=True))
+    times = [f"{1e3 * median(seconds[how]):.4g}" for how in ("off", "on")]
+    return [*times, f"{median(ratios):.3f}", f"{ratios[0]:.3f} to {ratios[-1]:.3f}"]
+
+
+def simulate(task: str, work: Work, repeats: int, **kwargs: Any) -> list[str]:
+    envs = {}
+    for how in ("on", "off"):
+        with switched(how):
+            envs[how] = make_env(env_args(task, **kwargs))
+        envs[how].reset(seed=0)
+    turns = {how: iter(range(repeats + 3)) for how in envs}
+    runs = {how: lambda how=how: work(envs[how], next(turns[how])) for how in envs}
+    # The first resets find out what may be used again; the first step compiles.
+    return compare(runs, repeats, warm_up=3)
+
+
+def step(env: Any, turn: int) -> Any:
+    rng = np.random.default_rng(turn)
+    shape = env.action_space.shape
+    return [env.step(rng.uniform(-0.5, 0.5, shape))[1] for _ in range(STEPS)]
+
+
+def reset(env: Any, turn: int) -> Any:
+    return env.reset(seed=turn)[0]["object"]
+
+
+def playback(demos: list[dict[str, Any]]) -> Work:
+    def work(env: Any, turn: int) -> Any:
+        played = play_back(env, demos[turn % len(demos)])
+        return [played[key].sum() for key in sorted(played) if key.endswith("_image")]
+
+    return work
+
+
+def lift_demos() -> list[dict[str, Any]]:
+    """Episodes as they were recorded, the cube of another size in each."""
+    with DemoFile(find_file("lift/low_dim.hdf5", "datasets")) as file:
+        return [file.recording(demo) for demo in file.demos(None, 20)]
+
+
+def stack_demos() -> list[dict[str, Any]]:
+    """Episodes of one scene."""
+    env, demos = make_env(env_args("Stack")), []
+    for seed in range(3):
+        env.reset(seed=seed)
+        states = []
+        for _ in range(30):
+            states.append(env.get_state()["states"])
+            env.step(np.zeros(env.action_space.shape))
+        demos.append({"model_file": env.get_state()["model"], "states": np.stack(states)})
+    return demos
+
+
+def bc(training_steps: int) -> Trainer:
     config = config_factory("bc", read_config_file(find_file("bc.json", "configs")))
     config.experiment.validate = False
     config.experiment.epoch_every_n_steps = Trainer.PROGRESS_EVERY
-    config.train.num_epochs = TRAINING_STEPS // Trainer.PROGRESS_EVERY
+    config.train.num_epochs = max(1, training_steps // Trainer.PROGRESS_EVERY)
     trainer = Trainer(config)
-    for _ in tqdm(trainer(), desc="training", unit=" records", leave=False, disable=None):
-        pass
+    if training_steps:
+        for _ in tqdm(trainer(), desc="training", unit=" records", leave=False, disable=None):
+            pass
     return trainer
 
 
 class Evaluation:
     """The same episodes again and again in one pool of workers."""
 
-    def __init__(self, trainer: Trainer, pool: EnvPool, episodes: int):
-        self.policy, self.pool = RolloutPolicy(trainer.algo), pool
-        horizon = trainer.config.experiment.rollout.horizon
+    def __init__(self, policy: RolloutPolicy, pool: EnvPool, episodes: int, horizon: int):
+        self.policy, self.pool = policy, pool
         self.requests = [EpisodeRequest(TEST_SEEDS + i, horizon) for i in range(episodes)]
-        self.outcomes: dict[int, tuple[bool, float, int]] = {}
-        # As many episodes as the most workers, so that every worker builds its simulator.
-        list(evaluate(self.policy, pool, self.requests[: max(WORKERS)]))
+        list(evaluate(policy, pool, self.requests[: 3 * pool.num_workers]))
 
-    def __call__(self) -> None:
+    def __call__(self) -> list[tuple[bool, float, int]]:
         results = list(evaluate(self.policy, self.pool, self.requests))
         crashed = [r for r in results if r.error]
         if crashed:
             raise SystemExit(f"seed {crashed[0].request.seed} crashed: {crashed[0].error}")
-        outcomes = {r.request.seed: (r.success, r.total_reward, r.length) for r in results}
-        if self.outcomes and outcomes != self.outcomes:
-            raise SystemExit(f"{self.pool.num_workers} workers: another result in a later turn")
-        self.outcomes = outcomes
+        results.sort(key=lambda r: r.request.seed or 0)
+        return [(r.success, r.total_reward, r.length) for r in results]
+
+
+def episodes(task: str, policy: RolloutPolicy, number: int, horizon: int, repeats: int) -> Any:
+    with ExitStack() as stack:
+        runs = {}
+        for how in ("on", "off"):
+            with switched(how):
+                pool = stack.enter_context(EnvPool(env_args(task), num_workers=2))
+            runs[how] = Evaluation(policy, pool, number, horizon)
+        return compare(runs, repeats, warm_up=0)
+
+
+def workers(policy: RolloutPolicy, repeats: int) -> list[str]:
+    """50 episodes of Lift with two workers (``on``) and with one."""
+    with ExitStack() as stack:
+        runs = {}
+        for how, number in (("on", 2), ("off", 1)):
+            pool = stack.enter_context(EnvPool(env_args("Lift"), num_workers=number))
+            runs[how] = Evaluation(policy, pool, 50, 400)
+        return compare(runs, repeats, warm_up=0)
+
+
+def policy_calls(repeats: int) -> Iterator[list[str]]:
+    """Microseconds that a call for four environments takes more than its network."""
+    for head in ("deterministic", "gaussian", "gmm"):
+        config = config_factory("bc", read_config_file(find_file("bc.json", "configs")))
+        if head != "deterministic":
+            config.algo[head].enabled = True
+        algo = Trainer(config).algo
+        policy = RolloutPolicy(algo, EVALUATION_BATCH)
+        shapes = {key: spec.shape for key, spec in algo.obs_spec.groups["obs"].items()}
+        rng = np.random.default_rng(0)
+        obs = {}
+        for env in range(EVALUATION_BATCH):
+            policy.start_episode(env, seed=env)
+            obs[env] = {key: rng.normal(size=shape) for key, shape in shapes.items()}
+        ready = {key: torch.randn(EVALUATION_BATCH, 1, *shape) for key, shape in shapes.items()}
+        with torch.no_grad():
+            contestants = {
+                "network": timed(lambda algo=algo, ready=ready: algo.nets["policy"](ready)),
+                "call": timed(lambda policy=policy, obs=obs: policy.act(obs)),
+            }
+            seconds = alternate(contestants, 100 * repeats)
+        pairs = zip(seconds["call"], seconds["network"], strict=True)
+        more = [1e6 * (call - network) for call, network in pairs]
+        times = [f"{1e6 * median(seconds[name]):.0f}" for name in ("network", "call")]
+        yield [head, *times, f"{median(more):.0f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--episodes", type=int, default=50, help="episodes per turn")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each number of workers")
+    parts = ("step", "reset", "playback", "episodes", "policy", "workers")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, metavar="PART")
+    parser.add_argument("--repeats", type=int, default=9, help="turns of each (default: 9)")
     args = parser.parse_args()
-
-    trainer = trained()
-    with ExitStack() as stack:
-        evaluations = {}
-        for number in WORKERS:
-            pool = stack.enter_context(EnvPool(trainer.env_args or {}, num_workers=number))
-            evaluations[number] = Evaluation(trainer, pool, args.episodes)
-        contestants: dict[str, Callable[[], float]] = {
-            str(number): timed(evaluation) for number, evaluation in evaluations.items()
-        }
-        seconds = alternate(contestants, args.repeats, warm_up=False)
-
-    one, two = (evaluations[number].outcomes for number in WORKERS)
-    different = [seed for seed in one if one[seed] != two[seed]]
-    if different:
-        raise SystemExit(f"one and two workers differ in the episodes of the seeds {different}")
-    successes = sum(success for success, _, _ in one.values())
-    steps = sum(length for _, _, length in one.values())
     print(f"{machine()}; {args.repeats} turns\n")
-    print(f"{args.episodes} episodes, {steps} steps, {successes} successes, the same for both\n")
-    faster = f"{ratio(seconds['1'], seconds['2']):.2f} times one worker"
-    rows = [["1", f"{median(seconds['1']):.1f}", ""], ["2", f"{median(seconds['2']):.1f}", faster]]
-    print(markdown(["workers", "seconds", "speed"], rows))
+    rows: list[list[str]] = []
+    for task in TASKS if "step" in args.parts else ():
+        rows.append([f"{STEPS} steps of {task}", *simulate(task, step, 3 * args.repeats)])
+    for task in TASKS if "reset" in args.parts else ():
+        rows.append([f"reset of {task}", *simulate(task, reset, 3 * args.repeats)])
+    if "playback" in args.parts:
+        recorded = {"Lift, another model each": lift_demos(), "Stack, one model": stack_demos()}
+        for what, demos in recorded.items():
+            task, work = what.partition(",")[0], playback(demos)
+            rows.append([f"playback of {what}", *simulate(task, work, args.repeats)])
+            if working_backend():
+                times = simulate(task, work, args.repeats, **CAMERA)
+                rows.append([f"the same with images of {what}", *times])
+    if {"episodes", "workers"} & {*args.parts}:
+        trained = RolloutPolicy(bc(TRAINING_STEPS).algo)
+    if "episodes" in args.parts:
+        untrained = RolloutPolicy(bc(0).algo)
+        times = episodes("Lift", trained, 50, 400, args.repeats)
+        rows.append(["50 episodes of Lift, trained policy", *times])
+        times = episodes("Stack", untrained, 20, 100, args.repeats)
+        rows.append(["20 episodes of 100 steps of Stack, untrained policy", *times])
+    print(markdown(["what", "off, ms", "on, ms", "on / off", "range"], rows))
+    if "workers" in args.parts:
+        times = workers(trained, args.repeats)
+        header = ["50 episodes of Lift", "one worker, ms", "two, ms", "two / one", "range"]
+        print(markdown(header, [["", *times]]))
+    if "policy" in args.parts:
+        torch.set_num_threads(1)
+        calls = policy_calls(args.repeats)
+        print(markdown(["policy", "network, us", "call, us", "more, us"], calls))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A small gymnasium environment whose episodes can be told to fail, by name ``toy_env:Toy-v0``."""
 
+import logging
 import os
 import signal
 import time
@@ -25,8 +26,17 @@ class ToyEnv(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(
-        self, trouble=None, scratch=None, broken=False, blind=False, slow=0.0, render_mode=None
+        self,
+        trouble=None,
+        scratch=None,
+        broken=False,
+        blind=False,
+        slow=0.0,
+        says=None,
+        render_mode=None,
     ):
+        if says:
+            logging.getLogger("offrl.toy").warning(says)
         self.blind, self.slow = blind, slow
         if broken:
             raise RuntimeError("the simulator is not installed")

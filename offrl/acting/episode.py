@@ -38,7 +38,7 @@ class Policy:
     needs_goal: bool = False  # whether it is given each episode's goal (``env.get_goal()``)
     counts_rewards: bool = False  # whether it must be told the reward of each action
     num_environments: int | None = None  # that it can serve at a time; None: any number
-    # The observations that it reads: no NaN may reach it in these, and a simulator may leave out all
+    # The observations that it reads: no NaN may reach it in these, and a simulator may leave out
     # others. Empty: all, unchecked.
     obs_keys: Sequence[str] = ()
 

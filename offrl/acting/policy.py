@@ -1,6 +1,5 @@
 """A trained policy at environments: numpy in, numpy out."""
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,17 +17,22 @@ class Episode:
     """What a policy keeps of the episode in one environment."""
 
     row: int  # of the batches that the network sees
-    frames: deque[dict[str, np.ndarray]]  # the last observations
+    num_frames: int
     generator: torch.Generator | None  # what its sampling draws from; None: global state
+    frames: dict[str, np.ndarray] | None = None  # the last observations, ``[num_frames, ...]``
     state: Any = None  # the network's, one row
     action: torch.Tensor | None = None  # the last one, ``[1, A]``, as the network gave it
 
-    def stack(self, obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The last ``frame_stack`` observations, ``[T, ...]``; the first one fills the stack."""
-        self.frames.append(obs)
-        while len(self.frames) < (self.frames.maxlen or 1):
-            self.frames.append(obs)
-        return tree.gather(np.stack, list(self.frames))
+    def see(self, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The last observations, with ``obs`` (which may change later) behind; the first one is
+        all of them."""
+        if self.frames is None:
+            self.frames = {k: np.stack([x] * self.num_frames) for k, x in obs.items()}
+            return self.frames
+        for key, stack in self.frames.items():
+            stack[:-1] = stack[1:]
+            stack[-1] = obs[key]
+        return self.frames
 
 
 class RolloutPolicy(Policy):
@@ -57,6 +61,7 @@ class RolloutPolicy(Policy):
         self._keeps_state = not callable(getattr(algo, "act", None))
         self.num_environments = 1 if self._keeps_state else None
         self.batch_size = 1 if self._keeps_state else batch_size
+        self._keys = {group: algo.obs_spec.keys(group) for group in ("obs", "goal")}
         self._episodes: dict[int, Episode] = {}
 
     def __str__(self) -> str:
@@ -77,7 +82,7 @@ class RolloutPolicy(Policy):
         self.policy.set_eval()
         self._episodes[env] = Episode(
             row=(env if seed is None else seed) % self.batch_size,
-            frames=deque(maxlen=self.policy.global_config.train.frame_stack),
+            num_frames=self.policy.global_config.train.frame_stack,
             generator=None if seed is None else torch.Generator().manual_seed(seed),
         )
 
@@ -87,8 +92,8 @@ class RolloutPolicy(Policy):
         """``{key: [...]}`` of one environment to an action ``[A]``, a discrete one a number;
         ``reward`` is that of the last action, for policies that count them."""
         action = super().__call__(obs, goal, reward)
-        seen = self._episodes[0].frames[-1]
-        bad = [key for key, x in seen.items() if not np.isfinite(x).all()]
+        seen = self._episodes[0].frames or {}
+        bad = [key for key, x in seen.items() if not np.isfinite(x[-1]).all()]
         hidden = bad and np.issubdtype(action.dtype, np.integer)
         if hidden or not np.isfinite(action).all():  # nothing that a robot should get
             raise ValueError(
@@ -138,10 +143,10 @@ class RolloutPolicy(Policy):
     ) -> dict[int, np.ndarray]:
         envs = env_by_row.items()
         episodes = {row: self._episodes[env] for row, env in envs}
-        stacks = {row: episodes[row].stack(self._select(obs[env], "obs")) for row, env in envs}
+        stacks = {row: self._seen(episodes[row], obs[env]) for row, env in envs}
         goal = None
         if self.needs_goal:
-            goal = self._batch({row: self._select(goals[env], "goal") for row, env in envs})
+            goal = self._batch({row: self._goal(goals[env]) for row, env in envs})
         state = self._join_states({row: episode.state for row, episode in episodes.items()})
         by_row = {row: episode.generator for row, episode in episodes.items()}
         generators = None
@@ -153,7 +158,8 @@ class RolloutPolicy(Policy):
             raw = self.policy.raw_action(batch).cpu().numpy()
         for row, episode in episodes.items():
             episode.state = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
-            episode.action = batch[row : row + 1]
+            if self.counts_rewards:
+                episode.action = batch[row : row + 1]
         return {env: raw[row] for row, env in envs}
 
     def _get_action(
@@ -170,31 +176,42 @@ class RolloutPolicy(Policy):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generators[0])))
             return self.policy.get_action(obs, goal), state
 
+    def _seen(self, episode: Episode, obs: Obs) -> dict[str, np.ndarray]:
+        selected = self._select(obs, "obs")
+        frames = episode.frames
+        if frames is None or any(frames[k].shape[1:] != x.shape for k, x in selected.items()):
+            shapes = {key: x.shape for key, x in selected.items()}
+            self.policy.obs_spec.check_shapes(shapes, "obs")
+        return episode.see(selected)
+
+    def _goal(self, goal: Obs) -> dict[str, np.ndarray]:
+        selected = self._select(goal, "goal")
+        self.policy.obs_spec.check_shapes({key: x.shape for key, x in selected.items()}, "goal")
+        return selected
+
     def _select(self, obs: Obs, group: str) -> dict[str, np.ndarray]:
         if self.instruction is not None:
             obs = {**obs, LANGUAGE: self.instruction}
-        missing = [key for key in self.policy.obs_spec.keys(group) if key not in obs]
-        if missing:
+        try:
+            return {key: np.atleast_1d(obs[key]) for key in self._keys[group]}
+        except KeyError:
+            missing = [key for key in self._keys[group] if key not in obs]
             hint = " (set policy.instruction, or --lang)" if LANGUAGE in missing else ""
             what = "observation" if group == "obs" else group
             raise ValueError(
                 f"the policy needs the {what} {', '.join(missing)}{hint}; the environment gave "
                 f"{', '.join(sorted(obs))}"
-            )
-        # Copies: drivers reuse their buffers.
-        selected = {k: np.array(obs[k], ndmin=1) for k in self.policy.obs_spec.keys(group)}
-        self.policy.obs_spec.check_shapes({k: x.shape for k, x in selected.items()}, group)
-        return selected
+            ) from None
 
     def _batch(self, rows: Mapping[int, Obs]) -> dict[str, torch.Tensor]:
         """Observations by row as one batch ``[batch_size, ...]``; other rows are zero."""
-
-        def fill(leaves: list[np.ndarray]) -> torch.Tensor:
-            batch = np.zeros((self.batch_size, *leaves[0].shape), dtype=leaves[0].dtype)
-            batch[list(rows)] = leaves
-            return torch.from_numpy(batch)
-
-        return tree.gather(fill, list(rows.values()))
+        batch = {}
+        for key, like in next(iter(rows.values())).items():
+            values = np.zeros((self.batch_size, *like.shape), dtype=like.dtype)
+            for row, obs in rows.items():
+                values[row] = obs[key]
+            batch[key] = torch.from_numpy(values)
+        return batch
 
     def _join_states(self, states: Mapping[int, Any]) -> Any:
         """States by row as one batch. A state of zeros is a start, and ``None`` is one for all."""

@@ -10,12 +10,11 @@ from offrl.registry import ENVS
 # What robomimic's `env_args["type"]` numbers mean. A name, also one of a user's own module that
 # registers in ENVS, serves as well.
 ROBOMIMIC_TYPES = {1: "robosuite", 2: "gymnasium"}
+FAST = "offrl_fast"  # of env_kwargs: whether offrl's forms of a simulator's code run. Its own alone
 UNNAMED = {"type": 2, "env_kwargs": {}}  # whose name is given besides, for data that has none
 
 
-def make_env(
-    env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None
-) -> gymnasium.Env:
+def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> gymnasium.Env:
     """The environment that ``env_args`` (``env_name``, ``type``, ``env_kwargs``) describe.
 
     Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.
@@ -54,6 +53,12 @@ def make_env(
             f"env_args of {env_name!r}: {error}; mend env_kwargs in the data, or with "
             "experiment.env_meta_update_dict"
         ) from None
+
+
+def as_recorded(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """``env_args`` as a dataset stores them: what others, who read it, can make."""
+    env_kwargs = {k: v for k, v in (env_args.get("env_kwargs") or {}).items() if k != FAST}
+    return {**env_args, "env_kwargs": env_kwargs}
 
 
 def observe_only(env: gymnasium.Env, keys: Sequence[str] | None) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from offrl.envs import FAST
 from offrl.envs.rendering import working_backend
 from offrl.registry import ENVS
 
 CAMERA = "agentview"
 FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
-FAST = "offrl_fast"  # the key of env_kwargs; robosuite never sees it
 KNOWN_VERSION = "1.5.2"  # of robosuite, whose code the fast forms repeat
 
 log = logging.getLogger(__name__)

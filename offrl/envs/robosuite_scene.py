@@ -1,9 +1,9 @@
 """robosuite's resets without compiling what has been compiled: the bits of ``env.reset``.
 
-A hard reset writes and compiles two models, the robot's alone (which nothing reads) and the scene's.
-Here a text is compiled once, and where two hard resets wrote the same scene and drew nothing at
-random for it, as where only placements differ, the next ones do not even write it. Each episode
-begins with the model as it was compiled.
+A hard reset writes and compiles two models, the robot's alone (which nothing reads) and the
+scene's. Here a text is compiled once, and where two hard resets wrote the same scene and drew
+nothing at random for it, as where only placements differ, the next ones do not even write it. Each
+episode begins with the model as it was compiled.
 
 It repeats the code of robosuite 1.5.2 and is for that alone. Import it after robosuite.
 """
@@ -82,7 +82,7 @@ class Scenes:
 
     def __init__(self, env: Any, is_plain: bool):
         self.env = env
-        self._is_plain = is_plain
+        self.is_plain = is_plain
         self._own: Scene | None = None  # of the last hard reset
         self._given: tuple[str, Scene] | None = None  # of the last text that was loaded
         self._newest: Scene | None = None
@@ -93,7 +93,7 @@ class Scenes:
 
     def reset(self) -> dict[str, Any]:
         """``env.reset()``."""
-        if self._is_plain or not self.env.hard_reset:
+        if self.is_plain or not self.env.hard_reset:
             return self.env.reset()
         self._drawn = self.env.rng.bit_generator.state
         with self._replaced(_initialize_sim=self._initialize):
@@ -102,7 +102,7 @@ class Scenes:
     def load(self, text: str) -> None:
         """``env.reset()``, then ``env.reset_from_xml_string(env.edit_model_xml(text))``."""
         env = self.env
-        if self._is_plain or not env.hard_reset:
+        if self.is_plain or not env.hard_reset:
             env.reset()
             env.reset_from_xml_string(env.edit_model_xml(text))
             return

@@ -1,4 +1,4 @@
-"""Which of robosuite's sensors are computed: those that are asked for, and those that these read."""
+"""Which of robosuite's sensors are computed: those that are asked for and what these read."""
 
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
@@ -71,9 +71,7 @@ class Sensors:
 def undisturbed(env: Any) -> bool:
     """Whether all sensors say what they see, at once."""
     plain = NO_CORRUPTION, NO_FILTER, NO_DELAY
-    return all(
-        (s._corrupter, s._filter, s._delayer) == plain for s in env._observables.values()
-    )
+    return all((s._corrupter, s._filter, s._delayer) == plain for s in env._observables.values())
 
 
 class _Watched(MutableMapping):

@@ -1,9 +1,9 @@
 """robosuite's control step with less Python around the physics: the bits of ``env.step``.
 
-A control step is some 25 substeps of the physics. robosuite computes each one's torques in Python, and
-asks every sensor after each whether to sample. Here robosuite's own code runs in the first substep,
-which takes the action, in the last one, and wherever a sensor samples; those in between call the
-physics and one compiled function, ``osc_torques``.
+A control step is some 25 substeps of the physics. robosuite computes each one's torques in Python,
+and asks every sensor after each whether to sample. Here robosuite's own code runs in the first
+substep, which takes the action, in the last one, and wherever a sensor samples; those in between
+call the physics and one compiled function, ``osc_torques``.
 
 It repeats the code of ``VERSION`` and is for that alone. Import it after robosuite.
 """
@@ -68,7 +68,8 @@ def compiled_is_exact(num_joints: int, num_velocities: int) -> bool:
     for _ in range(100):
         case = [rng.normal(size=shape) for shape in shapes]
         case[8] = case[8] @ case[8].T + np.eye(v)
-        if osc_torques(*case, v - n, v - n).tobytes() != osc_torques.py_func(*case, v - n, v - n).tobytes():
+        compiled, plain = (f(*case, v - n, v - n) for f in (osc_torques, osc_torques.py_func))
+        if compiled.tobytes() != plain.tobytes():
             return False
     return True
 
@@ -169,18 +170,16 @@ class Step:
                 due = -np.inf if sensor._sampled else period - sensor._current_delay
                 key = sensor._time_since_last_sample, period, due
                 groups.setdefault(key, []).append(sensor)
-        timestep, times = self.env.model_timestep, [time for time, _, _ in groups]
-        for quiet in range(most):
-            later = [time + timestep for time in times]
-            if any(
-                time >= period or time <= due
-                for time, (_, period, due) in zip(later, groups, strict=True)
-            ):
-                break
-            times = later
-        else:
-            quiet = most
-        for time, sensors in zip(times, groups.values(), strict=True):
+        quiet, timestep = most, self.env.model_timestep
+        for time, period, due in groups:
+            for passed in range(quiet):
+                time += timestep
+                if time >= period or time <= due:
+                    quiet = passed
+                    break
+        for (time, _, _), sensors in groups.items():
+            for _ in range(quiet):
+                time += timestep
             for sensor in sensors:
                 sensor._time_since_last_sample = time
         return quiet
@@ -219,8 +218,10 @@ class _Arm:
         self.controller = c = robot.part_controllers[name]
         self.sim, self.name = robot.sim, name
         self.model, self.data = model, data = robot.sim.model._model, robot.sim.data._data
-        self.actuators = np.array(robot._ref_actuators_indexes_dict[name])
-        self.low, self.high = model.actuator_ctrlrange[self.actuators].T.copy()
+        self.actuators = robot._ref_actuators_indexes_dict[name]
+        first, *_, last = self.actuators
+        self.control = data.ctrl[first : last + 1]
+        self.low, self.high = model.actuator_ctrlrange[first : last + 1].T.copy()
         self.hand = robot.sim.model.site_name2id(c.ref_name)
         self.base = robot.sim.model.site_name2id(f"{c.naming_prefix}{c.part_name}_center")
         self.at = int(c.qpos_index[0]), int(c.qvel_index[0])
@@ -234,8 +235,8 @@ class _Arm:
 
     def unknown(self) -> str | None:
         c, n = self.controller, self.controller.joint_dim
-        indices = (c.qpos_index, c.qvel_index)
-        if any(list(x) != list(range(k, k + n)) for x, k in zip(indices, self.at, strict=True)):
+        indices = (c.qpos_index, c.qvel_index, self.actuators)
+        if any(list(x) != list(range(x[0], x[0] + n)) for x in indices):
             return f"the joints of the arm {self.name} do not follow each other"
         if not c.uncoupling or c.interpolator_pos is not None or c.interpolator_ori is not None:
             return f"the arm {self.name} interpolates, or couples position and orientation"
@@ -258,7 +259,7 @@ class _Arm:
         mj_fullM(self.model, self.inertia, self.data.qM)
 
     def apply(self, torques: np.ndarray) -> None:
-        self.data.ctrl[self.actuators] = np.minimum(np.maximum(torques, self.low), self.high)
+        np.minimum(np.maximum(torques, self.low), self.high, out=self.control)
 
     def update(self, force: bool = False) -> None:
         c, arm = self.controller, slice(self.at[1], self.at[1] + self.controller.joint_dim)

@@ -29,14 +29,14 @@ def random_rows(
     So an episode's actions depend on its own seed and not on who shares its batch. Without
     generators the global random state is used; a row whose generator is ``None`` is zero.
     """
-    draw = getattr(torch, sample)
     if generators is None:
-        return draw(like.shape, device=like.device)
-    rows = [
-        torch.zeros(like.shape[1:]) if g is None else draw(like.shape[1:], generator=g)
-        for g in generators
-    ]
-    return torch.stack(rows).to(like.device)
+        return getattr(torch, sample)(like.shape, device=like.device)
+    fill = {"randn": Tensor.normal_, "rand": Tensor.uniform_}[sample]
+    rows = torch.zeros(like.shape)
+    for row, generator in zip(rows, generators, strict=True):
+        if generator is not None:
+            fill(row, generator=generator)
+    return rows.to(like.device)
 
 
 def draw_index(weights: Tensor, generators: Generators | None) -> Tensor:

@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from offrl.data.writer import DemoWriter
+    from offrl.envs import as_recorded
     from offrl.envs.experts import ExpertPolicy, metaworld_expert
     from offrl.envs.workers import EnvPool, EpisodeRequest
     from offrl.evaluation import COLLECTION_SEEDS
@@ -84,11 +85,11 @@ def run(args: argparse.Namespace) -> int:
     policy = ExpertPolicy(expert, args.noise)
     episode = args.seed
     with (
-        DemoWriter(args.output, env_args) as writer,
+        DemoWriter(args.output, as_recorded(env_args)) as writer,
         writer.repeatable(),
         EnvPool(env_args, args.workers) as pool,
     ):
-        pool.check(policy)
+        pool.check(policy, args.n)
         with tqdm(total=args.n, unit="demo", disable=None) as bar:
             while writer.num_demos < args.n:
                 # The same episodes in the same order, however many workers there are.

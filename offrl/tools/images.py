@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config.files import find_file
     from offrl.data.hdf5 import DemoFile
     from offrl.data.writer import DemoWriter
-    from offrl.envs import make_env
+    from offrl.envs import as_recorded, make_env
     from offrl.envs.rendering import INSTALL_HINT, working_backend
 
     if working_backend() is None:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         env_args = merge(file.env_args, {"env_kwargs": kwargs})
         demos = file.demos(args.filter_key, args.n)
         with (
-            DemoWriter(args.output, env_args) as writer,
+            DemoWriter(args.output, as_recorded(env_args)) as writer,
             writer.repeatable(),
             closing(make_env(env_args)) as env,
         ):

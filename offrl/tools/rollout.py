@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         for i in range(args.n)
     ]
     with EnvPool(env_args, args.workers, rollout.timeout, backend) as pool:
-        pool.check(policy)
+        pool.check(policy, args.n)
         episodes = evaluate(policy, pool, requests)
         bar = tqdm(episodes, total=args.n, unit="episode", disable=None)
         results = sorted(bar, key=lambda r: r.request.seed)
@@ -123,11 +123,12 @@ def _say_what_was_lost(results: Sequence[Any]) -> list[str]:
 
 def _record(path: Path, env_args: dict[str, Any], results: Sequence[Any]) -> None:
     from offrl.data.writer import DemoWriter
+    from offrl.envs import as_recorded
 
     recorded = [result for result in results if result.trajectory]
     if not recorded:
         raise ValueError("--record: no episode was run")
-    with DemoWriter(path, env_args) as writer, writer.repeatable():
+    with DemoWriter(path, as_recorded(env_args)) as writer, writer.repeatable():
         for result in recorded:
             writer.write(result.trajectory, seed=result.request.seed, success=result.success)
         writer.write_split()

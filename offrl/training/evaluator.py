@@ -105,7 +105,8 @@ class Evaluator:
             for pool in pools.values():
                 unless_they_fit.enter_context(pool)
                 try:
-                    pool.check(self._policy(self.trainer.algo, pool))
+                    policy = self._policy(self.trainer.algo, pool)
+                    pool.check(policy, self.config.n if len(pools) == 1 else 1)
                 except ValueError as error:
                     raise ValueError(
                         f"{error}; mend it, or train without evaluation "

@@ -35,6 +35,41 @@ def test_workers_are_reused_and_import_no_torch():
             assert "numpy" in loaded and "torch" not in loaded
 
 
+def test_a_policy_gets_what_it_reads_and_a_recording_has_all():
+    seen = set()
+
+    class WalkByPosition(WalkHome):
+        obs_keys = ("position",)
+
+        def act(self, obs_by_env, *others):
+            seen.update(key for obs in obs_by_env.values() for key in obs)
+            return super().act(obs_by_env, *others)
+
+    request = EpisodeRequest(0, 5, terminate_on_success=False, record=True)
+    with EnvPool(toy_args(), 1) as pool:
+        [result] = pool.run([request], WalkByPosition())
+        assert seen == {"position"}
+        WalkByPosition.obs_keys = ("position", "weather")
+        list(pool.run([request], WalkByPosition()))
+    assert seen == {"position", "speed"}  # so that the policy can say what there is instead
+    assert {"obs/position", "obs/speed"} <= result.trajectory.keys()
+
+
+def test_what_is_logged_in_workers_is_said_once(caplog):
+    with EnvPool(toy_args(says="it is cold today"), 2) as pool:
+        run(pool, range(4))
+    assert [r.getMessage() for r in caplog.records] == ["it is cold today"]
+
+
+def test_workers_start_while_the_first_is_asked():
+    with EnvPool(toy_args(), 3) as pool:
+        pool.check(WalkHome(), 2)
+        first = dict(pool._workers)
+        assert sorted(first) == [0, 1]
+        assert all(r.error is None for r in run(pool, range(3)))
+        assert {slot: pool._workers[slot] for slot in first} == first
+
+
 HANG = pytest.param("hang", marks=pytest.mark.slow)
 
 

@@ -63,8 +63,12 @@ class EnvPool(AbstractContextManager):
         for slot in list(self._workers):
             self._kill(slot)
 
-    def check(self, policy: Policy) -> None:
-        """Take one step; ``ValueError`` if environment and policy do not go together."""
+    def check(self, policy: Policy, num_episodes: int = 1) -> None:
+        """Take one step; ``ValueError`` if environment and policy do not go together. Meanwhile
+        the workers for the episodes to come start, which then need not be waited for."""
+        policy = as_policy(policy)
+        for slot in range(min(self._num_workers(policy), num_episodes)):
+            self._start(slot)
         for result in self.run([EpisodeRequest(seed=0, horizon=1)], policy):
             if result.error:
                 name = self.env_args.get("env_name")
@@ -130,13 +134,16 @@ class EnvPool(AbstractContextManager):
         return limit
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
+        self._start(slot)
+        self._jobs[slot] = request, attempt
+        self._workers[slot].start_episode(request, policy.needs_goal, policy.obs_keys)
+        policy.start_episode(env=slot, seed=request.seed)
+
+    def _start(self, slot: int) -> None:
         if slot in self._workers and not self._workers[slot].is_alive:  # it ended while idle
             self._kill(slot)
         if slot not in self._workers:
             self._workers[slot] = Worker(self.env_args, self._environ)
-        self._jobs[slot] = request, attempt
-        self._workers[slot].start_episode(request, policy.needs_goal, policy.obs_keys)
-        policy.start_episode(env=slot, seed=request.seed)
 
     def _answer(self, turns: Mapping[int, Turn], policy: Policy) -> None:
         obs = {slot: turn.obs for slot, turn in turns.items()}

@@ -82,7 +82,8 @@ class _ForTheParent(logging.Handler):
 
 def _serve(connection: Connection) -> None:
     logging.getLogger("offrl").addHandler(_ForTheParent(connection))
-    memory = FreedMemory()  # of models, which resets compile
+    keeps = os.environ.get("OFFRL_FAST_SIM") != "0"
+    memory = FreedMemory() if keeps else None  # of models: resets compile one after the other
     try:
         env = make_env(connection.recv())
     except (ValueError, ImportError) as error:
@@ -99,7 +100,8 @@ def _serve(connection: Connection) -> None:
             return connection.recv()
 
         connection.send(run_episode(env, request, ask, needs_goal))
-        memory.limit()
+        if memory is not None:
+            memory.limit()
 
 
 class Worker:
