@@ -53,6 +53,7 @@ class DemoWriter(AbstractContextManager):
             # one's, single chunks need no index, and all that says where data lies has checksums.
             h5py.File(self._partial, "x", libver=("v108", "v110")).close()
             self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))
+            _keep_metadata(self._file)
         self._data = self._file.create_group("data")
         if env_args is not None:
             # Of a fixed length it lies where checksums are; others lie in a heap that has none.
@@ -104,7 +105,8 @@ class DemoWriter(AbstractContextManager):
     def _change(self, change: Callable[[], object]) -> None:
         """Change what the file refers to. HDF5 takes several writes for that, and a kill between
         two of them would tear the file. So a child, which no signal to this process meets, makes
-        them first; what this process writes then are the same bytes."""
+        them first; what this process writes then are the same bytes, as it reads nothing of what
+        the child wrote."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which it starts none
             child = os.fork()
@@ -220,6 +222,14 @@ class DemoWriter(AbstractContextManager):
         needed += sum(len(str(value)) for value in (notes or {}).values()) + MARGIN_BYTES
         if shutil.disk_usage(self.path.parent).free < needed:
             raise disk_full(self.path, needed)
+
+
+def _keep_metadata(file: h5py.File) -> None:
+    """Have HDF5 keep in memory what it knows of a file: some kB for each episode."""
+    config = file.id.get_mdc_config()
+    config.evictions_enabled = False
+    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # which goes with it
+    file.id.set_mdc_config(config)
 
 
 def _check_names(trajectory: Mapping[str, Any], place: str) -> None:
