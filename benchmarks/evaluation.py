@@ -83,7 +83,10 @@ def simulate(task: str, work: Work, repeats: int, **kwargs: Any) -> list[str]:
     turns = {how: iter(range(repeats + 3)) for how in envs}
     runs = {how: lambda how=how: work(envs[how], next(turns[how])) for how in envs}
     # The first resets find out what may be used again; the first step compiles.
-    return compare(runs, repeats, warm_up=3)
+    row = compare(runs, repeats, warm_up=3)
+    for env in envs.values():
+        env.close()
+    return row
 
 
 def step(env: Any, turn: int) -> Any:
@@ -120,6 +123,7 @@ def stack_demos() -> list[dict[str, Any]]:
             states.append(env.get_state()["states"])
             env.step(np.zeros(env.action_space.shape))
         demos.append({"model_file": env.get_state()["model"], "states": np.stack(states)})
+    env.close()
     return demos
 
 

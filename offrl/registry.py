@@ -41,10 +41,12 @@ class Registry:
         return enter
 
     def __getitem__(self, name: str) -> Any:
+        if name in self._entries:
+            return self._entries[name]
         key = name
         is_module = re.fullmatch(r"[\w-]+(\.[\w-]+)*", name) is not None
         is_module = is_module and (self.package is not None or "." in name)
-        if name not in self._entries and is_module and self._import(name):
+        if is_module and self._import(name):
             key = name.rpartition(".")[2]
         if key not in self._entries:
             known = self.names()

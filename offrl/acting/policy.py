@@ -30,7 +30,8 @@ class Episode:
             self.frames = {k: np.stack([x] * self.num_frames) for k, x in obs.items()}
             return self.frames
         for key, stack in self.frames.items():
-            stack[:-1] = stack[1:]
+            if self.num_frames > 1:
+                stack[:-1] = stack[1:]
             stack[-1] = obs[key]
         return self.frames
 
@@ -55,14 +56,17 @@ class RolloutPolicy(Policy):
         self.policy = algo
         self.instruction = instruction
         self.needs_goal = bool(algo.obs_spec.keys("goal"))
-        given = () if instruction is None else (LANGUAGE,)
-        self.obs_keys = [key for key in algo.obs_spec.keys("obs") if key not in given]
         self.counts_rewards = algo.COUNTS_REWARDS
         self._keeps_state = not callable(getattr(algo, "act", None))
         self.num_environments = 1 if self._keeps_state else None
         self.batch_size = 1 if self._keeps_state else batch_size
         self._keys = {group: algo.obs_spec.keys(group) for group in ("obs", "goal")}
         self._episodes: dict[int, Episode] = {}
+
+    @property
+    def obs_keys(self) -> list[str]:  # type: ignore[override]
+        given = () if self.instruction is None else (LANGUAGE,)
+        return [key for key in self._keys["obs"] if key not in given]
 
     def __str__(self) -> str:
         return self.policy.global_config.algo_name

@@ -66,15 +66,15 @@ class RobosuiteEnv(gymnasium.Env):
 
         why_plain = _why_plain(wanted, robosuite.__version__)
         say = functools.partial(_say_once, logging.WARNING if wanted else logging.DEBUG)
-        if why_plain is not None:
-            say(f"{env_name}: robosuite's own steps and resets, as {why_plain}")
-        elif why_not := unknown(self._env):
-            say(f"{env_name}: robosuite's own resets, as {why_not}")
-        self._scenes = Scenes(self._env, is_plain=bool(why_plain or unknown(self._env)))
+        why_resets = why_plain or unknown(self._env)
+        if why_resets is not None:
+            what = "resets" if why_plain is None else "steps and resets"
+            say(f"{env_name}: robosuite's own {what}, as {why_resets}")
+        self._scenes = Scenes(self._env, is_plain=why_resets is not None)
         self._sensors = Sensors(self._env)
         self._is_fast = why_plain is None
         self._step = self._env.step
-        if why_plain is None:
+        if self._is_fast:
             from offrl.envs.robosuite_step import Step
 
             self._step = Step(self._env, say)
@@ -110,6 +110,7 @@ class RobosuiteEnv(gymnasium.Env):
         return self._observe(raw), {}
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        self._scenes.focus()
         raw, reward, done, info = self._step(action)
         info = {**info, "success": self.is_success()["task"]}
         return self._observe(raw), float(reward), False, bool(done), info
@@ -136,6 +137,7 @@ class RobosuiteEnv(gymnasium.Env):
             self._sensors.after_reset()
             self._env.sim.reset()
             self._model_text = None
+        self._scenes.focus()
         self._env.sim.set_state_from_flattened(np.asarray(state["states"], dtype=np.float64))
         self._env.sim.forward()
         # Controllers pull towards where they were started: start them here.
@@ -169,6 +171,7 @@ class RobosuiteEnv(gymnasium.Env):
 
     def close(self) -> None:
         self._close_renderer()
+        self._scenes.close()
         self._env.close()
 
     def _close_renderer(self) -> None:

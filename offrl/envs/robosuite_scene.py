@@ -71,9 +71,8 @@ class Scene:
             setattr(struct, name, compiled)
         self.sim.reset()
         self.sim.forward()  # this leaves the solver's first guess
-        camera = self.sim._render_context_offscreen
-        if camera is not None:  # making a new one looks once more
-            camera.gl_ctx.make_current()
+        if self.sim._render_context_offscreen is not None:  # making a new one looks once more
+            _focus(self.sim)
             self.sim.forward()
 
 
@@ -94,7 +93,7 @@ class Scenes:
     def reset(self) -> dict[str, Any]:
         """``env.reset()``."""
         if self.is_plain or not self.env.hard_reset:
-            return self.env.reset()
+            return self._plain_reset()
         self._drawn = self.env.rng.bit_generator.state
         with self._replaced(_initialize_sim=self._initialize):
             return self.env.reset()
@@ -103,7 +102,7 @@ class Scenes:
         """``env.reset()``, then ``env.reset_from_xml_string(env.edit_model_xml(text))``."""
         env = self.env
         if self.is_plain or not env.hard_reset:
-            env.reset()
+            self._plain_reset()
             env.reset_from_xml_string(env.edit_model_xml(text))
             return
         # The first reset is for what it draws at random, in whatever simulator there is.
@@ -127,13 +126,22 @@ class Scenes:
         last, of whatever environment, with the values of the model that it is asked for."""
         sim = self.env.sim
         text = sim.model.get_xml()
-        scene = next((s for s in (self._own, *(self._given or ())[1:]) if s and s.sim is sim), None)
+        scene = next((kept for kept in self._kept() if kept.sim is sim), None)
         is_newest = scene is self._newest
         if not is_newest or {*_BODY.findall(text)} != {*sim.model.body_names} - {"world"}:
             mujoco.MjModel.from_xml_string(self._text)
             self._newest = scene
             text = sim.model.get_xml()
         return text
+
+    def focus(self) -> None:
+        """Render in the present simulator's own context, whichever environment came before."""
+        _focus(self.env.sim)
+
+    def close(self) -> None:
+        """Free what is rendered with, before the environment is closed."""
+        for sim in {self.env.sim, *(kept.sim for kept in self._kept())} - {None}:
+            _close_camera(sim)
 
     @contextmanager
     def _replaced(self, **methods: Any) -> Iterator[None]:
@@ -160,16 +168,26 @@ class Scenes:
                     last.keep()
         self._begin(last)
 
+    def _plain_reset(self) -> dict[str, Any]:
+        if self.env.hard_reset:  # which makes another simulator
+            _close_camera(self.env.sim)
+        return self.env.reset()
+
     def _begin(self, scene: Scene) -> None:
+        if self.env.sim not in [kept.sim for kept in self._kept()]:  # the one that the environment was made with
+            _close_camera(self.env.sim)
         self.env.sim, self._text = scene.sim, scene.text
         scene.restart()
         self.env.initialize_time(self.env.control_freq)
 
     def _compiled(self, text: str, instead_of: Scene | None) -> Scene:
-        if instead_of is not None:  # its cameras and it hold each other
-            instead_of.sim._render_context_offscreen = None
+        if instead_of is not None:
+            _close_camera(instead_of.sim)
         self._newest = Scene(text)
         return self._newest
+
+    def _kept(self) -> list[Scene]:
+        return [scene for scene in (self._own, self._given and self._given[1]) if scene]
 
     def _processed(self, text: str) -> str:
         """What robosuite would compile. Its first process puts assets where they are here."""
@@ -190,6 +208,19 @@ def _is_here(text: str) -> bool:
         path.startswith(root) and "robosuite" not in path.removeprefix(root).split("/")
         for path in _FILE.findall(text)
     )
+
+
+def _focus(sim: Any) -> None:
+    if sim._render_context_offscreen is not None:
+        sim._render_context_offscreen.gl_ctx.make_current()
+
+
+def _close_camera(sim: Any) -> None:
+    """Free what a simulator renders with in its own context. robosuite leaves it to the garbage
+    collector, who does it at any time, in the context of the simulator that is rendered then, and
+    that one's pictures are spoilt from there on."""
+    _focus(sim)
+    sim._render_context_offscreen = None
 
 
 def unknown(env: Any) -> str | None:

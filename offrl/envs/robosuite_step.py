@@ -5,7 +5,7 @@ and asks every sensor after each whether to sample. Here robosuite's own code ru
 substep, which takes the action, in the last one, and wherever a sensor samples; those in between
 call the physics and one compiled function, ``osc_torques``.
 
-It repeats the code of ``VERSION`` and is for that alone. Import it after robosuite.
+It repeats the code of robosuite 1.5.2 and is for that alone. Import it after robosuite.
 """
 
 import functools
@@ -28,7 +28,6 @@ from robosuite.utils.binding_utils import MjSim
 from robosuite.utils.control_utils import nullspace_torques, opspace_matrices, orientation_error
 from robosuite.utils.observables import Observable
 
-VERSION = "1.5.2"
 REPEATED = {  # methods whose code is repeated here, by whose they must be
     MujocoEnv: ("step", "_update_observables"),
     RobotEnv: ("_pre_action",),
@@ -221,7 +220,7 @@ class _Arm:
         self.actuators = robot._ref_actuators_indexes_dict[name]
         first, *_, last = self.actuators
         self.control = data.ctrl[first : last + 1]
-        self.low, self.high = model.actuator_ctrlrange[first : last + 1].T.copy()
+        self.low, self.high = model.actuator_ctrlrange[first : last + 1].T
         self.hand = robot.sim.model.site_name2id(c.ref_name)
         self.base = robot.sim.model.site_name2id(f"{c.naming_prefix}{c.part_name}_center")
         self.at = int(c.qpos_index[0]), int(c.qvel_index[0])

@@ -441,12 +441,37 @@ def test_all_is_computed_where_a_sensor_is_corrupted_on_purpose():
     np.testing.assert_array_equal(*seen)
 
 
-@pytest.mark.skipif(working_backend() is None, reason="no rendering library on this machine")
+renders = pytest.mark.skipif(working_backend() is None, reason="no rendering library here")
+
+
+def in_a_process(script):
+    """A back end is chosen once per process."""
+    script = f"import sys; sys.path.insert(0, 'tests/envs')\n{script}"
+    environ = os.environ | {"MUJOCO_GL": working_backend()}
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True)
+
+
+@renders
+def test_images_outlive_the_garbage_of_earlier_simulators():
+    in_a_process("""
+import gc
+from test_fast_simulation import *
+gc.disable()
+for fast in (True, False):
+    env = make("Lift", use_camera_obs=True, camera_heights=32, camera_widths=32, offrl_fast=fast)
+    for seed in range(3):
+        before = env.reset(seed=seed)[0]["agentview_image"]
+        gc.collect()
+        state = env.get_state()
+        after = env.reset_to({"states": state["states"]})["agentview_image"]
+        assert (before == after).all()
+        env.reset_to(state)
+""")
+
+
+@renders
 def test_images_are_the_same_and_no_others_are_rendered():
-    """In a process of its own: a back end is chosen once per process."""
-    script = """
-import sys
-sys.path.insert(0, "tests/envs")
+    in_a_process("""
 from test_fast_simulation import *
 cameras = dict(use_camera_obs=True, camera_names=["agentview", "robot0_eye_in_hand"],
                camera_depths=True, camera_heights=32, camera_widths=32)
@@ -472,6 +497,4 @@ for keys, number in ((["agentview_image"], 1), (["robot0_eye_in_hand_depth"], 1)
     expected = twins.plain.step(np.full(7, 0.3))[0]
     assert list(obs) == keys and differing(obs, {key: expected[key] for key in keys}) == []
     assert len(rendered) == number, rendered
-"""
-    environ = os.environ | {"MUJOCO_GL": working_backend()}
-    subprocess.run([sys.executable, "-c", script], env=environ, check=True)
+""")
