@@ -22,7 +22,7 @@ import torch
 from measure import alternate, machine, markdown, timed
 from tqdm import tqdm
 
-from offrl import RolloutPolicy, config_factory
+from offrl import RolloutPolicy, algo_factory, config_factory
 from offrl.config.files import find_file, read_config_file
 from offrl.data.hdf5 import DemoFile
 from offrl.envs import make_env
@@ -56,9 +56,10 @@ def env_args(task: str, **kwargs: Any) -> dict[str, Any]:
 
 @contextmanager
 def switched(how: str) -> Iterator[None]:
+    before = os.environ.get("OFFRL_FAST_SIM", "1")
     os.environ["OFFRL_FAST_SIM"] = {"on": "1", "off": "0"}[how]
     yield
-    del os.environ["OFFRL_FAST_SIM"]
+    os.environ["OFFRL_FAST_SIM"] = before
 
 
 def compare(runs: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int) -> list[str]:
@@ -127,16 +128,23 @@ def stack_demos() -> list[dict[str, Any]]:
     return demos
 
 
-def bc(training_steps: int) -> Trainer:
+def trained_policy() -> RolloutPolicy:
+    """Of Lift, as the demo's."""
     config = config_factory("bc", read_config_file(find_file("bc.json", "configs")))
     config.experiment.validate = False
     config.experiment.epoch_every_n_steps = Trainer.PROGRESS_EVERY
-    config.train.num_epochs = max(1, training_steps // Trainer.PROGRESS_EVERY)
+    config.train.num_epochs = TRAINING_STEPS // Trainer.PROGRESS_EVERY
     trainer = Trainer(config)
-    if training_steps:
-        for _ in tqdm(trainer(), desc="training", unit=" records", leave=False, disable=None):
-            pass
-    return trainer
+    for _ in tqdm(trainer(), desc="training", unit=" records", leave=False, disable=None):
+        pass
+    return RolloutPolicy(trainer.algo)
+
+
+def untrained_policy(task: str) -> RolloutPolicy:
+    env = make_env(env_args(task))
+    shapes = {key: space.shape for key, space in env.observation_space.items()}
+    config = config_factory("bc", read_config_file(find_file("bc.json", "configs")))
+    return RolloutPolicy(algo_factory("bc", config, shapes, env.action_space.shape[0], "cpu"))
 
 
 class Evaluation:
@@ -224,12 +232,11 @@ def main() -> None:
                 times = simulate(task, work, args.repeats, **CAMERA)
                 rows.append([f"the same with images of {what}", *times])
     if {"episodes", "workers"} & {*args.parts}:
-        trained = RolloutPolicy(bc(TRAINING_STEPS).algo)
+        trained = trained_policy()
     if "episodes" in args.parts:
-        untrained = RolloutPolicy(bc(0).algo)
         times = episodes("Lift", trained, 50, 400, args.repeats)
         rows.append(["50 episodes of Lift, trained policy", *times])
-        times = episodes("Stack", untrained, 20, 100, args.repeats)
+        times = episodes("Stack", untrained_policy("Stack"), 20, 100, args.repeats)
         rows.append(["20 episodes of 100 steps of Stack, untrained policy", *times])
     print(markdown(["what", "off, ms", "on, ms", "on / off", "range"], rows))
     if "workers" in args.parts:

@@ -30,6 +30,9 @@ class Episode:
             self.frames = {k: np.stack([x] * self.num_frames) for k, x in obs.items()}
             return self.frames
         for key, stack in self.frames.items():
+            if stack.dtype != obs[key].dtype:
+                stack = stack.astype(np.result_type(stack, obs[key]))
+                self.frames[key] = stack
             if self.num_frames > 1:
                 stack[:-1] = stack[1:]
             stack[-1] = obs[key]
@@ -184,14 +187,16 @@ class RolloutPolicy(Policy):
         selected = self._select(obs, "obs")
         frames = episode.frames
         if frames is None or any(frames[k].shape[1:] != x.shape for k, x in selected.items()):
-            shapes = {key: x.shape for key, x in selected.items()}
-            self.policy.obs_spec.check_shapes(shapes, "obs")
+            self._check_shapes(selected, "obs")
         return episode.see(selected)
 
     def _goal(self, goal: Obs) -> dict[str, np.ndarray]:
         selected = self._select(goal, "goal")
-        self.policy.obs_spec.check_shapes({key: x.shape for key, x in selected.items()}, "goal")
+        self._check_shapes(selected, "goal")
         return selected
+
+    def _check_shapes(self, obs: Obs, group: str) -> None:
+        self.policy.obs_spec.check_shapes({key: x.shape for key, x in obs.items()}, group)
 
     def _select(self, obs: Obs, group: str) -> dict[str, np.ndarray]:
         if self.instruction is not None:

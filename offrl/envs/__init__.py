@@ -1,16 +1,19 @@
 """Environments: ``gymnasium.Env`` with robomimic's extras. Nothing in here imports torch."""
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import gymnasium
 
 from offrl.registry import ENVS
 
+log = logging.getLogger(__name__)
+
 # What robomimic's `env_args["type"]` numbers mean. A name, also one of a user's own module that
 # registers in ENVS, serves as well.
 ROBOMIMIC_TYPES = {1: "robosuite", 2: "gymnasium"}
-FAST = "offrl_fast"  # of env_kwargs: whether offrl's forms of a simulator's code run. Its own alone
 UNNAMED = {"type": 2, "env_kwargs": {}}  # whose name is given besides, for data that has none
 
 
@@ -55,13 +58,13 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
         ) from None
 
 
-def as_recorded(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """``env_args`` as a dataset stores them: what others, who read it, can make."""
-    env_kwargs = {k: v for k, v in (env_args.get("env_kwargs") or {}).items() if k != FAST}
-    return {**env_args, "env_kwargs": env_kwargs}
-
-
 def observe_only(env: gymnasium.Env, keys: Sequence[str] | None) -> None:
-    """Tell a simulator that knows what to do with it which observations are needed."""
-    if env.has_wrapper_attr("observe_only"):
-        env.get_wrapper_attr("observe_only")(keys)
+    """Tell a simulator that knows what to do with it which observations are needed. One inside of
+    a wrapper is not told: the wrapper may read others."""
+    if hasattr(type(env), "observe_only"):
+        env.observe_only(keys)
+
+
+@cache
+def say_once(level: int, message: str) -> None:
+    log.log(level, message)

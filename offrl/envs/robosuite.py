@@ -12,15 +12,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.envs import FAST
+from offrl.envs import say_once
 from offrl.envs.rendering import working_backend
 from offrl.registry import ENVS
+from offrl.robomimic.configs import FAST
 
 CAMERA = "agentview"
 FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
 KNOWN_VERSION = "1.5.2"  # of robosuite, whose code the fast forms repeat
-
-log = logging.getLogger(__name__)
 
 
 @ENVS.register("robosuite")
@@ -65,7 +64,7 @@ class RobosuiteEnv(gymnasium.Env):
         from offrl.envs.robosuite_sensors import Sensors
 
         why_plain = _why_plain(wanted, robosuite.__version__)
-        say = functools.partial(_say_once, logging.WARNING if wanted else logging.DEBUG)
+        say = functools.partial(say_once, logging.WARNING if wanted else logging.DEBUG)
         why_resets = why_plain or unknown(self._env)
         if why_resets is not None:
             what = "resets" if why_plain is None else "steps and resets"
@@ -106,7 +105,7 @@ class RobosuiteEnv(gymnasium.Env):
         self._sensors.before_reset()
         raw = self._scenes.reset()
         self._sensors.after_reset()
-        self._model_text = None
+        self._begin_episode()
         return self._observe(raw), {}
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
@@ -136,7 +135,7 @@ class RobosuiteEnv(gymnasium.Env):
             self._scenes.load(state["model"])
             self._sensors.after_reset()
             self._env.sim.reset()
-            self._model_text = None
+            self._begin_episode()
         self._scenes.focus()
         self._env.sim.set_state_from_flattened(np.asarray(state["states"], dtype=np.float64))
         self._env.sim.forward()
@@ -157,8 +156,7 @@ class RobosuiteEnv(gymnasium.Env):
         import mujoco
 
         model, data = self._env.sim.model._model, self._env.sim.data._data
-        if self._renderer is None or self._renderer.model is not model:
-            self._close_renderer()
+        if self._renderer is None:
             size = model.vis.global_
             before = size.offwidth, size.offheight
             size.offwidth, size.offheight = (max(FRAME_SIZE, pixels) for pixels in before)
@@ -173,6 +171,11 @@ class RobosuiteEnv(gymnasium.Env):
         self._close_renderer()
         self._scenes.close()
         self._env.close()
+
+    def _begin_episode(self) -> None:
+        self._model_text = None
+        if self._renderer is not None and self._renderer.model is not self._env.sim.model._model:
+            self._close_renderer()
 
     def _close_renderer(self) -> None:
         if self._renderer is not None:
@@ -193,7 +196,7 @@ class RobosuiteEnv(gymnasium.Env):
         obs |= {k: np.array(v[::-1]) for k, v in raw.items() if k.endswith(("_image", "_depth"))}
         if "object-state" in raw:
             obs["object"] = np.array(raw["object-state"])
-        return {key: obs[key] for key in self._sensors.alone} if self._sensors.alone else obs
+        return {key: obs[key] for key in self._sensors.alone or obs}
 
 
 def _why_plain(wanted: bool | None, version: str) -> str | None:
@@ -205,11 +208,6 @@ def _why_plain(wanted: bool | None, version: str) -> str | None:
     if version != KNOWN_VERSION:
         return f"this is robosuite {version}, and offrl's repeat {KNOWN_VERSION}"
     return None
-
-
-@functools.cache
-def _say_once(level: int, message: str) -> None:
-    log.log(level, message)
 
 
 def _share(rng: np.random.Generator, sampler: Any) -> None:

@@ -11,6 +11,7 @@ It repeats the code of robosuite 1.5.2 and is for that alone. Import it after ro
 import functools
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,22 +35,26 @@ REPEATED = (
     "_reset_observables",
 )
 LARGE = 2**20  # bytes; meshes, textures and their trees: nothing in robosuite writes there
+VISUAL = ("headlight", "map", "quality", "rgba", "scale")  # "global_" is the renderers' own
+_PATCHES = threading.RLock()  # held while attributes of robosuite's classes are others
 _FILE = re.compile(r' file="([^"]*)"')
 _BODY = re.compile(r'<body name="([^"]*)"')
 
 
 class Scene:
-    """A simulator, and the text that its model was compiled from."""
+    """A simulator, and the text that its model was compiled from.
 
-    def __init__(self, text: str):
-        self.text, self.sim = text, MjSim.from_xml_string(text)
+    is_kept: whether the model is noted as it was compiled, to begin with again. Textures are not:
+    whoever paints them while episodes go on needs robosuite's own resets.
+    """
+
+    def __init__(self, text: str, is_kept: bool):
+        self.text, self.sim, self.is_kept = text, MjSim.from_xml_string(text), is_kept
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._numbers: list[tuple[Any, str, float]] = []
-
-    def keep(self) -> "Scene":
-        """Note the model as it was compiled, to begin with again."""
         model = self.sim.model._model
-        for struct in (model, model.opt, model.vis.global_):
+        visual = [getattr(model.vis, name) for name in VISUAL]
+        for struct in (model, model.opt, model.stat, *visual) if is_kept else ():
             for name in dir(struct):
                 value = None if name.startswith("_") else getattr(struct, name)
                 if isinstance(value, np.ndarray):
@@ -57,11 +62,6 @@ class Scene:
                         self._arrays.append((value, value.copy()))
                 elif isinstance(value, (int, float)) and struct is not model:
                     self._numbers.append((struct, name, value))
-        return self
-
-    @property
-    def is_kept(self) -> bool:
-        return bool(self._arrays)
 
     def restart(self) -> None:
         """Model and data as they were when compiled, after robosuite's first look at them."""
@@ -83,9 +83,11 @@ class Scenes:
         self.env = env
         self.is_plain = is_plain
         self._own: Scene | None = None  # of the last hard reset
-        self._given: tuple[str, Scene] | None = None  # of the last text that was loaded
+        self._given: Scene | None = None  # of the last text that was loaded
+        self._given_text = ""  # as it was given
         self._newest: Scene | None = None
         self._is_constant = False  # whether a hard reset would write what the last one did
+        self._drawn: Any = None  # the random state before this reset
         self._robot_model = functools.lru_cache(maxsize=4)(mujoco.MjModel.from_xml_string)
         env.set_xml_processor(self._note)
         self._text = self._processed(env.model.get_xml())  # of the present model
@@ -109,17 +111,13 @@ class Scenes:
         unseen = {"_get_observations": lambda force_update: {}} if undisturbed(env) else {}
         with self._replaced(_initialize_sim=lambda: None, **unseen):
             env.reset()
-        if self._given is None or self._given[0] != text:
-            last = self._given and self._given[1]
+        if self._given is None or self._given_text != text:
             edited = self._processed(env.edit_model_xml(text))
-            self._given = text, self._compiled(edited, last).keep()
-        self._begin(self._given[1])
-        env.deterministic_reset = True
-        try:
-            with self._replaced():
-                env.reset()
-        finally:
-            env.deterministic_reset = False
+            self._given = self._compiled(edited, self._given)
+            self._given_text = text
+        self._begin(self._given)
+        with self._replaced(deterministic_reset=True):
+            env.reset()
 
     def written(self) -> str:
         """The MJCF text of the present model. MuJoCo writes that of the model which it compiled
@@ -140,16 +138,17 @@ class Scenes:
 
     def close(self) -> None:
         """Free what is rendered with, before the environment is closed."""
-        for sim in {self.env.sim, *(kept.sim for kept in self._kept())} - {None}:
+        for sim in {self.env.sim, *(kept.sim for kept in self._kept())}:
             _close_camera(sim)
 
     @contextmanager
-    def _replaced(self, **methods: Any) -> Iterator[None]:
+    def _replaced(self, **attributes: Any) -> Iterator[None]:
         """What resets need not do, or do otherwise. Sensors were checked when they were made."""
         if self._is_constant:
-            methods["_load_model"] = lambda: None
+            attributes["_load_model"] = lambda: None
         with (
-            _instead(self.env, **methods),
+            _PATCHES,
+            _instead(self.env, **attributes),
             _instead(RobotModel, get_model=lambda model: self._robot_model(model.get_xml())),
             _instead(Observable, _check_sensor_validity=lambda sensor: None),
         ):
@@ -161,11 +160,9 @@ class Scenes:
             text = self._processed(env.model.get_xml())
             is_drawn = env.rng.bit_generator.state != self._drawn
             is_known = last is not None and last.is_kept and last.text == text
-            self._is_constant = is_known and not is_drawn
+            self._is_constant = is_known and not is_drawn and _is_robosuites(env)
             if last is None or not self._is_constant:
-                last = self._own = self._compiled(text, last)
-                if not is_drawn:
-                    last.keep()
+                last = self._own = self._compiled(text, last, is_kept=not is_drawn)
         self._begin(last)
 
     def _plain_reset(self) -> dict[str, Any]:
@@ -174,20 +171,20 @@ class Scenes:
         return self.env.reset()
 
     def _begin(self, scene: Scene) -> None:
-        if self.env.sim not in [kept.sim for kept in self._kept()]:  # the one that the environment was made with
+        if self.env.sim not in [kept.sim for kept in self._kept()]:  # that it was made with
             _close_camera(self.env.sim)
         self.env.sim, self._text = scene.sim, scene.text
         scene.restart()
         self.env.initialize_time(self.env.control_freq)
 
-    def _compiled(self, text: str, instead_of: Scene | None) -> Scene:
+    def _compiled(self, text: str, instead_of: Scene | None, is_kept: bool = True) -> Scene:
         if instead_of is not None:
             _close_camera(instead_of.sim)
-        self._newest = Scene(text)
+        self._newest = Scene(text, is_kept)
         return self._newest
 
     def _kept(self) -> list[Scene]:
-        return [scene for scene in (self._own, self._given and self._given[1]) if scene]
+        return [scene for scene in (self._own, self._given) if scene is not None]
 
     def _processed(self, text: str) -> str:
         """What robosuite would compile. Its first process puts assets where they are here."""
@@ -199,6 +196,12 @@ class Scenes:
     def _note(self, text: str) -> str:
         self._text = text
         return text
+
+
+def _is_robosuites(env: Any) -> bool:
+    """Whether an environment's scene depends on its arguments and on what it draws alone. In
+    robosuite's own it does; others may count their episodes, say."""
+    return type(env).__module__.startswith("robosuite.environments.")
 
 
 def _is_here(text: str) -> bool:
@@ -219,8 +222,9 @@ def _close_camera(sim: Any) -> None:
     """Free what a simulator renders with in its own context. robosuite leaves it to the garbage
     collector, who does it at any time, in the context of the simulator that is rendered then, and
     that one's pictures are spoilt from there on."""
-    _focus(sim)
-    sim._render_context_offscreen = None
+    if hasattr(sim, "_render_context_offscreen"):  # closing takes it away
+        _focus(sim)
+        sim._render_context_offscreen = None
 
 
 def unknown(env: Any) -> str | None:

@@ -34,7 +34,7 @@ REPEATED = {  # methods whose code is repeated here, by whose they must be
 }
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=robosuite.macros.CACHE_NUMBA)
 def osc_torques(  # type: ignore[no-untyped-def]
     goal_pos, goal_ori, kp, kd, pos, ori, jac_pos, jac_ori, inertia, qpos, qvel, bias, initial, q, v
 ):
@@ -136,13 +136,13 @@ class Step:
         env, arms = self.env, self._arms
         model, data = env.sim.model._model, env.sim.data._data
         last = int(env.control_timestep / env.model_timestep) - 1
-        quiet = self._quiet_substeps(last + 1)
         for i in range(last + 1):
             mj_step1(model, data)
             if i == 0:
                 env._pre_action(action, True)
                 for arm in arms:
                     arm.take_goal()
+                quiet = self._quiet_substeps(last + 1)
             elif i < last:  # grippers' commands are constant
                 for arm in arms:
                     arm.look()
@@ -204,6 +204,8 @@ def unknown(env: Any) -> str | None:
         for part, kind in known.items():
             if type(part) is not kind:
                 return f"{robot.name}'s {type(part).__name__} is no {kind.__name__}"
+            if {"update", "run_controller", "control"} & vars(part).keys():
+                return f"methods of {robot.name}'s {kind.__name__} were replaced"
         for name, controller in robot.part_controllers.items():
             if type(controller) is SimpleGripController and controller.interpolator is not None:
                 return f"the commands of {robot.name}'s {name} are interpolated"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from offrl.robomimic.configs import env_args_for_robomimic
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.tree import map_leaves
 
@@ -77,7 +78,8 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
             offset, scale = np.zeros((1, *shape)).tolist(), np.ones((1, *shape)).tolist()
             identity = {"offset": offset, "scale": scale}
             statistics["obs_normalization_stats"].setdefault(key, identity)
-    env_name = (content["env_metadata"] or {}).get("env_name", "")
+    env_args = content["env_metadata"]
+    env_name = (env_args or {}).get("env_name", "")
     state = content["variable_state"]
     return {
         "model": {
@@ -87,7 +89,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         },
         "config": content["config"],
         "algo_name": content["algo_name"],
-        "env_metadata": content["env_metadata"],
+        "env_metadata": env_args and env_args_for_robomimic(env_args),
         # robomimic joins the observations in the order of this map.
         "shape_metadata": content["shape_metadata"] | {"all_shapes": dict(sorted(shapes.items()))},
         "variable_state": {

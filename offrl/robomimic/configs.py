@@ -9,6 +9,8 @@ from typing import Any
 log = logging.getLogger(__name__)
 _say_once = cache(log.warning)
 
+FAST = "offrl_fast"  # of env_kwargs: whether offrl's forms of a simulator's code run; its own key
+
 # What every one of its files holds, of all its versions; a file of offrl's names a few of these.
 EXPERIMENT_KEYS = (
     "name validate logging save epoch_every_n_steps validation_epoch_every_n_steps env "
@@ -83,3 +85,9 @@ def _encoders(observation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from (encoder for encoder in value.values() if isinstance(encoder, dict))
         elif isinstance(value, dict):
             yield from _encoders(value)
+
+
+def env_args_for_robomimic(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """``env_args`` as datasets and robomimic's checkpoints store them, without offrl's own key."""
+    env_kwargs = {k: v for k, v in (env_args.get("env_kwargs") or {}).items() if k != FAST}
+    return {**env_args, "env_kwargs": env_kwargs}

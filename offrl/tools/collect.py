@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from offrl.data.writer import DemoWriter
-    from offrl.envs import as_recorded
     from offrl.envs.experts import ExpertPolicy, metaworld_expert
     from offrl.envs.workers import EnvPool, EpisodeRequest
     from offrl.evaluation import COLLECTION_SEEDS
     from offrl.registry import EXPERTS
+    from offrl.robomimic.configs import env_args_for_robomimic
 
     env_args = {"env_name": args.env, "type": args.type, "env_kwargs": args.env_kwargs}
     if args.type == "robosuite":
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     policy = ExpertPolicy(expert, args.noise)
     episode = args.seed
     with (
-        DemoWriter(args.output, as_recorded(env_args)) as writer,
+        DemoWriter(args.output, env_args_for_robomimic(env_args)) as writer,
         writer.repeatable(),
         EnvPool(env_args, args.workers) as pool,
     ):

@@ -31,8 +31,9 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config.files import find_file
     from offrl.data.hdf5 import DemoFile
     from offrl.data.writer import DemoWriter
-    from offrl.envs import as_recorded, make_env
+    from offrl.envs import make_env
     from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.robomimic.configs import env_args_for_robomimic
 
     if working_backend() is None:
         raise ValueError(f"no rendering back end works here; {INSTALL_HINT}")
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         env_args = merge(file.env_args, {"env_kwargs": kwargs})
         demos = file.demos(args.filter_key, args.n)
         with (
-            DemoWriter(args.output, as_recorded(env_args)) as writer,
+            DemoWriter(args.output, env_args_for_robomimic(env_args)) as writer,
             writer.repeatable(),
             closing(make_env(env_args)) as env,
         ):

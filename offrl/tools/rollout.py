@@ -123,12 +123,12 @@ def _say_what_was_lost(results: Sequence[Any]) -> list[str]:
 
 def _record(path: Path, env_args: dict[str, Any], results: Sequence[Any]) -> None:
     from offrl.data.writer import DemoWriter
-    from offrl.envs import as_recorded
+    from offrl.robomimic.configs import env_args_for_robomimic
 
     recorded = [result for result in results if result.trajectory]
     if not recorded:
         raise ValueError("--record: no episode was run")
-    with DemoWriter(path, as_recorded(env_args)) as writer, writer.repeatable():
+    with DemoWriter(path, env_args_for_robomimic(env_args)) as writer, writer.repeatable():
         for result in recorded:
             writer.write(result.trajectory, seed=result.request.seed, success=result.success)
         writer.write_split()

@@ -10,9 +10,8 @@ from toy_env import toy_args
 from offrl import RolloutPolicy
 from offrl.acting import EpisodeRequest, rollout
 from offrl.algos.base import Algo, PolicyAlgo
-from offrl.envs import make_env
+from offrl.envs import make_env, say_once
 from offrl.envs.workers import EnvPool
-from offrl.envs.workers.pool import _say_once
 from offrl.evaluation import evaluate
 from offrl.evaluation.proxies import proxies
 from offrl.specs import ObsSpec
@@ -85,7 +84,7 @@ def test_it_is_evaluated_with_one_worker_which_is_said_once(make, caplog):
     policy = RolloutPolicy(make())
     requests = [EpisodeRequest(seed, 8, terminate_on_success=False) for seed in range(5)]
     state = torch.get_rng_state()
-    _say_once.cache_clear()
+    say_once.cache_clear()
     with caplog.at_level(logging.INFO, "offrl"), EnvPool(toy_args(), 3) as pool:
         pool.check(policy)
         found = [list(evaluate(policy, pool, requests)) for _ in range(2)]

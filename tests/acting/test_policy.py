@@ -121,9 +121,16 @@ def test_a_driver_may_reuse_its_buffers(small_config):
         for step in range(4):
             buffer["position"][:] = step
             policy(buffer if reuse else {key: value.copy() for key, value in buffer.items()})
-        frames = policy._episodes[0].frames
-        actions.append([frame["position"][0] for frame in frames])
+        actions.append(policy._episodes[0].frames["position"][:, 0].tolist())
     assert actions == [[1.0, 2.0, 3.0]] * 2
+
+
+def test_observations_may_become_finer_during_an_episode(policy):
+    policy.start_episode()
+    policy({"position": np.zeros(3, dtype=int), "speed": np.zeros(2, dtype=int)})
+    policy({"position": np.full(3, 0.3), "speed": np.full(2, 0.9)})
+    frames = policy._episodes[0].frames
+    assert frames["position"][-1].tolist() == [0.3] * 3 and frames["speed"][-1, 0] == 0.9
 
 
 def test_an_observation_of_another_shape_is_named(policy):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from toy_env import WalkHome, toy_args
 
+from offrl.envs import say_once
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.evaluation.evaluate import summarize
 
@@ -56,6 +57,7 @@ def test_a_policy_gets_what_it_reads_and_a_recording_has_all():
 
 
 def test_what_is_logged_in_workers_is_said_once(caplog):
+    say_once.cache_clear()
     with EnvPool(toy_args(says="it is cold today"), 2) as pool:
         run(pool, range(4))
     assert [r.getMessage() for r in caplog.records] == ["it is cold today"]

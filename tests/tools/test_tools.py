@@ -18,7 +18,7 @@ from offrl.algos.bc import BC
 from offrl.checkpoint import write_checkpoint
 from offrl.data.sequence import SequenceDataset
 from offrl.data.writer import DemoWriter
-from offrl.envs.workers.pool import _say_once
+from offrl.envs import say_once
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_how_a_policy_without_act_is_run_is_said_at_the_terminal(checkpoint, mon
 
     monkeypatch.delattr(BC, "act")
     monkeypatch.setattr(BC, "get_action", get_action)
-    _say_once.cache_clear()
+    say_once.cache_clear()
     assert evaluate(checkpoint) == 0
     assert "bc: workers reduced to 1; it serves no more" in capsys.readouterr().err
 

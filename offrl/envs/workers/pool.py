@@ -11,22 +11,17 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
 from multiprocessing.connection import wait
 from typing import Any
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
+from offrl.envs import say_once
 from offrl.envs.workers.worker import Failure, Notice, Turn, Worker
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # that an episode gets, each in a new worker
 HOPELESS = 5  # episodes lost in a row: the others are not tried
-
-
-@cache
-def _say_once(level: int, message: str) -> None:
-    log.log(level, message)
 
 
 class EnvPool(AbstractContextManager):
@@ -90,7 +85,7 @@ class EnvPool(AbstractContextManager):
                 turns: dict[int, Turn] = {}
                 for slot, message in self._messages():
                     if isinstance(message, Notice):
-                        _say_once(*message)
+                        say_once(*message)
                         continue
                     if isinstance(message, Turn):
                         turns[slot] = message
@@ -130,7 +125,7 @@ class EnvPool(AbstractContextManager):
         if limit is None or limit >= self.num_workers:
             return self.num_workers
         reduced = f"{policy}: workers reduced to {limit}; it serves no more environments at a time"
-        _say_once(logging.INFO, reduced)
+        say_once(logging.INFO, reduced)
         return limit
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:

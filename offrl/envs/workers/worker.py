@@ -1,9 +1,9 @@
 """A simulator's process: what runs in it, and the parent's end. It never imports torch.
 
-The parent sends ``env_args`` once and then, one after the other, an ``EpisodeRequest``, whether
-the policy needs a goal, and its ``obs_keys``. For each, the worker sends a ``Turn`` per step, to be
-answered with an action, and at last an ``EpisodeResult``. A ``Failure`` is the last that it says;
-a ``Notice`` may come at any time.
+The parent sends ``env_args`` and its level of logging once and then, one after the other, an
+``EpisodeRequest``, whether the policy needs a goal, and its ``obs_keys``. For each, the worker sends
+a ``Turn`` per step, to be answered with an action, and at last an ``EpisodeResult``. A ``Failure``
+is the last that it says; a ``Notice`` may come at any time.
 """
 
 import logging
@@ -81,11 +81,14 @@ class _ForTheParent(logging.Handler):
 
 
 def _serve(connection: Connection) -> None:
-    logging.getLogger("offrl").addHandler(_ForTheParent(connection))
+    env_args, level = connection.recv()
+    log = logging.getLogger("offrl")
+    log.setLevel(level)
+    log.addHandler(_ForTheParent(connection))
     keeps = os.environ.get("OFFRL_FAST_SIM") != "0"
     memory = FreedMemory() if keeps else None  # of models: resets compile one after the other
     try:
-        env = make_env(connection.recv())
+        env = make_env(env_args)
     except (ValueError, ImportError) as error:
         raise Misfit(describe(error)) from None
     while True:
@@ -128,7 +131,7 @@ class Worker:
                 "(experiment.rollout.num_workers, --workers)"
             ) from None
         child_end.close()
-        self.send(dict(env_args))
+        self.send((dict(env_args), logging.getLogger("offrl").getEffectiveLevel()))
 
     @property
     def is_alive(self) -> bool:
