@@ -155,7 +155,7 @@ class Step:
             mj_step2(model, data)
             if quiet == 0:
                 env._update_observables()
-                quiet = self._quiet_substeps(last - i)
+                quiet = self._quiet_substeps(last - i) if i < last else 0
             else:
                 quiet -= 1
 

@@ -404,8 +404,9 @@ def test_a_scene_of_a_users_own_may_change_whenever_it_likes():
         twins.step(np.zeros(7))
 
 
-def test_a_closed_environment_may_be_reset():
+def test_an_environment_may_be_closed_twice_and_reset():
     env = make("Lift")
-    env.reset(seed=0)
+    before = env.reset(seed=0)[0]
     env.close()
     env.close()
+    assert differing(env.reset(seed=0)[0], before) == []

@@ -1,9 +1,9 @@
 """A simulator's process: what runs in it, and the parent's end. It never imports torch.
 
 The parent sends ``env_args`` and its level of logging once and then, one after the other, an
-``EpisodeRequest``, whether the policy needs a goal, and its ``obs_keys``. For each, the worker sends
-a ``Turn`` per step, to be answered with an action, and at last an ``EpisodeResult``. A ``Failure``
-is the last that it says; a ``Notice`` may come at any time.
+``EpisodeRequest``, whether the policy needs a goal, and its ``obs_keys``. For each, the worker
+sends a ``Turn`` per step, to be answered with an action, and at last an ``EpisodeResult``. A
+``Failure`` is the last that it says; a ``Notice`` may come at any time.
 """
 
 import logging
