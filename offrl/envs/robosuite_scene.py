@@ -137,9 +137,11 @@ class Scenes:
         _focus(self.env.sim)
 
     def close(self) -> None:
-        """Free what is rendered with, before the environment is closed."""
+        """Forget the scenes, and free what they are rendered with, before robosuite closes."""
         for sim in {self.env.sim, *(kept.sim for kept in self._kept())}:
             _close_camera(sim)
+        self._own = self._given = self._newest = None
+        self._is_constant = False
 
     @contextmanager
     def _replaced(self, **attributes: Any) -> Iterator[None]:

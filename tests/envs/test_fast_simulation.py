@@ -404,9 +404,10 @@ def test_a_scene_of_a_users_own_may_change_whenever_it_likes():
         twins.step(np.zeros(7))
 
 
-def test_an_environment_may_be_closed_twice_and_reset():
-    env = make("Lift")
-    before = env.reset(seed=0)[0]
+@pytest.mark.parametrize("task", ["Lift", "Stack"])
+def test_an_environment_may_be_closed_twice_and_reset(task):
+    env = make(task)
+    before = [env.reset(seed=0)[0] for _ in range(4)][0]
     env.close()
     env.close()
     assert differing(env.reset(seed=0)[0], before) == []
