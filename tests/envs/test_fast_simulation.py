@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from offrl.envs import make_env, say_once
+from offrl.robomimic.configs import env_args_for_robomimic
 from offrl.tools.collect import ROBOSUITE_KWARGS
 
 pytestmark = pytest.mark.slow
@@ -337,6 +338,8 @@ def test_the_switch_is_offrls_alone():
     with pytest.raises(ValueError, match="env_kwargs.offrl_fast is 'yes'; give true or false"):
         make("Lift", offrl_fast="yes")
     assert "offrl_fast" not in make("Lift", offrl_fast=False).serialize()["env_kwargs"]
+    env_args = {"env_name": "Lift", "type": 1, "env_kwargs": {"offrl_fast": True, "horizon": 9}}
+    assert env_args_for_robomimic(env_args) == env_args | {"env_kwargs": {"horizon": 9}}
 
 
 def test_an_action_that_is_refused_leaves_nothing_behind():
