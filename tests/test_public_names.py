@@ -61,7 +61,7 @@ SIGNATURES = {
     "offrl.DemoWriter.write_mask": "self, filter_key, demos",
     "offrl.DemoWriter.write_split": "self, valid_fraction=0.1, seed=0",
     "offrl.data.writer.DemoWriter": "path, env_args=None",
-    "offrl.envs.make_env": "env_args",
+    "offrl.envs.make_env": "env_args, obs_keys=None",
     "offrl.envs.workers.EnvPool": "env_args, num_workers=None, timeout=300.0, gl_backend=None",
     "offrl.envs.workers.EpisodeRequest": (
         "seed, horizon, terminate_on_success=True, frame_every=None, record=False"
