@@ -206,7 +206,7 @@ def _why_plain(wanted: bool | None, version: str) -> str | None:
     if os.environ.get("OFFRL_FAST_SIM") == "0":
         return "OFFRL_FAST_SIM is 0"
     if version != KNOWN_VERSION:
-        return f"this is robosuite {version}, and offrl's repeat {KNOWN_VERSION}"
+        return f"this is robosuite {version}, and offrl repeats the code of {KNOWN_VERSION}"
     return None
 
 

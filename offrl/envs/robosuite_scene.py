@@ -224,7 +224,7 @@ def _close_camera(sim: Any) -> None:
     """Free what a simulator renders with in its own context. robosuite leaves it to the garbage
     collector, who does it at any time, in the context of the simulator that is rendered then, and
     that one's pictures are spoilt from there on."""
-    if hasattr(sim, "_render_context_offscreen"):  # closing takes it away
+    if sim is not None:  # a closed environment has none
         _focus(sim)
         sim._render_context_offscreen = None
 

@@ -217,7 +217,7 @@ class _Arm:
 
     def __init__(self, robot: Any, name: str):
         self.controller = c = robot.part_controllers[name]
-        self.sim, self.name = robot.sim, name
+        self.name = name
         self.model, self.data = model, data = robot.sim.model._model, robot.sim.data._data
         self.actuators = robot._ref_actuators_indexes_dict[name]
         first, *_, last = self.actuators
@@ -243,7 +243,9 @@ class _Arm:
             return f"the arm {self.name} interpolates, or couples position and orientation"
         if self.model.body_weldid[self.model.site_bodyid[self.base]] != 0:
             return f"the base of the arm {self.name} moves"
-        if not c.lite_physics or not compiled_is_exact(n, self.model.nv):
+        if not c.lite_physics:
+            return f"the arm {self.name} computes the physics again (lite_physics is false)"
+        if not compiled_is_exact(n, self.model.nv):
             return "compiled products differ from NumPy's in the last bits here"
         return None
 

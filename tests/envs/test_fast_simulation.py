@@ -109,17 +109,14 @@ def live_through(twins, episodes, steps):
             twins.steps(steps // 10, np.random.default_rng(episode))
 
 
+@pytest.mark.parametrize(
+    ("episodes", "steps"), [(5, 30), pytest.param(20, 100, marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("task", TASKS)
-def test_the_bits_are_robosuites(task):
+def test_the_bits_are_robosuites(task, episodes, steps):
     twins = Twins(task)
-    live_through(twins, episodes=5, steps=30)
+    live_through(twins, episodes, steps)
     assert twins.fast._step.why_plain is None and not twins.fast._scenes.is_plain
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("task", TASKS)
-def test_the_bits_are_robosuites_for_long(task):
-    live_through(Twins(task), episodes=20, steps=100)
 
 
 VARIANTS = {
