@@ -103,7 +103,8 @@ def reset(env: Any, turn: int) -> Any:
 def playback(demos: list[dict[str, Any]]) -> Work:
     def work(env: Any, turn: int) -> Any:
         played = play_back(env, demos[turn % len(demos)])
-        return [played[key].sum() for key in sorted(played) if key.endswith("_image")]
+        images = [played[key].sum() for key in sorted(played) if key.endswith("_image")]
+        return [*images, env._env.sim.data.qacc_warmstart.sum()]
 
     return work
 

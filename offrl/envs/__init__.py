@@ -67,4 +67,5 @@ def observe_only(env: gymnasium.Env, keys: Sequence[str] | None) -> None:
 
 @cache
 def say_once(level: int, message: str) -> None:
+    """Log what every worker and every episode would say again."""
     log.log(level, message)

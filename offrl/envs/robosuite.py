@@ -29,7 +29,7 @@ class RobosuiteEnv(gymnasium.Env):
     The same seed gives the same initial state to the last bit. Without a rendering library all
     but images works.
 
-    Steps and resets take less than half of robosuite's time and have the same bits
+    Steps take less than half of robosuite's time, resets two thirds and less, with the same bits
     (``robosuite_step``, ``robosuite_scene``); what these do not know is robosuite's own.
     ``env_kwargs: {"offrl_fast": false}`` or ``OFFRL_FAST_SIM=0`` leaves all to robosuite.
     """
