@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import pkgutil
+import shlex
 import signal
 import sys
 import sysconfig
@@ -17,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from offrl import __version__, tools
-from offrl.processes import Interrupted
+from offrl.processes import Interrupted, is_explained
 
 
 class AboveTheBar(logging.Handler):
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         command.add_arguments(subparser)
     args = parser.parse_args(argv)
+    args.words = shlex.join(["offrl", *(sys.argv[1:] if argv is None else argv)])
     package, terminal = logging.getLogger("offrl"), AboveTheBar()
     package.setLevel(logging.INFO)
     package.addHandler(terminal)
@@ -65,8 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"offrl: error: {where} called sys.exit({error.code!r})", file=sys.stderr)
         return 1
     except Exception as error:
-        is_explained = isinstance(error, (ValueError, OSError, ImportError))
-        if is_explained and _raised_by_offrl(error):
+        if is_explained(error):
             print(f"offrl: error: {error}", file=sys.stderr)
             return 1
         where = _foreign(error)
@@ -101,12 +102,6 @@ def _signals_interrupt() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, after)
-
-
-def _raised_by_offrl(error: BaseException) -> bool:
-    """Whether the error was raised on purpose (with a message for people) or passed through."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").startswith("offrl")
 
 
 def _foreign(error: BaseException) -> str | None:

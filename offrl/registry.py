@@ -59,9 +59,7 @@ class Registry:
                 )
             elif name.isidentifier() and importlib.util.find_spec(name):
                 hint = f" For the module {name} write {name}.{name}."
-            raise ValueError(
-                f"unknown {self.kind} {shown(name)}.{hint} Known: {', '.join(known)}."
-            )
+            raise ValueError(f"unknown {self.kind} {shown(name)}.{hint} Known: {', '.join(known)}.")
         return self._entries[key]
 
     def get(self, name: str) -> Any | None:

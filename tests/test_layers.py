@@ -17,6 +17,7 @@ LAYERS = {
     "seeding": 0,
     "specs": 0,
     "tree": 0,
+    "video": 0,
     "acting": 1,  # algorithm and environment are duck-typed
     "kernels": 1,
     "data": 2,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -52,6 +53,10 @@ class D4RLFile(DemoArrays):
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         with located(self.path, key):
             return super().read_rows(demo, key, start, stop)
+
+    def trajectory(self, demo: str) -> dict[str, Any]:
+        with located(self.path, demo):
+            return super().trajectory(demo)
 
     def close(self) -> None:
         self._file.close()

@@ -77,6 +77,11 @@ class Demos(AbstractContextManager):
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
 
+    @abstractmethod
+    def trajectory(self, demo: str) -> dict[str, Any]:
+        """All of a demonstration, as ``DemoWriter.write`` takes it: every array by its path, as it
+        is stored, and strings and numbers (attributes)."""
+
     def best(self, demos: Sequence[str], share: float) -> list[str]:
         """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
         equal ones the first."""
@@ -169,6 +174,9 @@ class DemoArrays(Demos):
         begin, _ = self._ranges[demo]
         rows = self._dataset(demo, key)[begin + start : begin + stop]
         return self._numbers(rows, [demo], key, [len(rows)], start)
+
+    def trajectory(self, demo: str) -> dict[str, Any]:
+        return {key: array[slice(*self._ranges[demo])] for key, array in self._arrays.items()}
 
     def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
         return self._dataset(demo, key)[self._ranges[demo][0] + step]

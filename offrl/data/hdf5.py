@@ -20,8 +20,11 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos
+from offrl.data.storage import stored, values
 
 log = logging.getLogger(__name__)
+
+OWN_ATTRIBUTES = ("num_samples", "text_crc32")  # of a demonstration: they follow from the others
 
 
 class DemoFile(Demos):
@@ -168,34 +171,47 @@ class DemoFile(Demos):
                 raise unreadable(self.path, f"data/{demo}/{key}", error) from None
         return self._numbers(rows, demos, key, lengths)
 
+    def trajectory(self, demo: str) -> dict[str, Any]:
+        trajectory = self.stored(demo)
+        for key, value in trajectory.items():
+            if isinstance(value, h5py.Dataset):
+                with located(self.path, f"data/{demo}/{key}"):
+                    trajectory[key] = values(value)[()]
+        return trajectory
+
+    def stored(self, demo: str) -> dict[str, Any]:
+        """``trajectory`` with the open HDF5 dataset in place of each array."""
+        with located(self.path, f"data/{demo}"):
+            group = self._file[f"data/{demo}"]
+            check_text(self.path, group, f"data/{demo}")
+            kept: dict[str, Any] = {
+                key: value
+                for key, value in group.attrs.items()
+                if key not in OWN_ATTRIBUTES and not isinstance(value, np.ndarray)
+            }
+            kept.update(arrays_below(group))
+        return kept
+
     def recording(self, demo: str) -> dict[str, Any]:
-        """One demonstration with what plays it back: every array by its path, and ``model_file``.
+        """``trajectory`` of a demonstration that can be played back.
 
         Raises ``ValueError`` if the simulator's states or model were not recorded.
         """
-        with located(self.path, f"data/{demo}"):
-            group = self._file[f"data/{demo}"]
-            if "states" not in group or "model_file" not in group.attrs:
-                raise ValueError(
-                    f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
-                    "attribute model_file; record with the simulator's states"
-                )
-            check_text(self.path, group, f"data/{demo}")
-            arrays: dict[str, Any] = {"model_file": group.attrs["model_file"]}
-            group.visititems(
-                lambda path, item: arrays.update(
-                    {path: item[()]} if isinstance(item, h5py.Dataset) else {}
-                )
+        recording = self.trajectory(demo)
+        if not {"states", "model_file"} <= recording.keys():
+            raise ValueError(
+                f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
+                "attribute model_file; record with the simulator's states"
             )
-        return arrays
+        return recording
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         with located(self.path, f"data/{demo}/{key}"):
-            rows = self._file[f"data/{demo}/{key}"][start:stop]
+            rows = values(self._file[f"data/{demo}/{key}"])[start:stop]
         return self._numbers(rows, [demo], key, [len(rows)], start)
 
     def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
-        return self._file[f"data/{demo}/{key}"][step]
+        return values(self._file[f"data/{demo}/{key}"])[step]
 
     def _group(self, demo: str) -> h5py.h5g.GroupID:
         if demo not in self._groups:
@@ -215,12 +231,12 @@ class DemoFile(Demos):
             attribute.read(value)
             return int(value.item())
 
-    def _dataset(self, demo: str, key: str) -> h5py.h5d.DatasetID:
+    def _dataset(self, demo: str, key: str) -> Any:
         group = self._group(demo)
         try:
             dataset = h5py.h5d.open(group, key.encode())
             if dataset.shape and dataset.dtype:
-                return dataset
+                return stored(dataset)
         except Exception:
             self._look_for(demo, key)
             raise
@@ -229,9 +245,7 @@ class DemoFile(Demos):
             f"{list(dataset.shape or ())}); write it again, or leave the demonstration out"
         )
 
-    def _checked(
-        self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype
-    ) -> h5py.h5d.DatasetID:
+    def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """A dataset of numbers of this shape, bytes if ``dtype`` is, all of which were written."""
         dataset = self._dataset(demo, key)
         if dataset.shape != shape:
@@ -275,6 +289,15 @@ class DemoFile(Demos):
                 ) from None
             if isinstance(item, h5py.Group):
                 raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
+
+
+def arrays_below(group: h5py.Group, root: str = "") -> Iterator[tuple[str, h5py.Dataset]]:
+    """All arrays below a group, whatever kind of link leads there, by path."""
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            yield from arrays_below(item, f"{root}{name}/")
+        elif isinstance(item, h5py.Dataset) and item.shape:
+            yield f"{root}{name}", item
 
 
 def text_sum(attributes: Mapping[str, Any]) -> int:

@@ -14,12 +14,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offrl.data.hdf5 import text_sum
+from offrl.data.hdf5 import OWN_ATTRIBUTES, arrays_below, located, text_sum
+from offrl.data.storage import COMPRESSIONS, create, values
 from offrl.outputs import DiskFull, disk_full, in_words, new_file, put
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 2**16  # read, and its checksum tested, at once: of images a few
 METADATA_BYTES = 2**11  # of an array, at most
 MARGIN_BYTES = 2**17  # left free: HDF5 ends the process where it runs into a full disk
 
@@ -34,36 +34,77 @@ class DemoWriter(AbstractContextManager):
     recording is cut off.
 
     env_args: what ``make_env`` makes the environment of, if there is one.
+    compression: of arrays: ``png`` or ``jpeg`` (of images alone), ``gzip``, ``lzf``, or none.
+    provenance: how the file comes about (``offrl.data.provenance``); an attribute of ``data``.
+    resume: go on with a recording to this path that was cut off, if there is one.
+    durable: whether a finished episode is kept whatever happens next; else nothing is, unless the
+        file is completed, which goes faster.
     """
 
-    def __init__(self, path: str | Path, env_args: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        path: str | Path,
+        env_args: Mapping[str, Any] | None = None,
+        *,
+        compression: str | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        resume: bool = False,
+        durable: bool = True,
+    ):
         if env_args is not None and not isinstance(env_args, Mapping):
             raise ValueError(f"{path}: env_args is {env_args!r:.80}, not a map with env_name")
+        if compression not in (None, *COMPRESSIONS):
+            raise ValueError(f"{path}: compression is {compression!r}, none of {COMPRESSIONS}")
+        given = {"env_args": env_args, "provenance": provenance}
         try:
-            text = json.dumps(env_args, indent=4)
+            notes = {k: json.dumps(value, indent=4) for k, value in given.items() if value}
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: env_args cannot be text ({error}); give plain values"
             ) from None
         self.path = new_file(path)
-        self._partial = self._place_beside()
-        self._check_space(0)
+        self.compression = compression
+        self._partial, is_there = self._place_beside(resume)
+        self._check_space(0, notes)
         with in_words(self.path):
-            # Made by an older HDF5's rules, a file that was never closed can be opened; by a newer
-            # one's, single chunks need no index, and all that says where data lies has checksums.
-            h5py.File(self._partial, "x", libver=("v108", "v110")).close()
-            self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))
-            _keep_metadata(self._file)
-        self._data = self._file.create_group("data")
-        if env_args is not None:
-            # Of a fixed length it lies where checksums are; others lie in a heap that has none.
-            self._data.attrs["env_args"] = np.bytes_(text)
-            self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
-        self._file.flush()
+            if not is_there:
+                # Made by an older HDF5's rules, a file that was never closed can be opened; by a
+                # newer one's, single chunks need no index, and all that says where data lies has
+                # checksums.
+                h5py.File(self._partial, "x", libver=("v108", "v110")).close()
+            with located(self._partial, "what was recorded before"):
+                self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))
+            if durable:
+                _keep_metadata(self._file)
+        self._data = self._file.require_group("data")
         self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
         self._total = 0
-        self._is_kept = True  # whether finished episodes stay if the recording is cut off
+        self._is_durable = durable
+        self._is_kept = durable  # whether finished episodes stay if the recording is cut off
         self.num_demos = 0
+        if is_there:
+            self._go_on(notes)
+        elif notes:
+            # Of a fixed length it lies where checksums are; others lie in a heap that has none.
+            self._data.attrs.update({key: np.bytes_(text) for key, text in notes.items()})
+            self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
+        self._file.flush()
+
+    def _go_on(self, notes: Mapping[str, str]) -> None:
+        """Take up a recording that was cut off, if it is the one that is asked for."""
+        with located(self._partial, "what was recorded before"):
+            before = {k: v.decode() for k, v in self._data.attrs.items() if isinstance(v, bytes)}
+            demos = [f"demo_{i}" for i in range(len(self._data))]
+            lengths = [int(self._data[demo].attrs["num_samples"]) for demo in demos]
+            last = dict(arrays_below(self._data[demos[-1]])) if demos else {}
+        if before != notes:
+            self._file.close()
+            raise ValueError(
+                f"{self._partial}: was cut off in another recording (of another environment, or "
+                "with other options); give it another name, or do as it was done then"
+            )
+        self._total, self.num_demos = sum(lengths), len(demos)
+        self._steps = {key: _kind_and_shape(array) for key, array in last.items()}
 
     @contextmanager
     def repeatable(self) -> Iterator[None]:
@@ -76,7 +117,8 @@ class DemoWriter(AbstractContextManager):
 
     def write(self, trajectory: Mapping[str, Any], **attributes: Any) -> str:
         """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``; its name. Strings and
-        numbers in it become attributes, as ``attributes`` do.
+        numbers in it become attributes, as ``attributes`` do; datasets of an open HDF5 file are
+        copied as they are stored.
 
         Raises ``ValueError``, and adds nothing, for what cannot be trained on: lists, NaN, arrays
         of unequal lengths or of other shapes than in the episodes before.
@@ -84,18 +126,20 @@ class DemoWriter(AbstractContextManager):
         name = f"demo_{self.num_demos}"
         arrays, notes = self._checked(name, trajectory)
         notes |= attributes | {"num_samples": len(arrays["actions"])}
-        self._check_space(sum(array.nbytes + METADATA_BYTES for array in arrays.values()), notes)
+        self._check_space(sum(_num_bytes(x) + METADATA_BYTES for x in arrays.values()), notes)
         # Nothing refers to the episode until all of it is in the file.
         demo = self._data.create_group(None)
         for key, array in arrays.items():
-            _create(demo, key, array)
+            if isinstance(array, h5py.Dataset):
+                demo.copy(array, demo, key)
+            else:
+                create(demo, key, array, self.compression)
         for key, value in notes.items():
             try:
                 demo.attrs[key] = value
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{self.path}: {name}: the attribute {key!r}: {error}") from None
         demo.attrs["text_crc32"] = text_sum(demo.attrs)
-        self._file.flush()
         self._change(lambda: self._data.__setitem__(name, demo))
         self._steps = {key: _kind_and_shape(array) for key, array in arrays.items()}
         self._total += len(arrays["actions"])
@@ -107,6 +151,10 @@ class DemoWriter(AbstractContextManager):
         two of them would tear the file. So a child, which no signal to this process meets, makes
         them first; what this process writes then are the same bytes, as it reads nothing of what
         the child wrote."""
+        if not self._is_durable:
+            change()
+            return
+        self._file.flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which it starts none
             child = os.fork()
@@ -129,7 +177,7 @@ class DemoWriter(AbstractContextManager):
             raise ValueError(f"{self.path}: mask/{filter_key}: {what}; name recorded ones")
         names = np.array(demos, dtype="S")
         self._check_space(names.nbytes + METADATA_BYTES)
-        self._change(lambda: _create(self._file, f"mask/{filter_key}", names))
+        self._change(lambda: create(self._file, f"mask/{filter_key}", names))
 
     def write_split(self, valid_fraction: float = 0.1, seed: int = 0) -> None:
         """Split the demonstrations at random into ``mask/train`` and ``mask/valid``.
@@ -166,13 +214,15 @@ class DemoWriter(AbstractContextManager):
 
     def _checked(
         self, name: str, trajectory: Mapping[str, Any]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arrays of an episode as they are stored, and what is none."""
         arrays, notes = {}, {}
         _check_names(trajectory, f"{self.path}: {name}")
         for key, value in trajectory.items():
-            if isinstance(value, np.ndarray):
+            if isinstance(value, (np.ndarray, h5py.Dataset)):
                 arrays[key] = _as_stored(key, value, f"{self.path}: {name}/{key}")
+            elif key in OWN_ATTRIBUTES:
+                continue
             elif isinstance(value, str | bytes | int | float | np.generic):
                 notes[key] = value
             else:
@@ -185,7 +235,7 @@ class DemoWriter(AbstractContextManager):
         for key in {"rewards", "dones"} & arrays.keys():
             if arrays[key].size != len(arrays[key]):
                 raise ValueError(f"{self.path}: {name}/{key} is to be one number for each step")
-        if "dones" in arrays and not np.isin(arrays["dones"], (0, 1)).all():
+        if "dones" in arrays and not np.isin(arrays["dones"][()], (0, 1)).all():
             raise ValueError(f"{self.path}: {name}/dones is to be 0 or 1 at each step")
         steps = {key: _kind_and_shape(array) for key, array in arrays.items()}
         for key in sorted(steps.keys() | (self._steps or steps).keys()):
@@ -205,13 +255,14 @@ class DemoWriter(AbstractContextManager):
 
     # -- the disk ---------------------------------------------------------------------------------
 
-    def _place_beside(self) -> Path:
-        """A name that is free; says of recordings that were cut off."""
+    def _place_beside(self, resume: bool) -> tuple[Path, bool]:
+        """Where to record, and whether an earlier recording that goes on is there. Else it is a
+        name that is free; says of recordings that were cut off."""
         for number in count():
             dash = f"-{number}" if number else ""
             partial = self.path.with_name(f"{self.path.stem}.partial{dash}{self.path.suffix}")
-            if not partial.exists():
-                return partial
+            if resume or not partial.exists():
+                return partial, partial.exists()
             log.warning(
                 f"an earlier recording that was cut off, or is going on, lies in {partial}; give "
                 "it another name to use it"
@@ -246,11 +297,13 @@ def _check_names(trajectory: Mapping[str, Any], place: str) -> None:
             raise ValueError(f"{place}: {both} cannot be an array and hold {key}; rename one")
 
 
-def _as_stored(key: str, array: np.ndarray, place: str) -> np.ndarray:
+def _as_stored(key: str, array: Any, place: str) -> Any:
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{place} holds no numbers ({array.dtype})")
     if array.ndim == 0 or not array.size:
         raise ValueError(f"{place} has no steps (shape {list(array.shape)})")
+    if isinstance(array, h5py.Dataset):
+        return array
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
         raise ValueError(f"{place} holds NaN or infinity at step {wrong[0, 0]}; mend it")
@@ -266,16 +319,15 @@ def _as_stored(key: str, array: np.ndarray, place: str) -> np.ndarray:
     return stored
 
 
-def _kind_and_shape(array: np.ndarray) -> tuple[str, tuple[int, ...]]:
-    return str(array.dtype), array.shape[1:]
+def _kind_and_shape(array: Any) -> tuple[str, tuple[int, ...]]:
+    found = values(array) if isinstance(array, h5py.Dataset) else array
+    return str(found.dtype), tuple(found.shape[1:])
+
+
+def _num_bytes(array: Any) -> int:
+    is_stored = isinstance(array, h5py.Dataset)
+    return array.id.get_storage_size() if is_stored else array.nbytes
 
 
 def _words(step: tuple[str, tuple[int, ...]] | None) -> str:
     return f"{step[0]} {list(step[1])}" if step else ""
-
-
-def _create(group: h5py.Group, key: str, array: np.ndarray) -> None:
-    """An array with checksums, in one chunk unless it is large."""
-    rows = max(1, CHUNK_BYTES // max(1, array[0].nbytes))
-    chunks = (min(len(array), rows), *array.shape[1:])
-    group.create_dataset(key, data=array, chunks=chunks, fletcher32=True)

@@ -7,6 +7,6 @@ from offrl.evaluation.evaluate import (
     TEST_SEEDS,
     evaluate,
     summarize,
+    video_frames,
 )
 from offrl.evaluation.intervals import wilson_interval
-from offrl.evaluation.video import encoder, video_frames, write_video

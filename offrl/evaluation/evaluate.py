@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from offrl.acting import EpisodeRequest, EpisodeResult, Policy
@@ -35,6 +36,12 @@ def evaluate(
         if result is None:
             return
         yield result
+
+
+def video_frames(results: Iterable[EpisodeResult]) -> list[np.ndarray]:
+    """The frames of all episodes, one episode after the other."""
+    ordered = sorted(results, key=lambda r: r.request.seed or 0)
+    return [frame for result in ordered for frame in result.frames]
 
 
 @contextmanager

@@ -41,8 +41,9 @@ def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import env_args_of, instruction, policy_from_checkpoint
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
-    from offrl.evaluation import TEST_SEEDS, encoder, evaluate, summarize
+    from offrl.evaluation import TEST_SEEDS, evaluate, summarize
     from offrl.training.progress import success_line
+    from offrl.video import encoder
 
     outputs = [new_file(path) for path in (args.video, args.record, args.json) if path]
     if len({path.absolute() for path in outputs}) < len(outputs):
@@ -135,7 +136,8 @@ def _record(path: Path, env_args: dict[str, Any], results: Sequence[Any]) -> Non
 
 
 def _film(path: Path, results: Sequence[Any]) -> None:
-    from offrl.evaluation import video_frames, write_video
+    from offrl.evaluation import video_frames
+    from offrl.video import write_video
 
     frames = video_frames(results)
     if not frames:

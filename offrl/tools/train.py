@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         others = [
             name.replace("_", "-")
             for name, value in vars(args).items()
-            if name not in ("resume", "command") and value not in (None, [])
+            if name not in ("resume", "command", "words") and value not in (None, [])
             if value is not False
         ]
         if others:

@@ -10,9 +10,15 @@ from typing import Any
 from offrl.acting.policy import RolloutPolicy
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
-from offrl.evaluation.evaluate import SELECTION_SEEDS, TEST_SEEDS, evaluate, summarize
-from offrl.evaluation.video import video_frames, write_video
+from offrl.evaluation.evaluate import (
+    SELECTION_SEEDS,
+    TEST_SEEDS,
+    evaluate,
+    summarize,
+    video_frames,
+)
 from offrl.training.trainer import Record, Trainer
+from offrl.video import write_video
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Kill trainings at random moments, resume them, and compare them with one that ran through:
 
-    python tests/faults/kills.py --n 100
+python tests/faults/kills.py --n 100
 """
 
 import argparse

@@ -1,23 +1,17 @@
-"""Videos of episodes."""
+"""Videos that any browser plays: H.264, with a key frame each half second to jump to."""
 
 import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from offrl.acting.episode import EpisodeResult
 from offrl.outputs import whole_file
 
 PIXELS = {3: "rgb24", 4: "rgba"}  # ffmpeg's name, by the number of channels
 BLOCK = 16  # pixels; encoders and players like multiples of it
-
-
-def video_frames(results: Iterable[EpisodeResult]) -> list[np.ndarray]:
-    """The frames of all episodes, one episode after the other."""
-    ordered = sorted(results, key=lambda r: r.request.seed or 0)
-    return [frame for result in ordered for frame in result.frames]
 
 
 def encoder() -> str:
@@ -32,20 +26,35 @@ def encoder() -> str:
         ) from None
 
 
-def write_video(path: str | Path, frames: Sequence[np.ndarray], fps: int = 10) -> None:
-    """Frames ``[H, W, 3]`` (uint8) as an MP4 file. ``OSError`` where it cannot be written."""
-    height, width, channels = frames[0].shape
-    if channels not in PIXELS or any(frame.shape != frames[0].shape for frame in frames):
-        shapes = sorted({frame.shape for frame in frames})
-        raise ValueError(f"{path}: frames of one shape [H, W, 3] are needed, not of {shapes}")
+def write_video(path: str | Path, frames: Iterable[np.ndarray], fps: int = 10) -> None:
+    """Frames ``[H, W, 3]`` (uint8) as an MP4 file, one after the other. ``OSError`` where it cannot
+    be written."""
+    frames = iter(frames)
+    first = next(frames, None)
+    if first is None:
+        raise ValueError(f"{path}: there are no frames to film")
+    height, width, channels = first.shape
+    if channels not in PIXELS:
+        raise ValueError(f"{path}: frames of one shape [H, W, 3] are needed, not of {first.shape}")
     raw = f"-f rawvideo -s {width}x{height} -pix_fmt {PIXELS[channels]} -r {fps} -i -"
     blocks = f"scale=ceil(iw/{BLOCK})*{BLOCK}:ceil(ih/{BLOCK})*{BLOCK}"
-    options = f"-y -loglevel error -xerror {raw} -vf {blocks} -pix_fmt yuv420p -f mp4"
+    coding = f"-c:v libx264 -pix_fmt yuv420p -g {max(1, fps // 2)} -movflags +faststart -f mp4"
+    options = f"-y -loglevel error -xerror {raw} -vf {blocks} {coding}"
     with whole_file(path) as partial:
-        _encode([encoder(), *options.split(), str(partial)], frames)
+        _encode([encoder(), *options.split(), str(partial)], _alike(path, chain([first], frames)))
 
 
-def _encode(command: Sequence[str], frames: Sequence[np.ndarray]) -> None:
+def _alike(path: str | Path, frames: Iterable[np.ndarray]) -> Iterable[np.ndarray]:
+    shape = None
+    for frame in frames:
+        shape = shape or frame.shape
+        if frame.shape != shape:
+            shapes = sorted({frame.shape, shape})
+            raise ValueError(f"{path}: frames of one shape [H, W, 3] are needed, not of {shapes}")
+        yield frame
+
+
+def _encode(command: Sequence[str], frames: Iterable[np.ndarray]) -> None:
     """Feed ffmpeg, by ourselves: imageio does not look at how it ended."""
     pipe = subprocess.PIPE
     # In a session of its own, or a terminal's Ctrl-C would reach it before us.
