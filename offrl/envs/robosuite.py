@@ -151,20 +151,29 @@ class RobosuiteEnv(gymnasium.Env):
     def serialize(self) -> dict[str, Any]:
         return self._args
 
-    def render(self) -> np.ndarray:
-        """An image ``[H, W, 3]`` (uint8). Needs a rendering library, see ``offrl doctor``."""
+    def get_reward(self) -> float:
+        """The task's reward in the present state."""
+        return float(self._env.reward(None))
+
+    def render(self, camera: str = CAMERA, size: int = FRAME_SIZE) -> np.ndarray:
+        """An image ``[size, size, 3]`` (uint8). Needs a rendering library, see ``offrl doctor``."""
         import mujoco
 
         model, data = self._env.sim.model._model, self._env.sim.data._data
+        if camera not in self._env.sim.model.camera_names:
+            known = ", ".join(self._env.sim.model.camera_names)
+            raise ValueError(f"{self._args['env_name']} has no camera {camera!r}; it has {known}")
+        if self._renderer is not None and self._renderer.height != size:
+            self._close_renderer()
         if self._renderer is None:
-            size = model.vis.global_
-            before = size.offwidth, size.offheight
-            size.offwidth, size.offheight = (max(FRAME_SIZE, pixels) for pixels in before)
-            self._renderer = mujoco.Renderer(model, FRAME_SIZE, FRAME_SIZE)
-            size.offwidth, size.offheight = before
+            area = model.vis.global_
+            before = area.offwidth, area.offheight
+            area.offwidth, area.offheight = (max(size, pixels) for pixels in before)
+            self._renderer = mujoco.Renderer(model, size, size)
+            area.offwidth, area.offheight = before
         visible = mujoco.MjvOption()
         visible.geomgroup[0] = 0  # collision geometry
-        self._renderer.update_scene(data, camera=CAMERA, scene_option=visible)
+        self._renderer.update_scene(data, camera=camera, scene_option=visible)
         return self._renderer.render().copy()
 
     def close(self) -> None:

@@ -1,0 +1,101 @@
+"""Recorded demonstrations, played back in the simulator: by its states, or by their actions.
+
+A ``demo`` is a trajectory as data holds it (``offrl.data.demos.Demos.trajectory``).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offrl.acting.episode import returned
+
+IMAGES = ("_image", "_depth")  # how names of what cameras see end
+
+
+class Moment(NamedTuple):
+    """A recorded state, as the simulator sees it."""
+
+    obs: dict[str, np.ndarray]
+    reward: float  # of the action that led here
+    success: bool
+
+
+def play_states(env: Any, demo: Mapping[str, Any]) -> Iterator[Moment]:
+    """The ``T`` recorded states, and that to which the last action leads from there: ``T + 1``.
+
+    The rewards of a demonstration are those of all but the first, its next observations as well.
+    """
+    for state in _states(env, demo):
+        obs = env.reset_to(state)
+        yield Moment(obs, env.get_reward(), bool(env.is_success()["task"]))
+    obs, reward, *_ = env.step(demo["actions"][-1])
+    yield Moment(obs, float(reward), bool(env.is_success()["task"]))
+
+
+def film_states(
+    env: Any, demo: Mapping[str, Any], cameras: Sequence[str] = (), size: int | None = None
+) -> Iterator[np.ndarray]:
+    """A frame ``[H, W, 3]`` of each recorded state: what the cameras see, side by side."""
+    for state in _states(env, demo):
+        env.reset_to(state)
+        yield frame(env, cameras, size)
+
+
+class Replay:
+    """A demonstration's actions, taken once more from where it began: in its first state or, where
+    the simulator has none, in an episode of the same seed.
+
+    ``divergence`` ``[T]`` is, before each action, the largest difference between any position or
+    velocity recorded and replayed (of observations, where there are no states).
+    """
+
+    def __init__(self, env: Any, demo: Mapping[str, Any]):
+        self.env, self.demo = env, demo
+        self.divergence: list[float] = []
+        self.success = False
+
+    def __iter__(self) -> Iterator[int]:
+        """The step that comes next, once the environment is there."""
+        obs = self._begin()
+        for step, action in enumerate(self.demo["actions"]):
+            self.divergence.append(self._difference(obs, step))
+            yield step
+            obs, *_ = returned(self.env.step(action), "step")
+            self.success = self.success or bool(self.env.is_success()["task"])
+
+    def film(self, cameras: Sequence[str] = (), size: int | None = None) -> Iterator[np.ndarray]:
+        """A frame ``[H, W, 3]`` before each action."""
+        for _ in self:
+            yield frame(self.env, cameras, size)
+
+    def _begin(self) -> Any:
+        if "states" in self.demo and hasattr(self.env, "reset_to"):
+            return self.env.reset_to(next(_states(self.env, self.demo)))
+        if "seed" not in self.demo:
+            raise ValueError(
+                "neither states nor the attribute seed say where it begins; record with one of them"
+            )
+        return returned(self.env.reset(seed=int(self.demo["seed"])), "reset")[0]
+
+    def _difference(self, obs: Any, step: int) -> float:
+        if "states" in self.demo and hasattr(self.env, "get_state"):
+            recorded, replayed = self.demo["states"][step], self.env.get_state()["states"]
+            return float(np.abs(recorded - replayed)[1:].max())  # the first is the time
+        pairs = [(self.demo.get(f"obs/{key}"), value) for key, value in obs.items()]
+        gaps = [np.abs(a[step] - b).max() for a, b in pairs if a is not None]
+        return float(max(gaps, default=np.nan))
+
+
+def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.ndarray:
+    """What cameras see now, side by side; without any, what the environment renders by itself."""
+    options = {} if size is None else {"size": size}
+    if not cameras:
+        return env.render(**options)
+    return np.concatenate([env.render(camera, **options) for camera in cameras], axis=1)
+
+
+def _states(env: Any, demo: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What ``reset_to`` takes for each state; the first brings the scene along."""
+    for step, state in enumerate(demo["states"]):
+        yield {"states": state, **({"model": demo["model_file"]} if step == 0 else {})}
