@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -53,7 +53,7 @@ def is_explained(error: BaseException) -> bool:
 def in_order(
     make_worker: Callable[..., Callable[[Any], Any]],
     arguments: Sequence[Hashable],
-    items: Iterable[Any],
+    items: Sequence[Any],
     num_workers: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Any]:
@@ -63,7 +63,7 @@ def in_order(
     results each ahead of who reads them. ``environ`` is theirs from their start; each computes with
     one thread.
     """
-    num_workers = num_workers or len(os.sched_getaffinity(0))
+    num_workers = min(num_workers or len(os.sched_getaffinity(0)), max(1, len(items)))
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(

@@ -1,6 +1,7 @@
 """Videos that any browser plays: H.264, with a key frame each half second to jump to."""
 
 import subprocess
+import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -11,6 +12,7 @@ import numpy as np
 from offrl.outputs import whole_file
 
 PIXELS = {3: "rgb24", 4: "rgba"}  # ffmpeg's name, by the number of channels
+QUOTE, ESCAPED = "'", "'\\''"  # in ffmpeg's lists of files
 BLOCK = 16  # pixels; encoders and players like multiples of it
 
 
@@ -42,6 +44,17 @@ def write_video(path: str | Path, frames: Iterable[np.ndarray], fps: int = 10) -
     options = f"-y -loglevel error -xerror {raw} -vf {blocks} {coding}"
     with whole_file(path) as partial:
         _encode([encoder(), *options.split(), str(partial)], _alike(path, chain([first], frames)))
+
+
+def join_videos(path: str | Path, parts: Sequence[Path]) -> None:
+    """Videos of ``write_video``, of one size, one after the other in a new one."""
+    with whole_file(path) as partial, tempfile.NamedTemporaryFile("w", suffix=".txt") as listing:
+        lines = (f"file '{str(part.absolute()).replace(QUOTE, ESCAPED)}'\n" for part in parts)
+        listing.writelines(lines)
+        listing.flush()
+        options = f"-y -loglevel error -xerror -f concat -safe 0 -i {listing.name}"
+        copied = "-c copy -movflags +faststart -f mp4"
+        _encode([encoder(), *options.split(), *copied.split(), str(partial)], [])
 
 
 def _alike(path: str | Path, frames: Iterable[np.ndarray]) -> Iterable[np.ndarray]:

@@ -1,8 +1,8 @@
-"""The learning curve of a run as a picture."""
+"""Curves as pictures: a run's learning curve, how far replayed demonstrations diverge."""
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,4 +80,32 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
         returns.set_ylabel("return", color="tab:green")
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def write_divergence(path: Path, of_demos: Mapping[str, Sequence[float]]) -> None:
+    """How far replayed states are from the recorded ones, over the steps, of each demonstration.
+    ``ImportError`` where matplotlib is missing."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            f"no plot of the divergence ({error}); pip install 'offrl[plot]'"
+        ) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
+    for demo, values in of_demos.items():
+        axes.plot(values, linewidth=1, label=demo)
+    axes.set(
+        xlabel="step",
+        ylabel="largest difference",
+        title="Recorded states and those of the replayed actions",
+    )
+    axes.set_yscale("symlog", linthresh=1e-9)
+    if len(of_demos) <= 10:
+        axes.legend(fontsize="small")
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=110)
     pyplot.close(figure)

@@ -1,0 +1,126 @@
+"""``offrl playback``: demonstrations as a film or a picture."""
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from offrl.outputs import new_file, whole_file
+from offrl.tools import count
+
+HELP = "film demonstrations, by the simulator's states, by their actions or of stored images"
+EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="a file or folder of demonstrations")
+    parser.add_argument(
+        "--output", metavar="MP4", help="the film, or with --first the PNG, to write"
+    )
+    parser.add_argument("--n", type=count, default=5, help="the first n (default: 5)")
+    parser.add_argument("--filter-key", help="of mask/FILTER_KEY only")
+    parser.add_argument(
+        "--use",
+        choices=("states", "actions", "images"),
+        help="actions are taken once more in the simulator, and the divergence from the recorded "
+        "states is printed and plotted (default: states, where they are recorded, else images)",
+    )
+    parser.add_argument("--first", action="store_true", help="first frames only, as one picture")
+    parser.add_argument(
+        "--cameras", nargs="+", default=[], help="side by side (default: the task's)"
+    )
+    parser.add_argument("--size", type=count, help="height and width of what is rendered")
+    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from offrl.data.files import find_data
+    from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.reports.playback import Player
+    from offrl.video import encoder
+
+    path, cameras = str(find_data(args.data)), tuple(args.cameras)
+    player = Player(path, args.use, cameras, args.size)
+    if not args.output and (args.first or player.use != "actions"):
+        raise ValueError("--output: name the file to write (only --use actions does without)")
+    output = new_file(args.output) if args.output else None
+    demos, backend = player.demos.demos(args.filter_key, args.n), None
+    player.demos.close()
+    if output and player.use != "images" and (backend := working_backend()) is None:
+        raise ValueError(f"--use {player.use}: no rendering back end works here; {INSTALL_HINT}")
+    job = _Job(demos, args.workers, backend)
+    what = (path, player.use, cameras, args.size)
+    if args.first and output:
+        _photograph(output, what, job)
+    elif output:
+        encoder()
+        _film(output, what, job)
+    else:
+        _replay(path, job)
+    return 0
+
+
+class _Job(NamedTuple):
+    """What is to be done with each of the demonstrations, in processes."""
+
+    demos: list[str]
+    num_workers: int | None
+    backend: str | None
+
+    def results(self, make_worker: Any, arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        from tqdm import tqdm
+
+        from offrl.processes import in_order
+
+        environ = {"MUJOCO_GL": self.backend or "disabled"}
+        results = in_order(make_worker, arguments, self.demos, self.num_workers, environ)
+        with closing(results):
+            bar = tqdm(results, total=len(self.demos), unit="demo", disable=None)
+            yield from zip(self.demos, bar, strict=True)
+
+
+def _photograph(output: Path, what: tuple[Any, ...], job: _Job) -> None:
+    import imageio.v3
+
+    from offrl.reports.playback import make_photographer, tiled
+
+    frames = [frame for _, frame in job.results(make_photographer, what)]
+    with whole_file(output) as partial:
+        imageio.v3.imwrite(partial, tiled(frames))
+    print(f"{output}: the first frames of {len(frames)} demonstrations")
+
+
+def _film(output: Path, what: tuple[Any, ...], job: _Job) -> None:
+    from offrl.reports.playback import make_filmer
+    from offrl.reports.plot import write_divergence
+    from offrl.video import join_videos
+
+    plot = output.with_name(f"{output.stem}-divergence.png")
+    if what[1] == "actions":
+        new_file(plot)
+    with tempfile.TemporaryDirectory(prefix=f".{output.stem}.", dir=output.parent) as folder:
+        played = dict(job.results(make_filmer, (*what, folder)))
+        join_videos(output, [Path(folder) / f"{demo}.mp4" for demo in job.demos])
+    print(f"{output}: {len(played)} demonstrations by their {what[1]}")
+    if what[1] == "actions":
+        _say(played)
+        write_divergence(plot, {demo: found.of_steps for demo, found in played.items()})
+        print(plot)
+
+
+def _replay(path: str, job: _Job) -> None:
+    from offrl.reports.playback import make_replayer
+
+    _say(dict(job.results(make_replayer, (path,))))
+
+
+def _say(played: Mapping[str, Any]) -> None:
+    """How far each demonstration's replay went astray, and whether it succeeded."""
+    for demo, (of_steps, success) in played.items():
+        largest = max(of_steps)
+        print(
+            f"{demo}: largest difference {largest:.2g} at step {of_steps.index(largest)} of "
+            f"{len(of_steps)}, {'succeeds' if success else 'does not succeed'}"
+        )
