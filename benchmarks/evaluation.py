@@ -26,11 +26,11 @@ from offrl import RolloutPolicy, algo_factory, config_factory
 from offrl.config.files import find_file, read_config_file
 from offrl.data.hdf5 import DemoFile
 from offrl.envs import make_env
+from offrl.envs.playback import is_image, play_states
 from offrl.envs.rendering import working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.evaluation.evaluate import EVALUATION_BATCH, TEST_SEEDS, evaluate
 from offrl.tools.collect import ROBOSUITE_KWARGS
-from offrl.tools.images import play_back
 from offrl.training import Trainer
 
 TASKS = ("Lift", "PickPlaceCan", "Stack", "Door", "NutAssemblySquare", "TwoArmLift")
@@ -102,8 +102,8 @@ def reset(env: Any, turn: int) -> Any:
 
 def playback(demos: list[dict[str, Any]]) -> Work:
     def work(env: Any, turn: int) -> Any:
-        played = play_back(env, demos[turn % len(demos)])
-        images = [played[key].sum() for key in sorted(played) if key.endswith("_image")]
+        seen = [moment.obs for moment in play_states(env, demos[turn % len(demos)])]
+        images = [obs[key].sum() for obs in seen for key in sorted(obs) if is_image(key)]
         return [*images, env._env.sim.data.qacc_warmstart.sum()]
 
     return work
@@ -120,11 +120,12 @@ def stack_demos() -> list[dict[str, Any]]:
     env, demos = make_env(env_args("Stack")), []
     for seed in range(3):
         env.reset(seed=seed)
-        states = []
-        for _ in range(30):
+        states, actions = [], np.zeros((30, *env.action_space.shape))
+        for action in actions:
             states.append(env.get_state()["states"])
-            env.step(np.zeros(env.action_space.shape))
-        demos.append({"model_file": env.get_state()["model"], "states": np.stack(states)})
+            env.step(action)
+        model = env.get_state()["model"]
+        demos.append({"model_file": model, "states": np.stack(states), "actions": actions})
     env.close()
     return demos
 

@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import pkgutil
+import re
 import shlex
 import signal
 import sys
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         command.add_arguments(subparser)
     args = parser.parse_args(argv)
-    args.words = shlex.join(["offrl", *(sys.argv[1:] if argv is None else argv)])
+    args.words = _words(sys.argv[1:] if argv is None else argv)
     package, terminal = logging.getLogger("offrl"), AboveTheBar()
     package.setLevel(logging.INFO)
     package.addHandler(terminal)
@@ -77,6 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         package.removeHandler(terminal)
+
+
+def _words(argv: Sequence[str]) -> str:
+    """The command, without the number of processes, of which nothing depends on that."""
+    words = shlex.join(["offrl", *argv])
+    return re.sub(r" --workers[ =]\d+", "", words)
 
 
 @contextmanager

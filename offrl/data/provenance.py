@@ -16,7 +16,11 @@ ATTRIBUTE = "provenance"
 def provenance(command: str, inputs: Sequence[str | Path]) -> dict[str, Any]:
     """What was run, and on what: of each input its fingerprint, and how it came about itself."""
     sources = [
-        {"path": str(path), "fingerprint": fingerprint([path]), ATTRIBUTE: provenance_of(path)}
+        {
+            "file": Path(path).name,
+            "fingerprint": fingerprint([path]),
+            ATTRIBUTE: provenance_of(path),
+        }
         for path in inputs
     ]
     return {"command": command, "offrl": offrl.__version__, "inputs": sources}

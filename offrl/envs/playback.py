@@ -3,14 +3,17 @@
 A ``demo`` is a trajectory as data holds it (``offrl.data.demos.Demos.trajectory``).
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from offrl.acting.episode import returned
+from offrl.tree import gather
 
-IMAGES = ("_image", "_depth")  # how names of what cameras see end
+DONE = ("success", "end", "both")  # when ``dones`` are 1: at success, at the last step, at both
+_IMAGE = re.compile(r".*_(image|depth|segmentation_(instance|class|element))")
 
 
 class Moment(NamedTuple):
@@ -31,6 +34,45 @@ def play_states(env: Any, demo: Mapping[str, Any]) -> Iterator[Moment]:
         yield Moment(obs, env.get_reward(), bool(env.is_success()["task"]))
     obs, reward, *_ = env.step(demo["actions"][-1])
     yield Moment(obs, float(reward), bool(env.is_success()["task"]))
+
+
+def observed(
+    env: Any,
+    demo: Mapping[str, Any],
+    shaped: bool = False,
+    done: str | None = None,
+    next_obs: bool = False,
+) -> dict[str, Any]:
+    """A demonstration with what the environment observes in its states: all that cameras see, and
+    whatever else was not recorded.
+
+    shaped: rewards are the environment's, else so only where none were recorded.
+    done: one of ``DONE``; ``None`` for the recorded ``dones``, where there are any.
+    next_obs: the observations after each action as well, as they are where some were recorded.
+    """
+    moments = list(play_states(env, demo))
+    obs = gather(np.stack, [moment.obs for moment in moments])
+    for key, seen in obs.items():
+        recorded = None if is_image(key) else demo.get(f"obs/{key}")
+        if recorded is not None:
+            obs[key] = np.concatenate([recorded, seen[-1:].astype(recorded.dtype)])
+    played = {**demo, **{f"obs/{key}": rows[:-1] for key, rows in obs.items()}}
+    if next_obs or any(key.startswith("next_obs/") for key in demo):
+        new = {f"next_obs/{key}": rows[1:] for key, rows in obs.items()}
+        played |= {k: v for k, v in new.items() if k not in demo or is_image(k)}
+    after = moments[1:]
+    if shaped or "rewards" not in demo:
+        played["rewards"] = np.array([moment.reward for moment in after])
+    if done or "dones" not in demo:
+        dones = np.array([moment.success and done != "end" for moment in after], np.float32)
+        dones[-1] = max(dones[-1], done in ("end", "both"))
+        played["dones"] = dones
+    return played
+
+
+def is_image(key: str) -> bool:
+    """Whether an observation, by its name, is what a camera sees."""
+    return _IMAGE.fullmatch(key) is not None
 
 
 def film_states(

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from offrl.envs import say_once
+from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend
 from offrl.registry import ENVS
 from offrl.robomimic.configs import FAST
@@ -199,10 +200,10 @@ class RobosuiteEnv(gymnasium.Env):
         obs = {
             k: np.array(v)
             for k, v in raw.items()
-            if k.startswith(robots) and not k.endswith("proprio-state")
+            if k.startswith(robots) and not (k.endswith("proprio-state") or is_image(k))
         }
         # OpenGL's images are upside down.
-        obs |= {k: np.array(v[::-1]) for k, v in raw.items() if k.endswith(("_image", "_depth"))}
+        obs |= {k: np.array(v[::-1]) for k, v in raw.items() if is_image(k)}
         if "object-state" in raw:
             obs["object"] = np.array(raw["object-state"])
         return {key: obs[key] for key in self._sensors.alone or obs}

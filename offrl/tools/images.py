@@ -1,28 +1,65 @@
-"""``offrl images``: what cameras would have seen of recorded demonstrations."""
+"""``offrl images``: what is observed in recorded states, by cameras above all."""
 
 import argparse
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from offrl.tools import count
-from offrl.tree import gather, merge
 
-HELP = "copy a dataset with camera images, rendered from its simulator states"
+HELP = "copy a dataset with observations of its simulator states: images, and what else it lacks"
 EPILOG = (
     "example: offrl images --dataset datasets/lift/low_dim.hdf5 --n 20 --cameras agentview "
-    "robot0_eye_in_hand --size 84 --output lift_images.hdf5"
+    "robot0_eye_in_hand --size 84 --output lift_images.hdf5. "
+    "Called again after it was cut off, it goes on where it was."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", required=True, help="HDF5 file with states and model_file")
     parser.add_argument("--output", required=True, help="the HDF5 file to write")
-    parser.add_argument("--cameras", nargs="+", default=["agentview"], help="(default: agentview)")
+    parser.add_argument(
+        "--cameras", nargs="*", default=["agentview"], help="any number (default: agentview)"
+    )
+    parser.add_argument(
+        "--size",
+        nargs="+",
+        type=_size,
+        default=[(84, 84)],
+        metavar="SIZE",
+        help="pixels, 84 or HEIGHTxWIDTH; of all cameras or of each (default: 84)",
+    )
     parser.add_argument("--depth", action="store_true", help="depth maps as well")
-    parser.add_argument("--size", type=count, default=84, help="height and width (default: 84)")
+    parser.add_argument(
+        "--segmentation", choices=("instance", "class", "element"), help="what each pixel shows"
+    )
+    parser.add_argument("--shaped", action="store_true", help="the task's dense rewards")
+    parser.add_argument(
+        "--done",
+        choices=("success", "end", "both"),
+        help="where dones are 1 (default: as recorded, else at success)",
+    )
+    parser.add_argument("--next-obs", action="store_true", help="next observations as well")
+    parser.add_argument(
+        "--compression",
+        choices=("png", "jpeg", "gzip", "lzf"),
+        help="of the images (png, jpeg), or of all that is added (default: none)",
+    )
     parser.add_argument("--filter-key", help="only the demonstrations of mask/FILTER_KEY")
     parser.add_argument("--n", type=count, help="only the first n of them")
+    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Height and width."""
+    match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"pixels are needed, 84 or 120x160, not {text}")
+    height, width = match.groups()
+    return int(height), int(width or height)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,45 +67,93 @@ def run(args: argparse.Namespace) -> int:
 
     from offrl.config.files import find_file
     from offrl.data.hdf5 import DemoFile
+    from offrl.data.provenance import provenance
     from offrl.data.writer import DemoWriter
-    from offrl.envs import make_env
     from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.processes import in_order
     from offrl.robomimic.configs import env_args_for_robomimic
 
-    if working_backend() is None:
+    backend = working_backend() if args.cameras else None
+    if args.cameras and backend is None:
         raise ValueError(f"no rendering back end works here; {INSTALL_HINT}")
-    with DemoFile(find_file(args.dataset)) as file:
+    path = find_file(args.dataset)
+    with DemoFile(path) as file:
         if file.env_args is None:
             raise ValueError(f"{file.path}: names no environment (env_args) to render")
+        env_args = _with_cameras(file.env_args, args)
+        demos = file.demos(args.filter_key, args.n)
+        with (
+            DemoWriter(
+                args.output,
+                env_args_for_robomimic(env_args),
+                compression=args.compression,
+                provenance=provenance(args.words, [path]),
+                resume=True,
+            ) as writer,
+            writer.repeatable(),
+        ):
+            todo = demos[writer.num_demos :]
+            options = args.shaped, args.done, args.next_obs
+            arguments = str(path), json.dumps(env_args), *options
+            environ = {"MUJOCO_GL": backend or "disabled"}
+            with closing(in_order(make_observer, arguments, todo, args.workers, environ)) as done:
+                bar = tqdm(
+                    done,
+                    total=len(demos),
+                    initial=len(demos) - len(todo),
+                    unit="demo",
+                    disable=None,
+                )
+                for demo, trajectory in zip(todo, bar, strict=True):
+                    writer.write(trajectory, source=demo)
+            _write_masks(writer, file, demos)
+    cameras = f"images of {', '.join(args.cameras)}" if args.cameras else "observations"
+    print(f"{args.output}: {len(demos)} demonstrations with {cameras}")
+    return 0
+
+
+def _with_cameras(env_args: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    from offrl.tree import merge
+
+    sizes = args.size * (len(args.cameras) if len(args.size) == 1 else 1)
+    if args.cameras and len(sizes) != len(args.cameras):
+        raise ValueError(f"--size: {len(sizes)} sizes for {len(args.cameras)} cameras")
+    heights, widths = ([size[i] for size in sizes] for i in (0, 1))
+    kwargs: dict[str, Any] = {"use_camera_obs": False, "has_offscreen_renderer": False}
+    if args.cameras:
         kwargs = {
             "use_camera_obs": True,
             "has_offscreen_renderer": True,
             "camera_names": args.cameras,
             "camera_depths": args.depth,
-            "camera_heights": args.size,
-            "camera_widths": args.size,
+            "camera_heights": heights[0] if len(args.size) == 1 else heights,
+            "camera_widths": widths[0] if len(args.size) == 1 else widths,
         }
-        env_args = merge(file.env_args, {"env_kwargs": kwargs})
-        demos = file.demos(args.filter_key, args.n)
-        with (
-            DemoWriter(args.output, env_args_for_robomimic(env_args)) as writer,
-            writer.repeatable(),
-            closing(make_env(env_args)) as env,
-        ):
-            for demo in tqdm(demos, unit="demo", disable=None):
-                writer.write(play_back(env, file.recording(demo)), source=demo)
-            writer.write_split()
-    print(f"{args.output}: {len(demos)} demonstrations with images of {', '.join(args.cameras)}")
-    return 0
+    if args.segmentation:
+        kwargs["camera_segmentations"] = args.segmentation
+    if args.shaped:
+        kwargs["reward_shaping"] = True
+    return merge(env_args, {"env_kwargs": kwargs})
 
 
-def play_back(env: Any, demo: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded episode with images ``obs/KEY`` ``[T, H, W, C]`` of its states added."""
-    import numpy as np
+def make_observer(
+    path: str, env_args: str, shaped: bool, done: str | None, next_obs: bool
+) -> Callable[[str], dict[str, Any]]:
+    """A function that gives a demonstration of a file with all observations of its states."""
+    from offrl.data.hdf5 import DemoFile
+    from offrl.envs import make_env
+    from offrl.envs.playback import observed
 
-    images = []
-    for t, state in enumerate(demo["states"]):
-        model = {"model": demo["model_file"]} if t == 0 else {}
-        obs = env.reset_to({"states": state, **model})
-        images.append({k: v for k, v in obs.items() if k.endswith(("_image", "_depth"))})
-    return {**demo, **{f"obs/{key}": value for key, value in gather(np.stack, images).items()}}
+    file, env = DemoFile(Path(path)), make_env(json.loads(env_args))
+    return lambda demo: observed(env, file.recording(demo), shaped, done, next_obs)
+
+
+def _write_masks(writer: Any, file: Any, demos: list[str]) -> None:
+    """What is left of the masks; where there were none, a split."""
+    names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
+    masks = {key: [names[d] for d in file.mask(key) if d in names] for key in file.filter_keys()}
+    for key, mask in masks.items():
+        if mask:
+            writer.write_mask(key, mask)
+    if not masks:
+        writer.write_split()
