@@ -31,6 +31,8 @@ class D4RLFile(DemoArrays):
     stops at a timeout, or with the file, goes on unseen.
     """
 
+    layout = "D4RL"
+
     def __init__(self, path: Path, swmr: bool = False):
         self._file = open_hdf5(path, swmr)
         with located(path, "its list of datasets"):

@@ -18,6 +18,8 @@ class Demos(AbstractContextManager):
 
     path: Path
     env_args: dict[str, Any] | None  # what ``make_env`` needs to build the recording environment
+    layout: str  # whose it is
+    dones_are_successes = False  # else an episode may have ended in failure as well
     root = ""  # where errors say that demonstrations are
 
     def __exit__(self, *_: Any) -> None:
@@ -82,6 +84,18 @@ class Demos(AbstractContextManager):
         """All of a demonstration, as ``DemoWriter.write`` takes it: every array by its path, as it
         is stored, and strings and numbers (attributes)."""
 
+    def success(self, trajectory: Mapping[str, Any]) -> bool | None:
+        """Whether a demonstration ends in success: by its attribute ``success``, else by rewards
+        of 0 and 1, else by ``dones`` where they are successes; ``None`` where nothing tells."""
+        if "success" in trajectory:
+            return bool(trajectory["success"])
+        rewards = np.asarray(trajectory.get("rewards", np.nan))
+        if np.isin(rewards, (0, 1)).all():
+            return bool(rewards.any())
+        if self.dones_are_successes and "dones" in trajectory:
+            return bool(np.any(trajectory["dones"]))
+        return None
+
     def best(self, demos: Sequence[str], share: float) -> list[str]:
         """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
         equal ones the first."""
@@ -134,6 +148,7 @@ class DemoArrays(Demos):
     datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``."""
 
     env_args = None
+    layout = "Minari"
 
     def __init__(self, path: Path, arrays: Mapping[str, Any], lengths: np.ndarray):
         self.path = path

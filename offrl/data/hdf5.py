@@ -31,6 +31,8 @@ class DemoFile(Demos):
     """An open, validated file of demonstrations."""
 
     root = "data/"
+    layout = "robomimic"
+    dones_are_successes = True
 
     def __init__(self, path: str | Path, swmr: bool = False):
         self.path = Path(path)

@@ -10,12 +10,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from offrl.data.computed import action_statistics, obs_statistics, outlier
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, is_written, located, open_hdf5
+from offrl.data.remarks import SWITCHES, remarks_on
 
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
-SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -40,7 +39,7 @@ class Validation:
                 raise FileNotFoundError(f"{path}: no such file")
             self._check_d4rl() if is_d4rl(self.path) else self._check_demos()
             for key in sorted(self._rows):
-                self._remark_on(key)
+                self.remarks += remarks_on(key, self._rows[key], self._places[key])
 
     # -- robomimic's layout -----------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class Validation:
             raise ValueError(f"{self.path}: {place} is no array of numbers, a row for each step")
         self._check_values(rows, place, key)
         if rows.ndim <= 2 and key not in ("rewards", "states"):
-            self._rows[key].append(rows.reshape(len(rows), -1))
+            self._rows[key].append(rows)
             self._places[key].append(place)
         return rows
 
@@ -188,32 +187,6 @@ class Validation:
         if key in SWITCHES and not np.isin(rows, (0, 1)).all():
             step = np.argwhere(~np.isin(rows, (0, 1)))[0, 0]
             raise ValueError(f"{self.path}: {place} is neither 0 nor 1 at step {step}")
-
-    def _remark_on(self, key: str) -> None:
-        parts = self._rows[key]
-        if len({part.shape[1] for part in parts}) > 1 or not sum(map(len, parts)):
-            return  # noted already, or nothing there
-        rows = np.concatenate(parts).astype(np.float64)
-        if key in SWITCHES:
-            if key != "timeouts" and not rows.any():
-                self.remarks.append(f"{key} is never 1: no episode ends in success or failure")
-            return
-        still = np.flatnonzero(np.ptp(rows, axis=0) == 0)
-        if len(still) and rows.shape[1]:
-            self.remarks.append(f"{key} never changes in dimension {', '.join(map(str, still))}")
-        is_action = key.startswith("action")
-        if is_action and np.abs(rows).max() > 1.001:
-            self.remarks.append(
-                f"{key} reach {np.abs(rows).max():.3g}, beyond [-1, 1], in which policies act; set "
-                f'train.action_config.{key}.normalization to "min_max"'
-            )
-        scale = (action_statistics(rows, "min_max") if is_action else obs_statistics(rows))["scale"]
-        if found := outlier(rows, scale):
-            row, sentence = found
-            ends = np.cumsum([len(part) for part in parts])
-            part = int(np.searchsorted(ends, row, side="right"))
-            step = row - int(ends[part]) + len(parts[part])
-            self.remarks.append(f"{self._places[key][part]} at step {step}: {sentence}")
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

@@ -1,0 +1,209 @@
+"""What demonstrations hold: counts, keys, ranges, successes, masks, sizes, and what is odd."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from offrl.data.demos import Demos
+from offrl.data.files import open_demos
+from offrl.data.hdf5 import DemoFile, located
+from offrl.data.provenance import provenance_of
+from offrl.data.remarks import remarks_on
+from offrl.data.storage import Frames, values
+
+SAMPLED = 64  # images of each camera that ranges are of, unless all are read
+ENVIRONMENT = ("env_name", "env_version", "type")
+EACH_DIMENSION = 64  # at most so many have a range of their own
+
+
+class DataInfo:
+    """Facts of demonstrations, read in one pass; ``facts()`` is a nested dict of plain values.
+
+    reads_all: whether ranges of images are of all of them, not of a sample.
+    advance: is told of each demonstration that was read.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        reads_all: bool = False,
+        advance: Callable[[int], object] = lambda num_demos: None,
+    ):
+        self.path, self.wrong, self._reads_all = Path(path), [], reads_all
+        self._keys: dict[str, _Key] = {}
+        self._returns: list[float] = []
+        self._successes: list[bool | None] = []
+        self._alike: defaultdict[bytes, list[str]] = defaultdict(list)
+        with open_demos(self.path) as demos:
+            self.names = demos.demos()
+            self.lengths = demos.lengths(self.names)
+            self.env_args = demos.env_args
+            sampled = {*np.linspace(0, len(self.names) - 1, SAMPLED).astype(int)}
+            for i, demo in enumerate(self.names):
+                self._read(demos, demo, is_sampled=i in sampled)
+                advance(1)
+            self.masks = self._read_masks(demos) if isinstance(demos, DemoFile) else {}
+            self.layout = demos.layout
+
+    def _read(self, demos: Demos, demo: str, is_sampled: bool) -> None:
+        is_file = isinstance(demos, DemoFile)
+        trajectory = demos.stored(demo) if is_file else demos.trajectory(demo)
+        digest, read = hashlib.sha256(), {}
+        for name, array in trajectory.items():
+            if not isinstance(array, (np.ndarray, h5py.Dataset)):
+                read[name] = array
+                continue
+            key = self._keys.setdefault(name, _Key(name, array))
+            place = f"{demos.root}{demo}/{name}"
+            with located(self.path, place):
+                if not key.is_image:
+                    read[name] = rows = array[()]
+                    digest.update(name.encode() + rows.tobytes())
+                    key.add(rows, place)
+                elif self._reads_all:
+                    key.add(values(array)[()] if is_file else array, place)
+                elif is_sampled:
+                    found = values(array) if is_file else array
+                    key.add(found[len(array) // 2][None], place)
+                key.measure(array)
+        if "rewards" in read:
+            self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
+        self._successes.append(demos.success(read))
+        self._alike[digest.digest()].append(demo)
+
+    def _read_masks(self, file: DemoFile) -> dict[str, list[str]]:
+        masks = {key: file.mask(key) for key in file.filter_keys()}
+        for key, names in masks.items():
+            absent = sorted(set(names) - set(self.names))
+            if absent:
+                self.wrong.append(
+                    f"{self.path}: mask/{key} names what is not there: {', '.join(absent[:5])}"
+                )
+        return masks
+
+    def facts(self) -> dict[str, Any]:
+        env_args = self.env_args or {}
+        known = [success for success in self._successes if success is not None]
+        return {
+            "dataset": str(self.path),
+            "layout": self.layout,
+            "bytes_on_disk": _size(self.path),
+            "bytes_in_memory": sum(key.bytes_in_memory for key in self._keys.values()),
+            "demonstrations": len(self.names),
+            "steps": int(self.lengths.sum()),
+            "lengths": _spread(self.lengths),
+            "returns": _spread(self._returns),
+            "success": {"demonstrations": len(known), "rate": float(np.mean(known))}
+            if known
+            else None,
+            "keys": {name: key.facts() for name, key in sorted(self._keys.items())},
+            "filter_keys": {key: len(names) for key, names in self.masks.items()},
+            "overlaps": self._overlaps(),
+            "environment": {name: env_args[name] for name in ENVIRONMENT if name in env_args}
+            | {"env_kwargs": env_args.get("env_kwargs", {})}
+            if env_args
+            else None,
+            "provenance": provenance_of(self.path),
+            "wrong": self.wrong,
+            "remarks": self._remarks(),
+        }
+
+    def _overlaps(self) -> dict[str, int]:
+        shared = {
+            f"{a} and {b}": len({*self.masks[a]} & {*self.masks[b]})
+            for a, b in combinations(sorted(self.masks), 2)
+        }
+        return {pair: number for pair, number in shared.items() if number}
+
+    def _remarks(self) -> list[str]:
+        remarks = [remark for _, key in sorted(self._keys.items()) for remark in key.remarks()]
+        for same in self._alike.values():
+            if len(same) > 1:
+                shown = ", ".join(same[:10]) + (", ..." if len(same) > 10 else "")
+                remarks.append(f"{shown} are the same, but for images, which were not compared")
+        return remarks
+
+
+class _Key:
+    """What is found out about an array of all demonstrations."""
+
+    def __init__(self, name: str, array: Any):
+        found = values(array) if isinstance(array, h5py.Dataset) else array
+        self.name = name
+        self.shape, self.dtype = tuple(map(int, found.shape[1:])), str(found.dtype)
+        self.is_image = len(self.shape) == 3
+        self.storage = _storage(array, found)
+        self.bytes_on_disk = self.num_rows = 0
+        self._low: Any = None
+        self._high: Any = None
+        self._parts: list[np.ndarray] = []
+        self._places: list[str] = []
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """What training holds: bytes as they are, all else as float32."""
+        size = 1 if self.dtype == "uint8" else 4
+        return self.num_rows * size * int(np.prod(self.shape, dtype=np.int64))
+
+    def measure(self, array: Any) -> None:
+        is_stored = isinstance(array, h5py.Dataset)
+        self.bytes_on_disk += array.id.get_storage_size() if is_stored else array.nbytes
+        self.num_rows += len(array)
+
+    def add(self, rows: np.ndarray, place: str) -> None:
+        if not rows.size or rows.dtype.kind not in "fiub":
+            return
+        axis = None if self.is_image else 0
+        low, high = rows.min(axis=axis), rows.max(axis=axis)
+        if np.shape(self._low if self._low is not None else low) == np.shape(low):
+            self._low = low if self._low is None else np.minimum(self._low, low)
+            self._high = high if self._high is None else np.maximum(self._high, high)
+        if rows.ndim <= 2 and self.name not in ("rewards", "states"):
+            self._parts.append(rows)
+            self._places.append(place)
+
+    def remarks(self) -> list[str]:
+        if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():
+            return [f"{self.name} holds NaN or infinity; offrl validate says where"]
+        return remarks_on(self.name, self._parts, self._places)
+
+    def facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"shape": list(self.shape), "dtype": self.dtype}
+        if self._low is not None:
+            facts |= {"min": _number(np.min(self._low)), "max": _number(np.max(self._high))}
+            if 1 < np.size(self._low) <= EACH_DIMENSION:
+                each = zip(np.ravel(self._low), np.ravel(self._high), strict=True)
+                facts["ranges"] = [[_number(low), _number(high)] for low, high in each]
+        return facts | {"bytes_on_disk": self.bytes_on_disk, "storage": self.storage}
+
+
+def _storage(array: Any, found: Any) -> str:
+    if isinstance(found, Frames):
+        return f"{array.attrs['frames']} frames"
+    if not isinstance(array, h5py.Dataset):
+        return "plain"
+    filters = [array.compression, "checksums" if array.fletcher32 else None]
+    return ", ".join(filter(None, filters)) or "plain"
+
+
+def _spread(numbers: Sequence[float] | np.ndarray) -> dict[str, float | None] | None:
+    if not len(numbers):
+        return None
+    spread = {"min": np.min(numbers), "median": np.median(numbers), "max": np.max(numbers)}
+    return {name: _number(number) for name, number in spread.items()}
+
+
+def _number(value: Any) -> float | None:
+    """As JSON has it, which knows no NaN."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

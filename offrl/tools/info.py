@@ -1,0 +1,135 @@
+"""``offrl info``: what is in data, a run or a checkpoint."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HELP = "show what is in data, in a run folder or in a checkpoint"
+EPILOG = "example: offrl info datasets/lift/low_dim.hdf5"
+
+SHOWN = 20  # remarks
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="DATA|RUN|CHECKPOINT")
+    parser.add_argument("--json", action="store_true", help="all of it, as JSON")
+    parser.add_argument(
+        "--ranges", action="store_true", help="read all images for their ranges, not a sample"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from offrl.reports.run import is_run, run_facts
+
+    path = Path(args.path).expanduser()
+    if is_run(path):
+        facts = run_facts(path)
+    elif path.suffix in (".pth", ".pt", ".ckpt"):
+        facts = _checkpoint_facts(path)
+    else:
+        facts = _data_facts(args.path, args.ranges)
+    if args.json:
+        print(json.dumps(facts, indent=4))
+    else:
+        print("\n".join(_lines(facts)))
+    return int(bool(facts["wrong"]))
+
+
+def _data_facts(path: str, reads_all: bool) -> dict[str, Any]:
+    from tqdm import tqdm
+
+    from offrl.data.files import find_data
+    from offrl.data.info import DataInfo
+
+    with tqdm(unit="demo", leave=False, disable=None) as bar:
+        return DataInfo(find_data(path), reads_all, bar.update).facts()
+
+
+def _checkpoint_facts(path: Path) -> dict[str, Any]:
+    from offrl.checkpoint import config_from_checkpoint
+    from offrl.tree import map_leaves
+
+    config, content = config_from_checkpoint(ckpt_path=path)
+    sizes: list[int] = []
+    map_leaves(lambda leaf: sizes.append(getattr(leaf, "numel", int)()), content["model"])
+    state = content.get("variable_state") or {}
+    env_args = content.get("env_metadata") or {}
+    return {
+        "checkpoint": str(path),
+        "algorithm": content["algo_name"],
+        "bytes_on_disk": path.stat().st_size,
+        "numbers": sum(sizes),
+        "observations": content["shape_metadata"].get("all_shapes"),
+        "action_dimensions": content["shape_metadata"].get("ac_dim"),
+        "trained": {k: v for k, v in state.items() if isinstance(v, (int, float, str))},
+        "data": [entry.path for entry in config.train.data or []],
+        "environment": {k: v for k, v in env_args.items() if k != "env_kwargs"},
+        "versions": content.get("provenance") or {},
+        "evaluate": f"offrl rollout --checkpoint {path}",
+        "wrong": [],
+        "remarks": [],
+    }
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Facts as people read them: a line for each, the keys of data as a table."""
+    for name, value in facts.items():
+        label = f"{name.replace('_', ' ') + ':':20}"
+        if name == "keys":
+            yield from _table(value)
+        elif name in ("wrong", "remarks"):
+            word = name.removesuffix("s")
+            yield from (f"{word}: {sentence}" for sentence in value[:SHOWN])
+            if len(value) > SHOWN:
+                yield f"{word}: ... and {len(value) - SHOWN} more (--json shows all)"
+        elif value in (None, {}, []):
+            continue
+        elif name.startswith("bytes_"):
+            yield label + _in_bytes(value)
+        elif name in ("best_success", "last_success", "test"):
+            yield label + _in_rates(value)
+        elif name == "success":
+            yield f"{label}{value['rate']:.1%} of {value['demonstrations']}"
+        elif name == "environment":  # without what is switched off
+            value = {k: v for k, v in {**value, **value.get("env_kwargs", {})}.items() if v}
+            yield label + _words({k: v for k, v in value.items() if k != "env_kwargs"})
+        else:
+            yield label + _words(value)
+
+
+def _table(keys: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    width = max(map(len, keys), default=0) + 2
+    yield f"{'key':{width}}{'step':16}{'type':10}{'range':28}{'on disk':>10}  stored"
+    for name, key in keys.items():
+        spread = f"[{_words(key['min'])}, {_words(key['max'])}]" if "min" in key else ""
+        yield (
+            f"{name:{width}}{key['shape']!s:16}{key['dtype']:10}{spread:28}"
+            f"{_in_bytes(key['bytes_on_disk']):>10}  {key['storage']}"
+        )
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_words(v)}" for k, v in value.items())
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_words, value))
+    return "none" if value is None else str(value)
+
+
+def _in_rates(rates: Mapping[str, float]) -> str:
+    if "success_rate" not in rates:
+        return f"none: no episode of epoch {rates['epoch']} could be run"
+    low, high = rates["success_rate_low"], rates["success_rate_high"]
+    return (
+        f"{rates['success_rate']:.1%} of {rates['n']}, 95 % interval {low:.1%} to {high:.1%}, "
+        f"return {rates['return']:.4g}, epoch {rates['epoch']}"
+    )
+
+
+def _in_bytes(number: float) -> str:
+    power = min(len(str(int(number))) - 1, 11) // 3
+    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB')[power]}"
