@@ -3,9 +3,11 @@
 import functools
 import logging
 import os
+import re
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,8 @@ class RobosuiteEnv(gymnasium.Env):
             "has_renderer": False,
             "has_offscreen_renderer": bool(env_kwargs.get("use_camera_obs")),
         }
-        self._env = robosuite.make(env_name, **(env_kwargs | headless))
+        with _camera_errors(env_name):
+            self._env = robosuite.make(env_name, **(env_kwargs | headless))
         # These import robosuite.
         from offrl.envs.robosuite_scene import Scenes, unknown
         from offrl.envs.robosuite_sensors import Sensors
@@ -207,6 +210,20 @@ class RobosuiteEnv(gymnasium.Env):
         if "object-state" in raw:
             obs["object"] = np.array(raw["object-state"])
         return {key: obs[key] for key in self._sensors.alone or obs}
+
+
+@contextmanager
+def _camera_errors(env_name: str) -> Iterator[None]:
+    """Let what robosuite says of a camera that is not there say so."""
+    try:
+        yield
+    except ValueError as error:
+        if not (match := re.search(r"observable (\w+)_(?:image|depth)\w* is invalid", str(error))):
+            raise
+        raise ValueError(
+            f"{env_name} has no camera {match[1]!r} (env_kwargs.camera_names); most tasks have "
+            "frontview, birdview, agentview, sideview, robot0_robotview and robot0_eye_in_hand"
+        ) from None
 
 
 def _why_plain(wanted: bool | None, version: str) -> str | None:

@@ -25,7 +25,8 @@ def run_facts(path: Path) -> dict[str, Any]:
     done, wanted = max(epochs, default=0), config["train"]["num_epochs"]
     again = ["offrl", "train", "--config", str(config_file)]
     go_on = ["offrl", "train", "--resume", str(path)]
-    times = [record["time"] for record in records]
+    trained = sum(r["logs"].get("Train_Time", 0.0) for r in records if r["type"] == "epoch")
+    times = [record["time"] for record in records] or [0.0]
     provenance = (config.get("meta") or {}).get("provenance") or {}
     return {
         "run": str(path),
@@ -34,7 +35,12 @@ def run_facts(path: Path) -> dict[str, Any]:
         "seed": config["train"]["seed"],
         "epochs": {"done": done, "of": wanted},
         "steps": max((record["step"] for record in records), default=0),
-        "time": str(timedelta(seconds=round(times[-1] - times[0]))) if times else None,
+        "time": {
+            "training": str(timedelta(seconds=round(trained))),
+            "from the first record to the last": str(
+                timedelta(seconds=round(times[-1] - times[0]))
+            ),
+        },
         "best_success": _rates(max(rollouts, key=_rank, default=None)),
         "last_success": _rates(rollouts[-1] if rollouts else None),
         "test": _rates(next((r for r in reversed(records) if r["type"] == "test"), None)),

@@ -149,11 +149,13 @@ def make_observer(
 
 
 def _write_masks(writer: Any, file: Any, demos: list[str]) -> None:
-    """What is left of the masks; where there were none, a split."""
+    """What is left of the masks, with a new split into ``train`` and ``valid`` where the
+    demonstrations are of one of them only, or of none."""
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     masks = {key: [names[d] for d in file.mask(key) if d in names] for key in file.filter_keys()}
+    is_split = all(masks.get(key) for key in ("train", "valid"))
     for key, mask in masks.items():
-        if mask:
+        if mask and (is_split or key not in ("train", "valid")):
             writer.write_mask(key, mask)
-    if not masks:
+    if not is_split:
         writer.write_split()

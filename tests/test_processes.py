@@ -1,0 +1,116 @@
+"""Work in processes: in order, as one process would, and gone with who asked for it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+from conftest import ROOT
+
+from offrl.processes import in_order
+
+
+def make_slow_doubler(name, factor):
+    def double(item):
+        if item == "explained":
+            raise FileNotFoundError(f"{name}: is not there; look elsewhere")
+        if item == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if item == "environment":
+            return os.environ["OMP_NUM_THREADS"], os.environ["OFFRL_TEST"]
+        time.sleep(0.05 if item % 2 else 0)  # the odd ones are overtaken
+        return factor * item, os.getpid()
+
+    return double
+
+
+def make_nothing(name):
+    raise ValueError(f"{name} cannot be made")
+
+
+def test_results_come_in_order_from_several_processes():
+    results = list(in_order(make_slow_doubler, ("a", 2), range(12), 2))
+    assert [value for value, _ in results] == [2 * item for item in range(12)]
+    processes = {process for _, process in results}
+    assert len(processes) == 2 and os.getpid() not in processes
+
+
+def test_their_environment_is_theirs_alone():
+    answers = in_order(make_slow_doubler, ("a", 2), ["environment"], 1, {"OFFRL_TEST": "yes"})
+    assert list(answers) == [("1", "yes")] and "OFFRL_TEST" not in os.environ
+
+
+def test_results_wait_for_who_reads_them():
+    """Else a film of everything would lie in memory."""
+    results = in_order(make_counter, (str(os.getpid()),), range(100), 2)
+    with closing(results):
+        next(results)
+        time.sleep(0.5)
+        assert 0 < next(results) <= 8
+
+
+def make_counter(name):
+    calls = []
+
+    def count(item):
+        calls.append(item)
+        return len(calls)
+
+    return count
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "words"),
+    [
+        ("explained", FileNotFoundError, "a: is not there; look elsewhere"),
+        ("crash", ChildProcessError, "killed or crashed.*--workers"),
+        (None, TypeError, "unsupported operand"),
+    ],
+)
+def test_what_a_process_meets_is_said_here(item, error, words):
+    with pytest.raises(error, match=words):
+        list(in_order(make_slow_doubler, ("a", 2), [1, item, 3], 2))
+
+
+def test_what_cannot_be_made_is_said_here():
+    with pytest.raises(ValueError, match="it cannot be made"):
+        list(in_order(make_nothing, ("it",), [1, 2], 2))
+
+
+START = """
+from offrl.processes import in_order
+from test_processes import make_sleeper
+
+if __name__ == "__main__":
+    for process in in_order(make_sleeper, (), range(4), 2):
+        print(process, flush=True)
+"""
+
+
+def make_sleeper():
+    def sleep(item):
+        if item > 1:
+            time.sleep(60)
+        return os.getpid()
+
+    return sleep
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_processes_end_with_who_started_them(number, tmp_path):
+    script = tmp_path / "start.py"
+    script.write_text(START)
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
+    parent = subprocess.Popen(
+        [sys.executable, script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    children = {int(parent.stdout.readline())}
+    started = time.monotonic()
+    parent.send_signal(number)
+    parent.wait(timeout=30)
+    while any(os.path.exists(f"/proc/{child}") for child in children):
+        time.sleep(0.05)
+        assert time.monotonic() - started < 30
