@@ -59,7 +59,9 @@ class DataInfo:
             if not isinstance(array, (np.ndarray, h5py.Dataset)):
                 read[name] = array
                 continue
-            key = self._keys.setdefault(name, _Key(name, array))
+            if name not in self._keys:
+                self._keys[name] = _Key(name, array)
+            key = self._keys[name]
             place = f"{demos.root}{demo}/{name}"
             with located(self.path, place):
                 if not key.is_image:

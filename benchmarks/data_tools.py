@@ -1,0 +1,112 @@
+"""The data commands as whole processes: ``info`` on a large file; playback and observations from
+states with one process and with two.
+
+    python benchmarks/data_tools.py [--gigabytes 5] [--demos 24] [--repeats 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import h5py
+import numpy as np
+from measure import alternate, machine, markdown, ratio, timed
+
+from offrl.envs.rendering import working_backend
+
+ROOT = Path(__file__).parents[1]
+LIFT = ROOT / "datasets/lift/low_dim.hdf5"
+CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
+STEPS = 200
+
+
+def command(*words: str) -> Callable[[], float]:
+    """A command of offrl's as a process, timed."""
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "MUJOCO_GL": working_backend() or "disabled"}
+
+    def run() -> None:
+        subprocess.run(
+            [sys.executable, "-m", "offrl", *words], env=environ, check=True, capture_output=True
+        )
+
+    return timed(run)
+
+
+def numbered(folder: Path, *words: str) -> Callable[[], float]:
+    """A command that writes an output, which is taken away."""
+    suffix = {"playback": ".mp4", "images": ".hdf5"}[words[0]]
+
+    def run() -> float:
+        output = folder / f"output{suffix}"
+        seconds = command(*words, "--output", str(output))()
+        output.unlink()
+        return seconds
+
+    return run
+
+
+def write_large_file(path: Path, gigabytes: float) -> None:
+    """Demonstrations of two cameras and Lift's vectors, random, without compression."""
+    rng = np.random.default_rng(0)
+    with h5py.File(LIFT) as lift:
+        demo = lift["data/demo_0"]
+        vectors = [f"obs/{key}" for key in demo["obs"]] + ["actions", "states", "rewards", "dones"]
+        shapes = {key: demo[key].shape[1:] for key in vectors}
+        env_args = lift["data"].attrs["env_args"]
+    images = rng.integers(0, 256, (STEPS, 84, 84, 3), dtype=np.uint8)
+    with h5py.File(path, "w") as file:
+        file.create_group("data").attrs["env_args"] = env_args
+        for i in range(round(gigabytes * 1e9 / (len(CAMERAS) * images.nbytes))):
+            demo = file.create_group(f"data/demo_{i}")
+            demo.attrs["num_samples"] = STEPS
+            for key, shape in shapes.items():
+                demo[key] = rng.uniform(-1, 1, (STEPS, *shape)).astype(np.float32)
+            demo["dones"][...] = np.eye(STEPS)[-1]
+            for camera in CAMERAS:
+                demo[f"obs/{camera}"] = images
+
+
+def row(name: str, seconds: Sequence[float]) -> list[str]:
+    return [name, f"{median(seconds):.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--gigabytes", type=float, default=5.0, help="of the file for info")
+    parser.add_argument("--demos", type=int, default=24, help="that are played back")
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    print(f"{machine()}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        large = Path(folder) / "large.hdf5"
+        write_large_file(large, args.gigabytes)
+        info = alternate({"info": command("info", str(large))}, args.repeats)["info"]
+        size = large.stat().st_size / 1e9
+        large.unlink()
+        jobs = {
+            "playback": ["playback", str(LIFT), "--n", str(args.demos), "--size", "128"],
+            "images": ["images", "--dataset", str(LIFT), "--n", str(args.demos), "--size", "84"],
+        }
+        rows, ratios = [row(f"info, {size:.1f} GB", info)], []
+        for name, words in jobs.items():
+            one, two = f"{name}, one process", f"{name}, two"
+            contestants = {
+                one: numbered(Path(folder), *words, "--workers", "1"),
+                two: numbered(Path(folder), *words, "--workers", "2"),
+            }
+            found = alternate(contestants, args.repeats, warm_up=False)
+            rows += [row(name, seconds) for name, seconds in found.items()]
+            ratios.append(f"{name}: {ratio(found[one], found[two]):.2f} times faster with two")
+    print(markdown(["", "median, s", "range, s"], rows))
+    print("\n".join(ratios))
+
+
+if __name__ == "__main__":
+    main()
