@@ -6,6 +6,7 @@ import logging
 import os
 import pkgutil
 import re
+import select
 import shlex
 import signal
 import sys
@@ -68,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"offrl: error: {where} called sys.exit({error.code!r})", file=sys.stderr)
         return 1
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 128 + signal.SIGPIPE
         if is_explained(error):
             print(f"offrl: error: {error}", file=sys.stderr)
             return 1
@@ -109,6 +112,18 @@ def _signals_interrupt() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, after)
+
+
+def _nobody_reads() -> bool:
+    """Whether what our output goes to has ended, as ``head`` does when it has seen enough. What is
+    still to be put out then goes nowhere."""
+    output = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(output, 0)
+    has_ended = bool(poll.poll(0))
+    if has_ended:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return has_ended
 
 
 def _foreign(error: BaseException) -> str | None:

@@ -1,6 +1,9 @@
 """What ``offrl info`` finds in data, in a run and in a checkpoint."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -151,3 +154,11 @@ def test_the_best_and_the_last_success_of_a_run_have_intervals(small_config, cap
     said = capsys.readouterr().out
     assert "75.0% of 4, 95 % interval 37.5% to 87.5%, return 0.75, epoch 2" in said
     assert "50.0% of 4, 95 % interval 25.0% to 75.0%, return 0.5, epoch 3" in said
+
+
+def test_who_has_seen_enough_is_told_no_more():
+    command = [sys.executable, "-m", "offrl", "info", "datasets/lift/low_dim.hdf5"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe) as process:
+        process.stdout.close()
+        assert (process.wait(), process.stderr.read()) == (128 + signal.SIGPIPE, b"")
