@@ -1,5 +1,5 @@
 """The data commands as whole processes: ``info`` on a large file; playback and observations from
-states with one process and with two.
+states on one core and on two.
 
     python benchmarks/data_tools.py [--gigabytes 5] [--demos 24] [--repeats 5]
 """
@@ -27,25 +27,20 @@ CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 STEPS = 200
 
 
-def command(*words: str) -> Callable[[], float]:
-    """A command of offrl's as a process, timed."""
+def command(cores: Sequence[int], *words: str) -> Callable[[], float]:
+    """A command of offrl's as a process that has these cores, timed."""
     environ = os.environ | {"PYTHONPATH": str(ROOT), "MUJOCO_GL": working_backend() or "disabled"}
-
-    def run() -> None:
-        subprocess.run(
-            [sys.executable, "-m", "offrl", *words], env=environ, check=True, capture_output=True
-        )
-
-    return timed(run)
+    on_cores = ["taskset", "--cpu-list", ",".join(map(str, cores))]
+    program = [*on_cores, sys.executable, "-m", "offrl", *words]
+    return timed(lambda: subprocess.run(program, env=environ, check=True, capture_output=True))
 
 
-def numbered(folder: Path, *words: str) -> Callable[[], float]:
+def writing(folder: Path, cores: Sequence[int], *words: str) -> Callable[[], float]:
     """A command that writes an output, which is taken away."""
-    suffix = {"playback": ".mp4", "images": ".hdf5"}[words[0]]
 
     def run() -> float:
-        output = folder / f"output{suffix}"
-        seconds = command(*words, "--output", str(output))()
+        output = folder / {"playback": "film.mp4", "images": "images.hdf5"}[words[0]]
+        seconds = command(cores, *words, "--output", str(output))()
         output.unlink()
         return seconds
 
@@ -87,7 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / "large.hdf5"
         write_large_file(large, args.gigabytes)
-        info = alternate({"info": command("info", str(large))}, args.repeats)["info"]
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        info = alternate({"info": command(cores, "info", str(large))}, args.repeats)["info"]
         size = large.stat().st_size / 1e9
         large.unlink()
         jobs = {
@@ -96,14 +92,14 @@ def main() -> None:
         }
         rows, ratios = [row(f"info, {size:.1f} GB", info)], []
         for name, words in jobs.items():
-            one, two = f"{name}, one process", f"{name}, two"
+            one, two = f"{name}, one core", f"{name}, two cores"
             contestants = {
-                one: numbered(Path(folder), *words, "--workers", "1"),
-                two: numbered(Path(folder), *words, "--workers", "2"),
+                one: writing(Path(folder), cores[:1], *words),
+                two: writing(Path(folder), cores, *words),
             }
             found = alternate(contestants, args.repeats, warm_up=False)
             rows += [row(name, seconds) for name, seconds in found.items()]
-            ratios.append(f"{name}: {ratio(found[one], found[two]):.2f} times faster with two")
+            ratios.append(f"{name}: {ratio(found[one], found[two]):.2f} times faster on two")
     print(markdown(["", "median, s", "range, s"], rows))
     print("\n".join(ratios))
 
