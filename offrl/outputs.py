@@ -59,6 +59,23 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """Gives a folder beside ``path`` to fill, which is renamed at the end: ``path`` is there
+    complete, or not at all. ``FileExistsError`` for what is there already."""
+    path = new_file(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with in_words(path):
+            partial.mkdir()
+            yield partial
+            put(partial, path)
+    except DiskFull:  # of a file in it, which will be gone
+        raise disk_full(path) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def put(partial: Path, path: Path) -> None:
     """Give a finished file its name; after a power failure it is whole or not there."""
     _sync(partial)

@@ -96,6 +96,19 @@ class Demos(AbstractContextManager):
             return bool(np.any(trajectory["dones"]))
         return None
 
+    def recording(self, demo: str) -> dict[str, Any]:
+        """``trajectory`` of a demonstration that can be played back.
+
+        Raises ``ValueError`` if the simulator's states or model were not recorded.
+        """
+        recording = self.trajectory(demo)
+        if not {"states", "model_file"} <= recording.keys():
+            raise ValueError(
+                f"{self.path}: {self.root}{demo} cannot be played back: it lacks states or the "
+                "attribute model_file; record with the simulator's states"
+            )
+        return recording
+
     def best(self, demos: Sequence[str], share: float) -> list[str]:
         """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
         equal ones the first."""

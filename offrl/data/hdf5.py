@@ -194,19 +194,6 @@ class DemoFile(Demos):
             kept.update(arrays_below(group))
         return kept
 
-    def recording(self, demo: str) -> dict[str, Any]:
-        """``trajectory`` of a demonstration that can be played back.
-
-        Raises ``ValueError`` if the simulator's states or model were not recorded.
-        """
-        recording = self.trajectory(demo)
-        if not {"states", "model_file"} <= recording.keys():
-            raise ValueError(
-                f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
-                "attribute model_file; record with the simulator's states"
-            )
-        return recording
-
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         with located(self.path, f"data/{demo}/{key}"):
             rows = values(self._file[f"data/{demo}/{key}"])[start:stop]

@@ -1,0 +1,98 @@
+"""What is measured of a demonstration, and which demonstrations are unlike the others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+FEWEST = 5  # demonstrations of which one can be unlike the others
+UNUSUAL = 3.5  # robust z-scores; Iglewicz and Hoaglin, How to detect and handle outliers (1993)
+NORMAL_MAD = 1.4826  # standard deviations, of what is normally distributed, per median deviation
+NORMAL_MEAN = 1.2533  # ... per mean deviation
+STILL = 0.1  # of a demonstration's mean speed
+
+
+def features(demo: Mapping[str, Any]) -> dict[str, float]:
+    """Of a trajectory: its ``length``, ``return`` (NaN without rewards), the ``largest action`` and
+    ``mean action`` by absolute value, ``jerkiness``, the mean change of actions from step to step,
+    and ``stillness``, the share of steps in which what is observed hardly moves."""
+    actions = np.asarray(demo["actions"], np.float64)
+    vectors = [v for k, v in demo.items() if k.startswith("obs/") and is_vectors(v, len(actions))]
+    with np.errstate(all="ignore"):  # what is not finite stays so
+        return {
+            "length": float(len(actions)),
+            "return": float(np.sum(demo.get("rewards", np.nan), dtype=np.float64)),
+            "largest action": float(np.abs(actions).max()),
+            "mean action": float(np.abs(actions).mean()),
+            "jerkiness": float(np.abs(np.diff(actions, axis=0)).mean()) if len(actions) > 1 else 0.0,
+            "stillness": _stillness(vectors or [actions]),
+        }
+
+
+def is_vectors(array: Any, length: int) -> bool:
+    """Whether an array of a trajectory is a number or a vector for each step: no image."""
+    is_numbers = isinstance(array, np.ndarray) and array.dtype.kind in "fiub"
+    return is_numbers and array.ndim in (1, 2) and array.size > 0 and len(array) == length
+
+
+def success(demo: Mapping[str, Any]) -> bool | None:
+    """Whether a trajectory ends well: its attribute ``success`` or, where rewards are 0 until there
+    is success and 1 from then on, what they say; ``None`` if nothing does."""
+    if "success" in demo:
+        return bool(np.any(demo["success"]))
+    rewards = demo.get("rewards")
+    if rewards is None or rewards[0] != 0 or not np.isin(rewards, (0, 1)).all():
+        return None
+    return bool(rewards.any())
+
+
+def unusual(features: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
+    """Which demonstrations are unlike the others, and in what, in a sentence: the strangest first.
+
+    features: ``[N]`` values each. One is unusual that is not finite, or further from the median
+    than 3.5 standard deviations as the median deviation gives them (the mean deviation, where most
+    values are equal).
+    """
+    found = []
+    for name, values in features.items():
+        values = np.asarray(values, np.float64)
+        is_finite = np.isfinite(values)
+        if is_finite.sum() < FEWEST:
+            continue
+        centre, scores = _robust_scores(values, is_finite)
+        for i in np.flatnonzero(~(np.abs(scores) <= UNUSUAL)):
+            found.append((-abs(scores[i]), int(i), _sentence(name, values[i], centre, scores[i])))
+    return [(i, sentence) for _, i, sentence in sorted(found)]
+
+
+def _robust_scores(values: np.ndarray, is_finite: np.ndarray) -> tuple[float, np.ndarray]:
+    """The median, and how many robust standard deviations each value is above it; infinitely many
+    for what is not finite."""
+    centre = float(np.median(values[is_finite]))
+    deviations = np.abs(values[is_finite] - centre)
+    # Differences in the last digits are none.
+    smallest = 1e-6 * np.abs(values[is_finite]).max()
+    spread = NORMAL_MAD * np.median(deviations)
+    if spread <= smallest:
+        spread = NORMAL_MEAN * deviations.mean()
+    scores = np.full(len(values), np.inf)
+    scores[is_finite] = 0.0 if spread <= smallest else (values[is_finite] - centre) / spread
+    return centre, scores
+
+
+def _sentence(name: str, value: float, centre: float, score: float) -> str:
+    if not np.isfinite(value):
+        return f"its {name} is {value:g}"
+    side = "above" if score > 0 else "below"
+    return f"its {name}, {value:.4g}, is far {side} the median of {centre:.4g} (z = {score:.1f})"
+
+
+def _stillness(vectors: list[np.ndarray]) -> float:
+    """Speeds are relative to each dimension's mean, so that none counts more by its unit."""
+    rows = np.concatenate([np.reshape(v, (len(v), -1)) for v in vectors], axis=1, dtype=np.float64)
+    speeds = np.abs(np.diff(rows, axis=0))
+    means = speeds.mean(axis=0) if len(speeds) else np.zeros(0)
+    if not np.any(means > 0):
+        return 1.0
+    relative = (speeds[:, means > 0] / means[means > 0]).mean(axis=1)
+    return float((relative < STILL).mean())

@@ -1,0 +1,56 @@
+"""A folder with a page of demonstrations and runs, which any browser opens without a network.
+
+``index.html`` and the scripts beside it are the same for all; ``data/overview.js`` says what there
+is. What is large, an episode or a run, has a script of its own, which the page loads when somebody
+looks at it: ``data/DATASET/EPISODE.js`` and ``data/run/RUN.js``, with their films beside them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from offrl.outputs import whole_folder
+from offrl.processes import in_order
+from offrl.reports.view.datasets import Dataset, EpisodeWriter, Films
+from offrl.reports.view.page import copy_assets, write_script
+from offrl.reports.view.runs import Run, is_run
+
+__all__ = ["Films", "write_view"]
+
+
+def write_view(
+    paths: Sequence[str],
+    output: str | Path,
+    films: Films,
+    num_workers: int | None = None,
+    command: str = "",
+    progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, total: items,
+) -> None:
+    """Write the folder ``output`` about files of demonstrations and folders of runs.
+
+    Episodes are written by ``num_workers`` processes (one per core), one at a time in each.
+
+    command: what made the page, which it shows.
+    progress: what episodes pass through as they are done; it is told how many there are.
+    """
+    runs = [Run(path) for path in paths if is_run(path)]
+    datasets = [Dataset(path, films.num_rendered) for path in paths if not is_run(path)]
+    with whole_folder(output) as folder:
+        for i, run in enumerate(runs):
+            (folder / "data/run").mkdir(parents=True, exist_ok=True)
+            run.write(folder, f"data/run/{i}")
+        for i in range(len(datasets)):
+            (folder / f"data/{i}").mkdir(parents=True)
+        episodes = [episode for i, data in enumerate(datasets) for episode in data.episodes(i)]
+        backend = films.backend() if any(episode.is_rendered for episode in episodes) else None
+        environ = {"MUJOCO_GL": backend} if backend else {}
+        done = in_order(EpisodeWriter, (str(folder), films), episodes, num_workers, environ)
+        written = iter(progress(done, len(episodes)) if episodes else ())
+        overview = {
+            "command": command,
+            "datasets": [data.describe([next(written) for _ in data.names]) for data in datasets],
+            "runs": [run.describe() for run in runs],
+        }
+        list(written)  # lets progress come to its end
+        write_script(folder / "data/overview.js", "showOverview", overview)
+        copy_assets(folder)

@@ -1,0 +1,235 @@
+"""Demonstrations for the page: what there is of each, series to plot, films."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offrl.data.demos import Demos
+from offrl.data.files import find_data, open_demos
+from offrl.data.hdf5 import DemoFile
+from offrl.data.outliers import features, is_vectors, success, unusual
+from offrl.data.storage import is_images
+from offrl.envs import make_env
+from offrl.envs.playback import film_states
+from offrl.envs.rendering import INSTALL_HINT, working_backend
+from offrl.reports.view.page import packed, write_script
+from offrl.tree import merge
+from offrl.video import encoder, write_video
+
+FPS = 20  # of data that does not say at what frequency it was recorded
+MOST_DIMS = 64  # of a key that are plotted
+LONGEST = 300  # characters of an attribute that are shown: models are not
+
+
+class Films(NamedTuple):
+    """Which films are made: of stored images all, and of simulator states some."""
+
+    num_rendered: int = 0  # episodes of each dataset
+    cameras: tuple[str, ...] = ()  # all that are stored, or the environment's own
+    size: int = 256  # height and width of what is rendered, in pixels
+
+    def backend(self) -> str:
+        """What to render with. ``ValueError`` if nothing does, ``ImportError`` without ffmpeg."""
+        encoder()
+        backend = working_backend()
+        if backend is None:
+            raise ValueError(f"--render: no rendering back end works here; {INSTALL_HINT}")
+        return backend
+
+
+class Episode(NamedTuple):
+    """An episode that is to be written."""
+
+    dataset: int
+    path: Path
+    number: int
+    demo: str
+    is_rendered: bool
+    fps: int
+
+
+class Dataset:
+    """What a file or folder of demonstrations holds."""
+
+    def __init__(self, path: str, num_rendered: int):
+        self.label = path
+        self.path = find_data(path)
+        with open_demos(self.path) as file:
+            self.names = file.demos()
+            lengths = file.lengths(self.names)
+            if not lengths.all():
+                empty = self.names[int(np.argmin(lengths))]
+                raise ValueError(f"{file.path}: {file.root}{empty} has no steps; leave it out")
+            self.masks = _masks(file)
+            self.env_args = file.env_args or {}
+        if num_rendered and not self.env_args:
+            raise ValueError(f"{path}: names no environment (env_args) to --render")
+        every = len(self.names) / min(num_rendered, len(self.names)) if num_rendered else 1
+        self._rendered = {int(i * every) for i in range(min(num_rendered, len(self.names)))}
+
+    @property
+    def fps(self) -> int:
+        frequency = self.env_args.get("env_kwargs", {}).get("control_freq")
+        return max(1, round(frequency)) if isinstance(frequency, int | float) else FPS
+
+    def episodes(self, dataset: int) -> Iterator[Episode]:
+        for i, name in enumerate(self.names):
+            yield Episode(dataset, self.path, i, name, i in self._rendered, self.fps)
+
+    def describe(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the overview says, from what is known of each episode."""
+        measured = {
+            name: np.array([summary["features"][name] for summary in summaries])
+            for name in summaries[0]["features"]
+        }
+        return {
+            "name": self.path.stem,
+            "path": self.label,
+            "env": self.env_args.get("env_name"),
+            "fps": self.fps,
+            "names": self.names,
+            "features": measured,
+            "success": [summary["success"] for summary in summaries],
+            "film": [summary["film"] for summary in summaries],
+            "masks": self.masks,
+            "unusual": unusual(measured),
+            "keys": {k: n for summary in summaries for k, n in summary["keys"].items()},
+            "actions": _moments([summary["actions"] for summary in summaries]),
+        }
+
+
+def _masks(file: Demos) -> dict[str, list[int]]:
+    """The numbers of the episodes under each filter key."""
+    if not isinstance(file, DemoFile):
+        return {}
+    numbers = {name: i for i, name in enumerate(file.demos())}
+    return {key: [numbers[name] for name in file.demos(key)] for key in file.filter_keys()}
+
+
+def _moments(parts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Of all actions, by dimension ``[A]``, from ``[5, A]`` of each episode: number, sum, sum of
+    squares, smallest, largest."""
+    widths = {part.shape[1] for part in parts}
+    if len(widths) > 1:
+        return {}
+    number, total, squares, low, high = np.stack(parts, axis=1)
+    mean = total.sum(axis=0) / number.sum(axis=0)
+    variance = squares.sum(axis=0) / number.sum(axis=0) - mean**2
+    with np.errstate(invalid="ignore"):
+        std = np.sqrt(np.maximum(variance, 0))
+    return {"mean": mean, "std": std, "low": low.min(axis=0), "high": high.max(axis=0)}
+
+
+class EpisodeWriter:
+    """Writes what the page shows of an episode, ``data/DATASET/NUMBER.js`` and ``.mp4``, and says
+    what the overview needs to know of it. Holds one episode at a time."""
+
+    def __init__(self, folder: str, films: Films):
+        self.folder = Path(folder)
+        self.films = films
+        self._files: dict[Path, Demos] = {}
+        self._envs: dict[Path, Any] = {}
+
+    def __call__(self, episode: Episode) -> dict[str, Any]:
+        if episode.path not in self._files:
+            self._files[episode.path] = open_demos(episode.path)
+        file = self._files[episode.path]
+        read = file.recording if episode.is_rendered else file.trajectory
+        demo = read(episode.demo)
+        place = self.folder / f"data/{episode.dataset}/{episode.number}"
+        frames = self._frames(episode, demo)
+        if frames is not None:
+            write_video(place.with_suffix(".mp4"), frames, episode.fps)
+        actions = demo["actions"]
+        series, left_out = _series(demo)
+        content = {
+            "steps": len(actions),
+            "series": {key: packed(rows) for key, rows in series.items()},
+            "leftOut": left_out,
+            "attributes": {k: _shown(v) for k, v in demo.items() if not isinstance(v, np.ndarray)},
+        }
+        write_script(
+            place.with_suffix(".js"), "showEpisode", episode.dataset, episode.number, content
+        )
+        rows = np.reshape(actions, (len(actions), -1)).astype(np.float64)
+        with np.errstate(all="ignore"):
+            number = np.full(rows.shape[1], len(rows))
+            moments = [number, rows.sum(0), (rows**2).sum(0), rows.min(0), rows.max(0)]
+        return {
+            "features": features(demo),
+            "success": success(demo),
+            "film": frames is not None,
+            "keys": {key: rows.shape[1] for key, rows in series.items()},
+            "actions": np.array(moments),
+        }
+
+    def _frames(self, episode: Episode, demo: Mapping[str, Any]) -> Iterable[np.ndarray] | None:
+        if episode.is_rendered:
+            env = self._env(episode.path)
+            return film_states(env, demo, self.films.cameras, self.films.size)
+        keys = [key for key, value in demo.items() if key.startswith("obs/") and _is_film(value)]
+        if self.films.cameras and keys:
+            keys = [_camera(episode, keys, camera) for camera in self.films.cameras]
+        return _side_by_side([demo[key] for key in keys]) if keys else None
+
+    def _env(self, path: Path) -> Any:
+        if path not in self._envs:
+            env_args = self._files[path].env_args
+            assert env_args is not None
+            if env_args.get("env_kwargs", {}).get("use_camera_obs"):  # none that nobody looks at
+                env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
+            self._envs[path] = make_env(env_args)
+        return self._envs[path]
+
+
+def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """What is plotted, ``[T, D]`` each, and what is not. Next observations are the observations
+    once more."""
+    series, left_out = {}, []
+    for key, value in demo.items():
+        if not isinstance(value, np.ndarray) or key.startswith("next_obs/"):
+            continue
+        if is_vectors(value, len(demo["actions"])):
+            series[key] = np.reshape(value, (len(value), -1))[:, :MOST_DIMS]
+            if value[0].size > MOST_DIMS:
+                left_out.append(f"{key} beyond its first {MOST_DIMS} dimensions")
+        elif not _is_film(value):
+            left_out.append(f"{key} {list(value.shape)}")
+    return series, left_out
+
+
+def _shown(value: Any) -> Any:
+    if not isinstance(value, str | bytes):
+        return value
+    return value if len(value) <= LONGEST else f"({len(value)} characters)"
+
+
+def _is_film(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and is_images(value)
+
+
+def _camera(episode: Episode, keys: Sequence[str], camera: str) -> str:
+    """The key of what a camera saw."""
+    for key in (f"obs/{camera}", f"obs/{camera}_image"):
+        if key in keys:
+            return key
+    raise ValueError(
+        f"{episode.path}: {episode.demo} has no images of a camera {camera!r}; it has "
+        f"{', '.join(key.removeprefix('obs/') for key in keys)}"
+    )
+
+
+def _side_by_side(cameras: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """Frames ``[H, W, 3]`` of images ``[T, h, w, 1 or 3]`` of several cameras; smaller ones are
+    enlarged to the height of the tallest."""
+    height = max(images.shape[1] for images in cameras)
+    for views in zip(*cameras, strict=False):
+        yield np.concatenate([_enlarged(view, height) for view in views], axis=1)
+
+
+def _enlarged(image: np.ndarray, height: int) -> np.ndarray:
+    rows = np.arange(height) * len(image) // height
+    columns = np.arange(image.shape[1] * height // len(image)) * len(image) // height
+    return np.broadcast_to(image[rows][:, columns], (height, len(columns), 3))

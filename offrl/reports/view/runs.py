@@ -1,0 +1,86 @@
+"""Training runs for the page: curves, evaluated episodes, configs, videos."""
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrl.config.files import read_config_file
+from offrl.reports.records import read_records
+from offrl.reports.view.page import thinned, write_script
+
+EPISODES = ("episode", "test_episode")
+AXES = ("step", "epoch", "time")
+
+
+def is_run(path: str) -> bool:
+    """Whether a folder is that of a run."""
+    return any(Path(path).expanduser().glob("config-*.json"))
+
+
+class Run:
+    """What the folder of a run holds."""
+
+    def __init__(self, path: str):
+        self.path = Path(path).expanduser()
+        self.label = path
+        self.config = read_config_file(sorted(self.path.glob("config-*.json"))[0])
+        videos = self.path.joinpath("videos").glob("*.mp4")
+        self.videos = sorted(video for video in videos if not video.name.startswith("."))
+
+    def describe(self) -> dict[str, Any]:
+        """What the overview says."""
+        name = self.config.get("experiment", {}).get("name") or self.path.resolve().parent.name
+        return {"name": name, "stamp": self.path.resolve().name, "path": self.label}
+
+    def write(self, folder: Path, place: str) -> None:
+        """The script ``PLACE.js`` and copies of the videos, ``PLACE-N.mp4``."""
+        records, num_damaged = read_records(self.path / "metrics.jsonl")
+        by_kind = defaultdict(list)
+        for record in records:
+            by_kind[" ".join(filter(None, [record["type"], record.get("env")]))].append(record)
+        videos = {f"{place}-{i}.mp4": video for i, video in enumerate(self.videos)}
+        for name, video in videos.items():
+            shutil.copyfile(video, folder / name)
+        content = {
+            "curves": {
+                kind: _curves(rows, records[0]["time"])
+                for kind, rows in by_kind.items()
+                if kind not in EPISODES
+            },
+            "episodes": [_episode(record) for kind in EPISODES for record in by_kind[kind]],
+            "config": dict(_flat(self.config)),
+            "videos": {name: video.name for name, video in videos.items()},
+            "numDamaged": num_damaged,
+        }
+        write_script(folder / f"{place}.js", "showRun", int(Path(place).name), content)
+
+
+def _curves(records: Sequence[Mapping[str, Any]], began: float) -> dict[str, Any]:
+    """Columns of records of one kind, thinned: ``step``, ``epoch``, ``time`` (seconds since the run
+    ``began``) and each number."""
+    names = list(dict.fromkeys(name for record in records for name in record["logs"]))
+    rows = [[record["logs"].get(name, np.nan) for name in names] for record in records]
+    values, every = thinned(np.array(rows, np.float64).reshape(len(rows), len(names)))
+    at = [records[min(i * every, len(records) - 1)] for i in range(len(values))]
+    axes = {axis: [record[axis] for record in at] for axis in AXES}
+    axes["time"] = [time - began for time in axes["time"]]
+    return axes | {"every": every, "logs": dict(zip(names, values.T, strict=True))}
+
+
+def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
+    is_test = record["type"].startswith("test")
+    return {"epoch": "test" if is_test else record["epoch"], **record["logs"]}
+
+
+def _flat(content: Mapping[str, Any], root: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys, and the values in JSON."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{root}{key}.")
+        else:
+            yield f"{root}{key}", json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,57 @@
+"""``offrl view``: a page to look at demonstrations and runs."""
+
+import argparse
+
+from offrl.tools import count
+
+HELP = "write a folder with a page to look at demonstrations and runs, in any browser"
+EPILOG = (
+    "example: offrl view datasets/lift/low_dim.hdf5 runs/bc/... --render 3 --output lift_view; "
+    "then open lift_view/index.html"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="DATA|RUN",
+        help="files of demonstrations (or minari:NAME), folders of runs",
+    )
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="the folder to write")
+    parser.add_argument(
+        "--render",
+        type=count,
+        default=0,
+        metavar="N",
+        help="film N episodes of each dataset, spread evenly, from their simulator states (stored "
+        "images are filmed anyway)",
+    )
+    parser.add_argument(
+        "--cameras",
+        nargs="+",
+        default=[],
+        help="which cameras' images, side by side (default: all that are stored; the environment's "
+        "own for --render)",
+    )
+    parser.add_argument(
+        "--size", type=count, default=256, help="height and width of --render (default: 256)"
+    )
+    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from offrl.reports.view import Films, write_view
+
+    write_view(
+        args.paths,
+        args.output,
+        Films(args.render, tuple(args.cameras), args.size),
+        args.workers,
+        args.words,
+        lambda episodes, total: tqdm(episodes, total=total, unit="episode", disable=None),
+    )
+    print(f"{args.output}/index.html")
+    return 0
