@@ -11,6 +11,7 @@ setup(
     # offrl, too, and would else hide the package from scripts beside it.
     package_dir={"": "."},
     packages=find_packages(include=["offrl", "offrl.*"]),
+    package_data={"offrl.reports.view": ["assets/*"]},
     python_requires=">=3.10,<3.13",
     install_requires=[
         "torch>=2.6",
@@ -43,6 +44,7 @@ setup(
             "transformers>=4.40",
             "metaworld==3.0.0",
             "minari[hdf5]>=0.5",
+            "playwright>=1.40",  # drives a Chromium that is there; none is downloaded
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},

@@ -24,7 +24,9 @@ def features(demo: Mapping[str, Any]) -> dict[str, float]:
             "return": float(np.sum(demo.get("rewards", np.nan), dtype=np.float64)),
             "largest action": float(np.abs(actions).max()),
             "mean action": float(np.abs(actions).mean()),
-            "jerkiness": float(np.abs(np.diff(actions, axis=0)).mean()) if len(actions) > 1 else 0.0,
+            "jerkiness": float(np.abs(np.diff(actions, axis=0)).mean())
+            if len(actions) > 1
+            else 0.0,
             "stillness": _stillness(vectors or [actions]),
         }
 

@@ -56,6 +56,10 @@ class Dataset:
     def __init__(self, path: str, num_rendered: int):
         self.label = path
         self.path = find_data(path)
+        if self.path.is_dir() and not (self.path / "data").is_dir():
+            raise ValueError(
+                f"{path}: neither the folder of a run (config-*.json) nor one of Minari's (data/)"
+            )
         with open_demos(self.path) as file:
             self.names = file.demos()
             lengths = file.lengths(self.names)

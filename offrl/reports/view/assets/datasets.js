@@ -119,7 +119,7 @@ const datasets = {
   },
 
   list(dataset, name, from, to, isLast) {
-    const column = name.replaceAll(" ", "_");
+    const column = asWord(name);
     episodes.choose(dataset);
     byId("filter").value =
       `${column}>=${number(from, 8)}${isLast ? "" : ` ${column}<${number(to, 8)}`}`;

@@ -49,7 +49,6 @@ const episodes = {
       (step) => this.showStep(step),
       (isPlaying) => {
         byId("play").textContent = isPlaying ? "❚❚" : "▶";
-        if (!isPlaying) note();
       },
     );
     this.group = new PlotGroup((x) => {
@@ -108,7 +107,7 @@ const episodes = {
     const data = this.data();
     byId("masks").replaceChildren(
       ...Object.keys(data.masks).map((mask) => {
-        const word = `mask=${mask.replaceAll(" ", "_")}`;
+        const word = `mask=${asWord(mask)}`;
         return chip(
           mask,
           false,
@@ -133,7 +132,7 @@ const episodes = {
     const data = this.data();
     const test = filter(data, text);
     for (const button of byId("masks").children) {
-      button.classList.toggle("on", text === `mask=${button.textContent.replaceAll(" ", "_")}`);
+      button.classList.toggle("on", text === `mask=${asWord(button.textContent)}`);
     }
     this.table.show(data.names.map((_, i) => i).filter(test));
     byId("filter").classList.toggle("none", !this.table.rows.length);
@@ -183,7 +182,6 @@ const episodes = {
     this.showFacts();
     this.player.load(this.scenes);
     this.showFilms();
-    note();
   },
 
   scene({ dataset, episode }, content) {
@@ -267,6 +265,7 @@ const episodes = {
     byId("step-number").textContent =
       `${step} / ${last} · ${(step / this.player.fps).toFixed(2)} s`;
     this.group.setCursor(step);
+    note();
   },
 
   showFacts() {

@@ -71,6 +71,9 @@ function episodeColumns(data) {
   ];
 }
 
+// A name as filters have it, whose words are parted by spaces.
+const asWord = (name) => name.toLowerCase().replace(/\s/g, "_");
+
 // The test of which episodes a filter shows: all its words have to hold.
 function filter(data, text) {
   const comparisons = {
@@ -81,8 +84,7 @@ function filter(data, text) {
     "=": (a, b) => a === b,
   };
   const columns = { success: data.success.map((x) => (x === null ? null : Number(x))) };
-  for (const [name, values] of Object.entries(data.features))
-    columns[name.replaceAll(" ", "_")] = values;
+  for (const [name, values] of Object.entries(data.features)) columns[asWord(name)] = values;
   columns.steps = columns.length;
   const tests = text
     .trim()
@@ -91,9 +93,7 @@ function filter(data, text) {
     .filter(Boolean)
     .map((word) => {
       const [, name, sign, value] = word.match(/^([^<>=]+)(<=|>=|<|>|=)(.+)$/) || [];
-      if (name === "mask")
-        return (i) =>
-          data.masksOf(i).some((mask) => mask.toLowerCase().replaceAll(" ", "_") === value);
+      if (name === "mask") return (i) => data.masksOf(i).some((mask) => asWord(mask) === value);
       if (columns[name])
         return (i) =>
           columns[name][i] !== null && comparisons[sign](columns[name][i], Number(value));

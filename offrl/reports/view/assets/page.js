@@ -156,9 +156,12 @@ function show(name, place = []) {
 
 const address = () => (current ? [current, ...views[current].place()].join("/") : "");
 
-// Let the address say where we are, so that a reload and a copied link lead here.
+// Let the address say where we are, so that a reload and a copied link lead here: in a moment, as
+// browsers do not let it change all the time.
+let noting = null;
 function note() {
-  history.replaceState(null, "", `#${address()}`);
+  clearTimeout(noting);
+  noting = setTimeout(() => history.replaceState(null, "", `#${address()}`), 150);
 }
 
 // -- keys -------------------------------------------------------------------------------------
