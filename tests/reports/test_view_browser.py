@@ -403,6 +403,7 @@ def test_gaps_and_long_episodes_are_drawn(browser, tmp_path):
         wait_for(page, "demo_0")
         click_at(page, 0.5)
         assert abs(step(page) - 2500) < 20
+        assert "thinned, a value stands for 3 steps" in page.inner_text("#facts")
         page.keyboard.press("Home")
         page.evaluate("episodes.player.goTo(2500)")
         assert page.locator("#plot-list .line b").first.inner_text() == "7"

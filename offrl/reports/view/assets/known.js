@@ -128,7 +128,8 @@ function badges({ data, episode }) {
 }
 
 // What is known of an episode but its series, in words.
-function facts({ data, episode, steps, attributes, leftOut }) {
+function facts({ data, episode, steps, series, attributes, leftOut }) {
+  const every = Math.max(...Object.values(series).map((one) => one.every));
   const { length, ...features } = data.features;
   return {
     length: `${steps} steps, ${seconds(steps, data.fps)}`,
@@ -140,6 +141,7 @@ function facts({ data, episode, steps, attributes, leftOut }) {
       Object.entries(attributes).map(([name, value]) => [name, number(value, 6)]),
     ),
     ...(data.env ? { environment: data.env } : {}),
+    ...(every > 1 ? { plots: `thinned, a value stands for ${every} steps` } : {}),
     ...(leftOut.length ? { "not plotted": leftOut.join(", ") } : {}),
   };
 }

@@ -33,6 +33,15 @@ function ticks(low, high, count) {
   return found;
 }
 
+// The same for a logarithmic axis.
+function powers(low, high, count, multiples = [1, 2, 5]) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) {
+    found.push(...multiples.map((m) => m * 10 ** power).filter((y) => y >= low && y <= high));
+  }
+  return found.length > 2 * count && multiples[1] ? powers(low, high, count, [1]) : found;
+}
+
 // Plots that share a cursor: `seek(x)` is told where somebody clicks.
 class PlotGroup {
   constructor(seek = null) {
@@ -181,9 +190,7 @@ class Plot {
     pen.fillStyle = style("--faint");
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    const marks = this.log
-      ? ticks(Math.log10(scale.low), Math.log10(scale.high), 3).map((y) => 10 ** y)
-      : ticks(scale.low, scale.high, Math.max(2, height / 40));
+    const marks = (this.log ? powers : ticks)(scale.low, scale.high, Math.max(2, height / 40));
     for (const y of marks) {
       const at = Math.round(this.fromY(y)) + 0.5;
       pen.beginPath();
@@ -266,7 +273,7 @@ class Plot {
     const x = this.group.hover === null ? this.group.cursor : this.group.hover;
     for (const { own, values } of this.names) {
       own.forEach((line, i) => {
-        const row = x === null ? -1 : nearest(line, x);
+        const row = x === null ? -1 : nearest(line, x, 0.03 * (this.range[1] - this.range[0]));
         values[i].textContent = row < 0 ? "" : described(line, row);
       });
     }
@@ -280,12 +287,11 @@ function described(line, row) {
     : value;
 }
 
-// The row of a line whose x is nearest; -1 beyond its end.
-function nearest(line, x) {
-  let first = 0,
-    last = line.count - 1;
-  if (last < 0 || x > line.x(last) + (line.count > 1 ? line.x(last) - line.x(last - 1) : Infinity))
-    return -1;
+// The row of a line whose x is nearest; -1 further than `slack` beyond its ends.
+function nearest(line, x, slack) {
+  let first = 0;
+  let last = line.count - 1;
+  if (last < 0 || x < line.x(0) - slack || x > line.x(last) + slack) return -1;
   while (first < last) {
     const middle = (first + last) >> 1;
     if ((line.x(middle) + line.x(middle + 1)) / 2 < x) first = middle + 1;

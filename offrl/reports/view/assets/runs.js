@@ -232,15 +232,7 @@ const runs = {
           "tr",
           {},
           el("th"),
-          ...shown.map((run) =>
-            el(
-              "th",
-              { title: run.path },
-              swatch(lineColor(run.i)),
-              run.name,
-              el("small", { text: ` ${run.stamp}` }),
-            ),
-          ),
+          ...shown.map((run) => el("th", { title: run.path }, swatch(lineColor(run.i)), run.label)),
         ),
         ...rows.map((key) =>
           el(
