@@ -30,6 +30,11 @@ def test_the_strangest_comes_first_whatever_it_is_strange_in():
     assert order == [0, 5]
 
 
+def test_unusual_begins_at_three_and_a_half_standard_deviations():
+    others = [-2, -1, -1, 0, 0, 1, 1, 2]  # whose median deviation is 1
+    assert found([*others, 5.1]) == set() and found([*others, 5.3]) == {8}
+
+
 def test_few_that_differ_from_many_equal_ones_are_unusual_and_many_are_not():
     assert found([1] * 19 + [0]) == {19}
     assert found([1] * 12 + [0] * 8) == set()
