@@ -45,7 +45,8 @@ def refused(capsys, *arguments):
 def content(path):
     """The arguments of the call in a script."""
     text = path.read_text(encoding="ascii")
-    return json.loads(f"[{re.fullmatch(r'show[A-Z][a-z]+[(](.*)[)];', text.strip())[1]}]")
+    arguments = re.fullmatch(r"show[A-Z][a-z]+[(](.*)[)];", text.strip())[1]
+    return json.loads(f"[{arguments}]", parse_constant=pytest.fail)  # NaN is not JSON
 
 
 def overview(folder):
@@ -164,7 +165,7 @@ def test_cameras_are_chosen_by_name(images, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_simulator_states_are_rendered_for_episodes_all_over_the_dataset(tmp_path):
-    arguments = ("--render", 2, "--size", 64, "--cameras", "agentview", "sideview")
+    arguments = ("--render", 2, "--size", 64, "--cameras", "agentview", "sideview", "--workers", 1)
     assert view(LIFT, *arguments, "--output", tmp_path / "out") == 0
     films = overview(tmp_path / "out")["datasets"][0]["film"]
     assert [i for i, film in enumerate(films) if film] == [0, 100]
@@ -308,7 +309,7 @@ JSON = st.recursive(
 def test_any_content_is_a_script_of_plain_characters(value, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "any.js"
     write_script(path, "showEpisode", value)
-    assert "<" not in path.read_text(encoding="ascii") and "NaN" not in repr(content(path))
+    assert "<" not in path.read_text(encoding="ascii") and len(content(path)) == 1
 
 
 # What is refused.
@@ -442,7 +443,7 @@ def test_a_full_disk_leaves_nothing(kind, images, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_nothing(number, tmp_path):
-    data = write_demos(tmp_path / "demos.hdf5", lengths=[9] * 3000)
+    data = write_demos(tmp_path / "demos.hdf5", lengths=[9] * 800)
     command = [sys.executable, "-m", "offrl", "view", str(data), "--output", str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         while not list(tmp_path.glob(".out.*/data/0/*.js")):

@@ -109,10 +109,11 @@ def cursor(page, number=0):
 
 
 def click_at(page, share, plot=0):
-    """Click in a plot, at a share of its axis."""
+    """Click in a plot, at a share of its axis; how far that is from its left."""
     area = page.locator("#plot-list .area").nth(plot)
-    width = area.bounding_box()["width"]
-    area.click(position={"x": 46 + share * (width - 54), "y": 30})
+    pixels = 46 + share * (area.bounding_box()["width"] - 54)
+    area.click(position={"x": pixels, "y": 30})
+    return pixels
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -164,8 +165,9 @@ def test_clicks_and_arrows_choose_episodes_and_steps(shop, browser):
 def test_a_click_in_a_plot_and_hovering_show_values_there(shop, browser):
     with opened(browser, shop) as page:
         wait_for(page, "low_dim / demo_0")
-        click_at(page, 0.5)
-        assert step(page) == 14
+        for share, expected in ((0.25, 7), (0.5, 14)):
+            position = click_at(page, share)
+            assert step(page) == expected and cursor(page) == pytest.approx(position, abs=1.5)
         position = cursor(page)
         assert [cursor(page, i) for i in range(4)] == pytest.approx([position] * 4)
         value = page.locator("#plot-list .plot").nth(0).locator(".line b").nth(0)

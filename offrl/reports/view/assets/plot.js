@@ -287,11 +287,13 @@ function described(line, row) {
     : value;
 }
 
-// The row of a line whose x is nearest; -1 further than `slack` beyond its ends.
-function nearest(line, x, slack) {
+// The row of a line whose x is nearest; -1 beyond its ends, by more than from row to row or `least`.
+function nearest(line, x, least) {
   let first = 0;
   let last = line.count - 1;
-  if (last < 0 || x < line.x(0) - slack || x > line.x(last) + slack) return -1;
+  if (last < 0) return -1;
+  const slack = Math.max(least, last && (line.x(last) - line.x(0)) / last);
+  if (x < line.x(0) - slack || x > line.x(last) + slack) return -1;
   while (first < last) {
     const middle = (first + last) >> 1;
     if ((line.x(middle) + line.x(middle + 1)) / 2 < x) first = middle + 1;
