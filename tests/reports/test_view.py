@@ -161,6 +161,8 @@ def test_cameras_are_chosen_by_name(images, tmp_path, capsys):
     assert view(images, "--cameras", "wrist", "--output", tmp_path / "out") == 0
     said = refused(capsys, images, "--cameras", "side", "--output", tmp_path / "other")
     assert "no images of a camera 'side'; it has front_image, wrist_image" in said
+    said = refused(capsys, LIFT, "--cameras", "front", "--output", tmp_path / "other")
+    assert "--cameras: no data has images; film simulator states with --render N" in said
 
 
 @pytest.mark.slow
@@ -190,6 +192,7 @@ def test_what_is_not_finite_wide_or_no_vector_does_not_break_a_page(tmp_path):
     assert dataset["features"]["largest action"][3] is None
     assert [3, "its mean action is nan"] in dataset["unusual"]
     assert [4, "its return is inf"] in dataset["unusual"]
+    assert dataset["actions"]["low"] == [0.5, 0.5] and dataset["actions"]["high"] == [0.55, 0.55]
     _, _, episode = content(tmp_path / "out/data/0/3.js")
     assert np.isnan(series(episode, "actions")).all()
     assert series(episode, "obs/wide").shape == (4, 64)

@@ -273,6 +273,8 @@ def test_the_list_is_filtered_and_sorted(shop, browser):
         assert names.first.inner_text() == "demo_22"  # the longest
         page.locator("#list .head button").nth(1).click()
         assert int(page.locator("#list .row span:nth-child(2)").first.inner_text()) == 24
+        page.locator("#list .head button").nth(5).click()
+        assert names.all_inner_texts()[:2] == ["demo_22", "demo_12"]  # the strangest
         page.locator("#masks").get_by_text("valid").click()
         page.locator("#list .row").first.click()
         page.locator("#facts").get_by_text("valid").wait_for()

@@ -35,22 +35,24 @@ def write_view(
     """
     runs = [Run(path) for path in paths if is_run(path)]
     datasets = [Dataset(path, films.num_rendered) for path in paths if not is_run(path)]
+    episodes = [episode for i, data in enumerate(datasets) for episode in data.episodes(i)]
     with whole_folder(output) as folder:
+        backend = films.backend() if any(episode.is_rendered for episode in episodes) else None
+        environ = {"MUJOCO_GL": backend} if backend else {}
         for i, run in enumerate(runs):
             (folder / "data/run").mkdir(parents=True, exist_ok=True)
             run.write(folder, f"data/run/{i}")
         for i in range(len(datasets)):
             (folder / f"data/{i}").mkdir(parents=True)
-        episodes = [episode for i, data in enumerate(datasets) for episode in data.episodes(i)]
-        backend = films.backend() if any(episode.is_rendered for episode in episodes) else None
-        environ = {"MUJOCO_GL": backend} if backend else {}
         done = in_order(EpisodeWriter, (str(folder), films), episodes, num_workers, environ)
-        written = iter(progress(done, len(episodes)) if episodes else ())
+        summaries = list(progress(done, len(episodes))) if episodes else []
+        if films.cameras and not any(summary["film"] for summary in summaries):
+            raise ValueError("--cameras: no data has images; film simulator states with --render N")
+        written = iter(summaries)
         overview = {
             "command": command,
             "datasets": [data.describe([next(written) for _ in data.names]) for data in datasets],
             "runs": [run.describe() for run in runs],
         }
-        list(written)  # lets progress come to its end
         write_script(folder / "data/overview.js", "showOverview", overview)
         copy_assets(folder)

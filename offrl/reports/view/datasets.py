@@ -112,17 +112,27 @@ def _masks(file: Demos) -> dict[str, list[int]]:
     return {key: [numbers[name] for name in file.demos(key)] for key in file.filter_keys()}
 
 
-def _moments(parts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Of all actions, by dimension ``[A]``, from ``[5, A]`` of each episode: number, sum, sum of
-    squares, smallest, largest."""
-    widths = {part.shape[1] for part in parts}
-    if len(widths) > 1:
+def _sums(actions: np.ndarray) -> np.ndarray:
+    """Of an episode's finite actions, by dimension ``[5, A]``: number, sum, sum of squares,
+    smallest, largest."""
+    rows = np.reshape(actions, (len(actions), -1)).astype(np.float64)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    number = np.full(rows.shape[1], len(rows))
+    low, high = rows.min(axis=0, initial=np.inf), rows.max(axis=0, initial=-np.inf)
+    return np.array([number, rows.sum(axis=0), (rows**2).sum(axis=0), low, high])
+
+
+def _moments(episodes: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Mean, standard deviation and range ``[A]`` of all actions, from the sums of each episode's;
+    nothing if there are none, or of different widths."""
+    if len({sums.shape for sums in episodes}) > 1:
         return {}
-    number, total, squares, low, high = np.stack(parts, axis=1)
-    mean = total.sum(axis=0) / number.sum(axis=0)
-    variance = squares.sum(axis=0) / number.sum(axis=0) - mean**2
-    with np.errstate(invalid="ignore"):
-        std = np.sqrt(np.maximum(variance, 0))
+    number, total, squares, low, high = np.stack(episodes, axis=1)
+    count = number.sum(axis=0)
+    if not count.all():
+        return {}
+    mean = total.sum(axis=0) / count
+    std = np.sqrt(np.maximum(squares.sum(axis=0) / count - mean**2, 0))
     return {"mean": mean, "std": std, "low": low.min(axis=0), "high": high.max(axis=0)}
 
 
@@ -157,16 +167,12 @@ class EpisodeWriter:
         write_script(
             place.with_suffix(".js"), "showEpisode", episode.dataset, episode.number, content
         )
-        rows = np.reshape(actions, (len(actions), -1)).astype(np.float64)
-        with np.errstate(all="ignore"):
-            number = np.full(rows.shape[1], len(rows))
-            moments = [number, rows.sum(0), (rows**2).sum(0), rows.min(0), rows.max(0)]
         return {
             "features": features(demo),
             "success": success(demo),
             "film": frames is not None,
             "keys": {key: rows.shape[1] for key, rows in series.items()},
-            "actions": np.array(moments),
+            "actions": _sums(actions),
         }
 
     def _frames(self, episode: Episode, demo: Mapping[str, Any]) -> Iterable[np.ndarray] | None:

@@ -69,22 +69,22 @@ const datasets = {
   histogram(name) {
     const columns = this.data.map((data) => data.features[name].filter((x) => x !== null));
     const all = columns.flat();
-    const low = all.reduce((a, b) => Math.min(a, b), Infinity),
-      high = all.reduce((a, b) => Math.max(a, b), -Infinity);
+    const low = all.reduce((a, b) => Math.min(a, b), Infinity);
+    const high = all.reduce((a, b) => Math.max(a, b), -Infinity);
     const isWhole = all.every(Number.isInteger);
     let width = (high - low) / BINS || 1;
     if (isWhole) width = Math.max(1, Math.ceil((high - low + 1) / BINS));
-    const number_of = Math.max(1, Math.min(BINS + 1, Math.floor((high - low) / width + 1e-9) + 1));
+    const numBins = Math.max(1, Math.min(BINS + 1, Math.floor((high - low) / width + 1e-9) + 1));
     const shares = columns.map((values) => {
-      const counts = Array(number_of).fill(0);
+      const counts = Array(numBins).fill(0);
       for (const x of values)
-        counts[Math.min(number_of - 1, Math.floor((x - low) / width + 1e-9))] += 1;
-      return counts.map((n) => ({ n, share: n / values.length }));
+        counts[Math.min(numBins - 1, Math.floor((x - low) / width + 1e-9))] += 1;
+      return counts.map((n) => ({ n, share: n / Math.max(1, values.length) }));
     });
     const most = Math.max(...shares.flat().map(({ share }) => share), 0);
-    const bars = Array.from({ length: number_of }, (_, bin) => {
-      const from = low + bin * width,
-        to = Math.min(low + (bin + 1) * width, isWhole ? Infinity : high);
+    const bars = Array.from({ length: numBins }, (_, bin) => {
+      const from = low + bin * width;
+      const to = Math.min(low + (bin + 1) * width, isWhole ? Infinity : high);
       return el(
         "div",
         { class: "bin" },
@@ -96,7 +96,7 @@ const datasets = {
               "--line": `var(${lineColor(i)})`,
             },
             title: `${this.data[i].name}: ${bins[bin].n} episodes with ${name} ${number(from)} to ${number(isWhole ? to - 1 : to)}`,
-            onclick: () => this.list(i, name, from, to, bin === number_of - 1),
+            onclick: () => this.list(i, name, from, to, bin === numBins - 1),
           }),
         ),
       );
@@ -132,8 +132,8 @@ const datasets = {
     const known = this.data
       .map((data, i) => ({ ...data.actions, data, i }))
       .filter(({ mean }) => mean);
-    const low = Math.min(...known.flatMap((one) => one.low)),
-      high = Math.max(...known.flatMap((one) => one.high));
+    const low = Math.min(...known.flatMap((one) => one.low));
+    const high = Math.max(...known.flatMap((one) => one.high));
     const at = (x) => `${(100 * (x - low)) / (high - low || 1)}%`;
     const dims = Math.max(0, ...known.map(({ mean }) => mean.length));
     const rows = Array.from({ length: dims }, (_, d) =>

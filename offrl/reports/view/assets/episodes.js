@@ -17,6 +17,8 @@ const episodes = {
 
   start() {
     this.datasets = overview.datasets.map(prepare);
+    const names = new Set(this.datasets.map((data) => data.name));
+    if (names.size < this.datasets.length) for (const data of this.datasets) data.name = data.path;
     fill(
       byId("dataset"),
       this.datasets.map((data, i) => [i, `${data.name} · ${data.names.length} episodes`]),
@@ -40,12 +42,8 @@ const episodes = {
       RATES.map((rate) => [rate, `${rate}×`]),
     );
     byId("rate").value = 1;
-    byId("rate").onchange = () => {
-      this.player.setRate(Number(byId("rate").value));
-      byId("rate").blur();
-    };
+    byId("rate").onchange = () => this.player.setRate(Number(byId("rate").value));
     this.player = new Player(
-      byId("films"),
       (step) => this.showStep(step),
       (isPlaying) => {
         byId("play").textContent = isPlaying ? "❚❚" : "▶";

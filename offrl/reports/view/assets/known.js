@@ -16,7 +16,7 @@ function prepare(data) {
     ...data,
     reasons,
     masksOf: (i) => masks[i],
-    strangeness: (i) => ranks.get(i) ?? Infinity,
+    strangeness: (i) => ranks.get(i) ?? data.unusual.length,
   };
 }
 
@@ -43,7 +43,7 @@ function episodeColumns(data) {
       name: "ok",
       width: "26px",
       help: "success",
-      value: (i) => Number(data().success[i]),
+      value: (i) => data().success[i],
       text: (i) => ({ true: "✓", false: "✗" })[data().success[i]] ?? "",
       classOf: (i) => `mark ${{ true: "good", false: "bad" }[data().success[i]] ?? ""}`,
       title: (i) =>
@@ -62,7 +62,7 @@ function episodeColumns(data) {
       name: "!",
       width: "26px",
       help: "▸ has a film, ! is unusual",
-      value: (i) => -data().strangeness(i),
+      value: (i) => data().strangeness(i),
       text: (i) => `${data().film[i] ? "▸" : ""}${data().reasons.has(i) ? "!" : ""}`,
       classOf: () => "mark odd",
       title: (i) =>

@@ -16,8 +16,6 @@ function el(tag, properties = {}, ...children) {
     else if (name === "class") element.className = value;
     else if (name === "style")
       for (const [k, v] of Object.entries(value)) element.style.setProperty(k, v);
-    else if (name === "aria")
-      for (const [k, v] of Object.entries(value)) element.setAttribute(`aria-${k}`, v);
     else element[name] = value;
   }
   element.append(...children);
@@ -201,6 +199,9 @@ addEventListener("keydown", (event) => {
   event.preventDefault(); // no scrolling, and no button pressed by space
   found.act(event);
 });
+
+// What is chosen is chosen: arrows are for steps and episodes again.
+addEventListener("change", ({ target }) => target.tagName === "SELECT" && target.blur());
 
 function writeHelp() {
   const shown = Object.values(views).filter((view) => byId(`tab-${view.id}`) && view.keys.length);

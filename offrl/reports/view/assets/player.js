@@ -2,9 +2,8 @@
 // One or two films and a clock, in step with each other: `onStep(step)` is told of each change.
 
 class Player {
-  constructor(parent, onStep, onPlay) {
+  constructor(onStep, onPlay) {
     Object.assign(this, {
-      parent,
       onStep,
       onPlay,
       films: [],

@@ -278,9 +278,9 @@ function result({ curves: { test, rollout } }) {
   const { logs } = test || rollout || { logs: {} };
   const rates = logs.Success_Rate || [];
   const at = rates.indexOf(Math.max(...rates.filter((rate) => rate !== null)));
-  return at < 0
-    ? ""
-    : `${test ? "" : "best "}${number(rates[at], 2)} [${number(logs.Success_Rate_Low[at], 2)}, ${number(logs.Success_Rate_High[at], 2)}]`;
+  if (at < 0) return "";
+  const [low, high] = ["Low", "High"].map((end) => number(logs[`Success_Rate_${end}`]?.[at], 2));
+  return `${test ? "" : "best "}${number(rates[at], 2)} [${low}, ${high}]`;
 }
 
 // A number of a run over training, a line for each kind of record that has it.
@@ -290,7 +290,7 @@ function curves(run, name, axis) {
     .map(([kind, columns]) => {
       const { logs } = columns;
       // A rate over those episodes alone that did not crash says something else.
-      const isWhole = (row) => !name.startsWith("Success_Rate") || !logs.Crashed[row];
+      const isWhole = (row) => !name.startsWith("Success_Rate") || !logs.Crashed?.[row];
       const [low, high] = [logs[`${name}_Low`], logs[`${name}_High`]];
       return {
         label: run.label,
