@@ -70,8 +70,8 @@ class Dataset:
             self.env_args = file.env_args or {}
         if num_rendered and not self.env_args:
             raise ValueError(f"{path}: names no environment (env_args) to --render")
-        every = len(self.names) / min(num_rendered, len(self.names)) if num_rendered else 1
-        self._rendered = {int(i * every) for i in range(min(num_rendered, len(self.names)))}
+        number = min(num_rendered, len(self.names))
+        self._rendered = {i * len(self.names) // number for i in range(number)}
 
     @property
     def fps(self) -> int:
