@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cameras",
         nargs="+",
         default=[],
-        help="which cameras' images, side by side (default: all that are stored; the environment's "
-        "own for --render)",
+        help="which cameras, side by side: of the simulator with --render (default: the "
+        "environment's own), else of stored images (default: all)",
     )
     parser.add_argument(
         "--size", type=count, default=256, help="height and width of --render (default: 256)"

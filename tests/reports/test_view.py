@@ -23,6 +23,7 @@ from hypothesis.extra import numpy as arrays
 
 from offrl.__main__ import main
 from offrl.data.writer import DemoWriter
+from offrl.reports.view.datasets import Episode, EpisodeWriter, Films
 from offrl.reports.view.page import packed, thinned, write_script
 from offrl.video import encoder
 
@@ -163,6 +164,12 @@ def test_cameras_are_chosen_by_name(images, tmp_path, capsys):
     assert "no images of a camera 'side'; it has front_image, wrist_image" in said
     said = refused(capsys, LIFT, "--cameras", "front", "--output", tmp_path / "other")
     assert "--cameras: no data has images; film simulator states with --render N" in said
+
+
+def test_where_some_are_rendered_cameras_are_those_of_the_simulator(images, tmp_path):
+    (tmp_path / "data/0").mkdir(parents=True)
+    writer = EpisodeWriter(str(tmp_path), Films(num_rendered=1, cameras=("sideview",)))
+    assert writer(Episode(0, images, 1, "demo_1", is_rendered=False, fps=20))["film"]
 
 
 @pytest.mark.slow

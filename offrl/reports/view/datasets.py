@@ -27,7 +27,7 @@ class Films(NamedTuple):
     """Which films are made: of stored images all, and of simulator states some."""
 
     num_rendered: int = 0  # episodes of each dataset
-    cameras: tuple[str, ...] = ()  # all that are stored, or the environment's own
+    cameras: tuple[str, ...] = ()  # to render, or else of stored images: all, unless some are named
     size: int = 256  # height and width of what is rendered, in pixels
 
     def backend(self) -> str:
@@ -180,7 +180,7 @@ class EpisodeWriter:
             env = self._env(episode.path)
             return film_states(env, demo, self.films.cameras, self.films.size)
         keys = [key for key, value in demo.items() if key.startswith("obs/") and _is_film(value)]
-        if self.films.cameras and keys:
+        if keys and self.films.cameras and not self.films.num_rendered:
             keys = [_camera(episode, keys, camera) for camera in self.films.cameras]
         return _side_by_side([demo[key] for key in keys]) if keys else None
 
