@@ -45,8 +45,11 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
             f"env_args of {env_name!r}: env_kwargs must be an object of the arguments that it is "
             f"made with, without env_name, not {env_kwargs!r}"
         )
+    make = ENVS[name]
+    if hasattr(make, "kwargs_of"):  # of an earlier version of the simulator, too
+        env_kwargs = make.kwargs_of(env_args)
     try:
-        env = ENVS[name](env_name, dict(env_kwargs))
+        env = make(env_name, dict(env_kwargs))
         observe_only(env, obs_keys)
         return env
     except TypeError as error:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,11 @@ import numpy as np
 from offrl.envs import say_once
 from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend
+from offrl.envs.robosuite_versions import (
+    EARLIER_OBJECTS,
+    kwargs_for_installed,
+    lay_out_as_earlier,
+)
 from offrl.registry import ENVS
 from offrl.robomimic.configs import FAST
 
@@ -61,8 +66,11 @@ class RobosuiteEnv(gymnasium.Env):
             "has_renderer": False,
             "has_offscreen_renderer": bool(env_kwargs.get("use_camera_obs")),
         }
+        known = {key: value for key, value in env_kwargs.items() if key != EARLIER_OBJECTS}
         with _camera_errors(env_name):
-            self._env = robosuite.make(env_name, **(env_kwargs | headless))
+            self._env = robosuite.make(env_name, **(known | headless))
+        if env_kwargs.get(EARLIER_OBJECTS):
+            lay_out_as_earlier(self._env)
         # These import robosuite.
         from offrl.envs.robosuite_scene import Scenes, unknown
         from offrl.envs.robosuite_sensors import Sensors
@@ -90,6 +98,13 @@ class RobosuiteEnv(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Dict(
             {key: _box(value) for key, value in self._observe().items()}
         )
+
+    @staticmethod
+    def kwargs_of(env_args: Mapping[str, Any]) -> dict[str, Any]:
+        """What of ``env_args`` an environment is made with: those of robosuite 1.2 to 1.4 are
+        written as this version takes them."""
+        _import_robosuite()
+        return kwargs_for_installed(env_args)
 
     def observe_only(self, keys: Sequence[str] | None) -> None:
         """From the next reset on, observations may be without all others than ``keys``, so that
@@ -133,7 +148,8 @@ class RobosuiteEnv(gymnasium.Env):
         }
 
     def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Go to a state of ``get_state``; without ``model`` within the present scene."""
+        """Go to a state of ``get_state``; without ``model`` within the present scene. A model of
+        robosuite 1.2 to 1.4 gets this version's robots."""
         if "model" in state:
             self._sensors.before_reset()
             self._scenes.load(state["model"])
@@ -141,7 +157,14 @@ class RobosuiteEnv(gymnasium.Env):
             self._env.sim.reset()
             self._begin_episode()
         self._scenes.focus()
-        self._env.sim.set_state_from_flattened(np.asarray(state["states"], dtype=np.float64))
+        flat = np.asarray(state["states"], dtype=np.float64)
+        size = len(self._env.sim.get_state().flatten())
+        if flat.shape != (size,):
+            raise ValueError(
+                f"{self._args['env_name']}: a state of shape {list(flat.shape)}, where the scene "
+                f"has [{size}]; it was recorded in another one (robots, objects, simulator)"
+            )
+        self._env.sim.set_state_from_flattened(flat)
         self._env.sim.forward()
         # Controllers pull towards where they were started: start them here.
         for robot in self._env.robots:
@@ -246,7 +269,7 @@ def _share(rng: np.random.Generator, sampler: Any) -> None:
 
 
 def _box(value: np.ndarray) -> gymnasium.spaces.Box:
-    low, high = (0, 255) if value.dtype == np.uint8 else (-np.inf, np.inf)
+    low, high = {"u": (0, 255), "b": (0, 1)}.get(value.dtype.kind, (-np.inf, np.inf))
     return gymnasium.spaces.Box(low, high, value.shape, value.dtype)
 
 

@@ -9,6 +9,7 @@ It repeats the code of robosuite 1.5.2 and is for that alone. Import it after ro
 """
 
 import functools
+import logging
 import os
 import re
 import threading
@@ -24,7 +25,9 @@ from robosuite.models.robots.robot_model import RobotModel
 from robosuite.utils.binding_utils import MjSim
 from robosuite.utils.observables import Observable
 
+from offrl.envs import say_once
 from offrl.envs.robosuite_sensors import undisturbed
+from offrl.envs.robosuite_versions import is_earlier, model_for_installed
 
 REPEATED = (
     "reset",
@@ -85,6 +88,7 @@ class Scenes:
         self._own: Scene | None = None  # of the last hard reset
         self._given: Scene | None = None  # of the last text that was loaded
         self._given_text = ""  # as it was given
+        self._translated: dict[str, str] = {}  # the last model of an earlier robosuite
         self._newest: Scene | None = None
         self._is_constant = False  # whether a hard reset would write what the last one did
         self._drawn: Any = None  # the random state before this reset
@@ -101,8 +105,16 @@ class Scenes:
             return self.env.reset()
 
     def load(self, text: str) -> None:
-        """``env.reset()``, then ``env.reset_from_xml_string(env.edit_model_xml(text))``."""
+        """``env.reset()``, then ``env.reset_from_xml_string(env.edit_model_xml(text))``; of an
+        earlier robosuite's model nothing where it is of no use here."""
         env = self.env
+        if is_earlier(text):
+            if text not in self._translated:
+                self._translated = {text: self._translation(text)}
+            text = self._translated[text]
+            if not text:
+                self.reset()
+                return
         if self.is_plain or not env.hard_reset:
             self._plain_reset()
             env.reset_from_xml_string(env.edit_model_xml(text))
@@ -118,6 +130,22 @@ class Scenes:
         self._begin(self._given)
         with self._replaced(deterministic_reset=True):
             env.reset()
+
+    def _translation(self, text: str) -> str:
+        """A model of an earlier robosuite for this one; nothing, and a message, if that fails."""
+        try:
+            model = model_for_installed(text, self._text)
+            mujoco.MjModel.from_xml_string(self.env.edit_model_xml(model))
+        except ValueError as error:
+            why = str(error).splitlines()[0]
+            say_once(
+                logging.WARNING,
+                f"{type(self.env).__name__}: a model of an earlier robosuite cannot be used "
+                f"({why}); states are shown in a scene of this version, whose objects may "
+                "differ in size",
+            )
+            return ""
+        return model
 
     def written(self) -> str:
         """The MJCF text of the present model. MuJoCo writes that of the model which it compiled

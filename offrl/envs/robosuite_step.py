@@ -251,7 +251,8 @@ class _Arm:
 
     def take_goal(self) -> None:
         c = self.controller
-        position, orientation = c.goal_pos, c.goal_ori
+        position = np.asarray(c.goal_pos, np.float64)  # an absolute one is part of the action
+        orientation = c.goal_ori
         if c.input_ref_frame == "base":
             position = c.origin_pos + np.dot(c.origin_ori, position)
             orientation = np.dot(c.origin_ori, orientation)

@@ -1,0 +1,257 @@
+"""What was recorded with robosuite 1.2 to 1.4, for 1.5: arguments of environments, and models.
+
+Those versions described the controller of one arm, in the world's frame; 1.5 describes a whole
+robot's, in its base's frame. Their robots weigh and move as those of 1.5 do, under other names.
+"""
+
+import copy
+import inspect
+import logging
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from offrl.envs import say_once
+
+# What an arm did in 1.2 to 1.4 unless it was told otherwise.
+DEFAULT = {
+    "type": "JOINT_VELOCITY",
+    "input_max": 1,
+    "input_min": -1,
+    "output_max": 0.5,
+    "output_min": -0.5,
+    "kp": 0.03,
+    "velocity_limits": [-1, 1],
+    "interpolation": None,
+    "ramp_ratio": 0.2,
+}
+RENAMED = {"damping": "damping_ratio", "damping_limits": "damping_ratio_limits"}
+# What the same actions do otherwise in 1.5.
+CHANGED = {
+    "OSC_POSE": "an action without rotation holds the hand's present orientation, not the last "
+    "one that was asked for",
+    "OSC_POSITION": "the hand holds its present orientation and is not kept pointing down",
+    "IK_POSE": "inverse kinematics are another solver's, and give positions of joints for what "
+    "were velocities",
+}
+EARLIER_OBJECTS = "offrl_earlier_objects"  # in env_kwargs: ``object`` is laid out as before 1.5
+# What stood last among an object's sensors, and what had another sign.
+LAST = (
+    "cubeA_to_cubeB",
+    "hinge_qpos",
+    "handle_qpos",
+    "payload_in_target_bin",
+    "trash_in_trash_bin",
+)
+NEGATED = {"gripper_to_cube_pos"}
+_OLD_MODEL = re.compile(r'name="(mount\d+_base|gripper\d+_(eef|grip_site))"')
+_OF_ROBOT = re.compile(r"(robot|gripper|mount|fixed_mount)\d+_")
+
+
+def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``env_kwargs`` of ``env_args`` as robosuite 1.5 takes them.
+
+    Those of 1.2 to 1.4 are known by ``env_version``, and where there is none by the controller of
+    an arm in place of a robot's; all others, and controllers that are none of robosuite's own,
+    stay as they are.
+    """
+    import robosuite
+    from robosuite.controllers.composite.composite_controller_factory import (
+        is_part_controller_config,
+    )
+
+    env_name, kwargs = env_args["env_name"], dict(env_args.get("env_kwargs") or {})
+    version = re.match(r"(\d+)\.(\d+)", str(env_args.get("env_version")))
+    configs = kwargs.get("controller_configs")
+    if version is not None and configs is None:
+        configs = DEFAULT
+    flat = list(_dicts(configs))
+    is_old = version is None or (int(version[1]), int(version[2])) < (1, 5)
+    if not is_old or not flat or not all(map(is_part_controller_config, flat)):
+        return kwargs
+    robots = kwargs.get("robots")
+    robots = [robots] if isinstance(robots, str) else list(robots or ())
+    per_robot = configs if isinstance(configs, (list, tuple)) else [configs] * len(robots)
+    has_grippers = _has_grippers(env_name, kwargs)
+    kwargs["controller_configs"] = [
+        _robot_controller(config, robot, has_grippers)
+        for config, robot in zip(per_robot, robots, strict=False)
+    ]
+    kwargs[EARLIER_OBJECTS] = True
+    if "mount_types" in kwargs:
+        kwargs["base_types"] = kwargs.pop("mount_types")
+    for name in ("renderer", "renderer_config"):  # no window opens, and 1.5 has others
+        kwargs.pop(name, None)
+    kinds = {config["type"] for config in flat}
+    if "JOINT_VELOCITY" in kinds:
+        _mend_joint_velocity()
+    _say_what_changed(env_name, env_args.get("env_version"), robosuite.__version__, flat, kinds)
+    return kwargs
+
+
+def _dicts(configs: Any) -> Iterator[Any]:
+    """The controllers of all arms: of one, of each robot, or of each robot's both arms."""
+    if isinstance(configs, (list, tuple)):
+        for config in configs:
+            yield from _dicts(config)
+    elif configs is not None:
+        yield configs
+
+
+def _has_grippers(env_name: str, kwargs: Mapping[str, Any]) -> bool:
+    from robosuite.environments.base import REGISTERED_ENVS
+
+    task = REGISTERED_ENVS.get(env_name)
+    given = inspect.signature(task).parameters.get("gripper_types") if task else None
+    return kwargs.get("gripper_types", given.default if given else "default") is not None
+
+
+def _robot_controller(config: Any, robot: str, has_grippers: bool) -> dict[str, Any]:
+    """The composite controller of a robot from its arm's, or from its ``[right, left]`` arms'."""
+    from robosuite.utils.robot_utils import check_bimanual
+
+    arms = ["right", "left"] if check_bimanual(robot) else ["right"]
+    parts = config if isinstance(config, (list, tuple)) else [config] * len(arms)
+    body = {arm: _arm_controller(part) for arm, part in zip(arms, parts, strict=False)}
+    composite: dict[str, Any] = {"type": "BASIC", "body_parts": body}
+    if len(arms) == 2 and has_grippers:  # actions are arm, gripper, arm, gripper, as they were
+        order = [name for arm in arms for name in (arm, f"{arm}_gripper")]
+        composite["composite_controller_specific_configs"] = {"body_part_ordering": order}
+    return composite
+
+
+def _arm_controller(config: Mapping[str, Any]) -> dict[str, Any]:
+    part = {RENAMED.get(key, key): value for key, value in copy.deepcopy(dict(config)).items()}
+    if part["type"].startswith("OSC"):
+        is_delta = part.pop("control_delta", True)
+        part["input_type"] = "delta" if is_delta else "absolute"
+        part["input_ref_frame"] = "world"
+        part["position_limits"] = part["orientation_limits"] = None  # 1.5 fails with any
+    return part | {"gripper": {"type": "GRIP"}}
+
+
+def _mend_joint_velocity() -> None:
+    """Make robosuite's joint velocity controller usable: 1.5 assigns to a property that has no
+    setter, and asks an array whether it is true. Nobody can have made one otherwise."""
+    from robosuite.controllers.parts.controller import Controller
+    from robosuite.controllers.parts.generic import JointVelocityController
+
+    class Torques(np.ndarray):
+        def __bool__(self) -> bool:
+            return True
+
+    def torque_compensation(self: Any) -> np.ndarray:
+        return Controller.torque_compensation.fget(self).view(Torques)
+
+    if "torque_compensation" not in vars(JointVelocityController):
+        JointVelocityController.torque_compensation = property(
+            torque_compensation, lambda self, value: None
+        )
+
+
+def _say_what_changed(
+    env_name: str, recorded: str | None, installed: str, configs: list[Any], kinds: set[str]
+) -> None:
+    changed = [CHANGED[kind] for kind in sorted(kinds & CHANGED.keys())]
+    limits = ("position_limits", "orientation_limits")
+    if any(config.get(key) is not None for config in configs for key in limits):
+        changed.append("the limits of the hand's pose are gone")
+    say_once(
+        logging.WARNING,
+        f"{env_name}: recorded with robosuite {recorded or '1.4 or earlier'}, simulated with "
+        f"{installed}: states and observations are those that were recorded, but the same actions "
+        f"move the robot otherwise ({'; '.join([*changed, 'grippers and MuJoCo differ'])}). Play back "
+        "by states; compare success rates only with others of this version, or evaluate where the "
+        "earlier one is installed",
+    )
+
+
+def lay_out_as_earlier(env: Any) -> None:
+    """Have objects' sensors stand in the order of 1.2 to 1.4, and have their signs: policies that
+    learned from these read ``object`` so. A sensor that reads another one then follows it; in 1.5
+    it sees what the other one saw a step ago."""
+    from robosuite.utils.observables import sensor
+
+    set_up = env._setup_observables
+
+    def set_up_as_earlier() -> dict[str, Any]:
+        sensors = set_up()
+        for name in NEGATED & sensors.keys():
+            seen = sensors[name]._sensor
+            negated = sensor(modality="object")(lambda cache, seen=seen: -seen(cache))
+            sensors[name].set_sensor(negated)
+        return {name: sensors[name] for name in earlier_order(list(sensors))}
+
+    env._setup_observables = set_up_as_earlier
+    env._observables = set_up_as_earlier()
+
+
+def earlier_order(names: Sequence[str]) -> list[str]:
+    """Names of sensors in 1.5's order in that of 1.2 to 1.4: of each object its pose, and then
+    that relative to a hand; and ``LAST``."""
+
+    def thing(name: str) -> str:
+        return re.sub(r"(_to_robot\d+_\w*eef)?_(pos|quat)$", "", name)
+
+    first = {thing(name): i for i, name in reversed(list(enumerate(names)))}
+
+    def place(name: str) -> tuple[int, int, bool]:
+        last = LAST.index(name) + 1 if name in LAST else 0
+        return last, first[thing(name)], "_to_robot" in name
+
+    return sorted(names, key=place)
+
+
+def is_earlier(text: str) -> bool:
+    """Whether a model (MJCF) is one of robosuite 1.2 to 1.4."""
+    return _OLD_MODEL.search(text) is not None
+
+
+def model_for_installed(text: str, present: str) -> str:
+    """A model of robosuite 1.2 to 1.4 with the robots of the ``present`` model of the same task in
+    place of its own; all else stays as it was recorded.
+
+    Raises ``ValueError``, which says why, where the two do not fit together.
+    """
+    old, new = ET.fromstring(text), ET.fromstring(present)
+    world, new_world = _part(old, "worldbody"), _part(new, "worldbody")
+    places = {body.get("name"): i for i, body in enumerate(world)}
+    for body in new_world.iterfind("body"):
+        name = body.get("name", "")
+        if _OF_ROBOT.match(name) and name in places:
+            place = places[name]
+            for key in {"pos", "quat"} & {*body.attrib, *world[place].attrib}:
+                body.attrib.pop(key, None)
+                if key in world[place].attrib:
+                    body.set(key, world[place].attrib[key])
+            world[place] = body
+        elif body.get("mocap") and name not in places:
+            world.append(body)
+    assets = _part(old, "asset")
+    for asset in list(assets):
+        if _OF_ROBOT.match(asset.get("name", "")):
+            assets.remove(asset)
+    assets.extend(a for a in _part(new, "asset") if _OF_ROBOT.match(a.get("name", "")))
+    for tag in ("contact", "equality", "tendon", "actuator", "sensor"):
+        for section in old.findall(tag):
+            old.remove(section)
+        old.extend(new.findall(tag))
+    for tag in ("body", "joint", "geom", "site", "camera"):
+        gone = _names(new, tag) - _names(old, tag)
+        if gone:
+            raise ValueError(f"it has no {tag} {min(gone)!r}")
+    return ET.tostring(old, encoding="unicode")
+
+
+def _part(model: ET.Element, tag: str) -> ET.Element:
+    part = model.find(tag)
+    if part is None:
+        raise ValueError(f"it has no {tag}")
+    return part
+
+
+def _names(model: ET.Element, tag: str) -> set[str]:
+    return {element.get("name", "") for element in model.iter(tag)} - {""}
