@@ -45,6 +45,7 @@ setup(
             "metaworld==3.0.0",
             "minari[hdf5]>=0.5",
             "playwright>=1.40",  # drives a Chromium that is there; none is downloaded
+            "python-xlib>=0.33; sys_platform == 'linux'",  # presses keys in windows
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},

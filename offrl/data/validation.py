@@ -13,6 +13,7 @@ import numpy as np
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, is_written, located, open_hdf5
 from offrl.data.remarks import SWITCHES, remarks_on
+from offrl.data.storage import values
 
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
 LARGEST = float(np.finfo(np.float32).max)
@@ -159,7 +160,7 @@ class Validation:
             yield from self._arrays(item, child, f"{place}/{child}")
 
     def _read(self, dataset: h5py.Dataset, place: str) -> np.ndarray | None:
-        key, rows = _key(place), dataset[()]
+        key, rows = _key(place), values(dataset)[()]
         size = dataset.size * dataset.dtype.itemsize if dataset.size else 0
         self.counts.update(arrays=1, bytes=size, checksums=int(dataset.fletcher32))
         self._advance(dataset.id.get_storage_size())

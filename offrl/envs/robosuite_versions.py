@@ -163,9 +163,9 @@ def _say_what_changed(
         logging.WARNING,
         f"{env_name}: recorded with robosuite {recorded or '1.4 or earlier'}, simulated with "
         f"{installed}: states and observations are those that were recorded, but the same actions "
-        f"move the robot otherwise ({'; '.join([*changed, 'grippers and MuJoCo differ'])}). Play back "
-        "by states; compare success rates only with others of this version, or evaluate where the "
-        "earlier one is installed",
+        f"move the robot otherwise ({'; '.join([*changed, 'grippers and MuJoCo differ'])}). Play "
+        "back by states; compare success rates only with others of this version, or evaluate where "
+        "the earlier one is installed",
     )
 
 

@@ -7,6 +7,7 @@ Each has ``HELP`` (one line), ``EPILOG`` (an example), ``add_arguments(parser)``
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from offrl.outputs import whole_file
 
@@ -24,6 +25,17 @@ def count(text: str, minimum: int = 1) -> int:
 
 def seed(text: str) -> int:
     return count(text, minimum=0)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An argument that is an object in JSON."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error}): {text}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"a JSON object is needed, not {text}")
+    return value
 
 
 def write_figures(path: Path, figures: dict[str, float]) -> None:

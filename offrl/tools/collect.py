@@ -1,12 +1,11 @@
 """``offrl collect``: demonstrations by a scripted expert."""
 
 import argparse
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from offrl.tools import count, seed
+from offrl.tools import count, json_object, seed
 
 HELP = "record demonstrations by a scripted expert"
 EPILOG = "example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5"
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--env-kwargs",
-        type=_json_object,
+        type=json_object,
         default={},
         metavar="JSON",
         help="arguments of the task, e.g. '{\"reward_shaping\": true}'",
@@ -56,16 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--horizon", type=count, default=150, help="longest episode (default: 150)")
     parser.add_argument("--keep-failures", action="store_true", help="keep episodes that fail too")
     parser.add_argument("--workers", type=count, help="simulator processes (default: one per core)")
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"not JSON ({error}): {text}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"a JSON object is needed, not {text}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

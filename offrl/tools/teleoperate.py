@@ -1,0 +1,72 @@
+"""``offrl teleoperate``: demonstrations of a robosuite task by hand, from the keyboard."""
+
+import argparse
+import logging
+from contextlib import suppress
+
+from offrl.tools import count, json_object, seed
+from offrl.tools.collect import ROBOSUITE_KWARGS
+
+HELP = "record demonstrations of a robosuite task from the keyboard"
+EPILOG = "example: offrl teleoperate --env Lift --n 10 --output by_hand.hdf5"
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--env", default="Lift", help="the task (default: Lift)")
+    parser.add_argument(
+        "--env-kwargs",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help='arguments of the task, e.g. \'{"robots": "Sawyer"}\'',
+    )
+    parser.add_argument("--n", type=count, help="demonstrations to keep (default: until esc)")
+    parser.add_argument(
+        "--output", required=True, help="the HDF5 file to write; one that was cut off goes on"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="number of the first episode")
+    parser.add_argument(
+        "--horizon", type=count, default=1000, help="longest episode (default: 1000)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from offrl.acting.episode import EpisodeRequest, run_episode
+    from offrl.data.writer import DemoWriter
+    from offrl.envs import make_env
+    from offrl.envs.keyboard import Discarded, Finished, Operator, check_window
+    from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.evaluation import COLLECTION_SEEDS
+
+    env_kwargs = ROBOSUITE_KWARGS | args.env_kwargs
+    env_args = {"env_name": args.env, "type": 1, "env_kwargs": env_kwargs}
+    check_window()
+    if working_backend() is None:
+        raise ValueError(f"no rendering back end works here; {INSTALL_HINT}")
+    with DemoWriter(args.output, env_args, resume=True) as writer:
+        if writer.num_demos:
+            log.info(f"{args.output}: goes on after {writer.num_demos} demonstrations")
+        env = make_env(env_args)
+        operator = Operator(env, env_kwargs["control_freq"])
+        try:
+            while args.n is None or writer.num_demos < args.n:
+                # One that was thrown away begins in the same state again.
+                seed = COLLECTION_SEEDS + args.seed + writer.num_demos
+                operator.start_episode(f"{args.env}: demonstration {writer.num_demos + 1}")
+                with suppress(Discarded):
+                    request = EpisodeRequest(seed, args.horizon, record=True)
+                    result = run_episode(env, request, operator)
+                    if result.success:
+                        writer.write(result.trajectory, seed=seed)
+        except Finished:
+            pass
+        finally:
+            operator.close()
+            env.close()
+        if writer.num_demos:
+            writer.write_split()
+        total = writer.num_demos
+    print(f"{args.output}: {total} demonstrations of {args.env}")
+    return 0
