@@ -57,13 +57,16 @@ SIGNATURES = {
     "offrl.data.sequence.SequenceDataset.get_batch": "self, indices",
     "offrl.data.loader.BatchLoader": "dataset, batch_size, seed, num_workers=0, weights=None",
     "offrl.DemoWriter": (
-        "path, env_args=None, compression=None, provenance=None, resume=False, durable=True"
+        "path, env_args=None, compression=None, provenance=None, resume=False, durable=True, "
+        "chunk_bytes=65536"
     ),
     "offrl.DemoWriter.write": "self, trajectory, **attributes",
+    "offrl.DemoWriter.annotate": "self, **attributes",
     "offrl.DemoWriter.write_mask": "self, filter_key, demos",
     "offrl.DemoWriter.write_split": "self, valid_fraction=0.1, seed=0",
     "offrl.data.writer.DemoWriter": (
-        "path, env_args=None, compression=None, provenance=None, resume=False, durable=True"
+        "path, env_args=None, compression=None, provenance=None, resume=False, durable=True, "
+        "chunk_bytes=65536"
     ),
     "offrl.envs.make_env": "env_args, obs_keys=None",
     "offrl.envs.workers.EnvPool": "env_args, num_workers=None, timeout=300.0, gl_backend=None",

@@ -25,6 +25,7 @@ from offrl.data.storage import stored, values
 log = logging.getLogger(__name__)
 
 OWN_ATTRIBUTES = ("num_samples", "text_crc32")  # of a demonstration: they follow from the others
+OF_DATA = ("env_args", "provenance", "total", "text_crc32")  # attributes with a place of their own
 
 
 class DemoFile(Demos):
@@ -186,13 +187,27 @@ class DemoFile(Demos):
         with located(self.path, f"data/{demo}"):
             group = self._file[f"data/{demo}"]
             check_text(self.path, group, f"data/{demo}")
-            kept: dict[str, Any] = {
-                key: value
-                for key, value in group.attrs.items()
-                if key not in OWN_ATTRIBUTES and not isinstance(value, np.ndarray)
-            }
+            attributes = self.attributes(demo).items()
+            kept = {key: value for key, value in attributes if not isinstance(value, np.ndarray)}
             kept.update(arrays_below(group))
         return kept
+
+    def attributes(self, demo: str | None = None) -> dict[str, Any]:
+        """What a demonstration's attributes say, or those of all the data: but for lengths, sums,
+        and what has a place of its own."""
+        place = "data" if demo is None else f"data/{demo}"
+        with located(self.path, f"the attributes of {place}"):
+            return {
+                key: value
+                for key, value in self._file[place].attrs.items()
+                if key not in (OF_DATA if demo is None else OWN_ATTRIBUTES)
+                and not isinstance(value, h5py.Empty)
+            }
+
+    def others(self) -> list[str]:
+        """What lies in the file beside demonstrations and filter keys."""
+        with located(self.path, "its list of groups"):
+            return sorted(set(self._file) - {"data", "mask"})
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         with located(self.path, f"data/{demo}/{key}"):

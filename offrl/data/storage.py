@@ -6,6 +6,8 @@ with zeros, which decoders do not look at; its attributes are ``frames`` ("png" 
 """
 
 import io
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import h5py
@@ -26,12 +28,14 @@ def create(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> None:
     """An array ``[T, ...]`` with checksums, in one chunk unless it is large. With ``png`` or
-    ``jpeg`` images ``[T, H, W, 1 or 3]`` (uint8) are frames, and all else is not compressed."""
+    ``jpeg`` images ``[T, H, W, 1 or 3]`` (uint8) are frames, and all else is not compressed; those
+    of one channel may be labels, and are PNG."""
     attributes = {}
     if compression in FRAMES:
         if is_images(array):
-            attributes = {"frames": compression, "frame_shape": array.shape[1:]}
-            array = _encoded(array, compression)
+            kind = "png" if array.shape[-1] == 1 else compression
+            attributes = {"frames": kind, "frame_shape": array.shape[1:]}
+            array = _encoded(array, kind)
         compression = None
     rows = max(1, chunk_bytes // max(1, array[0].nbytes))
     chunks = (min(len(array), rows), *array.shape[1:])
@@ -83,12 +87,15 @@ def values(dataset: h5py.Dataset) -> Any:
 def _encoded(images: np.ndarray, kind: str) -> np.ndarray:
     from PIL import Image
 
-    files = []
-    for image in images:
+    def encode(image: np.ndarray) -> np.ndarray:
         file = io.BytesIO()
         pixels = image[..., 0] if image.shape[-1] == 1 else image
         Image.fromarray(pixels).save(file, kind, **OPTIONS[kind])
-        files.append(np.frombuffer(file.getvalue(), np.uint8))
+        return np.frombuffer(file.getvalue(), np.uint8)
+
+    # The encoders are compiled code that other threads need not wait for.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        files = list(threads.map(encode, images))
     rows = np.zeros((len(files), max(map(len, files))), np.uint8)
     for row, file in zip(rows, files, strict=True):
         row[: len(file)] = file

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 
 from offrl.data.hdf5 import OWN_ATTRIBUTES, arrays_below, located, text_sum
-from offrl.data.storage import COMPRESSIONS, create, values
+from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, create, values
 from offrl.outputs import DiskFull, disk_full, in_words, new_file, put
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 METADATA_BYTES = 2**11  # of an array, at most
 MARGIN_BYTES = 2**17  # left free: HDF5 ends the process where it runs into a full disk
@@ -39,6 +40,7 @@ class DemoWriter(AbstractContextManager):
     resume: go on with a recording to this path that was cut off, if there is one.
     durable: whether a finished episode is kept whatever happens next; else nothing is, unless the
         file is completed, which goes faster.
+    chunk_bytes: what is read and tested at once, at least a step.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class DemoWriter(AbstractContextManager):
         provenance: Mapping[str, Any] | None = None,
         resume: bool = False,
         durable: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
     ):
         if env_args is not None and not isinstance(env_args, Mapping):
             raise ValueError(f"{path}: env_args is {env_args!r:.80}, not a map with env_name")
@@ -63,7 +66,7 @@ class DemoWriter(AbstractContextManager):
                 f"{path}: env_args cannot be text ({error}); give plain values"
             ) from None
         self.path = new_file(path)
-        self.compression = compression
+        self.compression, self.chunk_bytes = compression, chunk_bytes
         self._partial, is_there = self._place_beside(resume)
         self._check_space(0, notes)
         with in_words(self.path):
@@ -86,9 +89,13 @@ class DemoWriter(AbstractContextManager):
             self._go_on(notes)
         elif notes:
             # Of a fixed length it lies where checksums are; others lie in a heap that has none.
-            self._data.attrs.update({key: np.bytes_(text) for key, text in notes.items()})
-            self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
+            self.annotate(**{key: np.bytes_(text) for key, text in notes.items()})
         self._file.flush()
+
+    def annotate(self, **attributes: Any) -> None:
+        """Say what holds for all the data: attributes of ``data``."""
+        self._data.attrs.update(attributes)
+        self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
 
     def _go_on(self, notes: Mapping[str, str]) -> None:
         """Take up a recording that was cut off, if it is the one that is asked for."""
@@ -133,7 +140,7 @@ class DemoWriter(AbstractContextManager):
             if isinstance(array, h5py.Dataset):
                 demo.copy(array, demo, key)
             else:
-                create(demo, key, array, self.compression)
+                create(demo, key, array, self.compression, self.chunk_bytes)
         for key, value in notes.items():
             try:
                 demo.attrs[key] = value
@@ -184,11 +191,10 @@ class DemoWriter(AbstractContextManager):
 
         Of two or more at least one is for validation.
         """
-        order = np.random.default_rng(seed).permutation(self.num_demos)
-        num_valid = max(round(valid_fraction * self.num_demos), int(self.num_demos > 1))
-        for key, part in (("valid", order[:num_valid]), ("train", order[num_valid:])):
-            if len(part):
-                self.write_mask(key, [f"demo_{i}" for i in sorted(part)])
+        demos = [f"demo_{i}" for i in range(self.num_demos)]
+        for key, part in zip(("train", "valid"), split(demos, valid_fraction, seed), strict=True):
+            if part:
+                self.write_mask(key, part)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         with in_words(self.path):
@@ -273,6 +279,15 @@ class DemoWriter(AbstractContextManager):
         needed += sum(len(str(value)) for value in (notes or {}).values()) + MARGIN_BYTES
         if shutil.disk_usage(self.path.parent).free < needed:
             raise disk_full(self.path, needed)
+
+
+def split(demos: Sequence[T], valid_fraction: float, seed: int) -> tuple[list[T], list[T]]:
+    """Demonstrations to train on and to validate on, drawn at random, each in their order. Of two
+    or more at least one is for validation."""
+    order = np.random.default_rng(seed).permutation(len(demos))
+    num_valid = max(round(valid_fraction * len(demos)), int(len(demos) > 1))
+    train, valid = sorted(order[num_valid:]), sorted(order[:num_valid])
+    return [demos[i] for i in train], [demos[i] for i in valid]
 
 
 def _keep_metadata(file: h5py.File) -> None:
