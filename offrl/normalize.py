@@ -45,6 +45,19 @@ def rot_6d_to_matrix(rotation: torch.Tensor) -> torch.Tensor:
     return torch.stack([x, y, torch.linalg.cross(x, y)], dim=-2)
 
 
+def matrix_to_rot_6d(matrix: torch.Tensor) -> torch.Tensor:
+    """The first two rows of ``[..., 3, 3]``: ``[..., 6]``."""
+    return matrix[..., :2, :].flatten(-2)
+
+
+def axis_angle_to_matrix(rotation: torch.Tensor) -> torch.Tensor:
+    """Axis times angle, ``[..., 3]`` in radians, to ``[..., 3, 3]``."""
+    x, y, z = rotation.unbind(-1)
+    zero = torch.zeros_like(x)
+    cross = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1)
+    return torch.linalg.matrix_exp(cross.unflatten(-1, (3, 3)))
+
+
 def matrix_to_axis_angle(matrix: torch.Tensor) -> torch.Tensor:
     """``[..., 3, 3]`` to axis times angle, ``[..., 3]`` in radians."""
     xx, xy, xz, yx, yy, yz, zx, zy, zz = matrix.flatten(-2).unbind(-1)

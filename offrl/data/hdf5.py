@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -174,9 +174,16 @@ class DemoFile(Demos):
                 raise unreadable(self.path, f"data/{demo}/{key}", error) from None
         return self._numbers(rows, demos, key, lengths)
 
+    def steps(self, demo: str, key: str) -> np.ndarray:
+        """``[T, ...]`` of one demonstration, as ``read`` gives it."""
+        return self.read([demo], key, self.lengths([demo]))
+
     def trajectory(self, demo: str) -> dict[str, Any]:
-        trajectory = self.stored(demo)
-        for key, value in trajectory.items():
+        return self._in_memory(demo, self.stored(demo))
+
+    def _in_memory(self, demo: str, stored: Mapping[str, Any]) -> dict[str, Any]:
+        trajectory = dict(stored)
+        for key, value in stored.items():
             if isinstance(value, h5py.Dataset):
                 with located(self.path, f"data/{demo}/{key}"):
                     trajectory[key] = values(value)[()]
@@ -208,6 +215,22 @@ class DemoFile(Demos):
         """What lies in the file beside demonstrations and filter keys."""
         with located(self.path, "its list of groups"):
             return sorted(set(self._file) - {"data", "mask"})
+
+    def recording(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        """``trajectory`` of a demonstration that can be played back; without other arrays than
+        ``keys``, if those are given.
+
+        Raises ``ValueError`` if the simulator's states or model were not recorded.
+        """
+        stored = self.stored(demo)
+        if not {"states", "model_file"} <= stored.keys():
+            raise ValueError(
+                f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
+                "attribute model_file; record with the simulator's states"
+            )
+        if keys is not None:
+            stored = {key: stored[key] for key in ("model_file", *keys) if key in stored}
+        return self._in_memory(demo, stored)
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         with located(self.path, f"data/{demo}/{key}"):

@@ -111,7 +111,7 @@ class DemoWriter(AbstractContextManager):
                 "with other options); give it another name, or do as it was done then"
             )
         self._total, self.num_demos = sum(lengths), len(demos)
-        self._steps = {key: _kind_and_shape(array) for key, array in last.items()}
+        self._steps = {key: kind_and_shape(array) for key, array in last.items()}
 
     @contextmanager
     def repeatable(self) -> Iterator[None]:
@@ -148,7 +148,7 @@ class DemoWriter(AbstractContextManager):
                 raise ValueError(f"{self.path}: {name}: the attribute {key!r}: {error}") from None
         demo.attrs["text_crc32"] = text_sum(demo.attrs)
         self._change(lambda: self._data.__setitem__(name, demo))
-        self._steps = {key: _kind_and_shape(array) for key, array in arrays.items()}
+        self._steps = {key: kind_and_shape(array) for key, array in arrays.items()}
         self._total += len(arrays["actions"])
         self.num_demos += 1
         return name
@@ -243,7 +243,7 @@ class DemoWriter(AbstractContextManager):
                 raise ValueError(f"{self.path}: {name}/{key} is to be one number for each step")
         if "dones" in arrays and not np.isin(arrays["dones"][()], (0, 1)).all():
             raise ValueError(f"{self.path}: {name}/dones is to be 0 or 1 at each step")
-        steps = {key: _kind_and_shape(array) for key, array in arrays.items()}
+        steps = {key: kind_and_shape(array) for key, array in arrays.items()}
         for key in sorted(steps.keys() | (self._steps or steps).keys()):
             place, length = f"{self.path}: {name}/{key}", len(arrays["actions"])
             if key in arrays and len(arrays[key]) != length:
@@ -334,7 +334,8 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
     return stored
 
 
-def _kind_and_shape(array: Any) -> tuple[str, tuple[int, ...]]:
+def kind_and_shape(array: Any) -> tuple[str, tuple[int, ...]]:
+    """Of an array's steps; of frames those of the images."""
     found = values(array) if isinstance(array, h5py.Dataset) else array
     return str(found.dtype), tuple(found.shape[1:])
 

@@ -175,6 +175,13 @@ class RobosuiteEnv(gymnasium.Env):
             sensor.reset()
         return self._observe()
 
+    @functools.cached_property
+    def goals(self) -> Any:
+        """What arms' actions aim at (``offrl.envs.robosuite_goals.Goals``)."""
+        from offrl.envs.robosuite_goals import Goals
+
+        return Goals(self._env)
+
     def serialize(self) -> dict[str, Any]:
         return self._args
 

@@ -1,0 +1,120 @@
+"""Demonstrations at a lower rate: each ``factor`` steps, an interval, become one.
+
+Observations and states are those of an interval's first step, next observations those of its last;
+rewards add up; it is done if one of its steps is. Steps that are left over at the end of a
+demonstration are an interval of their own, so that nothing of its end is lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from offrl.data.edit import Edit, of_files
+from offrl.data.hdf5 import DemoFile
+from offrl.data.relabel import Computed, check_kind, computed
+from offrl.data.storage import COMPRESSIONS
+
+DONE = ("dones", "terminals", "timeouts")
+CONTROL_FREQ = 20  # Hz, of a robosuite task that names none
+
+
+def downsample(
+    file: DemoFile,
+    factor: int,
+    kind: str | None,
+    num_commands: int = 1,
+    relative: Computed | None = None,
+) -> Edit:
+    """One step of each ``factor``.
+
+    kind: of the actions: ``absolute``, of which an interval's last is taken, or ``delta``.
+    relative: what replaces those; without it they add up, but for the last ``num_commands`` numbers
+        (of a gripper), which are the interval's last.
+    """
+    check_kind(file, kind)
+    edit = of_files([file])
+
+    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+        trajectory, place = file.trajectory(demo), f"{file.path}: data/{demo}"
+        if others := [k for k in trajectory if k.startswith("action") and k != "actions"]:
+            group = others[0].split("/")[0]
+            raise ValueError(
+                f"{place}/{others[0]} says of single steps what need not hold for several; leave "
+                f"it out first: offrl edit rename {file.path} --drop {group} --output OUT"
+            )
+        actions = trajectory["actions"]
+        for key, rows in trajectory.items():
+            if isinstance(rows, np.ndarray):
+                trajectory[key] = slowed(key, rows, factor)
+        if relative is not None:
+            trajectory["actions"] = computed(relative, file, demo)
+        elif kind == "delta":
+            trajectory["actions"] = summed(actions, factor, num_commands, place)
+        return trajectory
+
+    options = {"compression": compression(file)}
+    return replace(edit, env_args=slower(file, factor), change=change, options=options)
+
+
+def slowed(key: str, rows: np.ndarray, factor: int) -> np.ndarray:
+    """What an array ``[T, ...]`` of steps says of intervals, ``[ceil(T / factor), ...]``; of
+    actions the last."""
+    begins = np.arange(0, len(rows), factor)
+    if key == "rewards":
+        return np.add.reduceat(rows, begins, dtype=np.float64)
+    if key in DONE:
+        return np.maximum.reduceat(rows, begins)
+    is_of_the_end = key == "actions" or key.startswith("next_obs/")
+    return rows[np.minimum(begins + factor, len(rows)) - 1 if is_of_the_end else begins]
+
+
+def summed(actions: np.ndarray, factor: int, num_commands: int, place: str) -> np.ndarray:
+    """Relative actions ``[T, A]`` of intervals, ``[ceil(T / factor), A]``: sums, but for the last
+    ``num_commands`` numbers. ``ValueError`` where one is beyond [-1, 1], and would be clipped."""
+    if actions.ndim != 2 or actions.dtype.kind != "f" or actions.shape[1] <= num_commands:
+        raise ValueError(
+            f"{place}/actions ({actions.dtype} {list(actions.shape)}) are no relative motions and "
+            f"{num_commands} commands; say --kind absolute, of which the last one holds"
+        )
+    num_motions = actions.shape[1] - num_commands
+    begins = np.arange(0, len(actions), factor)
+    sums = np.add.reduceat(actions[:, :num_motions], begins, dtype=np.float64)
+    single = np.maximum.reduceat(np.abs(actions[:, :num_motions]), begins)
+    clipped = np.maximum(np.abs(sums), single).max(axis=1, initial=0) > 1
+    if clipped.any():
+        raise ValueError(
+            f"{place}/actions add up to more than 1 from step {begins[clipped.argmax()]} on, which "
+            "environments clip; where the simulator's states are recorded make them absolute "
+            "first (offrl edit actions --absolute), else choose a smaller --factor"
+        )
+    return np.concatenate([sums, slowed("actions", actions, factor)[:, num_motions:]], axis=1)
+
+
+def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
+    """``env_args`` with a ``control_freq`` that is ``factor`` times lower."""
+    if (env_args := file.env_args) is None:
+        return None
+    kwargs = env_args.get("env_kwargs") or {}
+    is_robosuite = env_args.get("type") in (1, "robosuite")
+    rate = kwargs.get("control_freq", CONTROL_FREQ if is_robosuite else None)
+    if rate is None:
+        raise ValueError(
+            f"{file.path}: {env_args.get('env_name')} has no control_freq in env_kwargs that could "
+            "be lowered: the new actions could not be run in it"
+        )
+    if rate % factor:
+        raise ValueError(
+            f"{file.path}: control_freq {rate} divided by {factor} is no whole number; choose a "
+            "--factor that divides it"
+        )
+    return {**env_args, "env_kwargs": {**kwargs, "control_freq": rate // factor}}
+
+
+def compression(file: DemoFile) -> str | None:
+    """How a file's arrays are compressed, by those of its first demonstration."""
+    arrays = [v for v in file.stored(file.demos()[0]).values() if isinstance(v, h5py.Dataset)]
+    found = [array.attrs.get("frames") or array.compression for array in arrays]
+    return next((kind for kind in found if kind in COMPRESSIONS), None)

@@ -1,0 +1,211 @@
+"""Edits that choose, join and rename demonstrations, or store them otherwise."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import h5py
+
+from offrl.data.edit import Edit, labelled, of_files
+from offrl.data.hdf5 import DemoFile, located
+from offrl.data.selection import Facts
+from offrl.data.storage import CHUNK_BYTES, values
+from offrl.data.writer import kind_and_shape
+from offrl.data.writer import split as drawn
+
+log = logging.getLogger(__name__)
+
+# Arguments of environments that change neither what actions do nor what rewards are.
+VIEWS = (
+    "camera_depths camera_heights camera_names camera_segmentations camera_widths hard_reset "
+    "has_offscreen_renderer has_renderer horizon ignore_done offrl_fast render_camera "
+    "render_collision_mesh render_gpu_device_id render_visual_mesh renderer renderer_config seed "
+    "use_camera_obs use_object_obs"
+).split()
+
+
+def split(
+    file: DemoFile,
+    share: float | None,
+    seed: int = 0,
+    names: Sequence[str] = ("train", "valid"),
+    filter_key: str | None = None,
+    by_success: bool = False,
+) -> Edit:
+    """Two filter keys: what to train on and, a ``share`` drawn at random, what to validate on; with
+    ``by_success`` that share of successes and of failures. Without a share, successes and failures.
+    """
+    edit, demos = of_files([file]), file.demos(filter_key)
+    good = {d for d in demos if Facts(file, d)["success"]} if by_success or share is None else set()
+    kinds = [[d for d in demos if d in good], [d for d in demos if d not in good]]
+    if share is None:
+        parts = kinds
+    else:
+        pairs = [drawn(kind, share, seed) for kind in kinds]
+        parts = [[d for d in demos if d in {*a, *b}] for a, b in zip(*pairs, strict=True)]
+    masks = dict(edit.masks)
+    for name, part in zip(names, parts, strict=True):
+        if not part:
+            raise ValueError(
+                f"{file.path}: none of {len(demos)} demonstrations would be under mask/{name}; "
+                "ask for another share, or use more demonstrations"
+            )
+        if name in masks:
+            log.warning(f"{file.path}: mask/{name} is written anew")
+        masks[name] = [(file, demo) for demo in part]
+    return replace(edit, masks=masks)
+
+
+def merge(files: Sequence[DemoFile], with_masks: bool = False) -> Edit:
+    """The demonstrations of several files of one task, and all under a filter key of one name;
+    ``with_masks``: also a filter key for each file, by its name."""
+    first, *others = files
+    for number, other in enumerate(others, 1):
+        if any(file.path.samefile(other.path) for file in files[:number]):
+            raise ValueError(f"{other.path}: would be merged with itself; name it once")
+        _check_same_task(first, other)
+        _check_same_arrays(first, other)
+    edit = of_files(files)
+    masks = dict(edit.masks)
+    for key, members in edit.masks.items():
+        without = [file.path.name for file in files if file not in {f for f, _ in members}]
+        if without:
+            log.warning(f"mask/{key} has no demonstrations of {', '.join(without)}")
+    if with_masks:
+        for file, label in labelled(files).items():
+            name = label.rpartition(".")[0].replace("/", "_") or label
+            if name in masks:
+                raise ValueError(
+                    f"{file.path}: there is a mask/{name} already; give the file another name, or "
+                    "merge without --masks"
+                )
+            masks[name] = [(file, demo) for demo in file.demos()]
+    return replace(edit, masks=masks)
+
+
+def rename(file: DemoFile, new_names: Mapping[str, str], dropped: Sequence[str] = ()) -> Edit:
+    """Arrays ``obs/KEY``, filter keys ``mask/KEY``, or groups of them, under other names or left
+    out (``dropped``). What is said of ``obs/KEY`` goes for ``next_obs/KEY`` as well."""
+    edit = of_files([file])
+    there = {*_steps(file)} | {f"mask/{key}" for key in edit.masks}
+    changes: dict[str, str | None] = {**dict.fromkeys(dropped), **new_names}
+    for old, new in list(changes.items()):
+        if not any(key == old or key.startswith(f"{old}/") for key in there):
+            raise ValueError(f"{file.path}: has no {old}; it has {', '.join(sorted(there))}")
+        if new is not None and old.startswith("mask/") != new.startswith("mask/"):
+            raise ValueError(
+                f"{file.path}: {old} cannot become {new}: filter keys are mask/KEY, and nothing "
+                "else is"
+            )
+        is_obs = old.startswith("obs/") and (new is None or new.startswith("obs/"))
+        if is_obs and f"next_{old}" in there:
+            changes.setdefault(f"next_{old}", None if new is None else f"next_{new}")
+    renamed = partial(_renamed, changes)
+    counts = Counter(filter(None, map(renamed, there)))
+    if twice := [key for key, times in counts.items() if times > 1]:
+        raise ValueError(f"{file.path}: two things would be called {min(twice)}; drop one of them")
+
+    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+        trajectory = file.stored(demo)
+        attributes = file.attributes(demo).keys()
+        return {
+            new: value
+            for key, value in trajectory.items()
+            if (new := key if key in attributes else renamed(key)) is not None
+        }
+
+    masks = {
+        new.removeprefix("mask/"): members
+        for key, members in edit.masks.items()
+        if (new := renamed(f"mask/{key}")) is not None
+    }
+    return replace(edit, masks=masks, change=change)
+
+
+def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> Edit:
+    """All arrays as what offrl records: with checksums, as float32 (but the simulator's states),
+    compressed as asked. Images that were JPEG and stay so are copied: twice would cost more."""
+
+    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+        trajectory = file.stored(demo)
+        for key, value in trajectory.items():
+            if isinstance(value, h5py.Dataset) and not _stays_jpeg(value, compression):
+                with located(file.path, f"data/{demo}/{key}"):
+                    trajectory[key] = values(value)[()]
+        return trajectory
+
+    options = {"compression": compression, "chunk_bytes": chunk_bytes}
+    return replace(of_files([file]), change=change, options=options)
+
+
+def _stays_jpeg(dataset: h5py.Dataset, compression: str | None) -> bool:
+    return compression == "jpeg" == dataset.attrs.get("frames")
+
+
+def _renamed(changes: Mapping[str, str | None], key: str) -> str | None:
+    """A path after the change of itself, or else of the innermost group that it is in."""
+    parts = key.split("/")
+    for depth in range(len(parts), 0, -1):
+        group = "/".join(parts[:depth])
+        if group in changes:
+            new = changes[group]
+            return None if new is None else "/".join([new, *parts[depth:]])
+    return key
+
+
+def _steps(file: DemoFile) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The kind and shape of a step of each array, in the first demonstration."""
+    demo = file.demos()[0]
+    arrays = {k: v for k, v in file.stored(demo).items() if isinstance(v, h5py.Dataset)}
+    return {key: kind_and_shape(array) for key, array in arrays.items()}
+
+
+def _check_same_task(first: DemoFile, other: DemoFile) -> None:
+    """``ValueError`` unless what was done in one would be the same in the other."""
+    args = [file.env_args or {} for file in (first, other)]
+    pairs = [(key, *(a.get(key) for a in args)) for key in ("env_name", "type")]
+    kwargs = [a.get("env_kwargs") or {} for a in args]
+    keys = sorted((kwargs[0].keys() | kwargs[1].keys()) - set(VIEWS))
+    pairs += [(f"env_kwargs.{key}", *(k.get(key) for k in kwargs)) for key in keys]
+    for key, *found in pairs:
+        if found[0] != found[1]:
+            what = " and ".join(
+                f"{json.dumps(value):.80} in {file.path}"
+                for value, file in zip(found, (first, other), strict=True)
+            )
+            raise ValueError(
+                f"{other.path}: its environment is another one: {key} is {what}; merge what was "
+                "recorded in one environment"
+            )
+    versions = [a.get("env_version") for a in args]
+    if versions[0] != versions[1]:
+        log.warning(
+            f"{other.path}: recorded with version {versions[1]} of the simulator, {first.path} "
+            f"with {versions[0]}: the same actions may do something else"
+        )
+
+
+def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
+    """``ValueError`` now, not after an hour of copying, for what could not be one file."""
+    ones, others = _steps(first), _steps(other)
+    for key in sorted(ones.keys() | others.keys()):
+        if ones.get(key) == others.get(key):
+            continue
+        if key not in ones or key not in others:
+            has, lacks = (first, other) if key in ones else (other, first)
+            raise ValueError(
+                f"{lacks.path}: lacks {key}, which {has.path} has; leave it out there: "
+                f"offrl edit rename {has.path} --drop {key} --output OUT"
+            )
+        kinds = [f"{kind} {list(shape)}" for kind, shape in (ones[key], others[key])]
+        remedy = "record one kind of steps"
+        if ones[key][1] == others[key][1]:
+            remedy = f"make them alike: offrl edit repack {first.path} --output OUT, and the other"
+        raise ValueError(
+            f"{other.path}: {key} has steps of {kinds[1]}, but in {first.path} of {kinds[0]}; "
+            f"{remedy}"
+        )

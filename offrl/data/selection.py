@@ -1,0 +1,110 @@
+"""Which demonstrations of a file are meant: by length, return, success, attributes, at random."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from offrl.data.expressions import Condition
+from offrl.data.hdf5 import DemoFile
+
+
+class Facts(Mapping[str, Any]):
+    """What conditions can ask of a demonstration: ``length``, ``return``, ``success`` and its
+    attributes that are numbers or text."""
+
+    def __init__(self, file: DemoFile, demo: str):
+        self._file, self._demo = file, demo
+        self._computed = {"length": self._length, "return": self._return, "success": self._success}
+        self._attributes = {
+            key: value.decode(errors="replace") if isinstance(value, bytes) else value
+            for key, value in file.attributes(demo).items()
+            if not isinstance(value, np.ndarray)
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._computed[name]() if name in self._computed else self._attributes[name]
+        return value.item() if isinstance(value, np.generic) else value
+
+    def __iter__(self) -> Iterator[str]:
+        yield from {**self._computed, **self._attributes}
+
+    def __len__(self) -> int:
+        return len({**self._computed, **self._attributes})
+
+    def _length(self) -> int:
+        return int(self._file.lengths([self._demo])[0])
+
+    def _return(self) -> float:
+        return float(step_numbers(self._file, self._demo, "rewards").sum(dtype=np.float64))
+
+    def _success(self) -> bool:
+        if "success" in self._attributes:
+            return bool(self._attributes["success"])
+        return bool(success_steps(self._file, self._demo).any())
+
+
+def success_steps(file: DemoFile, demo: str) -> np.ndarray:
+    """Whether the task was done at each step ``[T]``: where rewards are but 0 and 1, those; else
+    where the demonstration is done (``dones``). ``ValueError`` if it has neither."""
+    if file.has(demo, "rewards"):
+        rewards = step_numbers(file, demo, "rewards")
+        if np.isin(rewards, (0, 1)).all():
+            return rewards == 1
+    if not file.has(demo, "dones"):
+        raise ValueError(
+            f"{file.path}: data/{demo} does not say where it succeeded: it has neither dones nor "
+            "rewards that are but 0 and 1; record them, or give it the attribute success"
+        )
+    return step_numbers(file, demo, "dones") == 1
+
+
+def step_numbers(file: DemoFile, demo: str, key: str) -> np.ndarray:
+    """A number for each step, ``[T]``."""
+    return file.steps(demo, key).reshape(-1)
+
+
+def choose(
+    file: DemoFile,
+    filter_key: str | None = None,
+    names: Sequence[str] | None = None,
+    n: int | None = None,
+    seed: int | None = None,
+) -> list[str]:
+    """Demonstrations in their order: of those under a filter key, those named, ``n`` of these:
+    the first, or with a seed random ones."""
+    demos = file.demos(filter_key)
+    if names is not None:
+        if missing := [name for name in names if name not in demos]:
+            where = "data" if filter_key is None else f"mask/{filter_key}"
+            raise ValueError(
+                f"{file.path}: {where} has no {missing[0]}; it has {len(demos)} demonstrations, "
+                f"{demos[0]} to {demos[-1]}"
+            )
+        demos = [demo for demo in demos if demo in names]
+    if n is not None and n > len(demos):
+        raise ValueError(
+            f"{file.path}: {n} demonstrations are asked for, but there are {len(demos)}; lower --n"
+        )
+    if seed is None:
+        return demos[:n]
+    drawn = np.random.default_rng(seed).permutation(len(demos))[:n]
+    return [demos[i] for i in sorted(drawn)]
+
+
+def that_fulfil(file: DemoFile, conditions: Sequence[Condition]) -> list[str]:
+    """The demonstrations for which all conditions hold; ``ValueError`` if there are none."""
+    chosen = []
+    for demo in file.demos():
+        facts = Facts(file, demo)
+        try:
+            if all(condition(facts) for condition in conditions):
+                chosen.append(demo)
+        except ValueError as error:
+            if str(error).startswith(f"{file.path}: "):
+                raise
+            raise ValueError(f"{file.path}: data/{demo}: {error}") from None
+    if not chosen:
+        texts = " and ".join(condition.text for condition in conditions)
+        raise ValueError(f"{file.path}: no demonstration fulfils {texts}")
+    return chosen

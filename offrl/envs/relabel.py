@@ -1,0 +1,108 @@
+"""What the simulator says of recorded steps: shaped rewards, and actions in other terms.
+
+Each function is made once in a process (``offrl.processes.in_order``), of ``env_args`` as JSON text,
+and takes demonstrations as data holds them (``offrl.data.demos.Demos.trajectory``).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from offrl.envs import make_env
+from offrl.envs.playback import play_states
+
+Relabel = Callable[[Mapping[str, Any]], np.ndarray]
+ROBOSUITE = (1, "robosuite")  # what env_args call it
+ROUNDING = 1e-5  # of what is stored as float32, in actions
+
+
+def rewarding(env_args: Mapping[str, Any] | None, dense: bool) -> Mapping[str, Any] | None:
+    """``env_args`` of the same task with dense rewards, or with 1 at success alone. Which of them
+    they are robosuite can choose, and other simulators cannot."""
+    is_fixed = not env_args or env_args.get("type") not in ROBOSUITE
+    return env_args if is_fixed and not dense else _with(env_args, reward_shaping=dense)
+
+
+def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``env_args`` of the same task with absolute actions; ``ValueError`` where actions are not
+    relative, or it is not known what they aim at."""
+    with closing(_blind(env_args)) as env:
+        if not env.goals.are("delta"):
+            raise ValueError(
+                f"{env.serialize()['env_name']}: its actions are absolute already (input_type in "
+                "controller_configs)"
+            )
+        return _with(env_args, controller_configs=env.goals.absolute_configs())
+
+
+def input_type(env_args: Mapping[str, Any] | None) -> str | None:
+    """Whether arms take ``delta`` or ``absolute`` actions, where the simulator knows."""
+    if not env_args or env_args.get("type") not in ROBOSUITE:
+        return None
+    with closing(_blind(env_args)) as env:
+        return next((kind for kind in ("delta", "absolute") if env.goals.are(kind)), None)
+
+
+def dense_rewards(env_args: str) -> Relabel:
+    """The rewards ``[T]`` of the task in the recorded states."""
+    env = _blind(json.loads(env_args))
+    return lambda demo: np.array([moment.reward for moment in play_states(env, demo)][1:])
+
+
+def absolute_actions(env_args: str) -> Relabel:
+    """What the actions ``[T, A]`` aim at, read off the controllers in the recorded states."""
+    env = _blind(json.loads(env_args))
+    return lambda demo: _aims(env, demo)
+
+
+def interval_actions(env_args: str, factor: int) -> Relabel:
+    """For each ``factor`` steps the relative action, ``[ceil(T / factor), A]``, that from their
+    first state aims at what the last of them aims at. ``ValueError`` where it would be clipped."""
+    env = _blind(json.loads(env_args))
+
+    def relabel(demo: Mapping[str, Any]) -> np.ndarray:
+        aims = _aims(env, demo)
+        lasts = [aims[min(t + factor, len(aims)) - 1] for t in range(0, len(aims), factor)]
+        firsts = {**demo, "states": demo["states"][::factor]}
+        visits = zip(_visited(env, firsts), lasts, strict=True)
+        actions = np.array([env.goals.relative(aim) for _, aim in visits])
+        beyond = np.abs(actions).max(axis=1) > 1 + ROUNDING
+        if beyond.any():
+            raise ValueError(
+                f"the motion of the {factor} steps from step {beyond.argmax() * factor} on is "
+                f"{np.abs(actions).max():.3g} times what one action can ask for; make actions "
+                "absolute first: offrl edit actions IN --absolute --output OUT"
+            )
+        return actions.clip(-1, 1)
+
+    return relabel
+
+
+def _aims(env: Any, demo: Mapping[str, Any]) -> np.ndarray:
+    pairs = zip(_visited(env, demo), demo["actions"], strict=True)
+    return np.array([env.goals.absolute(action) for _, action in pairs])
+
+
+def _visited(env: Any, demo: Mapping[str, Any]) -> Iterator[int]:
+    """The number of each recorded state, once the simulator is there."""
+    for step, state in enumerate(demo["states"]):
+        env.reset_to({"states": state, **({"model": demo["model_file"]} if step == 0 else {})})
+        yield step
+
+
+def _blind(env_args: Mapping[str, Any] | None) -> Any:
+    """The environment without cameras."""
+    return make_env(_with(env_args, use_camera_obs=False))
+
+
+def _with(env_args: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
+    if not env_args or env_args.get("type") not in ROBOSUITE:
+        name = (env_args or {}).get("env_name")
+        raise ValueError(
+            f"the data's environment (env_args) is {name}, and no task of robosuite's: that alone "
+            "can be asked about recorded states"
+        )
+    return {**env_args, "env_kwargs": {**(env_args.get("env_kwargs") or {}), **kwargs}}

@@ -1,0 +1,112 @@
+"""What relative actions of robosuite's arms aim at: the same motions as absolute actions.
+
+An arm under operational-space control (Khatib, 1987) takes a goal for its hand: relative to where
+the hand is (``input_type`` delta), scaled, or as a pose (absolute): a position in metres and a
+rotation vector in radians, both in the frame ``input_ref_frame``. Everything else in an action, such
+as the gripper's part, is the same in both. Import it after robosuite.
+"""
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+from robosuite.controllers.composite.composite_controller import CompositeController
+from robosuite.controllers.parts.arm.osc import OperationalSpaceController
+from scipy.spatial.transform import Rotation
+
+
+class Arm(NamedTuple):
+    robot: Any
+    controller: Any
+    part: slice  # of the action
+
+
+class Goals:
+    """The goals of an environment's arms; ``ValueError`` if those are not given as said above."""
+
+    def __init__(self, env: Any):
+        self._env = env
+        arms = self._arms()
+        if not arms:
+            raise ValueError("no arm is controlled there, so that there are no absolute actions")
+        for arm in arms:
+            if why := _unlike(arm):
+                raise ValueError(
+                    f"{type(env).__name__}: {why}; only for OSC_POSE and OSC_POSITION with "
+                    "impedance_mode fixed is it known what actions aim at"
+                )
+
+    def are(self, input_type: str) -> bool:
+        """Whether all arms take ``delta`` or ``absolute`` actions."""
+        return all(arm.controller.input_type == input_type for arm in self._arms())
+
+    def absolute(self, action: np.ndarray) -> np.ndarray:
+        """What a relative action ``[A]`` in the present state aims at, as an absolute one."""
+        goal = np.array(action, np.float64)
+        for robot, controller, part in self._arms():
+            robot.composite_controller.update_state()
+            controller.set_goal(goal[part])
+            turn = Rotation.from_matrix(controller.goal_ori).as_rotvec()
+            goal[part] = np.concatenate([controller.goal_pos, turn])[: part.stop - part.start]
+        return goal
+
+    def relative(self, goal: np.ndarray) -> np.ndarray:
+        """The relative action ``[A]`` that in the present state aims at an absolute one. It is
+        beyond what the controller takes (``input_max``) where the goal is too far away."""
+        action = np.array(goal, np.float64)
+        for robot, controller, part in self._arms():
+            robot.composite_controller.update_state()
+            position, orientation = _pose(controller)
+            turn = Rotation.from_rotvec(goal[part][3:] if controller.use_ori else np.zeros(3))
+            turn = turn * Rotation.from_matrix(orientation).inv()
+            delta = np.concatenate([goal[part][:3] - position, turn.as_rotvec()])
+            action[part] = _unscaled(controller, delta[: part.stop - part.start])
+        return action
+
+    def absolute_configs(self) -> Any:
+        """``controller_configs`` of the environment in which absolute actions do the same."""
+        configs = []
+        for robot in self._env.robots:
+            config = copy.deepcopy(robot.composite_controller_config)
+            for arm in robot.arms:
+                config["body_parts"][arm]["input_type"] = "absolute"
+            configs.append(config)
+        return configs if len(configs) > 1 else configs[0]
+
+    def _arms(self) -> list[Arm]:
+        """Those of now: each reset makes new controllers."""
+        arms, begin = [], 0
+        for robot in self._env.robots:
+            for name, (first, last) in robot.composite_controller._action_split_indexes.items():
+                if name in robot.arms:
+                    controller = robot.part_controllers[name]
+                    arms.append(Arm(robot, controller, slice(begin + first, begin + last)))
+            begin += robot.action_dim
+        return arms
+
+
+def _pose(controller: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Position ``[3]`` and orientation ``[3, 3]`` of the hand in the frame of its goals."""
+    if controller.input_ref_frame == "world":
+        return controller.ref_pos, controller.ref_ori_mat
+    pose = controller.goal_origin_to_eef_pose()
+    return pose[:3, 3], pose[:3, :3]
+
+
+def _unscaled(controller: Any, delta: np.ndarray) -> np.ndarray:
+    """The action that stands for a motion, in metres and radians; not clipped."""
+    c = controller
+    scale = (c.output_max - c.output_min) / (c.input_max - c.input_min)
+    return (delta - (c.output_max + c.output_min) / 2) / scale + (c.input_max + c.input_min) / 2
+
+
+def _unlike(arm: Arm) -> str | None:
+    """What of an arm is not as the module says; ``None`` if all is."""
+    controller, composite = arm.controller, arm.robot.composite_controller
+    if type(composite) is not CompositeController:
+        return f"{arm.robot.name} is controlled by {type(composite).__name__}"
+    if type(controller) is not OperationalSpaceController:
+        return f"an arm of {arm.robot.name} is controlled by {controller.name}"
+    if controller.impedance_mode != "fixed":
+        return f"actions for {arm.robot.name} set its impedance as well"
+    return None
