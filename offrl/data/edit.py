@@ -95,7 +95,7 @@ def open_file(path: Path) -> DemoFile:
 
 
 def members(file: DemoFile, key: str) -> list[str]:
-    """The names under a filter key; ``ValueError`` for those of demonstrations that are not there."""
+    """The names under a filter key; ``ValueError`` if a demonstration is not there."""
     names, there = file.mask(key), set(file.demos())
     if missing := sorted(set(names) - there):
         raise ValueError(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 ALLOWED = "names, numbers, text, True, False, + - * / // %, < <= == != >= >, and, or, not"
-LONGEST = 1000  # characters: Python's parser fails on deeper nesting than those can hold
+LONGEST = 400  # characters: what those can nest, Python's stack can hold
 
 OPERATORS: dict[type, Callable[..., Any]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
@@ -18,7 +18,8 @@ OPERATORS: dict[type, Callable[..., Any]] = {
     **{ast.Eq: operator.eq, ast.NotEq: operator.ne},
     **{ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos},
 }
-COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+ANY_VALUES = (ast.Eq, ast.NotEq, ast.Not)  # also of text and numbers together
 RESERVED = "return"  # a name in conditions, which Python's parser takes for a statement
 STANDS_IN = "return_"
 
@@ -87,10 +88,9 @@ class Condition:
             ) from None
 
     def _apply(self, kind: ast.AST, *operands: Any) -> Any:
-        is_text = any(isinstance(x, str) for x in operands)
-        are_alike = len({isinstance(x, str) for x in operands}) == 1
-        fits = are_alike and isinstance(kind, COMPARISONS) if is_text else True
-        if not (fits or isinstance(kind, ast.Not)):
+        kinds = {isinstance(x, str) for x in operands}
+        suits_text = isinstance(kind, COMPARISONS) and kinds == {True}
+        if True in kinds and not (suits_text or isinstance(kind, ANY_VALUES)):
             shown = " and ".join(repr(x) for x in operands)
             raise ValueError(f"the condition {self.text!r} takes {shown:.80} together")
         try:

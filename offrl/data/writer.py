@@ -318,7 +318,9 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
     if array.ndim == 0 or not array.size:
         raise ValueError(f"{place} has no steps (shape {list(array.shape)})")
     if isinstance(array, h5py.Dataset):
-        return array
+        if not (array.is_virtual or array.external):
+            return array
+        array = array[()]  # what lies in other files comes along
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
         raise ValueError(f"{place} holds NaN or infinity at step {wrong[0, 0]}; mend it")

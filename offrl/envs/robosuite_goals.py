@@ -2,8 +2,8 @@
 
 An arm under operational-space control (Khatib, 1987) takes a goal for its hand: relative to where
 the hand is (``input_type`` delta), scaled, or as a pose (absolute): a position in metres and a
-rotation vector in radians, both in the frame ``input_ref_frame``. Everything else in an action, such
-as the gripper's part, is the same in both. Import it after robosuite.
+rotation vector in radians, both in the frame ``input_ref_frame``. All else in an action, such as
+the gripper's part, is the same in both. Import it after robosuite.
 """
 
 import copy

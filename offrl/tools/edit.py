@@ -147,7 +147,7 @@ def _rename_arguments(parser: argparse.ArgumentParser) -> None:
         type=_pair,
         default=[],
         metavar="OLD=NEW",
-        help="arrays (obs/x=obs/y, for next_obs as well), groups of them, filter keys (mask/x=mask/y)",
+        help="arrays (obs/x=obs/y: next_obs/x, too), groups, filter keys (mask/x=mask/y)",
     )
     parser.add_argument(
         "--drop", nargs="+", default=[], metavar="KEY", help="leave arrays or filter keys out"

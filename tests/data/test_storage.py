@@ -1,0 +1,160 @@
+"""Images as frames in a file: the same wherever they are read; other compressions and chunks."""
+
+from contextlib import closing
+from itertools import islice
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from offrl.data.hdf5 import DemoFile
+from offrl.data.loader import BatchLoader
+from offrl.data.sequence import SequenceDataset
+from offrl.data.storage import COMPRESSIONS, create, values
+from offrl.data.validation import Validation
+from offrl.data.writer import DemoWriter
+
+SIZES = st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3]))
+IMAGES = SIZES.flatmap(lambda shape: arrays(np.uint8, shape))
+
+
+def smooth(seed=0, steps=6, size=32, channels=3):
+    """Images without noise, such as JPEG is made for."""
+    rng = np.random.default_rng(seed)
+    waves = np.linspace(0, 3, size)[:, None] + np.linspace(0, 2, size)
+    phases = rng.uniform(0, 6, (steps, 1, 1, channels))
+    return (127 + 120 * np.sin(waves[None, ..., None] + phases)).astype(np.uint8)
+
+
+def stored_and_read(file, array, *options):
+    create(file, f"x{len(file)}", array, *options)
+    return values(file[f"x{len(file) - 1}"])
+
+
+@pytest.fixture
+def file(tmp_path):
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        yield file
+
+
+@settings(max_examples=40)
+@given(images=IMAGES, rows=st.slices(4))
+def test_png_frames_are_the_images_to_the_bit(images, rows):
+    with h5py.File("memory", "w", driver="core", backing_store=False) as file:
+        found = stored_and_read(file, images, "png")
+        assert found.shape == images.shape and found.dtype == np.uint8
+        np.testing.assert_array_equal(found[()], images)
+        forwards = slice(rows.start, rows.stop, abs(rows.step or 1))
+        start, stop, step = forwards.indices(len(images))
+        if start < stop:  # HDF5 knows no other slices
+            np.testing.assert_array_equal(found[start:stop:step], images[start:stop:step])
+        np.testing.assert_array_equal(found[0], images[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_jpeg_frames_are_close_and_small(seed, file):
+    images = smooth(seed, size=96)
+    found = stored_and_read(file, images, "jpeg")
+    assert np.abs(found[()].astype(int) - images).max() <= 6
+    assert file["x0"].id.get_storage_size() < images.nbytes / 5
+
+
+def test_images_of_one_channel_may_be_labels_and_lose_nothing_as_jpeg(file):
+    labels = np.random.default_rng(0).integers(0, 9, (3, 8, 8, 1), dtype=np.uint8)
+    found = stored_and_read(file, labels, "jpeg")
+    np.testing.assert_array_equal(found[()], labels)
+
+
+@pytest.mark.parametrize("compression", [None, *COMPRESSIONS])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8])
+def test_what_is_no_image_is_the_same_in_every_compression(compression, dtype, file):
+    rows = (np.random.default_rng(0).normal(size=(50, 3)) * 99).astype(dtype)
+    found = stored_and_read(file, rows, compression)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found[()], rows)
+    assert found.fletcher32 and found.compression == {"gzip": "gzip", "lzf": "lzf"}.get(compression)
+
+
+@given(chunk_bytes=st.integers(1, 10**7), length=st.integers(1, 60))
+@settings(max_examples=20)
+def test_chunks_are_as_large_as_asked_but_whole_steps(chunk_bytes, length):
+    with h5py.File("memory", "w", driver="core", backing_store=False) as file:
+        found = stored_and_read(file, np.zeros((length, 5), np.float32), None, chunk_bytes)
+        rows, width = found.chunks
+        assert width == 5 and 1 <= rows <= length
+        assert rows * 20 <= max(chunk_bytes, 20)
+        assert rows == length or (rows + 1) * 20 > chunk_bytes
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The same three demonstrations with images, raw and as frames."""
+    paths = {}
+    for kind in (None, "png", "jpeg"):
+        paths[kind] = tmp_path / f"{kind}.hdf5"
+        with DemoWriter(paths[kind], compression=kind) as writer:
+            for i in range(3):
+                steps = np.random.default_rng(i).normal(size=(6, 2)).clip(-1, 1)
+                obs = {"obs/camera": smooth(i), "obs/mask": smooth(i + 9, channels=1)}
+                writer.write({"actions": steps, "dones": np.eye(6)[5], **obs})
+    return paths
+
+
+@pytest.mark.parametrize("cache_mode", ["all", "low_dim", None])
+def test_training_sees_the_same_images_whether_they_are_frames_or_not(files, cache_mode):
+    def batch(kind):
+        data = SequenceDataset(
+            files[kind], ["camera", "mask"], hdf5_cache_mode=cache_mode, seq_length=3
+        )
+        return data.get_batch(list(range(len(data))))
+
+    raw, png, jpeg = (batch(kind) for kind in (None, "png", "jpeg"))
+    assert raw["obs"]["camera"].dtype == png["obs"]["camera"].dtype
+    for group in ("obs", "next_obs"):
+        for key in ("camera", "mask"):
+            np.testing.assert_array_equal(raw[group][key], png[group][key])
+        far = np.abs(raw[group]["camera"].numpy().astype(int) - jpeg[group]["camera"].numpy())
+        assert 0 < far.max() <= 6
+
+
+def test_reading_processes_decode_frames(files):
+    def images(kind):
+        data = SequenceDataset(files[kind], ["camera"], hdf5_cache_mode="low_dim")
+        with closing(iter(BatchLoader(data, 4, seed=0, num_workers=2))) as batches:
+            return [batch["obs"]["camera"].numpy() for batch in islice(batches, 4)]
+
+    for raw, png in zip(images(None), images("png"), strict=True):
+        np.testing.assert_array_equal(raw, png)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+def test_frames_are_fit_to_train_on(files, kind):
+    found, raw = Validation(files[kind]), Validation(files[None])
+    assert found.wrong == [] and found.counts["steps"] == 18
+    assert found.counts["arrays"] == found.counts["checksums"] == raw.counts["arrays"]
+
+
+def test_a_frame_that_is_no_image_is_found_and_named(files):
+    with h5py.File(files["png"], "r+") as file:
+        rows = file["data/demo_1/obs/camera"]
+        broken, attributes = rows[()], dict(rows.attrs)
+        broken[4, :8] = 0
+        del file["data/demo_1/obs/camera"]
+        file["data/demo_1"].create_dataset("obs/camera", data=broken).attrs.update(attributes)
+    (wrong,) = Validation(files["png"]).wrong
+    assert "data/demo_1/obs/camera cannot be read" in wrong
+    with DemoFile(files["png"]) as file, pytest.raises(ValueError, match="demo_1/obs/camera"):
+        file.trajectory("demo_1")
+
+
+def test_frames_of_other_sizes_are_refused(files):
+    with h5py.File(files["png"], "r+") as file:
+        other = smooth(steps=6, size=16)
+        del file["data/demo_2/obs/camera"]
+        create(file["data/demo_2"], "obs/camera", other, "png")
+    with pytest.raises(ValueError, match="demo_2/obs/camera has shape"):
+        SequenceDataset(files["png"], ["camera"])
+    assert any("demo_2/obs/camera has steps of" in wrong for wrong in Validation(files["png"]).wrong)
