@@ -12,6 +12,7 @@ import h5py
 
 from offrl.data.edit import Edit, labelled, of_files
 from offrl.data.hdf5 import DemoFile, located
+from offrl.data.relabel import ACTION_MAP, check_range
 from offrl.data.selection import Facts
 from offrl.data.storage import CHUNK_BYTES, values
 from offrl.data.writer import kind_and_shape
@@ -67,6 +68,9 @@ def merge(files: Sequence[DemoFile], with_masks: bool = False) -> Edit:
     for number, other in enumerate(others, 1):
         if any(file.path.samefile(other.path) for file in files[:number]):
             raise ValueError(f"{other.path}: would be merged with itself; name it once")
+        if len({str(file.attributes().get(ACTION_MAP)) for file in (first, other)}) > 1:
+            check_range(first)
+            check_range(other)
         _check_same_task(first, other)
         _check_same_arrays(first, other)
     edit = of_files(files)
@@ -204,7 +208,8 @@ def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
         kinds = [f"{kind} {list(shape)}" for kind, shape in (ones[key], others[key])]
         remedy = "record one kind of steps"
         if ones[key][1] == others[key][1]:
-            remedy = f"make them alike: offrl edit repack {first.path} --output OUT, and the other"
+            odd = first if ones[key][0] != "float32" else other
+            remedy = f"make it float32: offrl edit repack {odd.path} --output OUT"
         raise ValueError(
             f"{other.path}: {key} has steps of {kinds[1]}, but in {first.path} of {kinds[0]}; "
             f"{remedy}"

@@ -75,6 +75,8 @@ def to_range(file: DemoFile, low: float, high: float) -> Edit:
     """Actions whose smallest and largest values are ``low`` and ``high`` in each dimension; one
     that never changes is in their middle. ``data`` says how to undo it: ``ACTION_MAP``."""
     check_range(file)
+    if not low < high:
+        raise ValueError(f"--range {low} {high}: LOW is to be below HIGH")
     rows = np.concatenate([file.steps(demo, "actions") for demo in file.demos()])
     smallest, largest = (f(rows, axis=0).astype(np.float64) for f in (np.min, np.max))
     is_still = smallest == largest

@@ -157,4 +157,6 @@ def test_frames_of_other_sizes_are_refused(files):
         create(file["data/demo_2"], "obs/camera", other, "png")
     with pytest.raises(ValueError, match="demo_2/obs/camera has shape"):
         SequenceDataset(files["png"], ["camera"])
-    assert any("demo_2/obs/camera has steps of" in wrong for wrong in Validation(files["png"]).wrong)
+    assert any(
+        "demo_2/obs/camera has steps of" in wrong for wrong in Validation(files["png"]).wrong
+    )
