@@ -46,8 +46,11 @@ class Edit:
         advance: Callable[[], object] = lambda: None,
     ) -> int:
         """Write it; the number of steps. ``advance`` is told of each demonstration."""
+        files = list(dict.fromkeys(file for file, _ in self.demos))
+        labels, there = labelled(files), {(file, demo) for file in files for demo in file.demos()}
+        for key, members in self.masks.items():
+            _check_mask(key, members, there)
         options = {"provenance": provenance, "durable": False, **self.options}
-        labels = labelled([file for file, _ in self.demos])
         with DemoWriter(path, self.env_args, **options) as writer:
             writer.annotate(**self.attributes)
             names, num_steps = {}, 0
@@ -72,7 +75,7 @@ def of_files(files: Sequence[DemoFile], demos: Iterable[Source] | None = None) -
     masks: dict[str, list[Source]] = {}
     for file in files:
         for key in file.filter_keys():
-            masks.setdefault(key, []).extend((file, demo) for demo in members(file, key))
+            masks.setdefault(key, []).extend((file, demo) for demo in file.mask(key))
         if others := file.others():
             log.warning(f"{file.path}: {', '.join(others)} are neither data nor mask: left behind")
     first, *rest = [file.attributes() for file in files]
@@ -94,23 +97,19 @@ def open_file(path: Path) -> DemoFile:
     return file
 
 
-def members(file: DemoFile, key: str) -> list[str]:
-    """The names under a filter key; ``ValueError`` if a demonstration is not there."""
-    names, there = file.mask(key), set(file.demos())
-    if missing := sorted(set(names) - there):
-        raise ValueError(
-            f"{file.path}: mask/{key} names demonstrations that are not there: "
-            f"{', '.join(missing)}; mend it, or leave it out: offrl edit rename {file.path} "
-            f"--drop mask/{key} --output OUT"
-        )
-    return names
+def _check_mask(key: str, members: Sequence[Source], there: set[Source]) -> None:
+    for file, demo in members:
+        if (file, demo) not in there:
+            raise ValueError(
+                f"{file.path}: mask/{key} names {demo}, which is not there; mend it, or leave it "
+                f"out: offrl edit rename {file.path} --drop mask/{key} --output OUT"
+            )
 
 
-def labelled(files: Iterable[DemoFile]) -> dict[DemoFile, str]:
+def labelled(files: Sequence[DemoFile]) -> dict[DemoFile, str]:
     """A name for each file: its own, or where several have that its whole path."""
-    paths = {file: file.path for file in files}
-    names = [path.name for path in paths.values()]
-    return {f: path.name if names.count(path.name) == 1 else str(path) for f, path in paths.items()}
+    names = [file.path.name for file in files]
+    return {f: f.path.name if names.count(f.path.name) == 1 else str(f.path) for f in files}
 
 
 def same(one: Any, other: Any) -> bool:

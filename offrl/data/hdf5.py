@@ -323,6 +323,8 @@ def arrays_below(group: h5py.Group, root: str = "") -> Iterator[tuple[str, h5py.
     for name, item in group.items():
         if isinstance(item, h5py.Group):
             yield from arrays_below(item, f"{root}{name}/")
+        elif item is None:
+            raise ValueError(f"{root}{name} is a link that leads nowhere")
         elif isinstance(item, h5py.Dataset) and item.shape:
             yield f"{root}{name}", item
 
