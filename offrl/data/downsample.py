@@ -15,7 +15,7 @@ import numpy as np
 from offrl.data.edit import Edit, of_files
 from offrl.data.hdf5 import DemoFile
 from offrl.data.relabel import Computed, check_kind, computed
-from offrl.data.storage import COMPRESSIONS
+from offrl.data.storage import COMPRESSIONS  # those of frames first
 
 DONE = ("dones", "terminals", "timeouts")
 CONTROL_FREQ = 20  # Hz, of a robosuite task that names none
@@ -45,9 +45,14 @@ def downsample(
                 f"{place}/{others[0]} says of single steps what need not hold for several; leave "
                 f"it out first: offrl edit rename {file.path} --drop {group} --output OUT"
             )
-        actions = trajectory["actions"]
+        actions = file.steps(demo, "actions")
         for key, rows in trajectory.items():
             if isinstance(rows, np.ndarray):
+                if len(rows) != len(actions):
+                    raise ValueError(
+                        f"{place}/{key} has {len(rows)} steps, but the actions {len(actions)}; "
+                        "leave the demonstration out, or mend it"
+                    )
                 trajectory[key] = slowed(key, rows, factor)
         if relative is not None:
             trajectory["actions"] = computed(relative, file, demo)
@@ -74,10 +79,10 @@ def slowed(key: str, rows: np.ndarray, factor: int) -> np.ndarray:
 def summed(actions: np.ndarray, factor: int, num_commands: int, place: str) -> np.ndarray:
     """Relative actions ``[T, A]`` of intervals, ``[ceil(T / factor), A]``: sums, but for the last
     ``num_commands`` numbers. ``ValueError`` where one is beyond [-1, 1], and would be clipped."""
-    if actions.ndim != 2 or actions.dtype.kind != "f" or actions.shape[1] <= num_commands:
+    if actions.ndim != 2 or actions.shape[1] <= num_commands:
         raise ValueError(
-            f"{place}/actions ({actions.dtype} {list(actions.shape)}) are no relative motions and "
-            f"{num_commands} commands; say --kind absolute, of which the last one holds"
+            f"{place}/actions ({list(actions.shape[1:])} at each step) are no relative motions and "
+            f"{num_commands} commands; lower --commands, or say --kind absolute: the last one holds"
         )
     num_motions = actions.shape[1] - num_commands
     begins = np.arange(0, len(actions), factor)
@@ -116,5 +121,5 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
 def compression(file: DemoFile) -> str | None:
     """How a file's arrays are compressed, by those of its first demonstration."""
     arrays = [v for v in file.stored(file.demos()[0]).values() if isinstance(v, h5py.Dataset)]
-    found = [array.attrs.get("frames") or array.compression for array in arrays]
-    return next((kind for kind in found if kind in COMPRESSIONS), None)
+    found = {array.attrs.get("frames") or array.compression for array in arrays}
+    return next((kind for kind in COMPRESSIONS if kind in found), None)

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 Source = tuple[DemoFile, str]  # a demonstration in a file
 Change = Callable[[DemoFile, str], Mapping[str, Any]]
-SOURCE = "source"  # the attribute of a demonstration that says which one it was
+SOURCE = "source"  # the attribute of a demonstration that says which one it was, and before that
 
 
 @dataclass
@@ -56,7 +56,9 @@ class Edit:
             names, num_steps = {}, 0
             for file, demo in self.demos:
                 trajectory = self.change(file, demo)
-                notes = {**file.attributes(demo), SOURCE: f"{labels[file]}/{demo}"}
+                notes = file.attributes(demo)
+                before = f" < {notes[SOURCE]}" if SOURCE in notes else ""
+                notes[SOURCE] = f"{labels[file]}/{demo}{before}"
                 names[file, demo] = writer.write(trajectory, **notes)
                 num_steps += len(trajectory["actions"])
                 advance()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import h5py
@@ -46,8 +47,8 @@ def split(
     if share is None:
         parts = kinds
     else:
-        pairs = [drawn(kind, share, seed) for kind in kinds]
-        parts = [[d for d in demos if d in {*a, *b}] for a, b in zip(*pairs, strict=True)]
+        held_out = {*chain(*(drawn(kind, share, seed)[1] for kind in kinds))}
+        parts = [[d for d in demos if d not in held_out], [d for d in demos if d in held_out]]
     masks = dict(edit.masks)
     for name, part in zip(names, parts, strict=True):
         if not part:
@@ -207,8 +208,8 @@ def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
             )
         kinds = [f"{kind} {list(shape)}" for kind, shape in (ones[key], others[key])]
         remedy = "record one kind of steps"
-        if ones[key][1] == others[key][1]:
-            odd = first if ones[key][0] != "float32" else other
+        if {ones[key], others[key]} == {("float32", ones[key][1]), ("float64", ones[key][1])}:
+            odd = first if ones[key][0] == "float64" else other
             remedy = f"make it float32: offrl edit repack {odd.path} --output OUT"
         raise ValueError(
             f"{other.path}: {key} has steps of {kinds[1]}, but in {first.path} of {kinds[0]}; "

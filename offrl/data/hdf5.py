@@ -5,13 +5,10 @@ small arrays, and the high-level one spends twice the time of the read itself on
 error names file, demonstration and key.
 """
 
-import hashlib
-import itertools
 import json
 import logging
-import os
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -228,6 +225,7 @@ class DemoFile(Demos):
                 f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
                 "attribute model_file; record with the simulator's states"
             )
+        self.check([demo], "states", self.lengths([demo]))
         if keys is not None:
             stored = {key: stored[key] for key in ("model_file", *keys) if key in stored}
         return self._in_memory(demo, stored)
@@ -403,18 +401,3 @@ def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
     raise ValueError(
         f"{path}: not a readable HDF5 file ({error}); it may be cut off: copy it again"
     )
-
-
-def fingerprint(paths: Iterable[str | Path]) -> str:
-    """A hash of files, also of those in folders, by size and 64 evenly spaced blocks: as quick for
-    50 GB as for 5 MB."""
-    digest = hashlib.sha256()
-    inside = [sorted(Path(p).rglob("*")) if os.path.isdir(p) else [p] for p in paths]
-    for path in filter(os.path.isfile, itertools.chain(*inside)):
-        size = os.path.getsize(path)
-        digest.update(str(size).encode())
-        with open(path, "rb") as file:
-            for i in range(64):
-                file.seek(size * i // 64)
-                digest.update(file.read(65536))
-    return digest.hexdigest()[:16]

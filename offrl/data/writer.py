@@ -89,12 +89,15 @@ class DemoWriter(AbstractContextManager):
             self._go_on(notes)
         elif notes:
             # Of a fixed length it lies where checksums are; others lie in a heap that has none.
-            self.annotate(**{key: np.bytes_(text) for key, text in notes.items()})
+            self._set_notes({key: np.bytes_(text) for key, text in notes.items()})
         self._file.flush()
 
     def annotate(self, **attributes: Any) -> None:
         """Say what holds for all the data: attributes of ``data``."""
-        self._data.attrs.update(attributes)
+        self._change(lambda: self._set_notes(attributes))
+
+    def _set_notes(self, notes: Mapping[str, Any]) -> None:
+        self._data.attrs.update(notes)
         self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
 
     def _go_on(self, notes: Mapping[str, str]) -> None:
@@ -321,10 +324,12 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
         if not (array.is_virtual or array.external):
             return array
         array = array[()]  # what lies in other files comes along
+    if array.dtype.kind in "iu":
+        return array
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
         raise ValueError(f"{place} holds NaN or infinity at step {wrong[0, 0]}; mend it")
-    if key == "states" or array.dtype.kind in "iu":
+    if key == "states":
         return array
     with np.errstate(over="ignore"):
         stored = array.astype(np.float32)

@@ -35,7 +35,9 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"{env.serialize()['env_name']}: its actions are absolute already (input_type in "
                 "controller_configs)"
             )
-        return _with(env_args, controller_configs=env.goals.absolute_configs())
+        version = env.serialize()["env_version"]  # whose controllers these are
+        new = _with(env_args, controller_configs=env.goals.absolute_configs())
+        return {**new, "env_version": version}
 
 
 def input_type(env_args: Mapping[str, Any] | None) -> str | None:
@@ -69,14 +71,15 @@ def interval_actions(env_args: str, factor: int) -> Relabel:
         firsts = {**demo, "states": demo["states"][::factor]}
         visits = zip(_visited(env, firsts), lasts, strict=True)
         actions = np.array([env.goals.relative(aim) for _, aim in visits])
-        beyond = np.abs(actions).max(axis=1) > 1 + ROUNDING
-        if beyond.any():
+        sizes = np.abs(actions[:, env.goals.motions]).max(axis=1)
+        if sizes.max() > 1 + ROUNDING:
+            step = int((sizes > 1 + ROUNDING).argmax())
             raise ValueError(
-                f"the motion of the {factor} steps from step {beyond.argmax() * factor} on is "
-                f"{np.abs(actions).max():.3g} times what one action can ask for; make actions "
-                "absolute first: offrl edit actions IN --absolute --output OUT"
+                f"the motion of the {factor} steps from step {step * factor} on is "
+                f"{sizes[step]:.3g} times what one action can ask for; make actions absolute "
+                "first: offrl edit actions IN --absolute --output OUT"
             )
-        return actions.clip(-1, 1)
+        return actions
 
     return relabel
 

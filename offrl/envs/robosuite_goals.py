@@ -26,15 +26,14 @@ class Goals:
 
     def __init__(self, env: Any):
         self._env = env
-        arms = self._arms()
-        if not arms:
-            raise ValueError("no arm is controlled there, so that there are no absolute actions")
-        for arm in arms:
-            if why := _unlike(arm):
-                raise ValueError(
-                    f"{type(env).__name__}: {why}; only for OSC_POSE and OSC_POSITION with "
-                    "impedance_mode fixed is it known what actions aim at"
-                )
+        reasons = filter(None, [*map(_unlike, self._arms()), *map(_others, env.robots)])
+        if why := next(reasons, None):
+            raise ValueError(
+                f"{type(env).__name__}: {why}; only of arms under OSC_POSE or OSC_POSITION with "
+                "impedance_mode fixed is it known what actions aim at"
+            )
+        parts = [np.arange(arm.part.start, arm.part.stop) for arm in self._arms()]
+        self.motions = np.concatenate(parts)  # the numbers in an action that move arms
 
     def are(self, input_type: str) -> bool:
         """Whether all arms take ``delta`` or ``absolute`` actions."""
@@ -98,6 +97,13 @@ def _unscaled(controller: Any, delta: np.ndarray) -> np.ndarray:
     c = controller
     scale = (c.output_max - c.output_min) / (c.input_max - c.input_min)
     return (delta - (c.output_max + c.output_min) / 2) / scale + (c.input_max + c.input_min) / 2
+
+
+def _others(robot: Any) -> str | None:
+    """What else of a robot moves than arms and grippers."""
+    known = {*robot.arms, *robot.composite_controller.grippers}
+    others = [name for name in robot.part_controllers if name not in known]
+    return f"actions for {robot.name} move its {', '.join(others)} as well" if others else None
 
 
 def _unlike(arm: Arm) -> str | None:

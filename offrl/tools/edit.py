@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
     from offrl.data.provenance import provenance
     from offrl.outputs import new_file
 
-    new_file(args.output)
     with ExitStack() as stack:
         files = [stack.enter_context(open_file(find_file(path))) for path in args.inputs]
+        new_file(args.output)
         edit = COMMANDS[args.what].edit(args, files, stack)
         history = provenance(args.words, [file.path for file in files])
         bar = stack.enter_context(tqdm(total=len(edit.demos), unit="demo", disable=None))

@@ -12,8 +12,8 @@ from offrl.checkpoint import config_from_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
 from offrl.config.files import find_file
 from offrl.data.files import find_data
-from offrl.data.hdf5 import fingerprint
 from offrl.data.loader import BatchLoader, sampling_weights
+from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.envs import UNNAMED
 from offrl.envs.rendering import renders_observations

@@ -219,7 +219,7 @@ def test_parts_of_a_file_merge_into_what_it_was(own, tmp_path):
             for key in ("train", "valid"):
                 assert out.mask(key) == file.mask(key)
             assert out.mask("a") == file.demos()[:3] and out.mask("b") == file.demos()[3:]
-            assert out.attributes("demo_4")["source"] == "b.hdf5/demo_1"
+            assert out.attributes("demo_4")["source"] == "b.hdf5/demo_1 < own.hdf5/demo_4"
             assert out.env_args == file.env_args
         for part in parts:
             part.close()

@@ -33,7 +33,7 @@ def test_conditions_mean_what_they_mean_in_python(text, a, b):
     try:
         expected = bool(eval(text, {}, values))  # noqa: S307 (of what the test made)
     except ZeroDivisionError:
-        with pytest.raises(ValueError, match="cannot be computed: .*zero"):
+        with pytest.raises(ValueError, match="cannot be computed"):
             Condition(text)(values)
     else:
         assert Condition(text)(values) is expected

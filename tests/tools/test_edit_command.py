@@ -114,7 +114,7 @@ def test_a_chain_of_edits_tells_the_whole_story(demos, tmp_path):
     assert found["inputs"][1]["provenance"]["inputs"][0]["path"] == str(demos)
     assert len({x["fingerprint"] for x in found["inputs"]}) == 2
     with open_file(c) as file:
-        assert file.attributes("demo_5")["source"] == "b.hdf5/demo_1"
+        assert file.attributes("demo_5")["source"] == "b.hdf5/demo_1 < in.hdf5/demo_7"
 
 
 @pytest.mark.slow
