@@ -35,9 +35,10 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"{env.serialize()['env_name']}: its actions are absolute already (input_type in "
                 "controller_configs)"
             )
-        version = env.serialize()["env_version"]  # whose controllers these are
-        new = _with(env_args, controller_configs=env.goals.absolute_configs())
-        return {**new, "env_version": version}
+        # All of it is the installed simulator's, whose controllers these are.
+        new, sees = env.serialize(), _kwargs(env_args).get("use_camera_obs", True)
+        configs = env.goals.absolute_configs()
+        return _with(new, controller_configs=configs, use_camera_obs=sees)
 
 
 def input_type(env_args: Mapping[str, Any] | None) -> str | None:
@@ -108,4 +109,8 @@ def _with(env_args: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
             f"the data's environment (env_args) is {name}, and no task of robosuite's: that alone "
             "can be asked about recorded states"
         )
-    return {**env_args, "env_kwargs": {**(env_args.get("env_kwargs") or {}), **kwargs}}
+    return {**env_args, "env_kwargs": {**_kwargs(env_args), **kwargs}}
+
+
+def _kwargs(env_args: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return (env_args or {}).get("env_kwargs") or {}

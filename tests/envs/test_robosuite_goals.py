@@ -166,6 +166,10 @@ def test_where_it_is_not_known_what_actions_aim_at_it_is_refused(env_args, words
 def test_the_simulator_says_what_actions_are():
     assert input_type(lift()) == "delta"
     assert input_type(absolute(lift())) == "absolute"
+    for sees in (True, False):
+        env_args = absolute(lift(use_camera_obs=sees, has_offscreen_renderer=sees))
+        assert env_args["env_kwargs"]["use_camera_obs"] is sees
+        assert env_args["env_version"] == make_env(lift()).serialize()["env_version"]
     assert input_type({"env_name": "reach-v3", "type": "metaworld"}) is input_type(None) is None
 
 
