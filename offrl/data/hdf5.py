@@ -175,13 +175,12 @@ class DemoFile(Demos):
         """``[T, ...]`` of one demonstration, as ``read`` gives it."""
         return self.read([demo], key, self.lengths([demo]))
 
-    def trajectory(self, demo: str) -> dict[str, Any]:
-        return self._in_memory(demo, self.stored(demo))
-
-    def _in_memory(self, demo: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-        trajectory = dict(stored)
-        for key, value in stored.items():
-            if isinstance(value, h5py.Dataset):
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        trajectory = {}
+        for key, value in self.stored(demo).items():
+            if not isinstance(value, h5py.Dataset):
+                trajectory[key] = value
+            elif keys is None or key in keys:
                 with located(self.path, f"data/{demo}/{key}"):
                     trajectory[key] = values(value)[()]
         return trajectory
@@ -214,21 +213,18 @@ class DemoFile(Demos):
             return sorted(set(self._file) - {"data", "mask"})
 
     def recording(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """``trajectory`` of a demonstration that can be played back; without other arrays than
-        ``keys``, if those are given.
+        """``trajectory`` of a demonstration that can be played back.
 
         Raises ``ValueError`` if the simulator's states or model were not recorded.
         """
-        stored = self.stored(demo)
-        if not {"states", "model_file"} <= stored.keys():
+        recording = self.trajectory(demo, keys)
+        if not {"states", "model_file"} <= recording.keys():
             raise ValueError(
                 f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
                 "attribute model_file; record with the simulator's states"
             )
         self.check([demo], "states", self.lengths([demo]))
-        if keys is not None:
-            stored = {key: stored[key] for key in ("model_file", *keys) if key in stored}
-        return self._in_memory(demo, stored)
+        return recording
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         with located(self.path, f"data/{demo}/{key}"):
