@@ -62,13 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _signals_interrupt():
             return commands[args.command].run(args)
     except KeyboardInterrupt as interrupt:
-        print(f"offrl: interrupted {interrupt}".rstrip(), file=sys.stderr)
-        return 128 + getattr(interrupt, "signal", signal.SIGINT)
+        return _interrupted(interrupt)
     except SystemExit as error:
         where = _foreign(error) or "a library"
         print(f"offrl: error: {where} called sys.exit({error.code!r})", file=sys.stderr)
         return 1
     except Exception as error:
+        if interrupt := _interrupt_behind(error):
+            return _interrupted(interrupt)
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 128 + signal.SIGPIPE
         if is_explained(error):
@@ -112,6 +113,18 @@ def _signals_interrupt() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, after)
+
+
+def _interrupted(interrupt: KeyboardInterrupt) -> int:
+    print(f"offrl: interrupted {interrupt}".rstrip(), file=sys.stderr)
+    return 128 + getattr(interrupt, "signal", signal.SIGINT)
+
+
+def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that led to an error: h5py makes a SystemError of one within its locks."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _nobody_reads() -> bool:

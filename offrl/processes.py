@@ -7,11 +7,12 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
+from operator import length_hint
 from typing import Any, NamedTuple
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -53,7 +54,7 @@ def is_explained(error: BaseException) -> bool:
 def in_order(
     make_worker: Callable[..., Callable[[Any], Any]],
     arguments: Sequence[Hashable],
-    items: Sequence[Any],
+    items: Iterable[Any],
     num_workers: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Any]:
@@ -63,7 +64,8 @@ def in_order(
     results each ahead of who reads them. ``environ`` is theirs from their start; each computes with
     one thread.
     """
-    num_workers = min(num_workers or len(os.sched_getaffinity(0)), max(1, len(items)))
+    num_workers = num_workers or len(os.sched_getaffinity(0))
+    num_workers = max(1, min(num_workers, length_hint(items, num_workers)))
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(

@@ -19,7 +19,7 @@ class Demos(AbstractContextManager):
     path: Path
     env_args: dict[str, Any] | None  # what ``make_env`` needs to build the recording environment
     layout: str  # whose it is
-    dones_are_successes = False  # else an episode may have ended in failure as well
+    dones_are_successes = False  # else what ends an episode may be a failure as well
     root = ""  # where errors say that demonstrations are
 
     def __exit__(self, *_: Any) -> None:
@@ -85,15 +85,22 @@ class Demos(AbstractContextManager):
         is stored, and strings and numbers (attributes)."""
 
     def success(self, trajectory: Mapping[str, Any]) -> bool | None:
-        """Whether a demonstration ends in success: by its attribute ``success``, else by rewards
-        of 0 and 1, else by ``dones`` where they are successes; ``None`` where nothing tells."""
+        """Whether a demonstration ends in success: what its attribute ``success`` says, else
+        ``success_steps``; ``None`` where nothing tells."""
         if "success" in trajectory:
-            return bool(trajectory["success"])
-        rewards = np.asarray(trajectory.get("rewards", np.nan))
-        if np.isin(rewards, (0, 1)).all():
-            return bool(rewards.any())
+            return bool(np.any(trajectory["success"]))
+        steps = self.success_steps(trajectory)
+        return None if steps is None else bool(steps.any())
+
+    def success_steps(self, trajectory: Mapping[str, Any]) -> np.ndarray | None:
+        """Whether the task was done at each step ``[T]``: where rewards are 0 and then 1, those;
+        else ``dones``, where they are successes; ``None`` where nothing tells."""
+        rewards = np.reshape(trajectory.get("rewards", np.nan), -1)
+        is_alive = len(rewards) > 1 and (rewards == 1).all()  # what surviving a step is paid with
+        if np.isin(rewards, (0, 1)).all() and not is_alive:
+            return rewards == 1
         if self.dones_are_successes and "dones" in trajectory:
-            return bool(np.any(trajectory["dones"]))
+            return np.reshape(trajectory["dones"], -1) == 1
         return None
 
     def recording(self, demo: str) -> dict[str, Any]:

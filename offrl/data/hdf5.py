@@ -30,7 +30,6 @@ class DemoFile(Demos):
 
     root = "data/"
     layout = "robomimic"
-    dones_are_successes = True
 
     def __init__(self, path: str | Path, swmr: bool = False):
         self.path = Path(path)
@@ -73,6 +72,11 @@ class DemoFile(Demos):
         except ValueError as error:
             log.warning(str(error))
         return env_args
+
+    @property
+    def dones_are_successes(self) -> bool:
+        """As robomimic has it; gymnasium's environments end in failure, too."""
+        return (self.env_args or {}).get("type") != 2
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
         with located(self.path, "data"):

@@ -37,17 +37,6 @@ def is_vectors(array: Any, length: int) -> bool:
     return is_numbers and array.ndim in (1, 2) and array.size > 0 and len(array) == length
 
 
-def success(demo: Mapping[str, Any]) -> bool | None:
-    """Whether a trajectory ends well: its attribute ``success`` or, where rewards are 0 until there
-    is success and 1 from then on, what they say; ``None`` if nothing does."""
-    if "success" in demo:
-        return bool(np.any(demo["success"]))
-    rewards = demo.get("rewards")
-    if rewards is None or rewards[0] != 0 or not np.isin(rewards, (0, 1)).all():
-        return None
-    return bool(rewards.any())
-
-
 def unusual(features: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
     """Which demonstrations are unlike the others, and in what, in a sentence: the strangest first.
 

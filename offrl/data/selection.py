@@ -39,24 +39,24 @@ class Facts(Mapping[str, Any]):
         return float(step_numbers(self._file, self._demo, "rewards").sum(dtype=np.float64))
 
     def _success(self) -> bool:
-        if "success" in self._attributes:
-            return bool(self._attributes["success"])
-        return bool(success_steps(self._file, self._demo).any())
+        found = self._file.success(self._attributes | told(self._file, self._demo))
+        return found if found is not None else bool(success_steps(self._file, self._demo).any())
+
+
+def told(file: DemoFile, demo: str) -> dict[str, Any]:
+    """What of a demonstration tells of success."""
+    return {k: file.steps(demo, k) for k in ("rewards", "dones") if file.has(demo, k)}
 
 
 def success_steps(file: DemoFile, demo: str) -> np.ndarray:
-    """Whether the task was done at each step ``[T]``: where rewards are but 0 and 1, those; else
-    where the demonstration is done (``dones``). ``ValueError`` if it has neither."""
-    if file.has(demo, "rewards"):
-        rewards = step_numbers(file, demo, "rewards")
-        if np.isin(rewards, (0, 1)).all():
-            return rewards == 1
-    if not file.has(demo, "dones"):
+    """Whether the task was done at each step ``[T]``; ``ValueError`` if nothing tells."""
+    steps = file.success_steps(told(file, demo))
+    if steps is None:
         raise ValueError(
             f"{file.path}: data/{demo} does not say where it succeeded: it has neither dones nor "
             "rewards that are but 0 and 1; record them, or give it the attribute success"
         )
-    return step_numbers(file, demo, "dones") == 1
+    return steps
 
 
 def step_numbers(file: DemoFile, demo: str, key: str) -> np.ndarray:

@@ -2,13 +2,14 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from offrl.data.files import open_demos
+from offrl.data.storage import is_images
 from offrl.envs import make_env
 from offrl.envs.playback import Replay, film_states
 from offrl.tree import merge
@@ -16,6 +17,7 @@ from offrl.video import write_video
 
 USES = ("states", "actions", "images")
 ROWS = 64  # images that are read at once
+FPS = 20  # of data that does not say at what frequency it was recorded
 
 
 class Player:
@@ -43,12 +45,6 @@ class Player:
                 f"{path}: names no environment (env_args) to play it back in; where images are "
                 "stored, --use images films those"
             )
-
-    @property
-    def fps(self) -> int:
-        """Steps in a second of the robot's time."""
-        env_kwargs = (self.demos.env_args or {}).get("env_kwargs") or {}
-        return round(env_kwargs.get("control_freq") or 20)
 
     def frames(self, demo: str) -> Iterator[np.ndarray]:
         """Frames ``[H, W, 3]`` of a demonstration's steps."""
@@ -88,21 +84,12 @@ class Player:
         env_args = self.demos.env_args or {}
         if {"states", "model_file"} <= trajectory.keys() and env_args.get("type") == 1:
             return "states"
-        return "images" if any(map(_is_image, trajectory.values())) else "actions"
+        return "images" if any(map(_is_film, trajectory.values())) else "actions"
 
     def _image_keys(self) -> list[str]:
-        first = self.demos.demos()[0]
-        stored = [k for k, v in self.demos.trajectory(first).items() if _is_image(v)]
-        stored = [key for key in stored if key.startswith("obs/")]
-        keys = [f"obs/{camera}_image" for camera in self.cameras] or sorted(stored)
-        missing = [key for key in keys if key not in stored]
-        if missing or not keys:
-            has = ", ".join(key.removeprefix("obs/").removesuffix("_image") for key in stored)
-            raise ValueError(
-                f"{self.demos.path}: has no images {', '.join(missing)}".rstrip()
-                + f"; its cameras are: {has or 'none'}; offrl images renders others"
-            )
-        return keys
+        trajectory = self.demos.trajectory(self.demos.demos()[0])
+        stored = [k for k, v in trajectory.items() if k.startswith("obs/") and _is_film(v)]
+        return camera_keys(str(self.demos.path), sorted(stored), self.cameras)
 
     def _stored_frames(self, demo: str) -> Iterator[np.ndarray]:
         length = int(self.demos.lengths([demo])[0])
@@ -128,7 +115,7 @@ def make_filmer(
     def film(demo: str) -> Divergence | None:
         replay = player.replay(demo) if use == "actions" else None
         frames = replay.film(cameras, size) if replay else player.frames(demo)
-        write_video(Path(folder) / f"{demo}.mp4", frames, player.fps)
+        write_video(Path(folder) / f"{demo}.mp4", frames, frame_rate(player.demos.env_args))
         return Divergence(replay.divergence, replay.success) if replay else None
 
     return film
@@ -164,17 +151,36 @@ def tiled(images: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def side_by_side(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Images ``[H, W, 1 or 3]`` (uint8) as one ``[H, W, 3]``; black below the smaller ones."""
+    """Images ``[H, W, 1 or 3]`` (uint8) as one ``[H, W, 3]``; smaller ones are enlarged to the
+    height of the tallest."""
     height = max(len(image) for image in images)
-    columns = [
-        np.pad(
-            np.broadcast_to(image, (*image.shape[:2], 3)),
-            ((0, height - len(image)), (0, 0), (0, 0)),
+    return np.concatenate([_enlarged(image, height) for image in images], axis=1)
+
+
+def _enlarged(image: np.ndarray, height: int) -> np.ndarray:
+    rows = np.arange(height) * len(image) // height
+    columns = np.arange(image.shape[1] * height // len(image)) * len(image) // height
+    return np.broadcast_to(image[rows][:, columns], (height, len(columns), 3))
+
+
+def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> list[str]:
+    """The observations that hold what cameras saw, of all that are ``stored`` if none is named."""
+    keys = [f"obs/{c}" if f"obs/{c}" in stored else f"obs/{c}_image" for c in cameras]
+    missing = [key for key in keys if key not in stored]
+    if missing or not stored:
+        has = ", ".join(key.removeprefix("obs/").removesuffix("_image") for key in stored)
+        what = f"no images {', '.join(missing)}" if missing else "no images"
+        raise ValueError(
+            f"{place}: has {what}; its cameras are: {has or 'none'}; offrl images renders others"
         )
-        for image in images
-    ]
-    return np.concatenate(columns, axis=1)
+    return keys or list(stored)
 
 
-def _is_image(value: Any) -> bool:
-    return getattr(value, "ndim", 0) == 4 and value.dtype == np.uint8 and value.shape[-1] in (1, 3)
+def frame_rate(env_args: Mapping[str, Any] | None) -> int:
+    """Steps in a second of the robot's time."""
+    frequency = ((env_args or {}).get("env_kwargs") or {}).get("control_freq")
+    return max(1, round(frequency)) if isinstance(frequency, (int, float)) else FPS
+
+
+def _is_film(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and is_images(value)

@@ -11,8 +11,9 @@ from offrl.reports.records import read_records
 RATES = ("Success_Rate", "Success_Rate_Low", "Success_Rate_High", "n", "Return")
 
 
-def is_run(path: Path) -> bool:
-    return path.is_dir() and any(path.glob("config-*.json"))
+def is_run(path: str | Path) -> bool:
+    """Whether a folder is that of a run."""
+    return any(Path(path).expanduser().glob("config-*.json"))
 
 
 def run_facts(path: Path) -> dict[str, Any]:

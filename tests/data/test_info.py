@@ -97,6 +97,7 @@ def test_ranges_of_images_are_of_a_sample_or_of_all(tmp_path):
         ({"rewards": np.array([0.0, 0.0]), "dones": np.ones(2)}, 0.0),
         ({"rewards": np.array([0.2, 0.7]), "dones": np.array([0, 1])}, 1.0),
         ({"rewards": np.array([0.2, 0.7]), "dones": np.ones(2), "success": False}, 0.0),
+        ({"rewards": np.ones(2), "dones": np.zeros(2)}, 0.0),  # each step that is survived
         ({}, None),
     ],
 )
@@ -105,6 +106,12 @@ def test_success_is_what_the_data_says_of_it(tmp_path, trajectory, expected):
         writer.write({"actions": np.zeros((2, 1)), **trajectory})
     success = DataInfo(tmp_path / "x.hdf5").facts()["success"]
     assert (success and success["rate"]) == expected
+
+
+def test_gymnasium_s_episodes_end_in_failure_too(tmp_path):
+    with DemoWriter(tmp_path / "x.hdf5", {"env_name": "CartPole-v1", "type": 2}) as writer:
+        writer.write({"actions": np.zeros(2, int), "rewards": np.ones(2), "dones": np.eye(2)[1]})
+    assert DataInfo(tmp_path / "x.hdf5").facts()["success"] is None
 
 
 def test_how_a_file_came_about_is_told_through_all_of_its_sources(tmp_path, capsys):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from offrl.data.files import open_demos
-from offrl.data.outliers import FEWEST, UNUSUAL, features, success, unusual
+from offrl.data.outliers import FEWEST, UNUSUAL, features, unusual
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False).map(lambda x: round(x, 3))
 COLUMNS = arrays.arrays(np.float64, st.integers(0, 40), elements=NUMBERS)
@@ -93,22 +93,6 @@ def test_images_and_single_steps_are_measured_as_well():
     images = np.zeros((1, 4, 4, 3), np.uint8)
     measured = features({"actions": np.ones(1), "obs/camera": images})
     assert measured["jerkiness"] == 0 and measured["stillness"] == 1
-
-
-@pytest.mark.parametrize(
-    "content, expected",
-    [
-        ({"success": True}, True),
-        ({"success": 0, "rewards": np.array([0, 0, 1.0])}, False),
-        ({"rewards": np.array([0, 0, 1.0])}, True),
-        ({"rewards": np.zeros(3)}, False),
-        ({"rewards": np.ones(3)}, None),  # of each step that was survived
-        ({"rewards": np.array([0, 0.3, 1])}, None),
-        ({}, None),
-    ],
-)
-def test_success_is_what_an_attribute_or_sparse_rewards_say(content, expected):
-    assert success(demo(**content)) is expected
 
 
 def test_lift_has_one_that_missed_the_cube_for_six_seconds():

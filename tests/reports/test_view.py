@@ -108,7 +108,7 @@ def test_every_episode_has_its_numbers_and_the_overview_what_a_list_needs(tmp_pa
     assert dataset["names"] == ["demo_0", "demo_1", "demo_2"] and found["runs"] == []
     assert dataset["features"]["length"] == [5, 7, 6]
     assert dataset["masks"] == {"train": [0, 1], "valid": [2]}
-    assert dataset["film"] == [False] * 3 and dataset["success"] == [None] * 3
+    assert dataset["film"] == [False] * 3 and dataset["success"] == [True] * 3
     assert str(data) in found["command"]
     with h5py.File(data) as file:
         for i, demo in enumerate(file["data"].values()):
@@ -161,7 +161,7 @@ def test_stored_images_are_filmed_side_by_side_in_what_browsers_play(images, tmp
 def test_cameras_are_chosen_by_name(images, tmp_path, capsys):
     assert view(images, "--cameras", "wrist", "--output", tmp_path / "out") == 0
     said = refused(capsys, images, "--cameras", "side", "--output", tmp_path / "other")
-    assert "no images of a camera 'side'; it has front_image, wrist_image" in said
+    assert "has no images obs/side_image; its cameras are: front, wrist" in said
     said = refused(capsys, LIFT, "--cameras", "front", "--output", tmp_path / "other")
     assert "--cameras: no data has images; film simulator states with --render N" in said
 

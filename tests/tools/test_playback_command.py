@@ -52,10 +52,10 @@ def test_stored_images_of_all_cameras_are_filmed_side_by_side(images, tmp_path):
     film = tmp_path / "film.mp4"
     assert main(["playback", str(images), "--output", str(film)]) == 0
     frames = frames_of(film).astype(int)
-    assert frames.shape == (12, 32, 32, 3)
+    assert frames.shape == (12, 32, 48, 3)
     means = frames[:, 4:12, 4:12].mean(axis=(1, 2, 3))
     np.testing.assert_allclose(means, [*range(0, 140, 20), *range(0, 100, 20)], atol=6)
-    assert frames[:, 4:12, 20:28].min() > 230 and frames[:, 20:, 20:28].max() < 25
+    assert frames[:, 4:28, 36:60].min() > 230  # enlarged to the height of the other
 
 
 def test_cameras_are_chosen(images, tmp_path, capsys):
@@ -73,8 +73,8 @@ def test_first_frames_are_one_picture(images, tmp_path):
     picture = tmp_path / "first.png"
     assert main(["playback", str(images), "--first", "--output", str(picture)]) == 0
     pixels = imageio.v3.imread(picture)
-    assert pixels.shape == (32, 64, 3)
-    assert pixels[:, :16].max() == 0 and (pixels[:16, 16:32] == 250).all()
+    assert pixels.shape == (32, 96, 3)
+    assert pixels[:, :16].max() == 0 and (pixels[:, 16:48] == 250).all()
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@ from typing import Any
 
 from offrl.outputs import whole_folder
 from offrl.processes import in_order
+from offrl.reports.run import is_run
 from offrl.reports.view.datasets import Dataset, EpisodeWriter, Films
 from offrl.reports.view.page import copy_assets, write_script
-from offrl.reports.view.runs import Run, is_run
+from offrl.reports.view.runs import Run
 
 __all__ = ["Films", "write_view"]
 

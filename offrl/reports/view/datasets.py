@@ -9,16 +9,16 @@ import numpy as np
 from offrl.data.demos import Demos
 from offrl.data.files import find_data, open_demos
 from offrl.data.hdf5 import DemoFile
-from offrl.data.outliers import features, is_vectors, success, unusual
+from offrl.data.outliers import features, is_vectors, unusual
 from offrl.data.storage import is_images
 from offrl.envs import make_env
 from offrl.envs.playback import film_states
 from offrl.envs.rendering import INSTALL_HINT, working_backend
+from offrl.reports.playback import camera_keys, frame_rate, side_by_side
 from offrl.reports.view.page import packed, write_script
 from offrl.tree import merge
 from offrl.video import encoder, write_video
 
-FPS = 20  # of data that does not say at what frequency it was recorded
 MOST_DIMS = 64  # of a key that are plotted
 LONGEST = 300  # characters of an attribute that are shown: models are not
 
@@ -73,14 +73,11 @@ class Dataset:
         number = min(num_rendered, len(self.names))
         self._rendered = {i * len(self.names) // number for i in range(number)}
 
-    @property
-    def fps(self) -> int:
-        frequency = self.env_args.get("env_kwargs", {}).get("control_freq")
-        return max(1, round(frequency)) if isinstance(frequency, int | float) else FPS
-
     def episodes(self, dataset: int) -> Iterator[Episode]:
         for i, name in enumerate(self.names):
-            yield Episode(dataset, self.path, i, name, i in self._rendered, self.fps)
+            yield Episode(
+                dataset, self.path, i, name, i in self._rendered, frame_rate(self.env_args)
+            )
 
     def describe(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What the overview says, from what is known of each episode."""
@@ -92,7 +89,7 @@ class Dataset:
             "name": self.path.stem,
             "path": self.label,
             "env": self.env_args.get("env_name"),
-            "fps": self.fps,
+            "fps": frame_rate(self.env_args),
             "names": self.names,
             "features": measured,
             "success": [summary["success"] for summary in summaries],
@@ -169,7 +166,7 @@ class EpisodeWriter:
         )
         return {
             "features": features(demo),
-            "success": success(demo),
+            "success": file.success(demo),
             "film": frames is not None,
             "keys": {key: rows.shape[1] for key, rows in series.items()},
             "actions": _sums(actions),
@@ -180,9 +177,11 @@ class EpisodeWriter:
             env = self._env(episode.path)
             return film_states(env, demo, self.films.cameras, self.films.size)
         keys = [key for key, value in demo.items() if key.startswith("obs/") and _is_film(value)]
-        if keys and self.films.cameras and not self.films.num_rendered:
-            keys = [_camera(episode, keys, camera) for camera in self.films.cameras]
-        return _side_by_side([demo[key] for key in keys]) if keys else None
+        if not keys:
+            return None
+        cameras = () if self.films.num_rendered else self.films.cameras
+        keys = camera_keys(f"{episode.path}: {episode.demo}", keys, cameras)
+        return map(side_by_side, zip(*(demo[key] for key in keys), strict=False))
 
     def _env(self, path: Path) -> Any:
         if path not in self._envs:
@@ -218,28 +217,3 @@ def _shown(value: Any) -> Any:
 
 def _is_film(value: Any) -> bool:
     return isinstance(value, np.ndarray) and is_images(value)
-
-
-def _camera(episode: Episode, keys: Sequence[str], camera: str) -> str:
-    """The key of what a camera saw."""
-    for key in (f"obs/{camera}", f"obs/{camera}_image"):
-        if key in keys:
-            return key
-    raise ValueError(
-        f"{episode.path}: {episode.demo} has no images of a camera {camera!r}; it has "
-        f"{', '.join(key.removeprefix('obs/') for key in keys)}"
-    )
-
-
-def _side_by_side(cameras: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """Frames ``[H, W, 3]`` of images ``[T, h, w, 1 or 3]`` of several cameras; smaller ones are
-    enlarged to the height of the tallest."""
-    height = max(images.shape[1] for images in cameras)
-    for views in zip(*cameras, strict=False):
-        yield np.concatenate([_enlarged(view, height) for view in views], axis=1)
-
-
-def _enlarged(image: np.ndarray, height: int) -> np.ndarray:
-    rows = np.arange(height) * len(image) // height
-    columns = np.arange(image.shape[1] * height // len(image)) * len(image) // height
-    return np.broadcast_to(image[rows][:, columns], (height, len(columns), 3))

@@ -17,11 +17,6 @@ EPISODES = ("episode", "test_episode")
 AXES = ("step", "epoch", "time")
 
 
-def is_run(path: str) -> bool:
-    """Whether a folder is that of a run."""
-    return any(Path(path).expanduser().glob("config-*.json"))
-
-
 class Run:
     """What the folder of a run holds."""
 
