@@ -371,6 +371,14 @@ def no_actions(tmp_path):
     return [path], "data/demo_2 has no 'actions'"
 
 
+def no_numbers(tmp_path):
+    path = write_demos(tmp_path / "demos.hdf5")
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_2/rewards"]
+        file["data/demo_2/rewards"] = np.array(["much"] * 6, dtype="S")
+    return [path], "data/demo_2/rewards holds no numbers"
+
+
 def damaged(tmp_path):
     path = tmp_path / "demos.hdf5"
     content = bytearray(LIFT.read_bytes())
@@ -397,7 +405,17 @@ def broken_config(tmp_path):
     return [run], "not valid JSON"
 
 
-CASES = [truncated, no_data, nothing, folder, absent_demos, no_steps, no_actions, damaged]
+CASES = [
+    truncated,
+    no_data,
+    nothing,
+    folder,
+    absent_demos,
+    no_steps,
+    no_actions,
+    no_numbers,
+    damaged,
+]
 CASES += [no_env, no_states, broken_config]
 
 

@@ -149,6 +149,9 @@ class EpisodeWriter:
         file = self._files[episode.path]
         read = file.recording if episode.is_rendered else file.trajectory
         demo = read(episode.demo)
+        for key in {"actions", "rewards"} & demo.keys():
+            if demo[key].dtype.kind not in "fiub":
+                raise ValueError(f"{file.path}: {file.root}{episode.demo}/{key} holds no numbers")
         place = self.folder / f"data/{episode.dataset}/{episode.number}"
         frames = self._frames(episode, demo)
         if frames is not None:
