@@ -437,6 +437,15 @@ def test_arrays_that_lie_in_other_files_come_along(own, tmp_path):
         np.testing.assert_array_equal(found["obs/linked"], found["obs/a"])
 
 
+def test_a_demonstration_that_is_under_a_filter_key_twice_is_there_once(own, tmp_path):
+    with h5py.File(own, "r+") as file:
+        file["mask/twice"] = np.array(["demo_3", "demo_1", "demo_3"], dtype="S")
+    with open_file(own) as file:
+        of_files([file]).write(tmp_path / "out.hdf5", {"command": "a test"})
+    with open_file(tmp_path / "out.hdf5") as out:
+        assert out.mask("twice") == ["demo_3", "demo_1"]
+
+
 def test_demonstrations_are_in_the_order_of_their_numbers(tmp_path):
     path = write_demos(tmp_path / "x.hdf5", lengths=range(2, 14))
     with h5py.File(path, "r+") as file:
