@@ -103,7 +103,17 @@ def _signals_interrupt() -> Iterator[None]:
     numbers = [n for n in handlers if is_main and signal.getsignal(n) is signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, handlers[number])
-    after = signal.SIG_DFL
+    after, reported = signal.SIG_DFL, sys.unraisablehook
+
+    def unraised(lost: Any) -> None:
+        # Python was tidying up (a weak reference, ``__del__``), where nothing can be raised: once
+        # more, in a moment.
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            return reported(lost)
+        number = getattr(lost.exc_value, "signal", signal.SIGINT)
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+
+    sys.unraisablehook = unraised
     try:
         yield
     except KeyboardInterrupt:
@@ -111,6 +121,7 @@ def _signals_interrupt() -> Iterator[None]:
         numbers += [signal.SIGINT] if is_main else []
         raise
     finally:
+        sys.unraisablehook = reported
         for number in numbers:
             signal.signal(number, after)
 

@@ -69,6 +69,19 @@ class DemoWriter(AbstractContextManager):
         self.compression, self.chunk_bytes = compression, chunk_bytes
         self._partial, is_there = self._place_beside(resume)
         self._check_space(0, notes)
+        self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
+        self._total = 0
+        self._is_durable = durable
+        self._is_kept = durable  # whether finished episodes stay if the recording is cut off
+        self.num_demos = 0
+        try:
+            self._open(notes, is_there)
+        except BaseException:
+            if not is_there:
+                self._partial.unlink(missing_ok=True)
+            raise
+
+    def _open(self, notes: Mapping[str, str], is_there: bool) -> None:
         with in_words(self.path):
             if not is_there:
                 # Made by an older HDF5's rules, a file that was never closed can be opened; by a
@@ -77,14 +90,9 @@ class DemoWriter(AbstractContextManager):
                 h5py.File(self._partial, "x", libver=("v108", "v110")).close()
             with located(self._partial, "what was recorded before"):
                 self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))
-            if durable:
+            if self._is_durable:
                 _keep_metadata(self._file)
         self._data = self._file.require_group("data")
-        self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
-        self._total = 0
-        self._is_durable = durable
-        self._is_kept = durable  # whether finished episodes stay if the recording is cut off
-        self.num_demos = 0
         if is_there:
             self._go_on(notes)
         elif notes:

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -17,7 +19,7 @@ import pytest
 from conftest import ROOT, write_demos
 
 from offrl.__main__ import main
-from offrl.data.edit import open_file
+from offrl.data.edit import of_files, open_file
 from offrl.data.provenance import provenance_of
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
@@ -25,6 +27,16 @@ from offrl.tools.edit import COMMANDS
 
 LIFT = ROOT / "datasets/lift/low_dim.hdf5"
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root mounts file systems")
+
+
+@contextmanager
+def heeding():
+    """Shells make what is in their background ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def edit(*words):
@@ -324,9 +336,10 @@ def test_an_edit_that_is_stopped_leaves_nothing(number, tmp_path):
         write_demos(source, lengths=[3] * 400, seed=seed)
     before = [source.read_bytes() for source in sources]
     command = [sys.executable, "-m", "offrl", "edit", "merge", *sources, "--output"]
-    process = subprocess.Popen(
-        [*command, tmp_path / "out.hdf5"], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
+    with heeding():
+        process = subprocess.Popen(
+            [*command, tmp_path / "out.hdf5"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        )
     while not (tmp_path / "out.partial.hdf5").exists() and process.poll() is None:
         time.sleep(0.005)
     time.sleep(0.1)
@@ -337,6 +350,37 @@ def test_an_edit_that_is_stopped_leaves_nothing(number, tmp_path):
     assert "Traceback" not in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5"]
     assert [source.read_bytes() for source in sources] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_meets_python_tidying_up_is_not_lost(number, demos, out, monkeypatch, capsys):
+    class Stopping:
+        def __del__(self):
+            os.kill(os.getpid(), number)
+
+    def copy_after_a_signal(file, demo):
+        Stopping()
+        time.sleep(0.5)  # it comes again meanwhile
+        raise AssertionError("the signal was lost")
+
+    def stopping(files):
+        return replace(of_files(files), change=copy_after_a_signal)
+
+    monkeypatch.setattr("offrl.data.edits.of_files", stopping)
+    with heeding():
+        assert edit("split", demos, "--output", out) == 128 + number
+    assert "offrl: interrupted" in capsys.readouterr().err
+    assert [path.name for path in out.parent.iterdir()] == ["in.hdf5"]
+
+
+def test_a_recording_that_is_interrupted_while_it_is_opened_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offrl.data.writer.text_sum", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        DemoWriter(tmp_path / "x.hdf5", {"env_name": "toy"}, durable=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
