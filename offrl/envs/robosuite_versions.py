@@ -216,7 +216,10 @@ def model_for_installed(text: str, present: str) -> str:
 
     Raises ``ValueError``, which says why, where the two do not fit together.
     """
-    old, new = ET.fromstring(text), ET.fromstring(present)
+    try:
+        old, new = ET.fromstring(text), ET.fromstring(present)
+    except ET.ParseError as error:
+        raise ValueError(f"it is no XML: {error}") from None
     world, new_world = _part(old, "worldbody"), _part(new, "worldbody")
     places = {body.get("name"): i for i, body in enumerate(world)}
     for body in new_world.iterfind("body"):

@@ -7,15 +7,17 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
+from gymnasium.spaces import Box
 
 from offrl.__main__ import main
 from offrl.envs import make_env
-from offrl.envs.keyboard import WINDOW
+from offrl.envs.keyboard import WINDOW, Operator
 from offrl.evaluation import COLLECTION_SEEDS
 from offrl.tools.collect import ROBOSUITE_KWARGS
 
@@ -185,8 +187,9 @@ def test_episodes_driven_by_keys_are_recorded_discarded_and_go_on_after_a_kill(
             np.testing.assert_array_equal(demo["states"][0], env.get_state()["states"])
             assert demo.attrs["seed"] == COLLECTION_SEEDS + i
             actions = demo["actions"][()]
-            assert set(actions[:, 2]) == {0, -0.5} and not actions[:, [0, 1, 3, 4, 5]].any()
-            assert actions[-1, 6] == (1, -1)[i] and actions[0, 6] == -1
+            assert set(actions[:, 2]) <= {0, -0.5} and actions[:, 2].any()
+            assert not actions[:, [0, 1, 3, 4, 5]].any()
+            assert actions[-1, 6] == (1, -1)[i]  # a new episode begins with an open gripper
             assert demo["rewards"].shape == demo["dones"].shape == (len(actions),)
             assert demo["dones"][-1] == 1 and not demo["dones"][:-1].any()
             # What was recorded is what the simulator does with these actions.
@@ -219,12 +222,7 @@ def test_without_a_display_one_line_says_so(tmp_path, monkeypatch, capsys):
     assert "run it where there is a display" in said and not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_an_arm_that_is_not_driven_by_its_pose_is_refused(screen, start, tmp_path):
-    two = '{"robots": ["Panda", "Panda"]}'
-    program = start(
-        "--env", "TwoArmLift", "--env-kwargs", two, "--output", str(tmp_path / "a.hdf5")
-    )
-    said = program.communicate(timeout=60)[0]
-    assert program.returncode == 1 and "7 numbers, and actions have 14 here" in said
-    assert not list(tmp_path.iterdir())
+def test_an_arm_that_is_not_driven_by_its_pose_is_refused():
+    env = SimpleNamespace(action_space=Box(-1, 1, (14,)))
+    with pytest.raises(ValueError, match="7 numbers, and actions have 14 here"):
+        Operator(env, control_freq=20)
