@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
                     result = run_episode(env, request, operator)
                     if result.success:
                         writer.write(result.trajectory, seed=seed)
+                    else:
+                        log.info(f"not done in {result.length} steps, so not kept; once more")
         except Finished:
             pass
         finally:

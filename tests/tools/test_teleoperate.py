@@ -51,15 +51,19 @@ class Screen:
         self.display = Display(self.name)
 
     def window(self, program):
-        """Wait for the window, and have it take the keys; there is no window manager here."""
+        """Wait until the window shows the scene, and have it take the keys, as a window manager
+        would; what the screen then shows."""
         from Xlib import X
 
         end = time.monotonic() + 60
-        while not (found := self._find(self.display.screen().root)):
+        while not (found := self._find(self.display.screen().root)) or (
+            found.get_attributes().map_state != X.IsViewable or len(np.unique(self.pixels())) < 100
+        ):
             assert program.poll() is None and time.monotonic() < end, program.communicate()[0]
             time.sleep(0.1)
         found.set_input_focus(X.RevertToParent, X.CurrentTime)
         self.display.sync()
+        return self.pixels()
 
     def _find(self, parent):
         for child in parent.query_tree().children:
@@ -90,11 +94,6 @@ class Screen:
 
         image = self.display.screen().root.get_image(0, 0, 800, 640, X.ZPixmap, 0xFFFFFFFF)
         return np.frombuffer(image.data, np.uint8)
-
-    def shows(self):
-        """Wait for the scene."""
-        until(lambda: len(np.unique(self.pixels())) > 100)
-        return self.pixels()
 
     def close(self):
         self.display.close()
@@ -147,8 +146,7 @@ def test_episodes_driven_by_keys_are_recorded_discarded_and_go_on_after_a_kill(
 ):
     path, partial = tmp_path / "hand.hdf5", tmp_path / "hand.partial.hdf5"
     program = start("--output", str(path), "--n", "2")
-    screen.window(program)
-    before = screen.shows()
+    before = screen.window(program)
     screen.press("d", 1)
     assert (screen.pixels() != before).mean() > 0.01  # the arm moves
     assert program.poll() is None
@@ -170,7 +168,6 @@ def test_episodes_driven_by_keys_are_recorded_discarded_and_go_on_after_a_kill(
 
     program = start("--output", str(path), "--n", "2")
     screen.window(program)
-    screen.shows()
     with screen.held("f"):
         said = program.communicate(timeout=60)[0]
     assert program.returncode == 0, said
