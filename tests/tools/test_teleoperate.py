@@ -150,7 +150,8 @@ def test_episodes_driven_by_keys_are_recorded_discarded_and_go_on_after_a_kill(
     screen.press("d", 1)
     assert (screen.pixels() != before).mean() > 0.01  # the arm moves
     assert program.poll() is None
-    screen.press("BackSpace")  # that one is not kept
+    screen.press("BackSpace")  # that one is not kept, and begins once more
+    until(lambda: (screen.pixels() != before).mean() < 0.005)
     screen.press("space")
 
     def num_recorded():
