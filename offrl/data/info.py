@@ -13,6 +13,7 @@ import numpy as np
 from offrl.data.demos import Demos
 from offrl.data.files import open_demos
 from offrl.data.hdf5 import DemoFile, located
+from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import remarks_on
 from offrl.data.storage import Frames, values
@@ -38,6 +39,7 @@ class DataInfo:
         self.path, self.wrong, self._reads_all = Path(path), [], reads_all
         self._keys: dict[str, _Key] = {}
         self._returns: list[float] = []
+        self._features: list[dict[str, float]] = []
         self._successes: list[bool | None] = []
         self._alike: defaultdict[bytes, list[str]] = defaultdict(list)
         with open_demos(self.path) as demos:
@@ -76,6 +78,8 @@ class DataInfo:
                 key.measure(array)
         if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
+        if "actions" in read:
+            self._features.append(features(read))
         self._successes.append(demos.success(read))
         self._alike[digest.digest()].append(demo)
 
@@ -114,6 +118,7 @@ class DataInfo:
             "provenance": provenance_of(self.path),
             "wrong": self.wrong,
             "remarks": self._remarks(),
+            "unusual": self._unusual(),
         }
 
     def _overlaps(self) -> dict[str, int]:
@@ -130,6 +135,14 @@ class DataInfo:
                 shown = ", ".join(same[:10]) + (", ..." if len(same) > 10 else "")
                 remarks.append(f"{shown} are the same, but for images, which were not compared")
         return remarks
+
+    def _unusual(self) -> list[str]:
+        """The strangest demonstrations first."""
+        if len(self._features) < len(self.names):
+            return []
+        names = self._features[0]
+        found = unusual({name: np.array([f[name] for f in self._features]) for name in names})
+        return [f"{self.names[i]}: {sentence}" for i, sentence in found]
 
 
 class _Key:

@@ -9,7 +9,7 @@ from typing import Any
 HELP = "show what is in data, in a run folder or in a checkpoint"
 EPILOG = "example: offrl info datasets/lift/low_dim.hdf5"
 
-SHOWN = 20  # remarks
+SENTENCES = {"wrong": 20, "remarks": 20, "unusual": 5}  # of which so many are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,11 +79,11 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         label = f"{name.replace('_', ' ') + ':':20}"
         if name == "keys":
             yield from _table(value)
-        elif name in ("wrong", "remarks"):
-            word = name.removesuffix("s")
-            yield from (f"{word}: {sentence}" for sentence in value[:SHOWN])
-            if len(value) > SHOWN:
-                yield f"{word}: ... and {len(value) - SHOWN} more (--json shows all)"
+        elif name in SENTENCES:
+            word, num_shown = name.removesuffix("s"), SENTENCES[name]
+            yield from (f"{word}: {sentence}" for sentence in value[:num_shown])
+            if len(value) > num_shown:
+                yield f"{word}: ... and {len(value) - num_shown} more (--json shows all)"
         elif value in (None, {}, []):
             continue
         elif name.startswith("bytes_"):
