@@ -32,6 +32,7 @@ setup(
         "language": ["transformers>=4.40"],
         "metaworld": ["metaworld==3.0.0"],  # later ones insist on mujoco 3.3.0
         "minari": ["minari[hdf5]>=0.5"],
+        "lerobot": ["pyarrow>=15,<26", "av>=14"],  # later pyarrows need numpy 2
         "test": [
             "pytest>=7.4",
             "pytest-xdist>=3.5",
@@ -43,6 +44,8 @@ setup(
             "transformers>=4.40",
             "metaworld==3.0.0",
             "minari[hdf5]>=0.5",
+            "pyarrow>=15,<26",
+            "av>=14",
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},

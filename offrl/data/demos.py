@@ -3,7 +3,7 @@
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
@@ -12,18 +12,36 @@ from typing import Any
 import numpy as np
 
 
-class Demos(AbstractContextManager):
-    """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
-    ``next_obs/KEY``, each of as many steps as the demonstration. A context manager."""
+class Episodes(AbstractContextManager):
+    """Demonstrations that are read whole, one after the other. A context manager."""
 
     path: Path
     env_args: dict[str, Any] | None  # what ``make_env`` needs to build the recording environment
-    root = ""  # where errors say that demonstrations are
 
     def __exit__(self, *_: Any) -> None:
         self.close()
 
     def close(self) -> None: ...
+
+    @abstractmethod
+    def demos(self) -> list[str]:
+        """Names of the demonstrations, in the order of the number in ``demo_N``."""
+
+    @abstractmethod
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        """All of a demonstration, as ``DemoWriter.write`` takes it: every array by its path, as it
+        is stored, and strings and numbers (attributes). keys: of the arrays these alone."""
+
+    def masks(self) -> dict[str, list[str]]:
+        """The demonstrations under each filter key."""
+        return {}
+
+
+class Demos(Episodes):
+    """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
+    ``next_obs/KEY``, each of as many steps as the demonstration: what can be trained on."""
+
+    root = ""  # where errors say that demonstrations are
 
     @abstractmethod
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
@@ -77,11 +95,6 @@ class Demos(AbstractContextManager):
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
 
-    @abstractmethod
-    def trajectory(self, demo: str) -> dict[str, Any]:
-        """All of a demonstration, as ``DemoWriter.write`` takes it: every array by its path, as it
-        is stored, and strings and numbers (attributes)."""
-
     def best(self, demos: Sequence[str], share: float) -> list[str]:
         """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
         equal ones the first."""
@@ -131,12 +144,21 @@ class Demos(AbstractContextManager):
 
 class DemoArrays(Demos):
     """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or
-    datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``."""
+    datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``.
 
-    env_args = None
+    notes: what the format has no place for (``offrl.data.exchange``): ``env_args``, ``masks``.
+    """
 
-    def __init__(self, path: Path, arrays: Mapping[str, Any], lengths: np.ndarray):
+    def __init__(
+        self,
+        path: Path,
+        arrays: Mapping[str, Any],
+        lengths: np.ndarray,
+        notes: Mapping[str, Any] | None = None,
+    ):
         self.path = path
+        self.env_args = (notes or {}).get("env_args")
+        self._masks = (notes or {}).get("masks", {})
         self._arrays = dict(arrays)
         ends = [0, *np.cumsum(lengths).tolist()]
         self._ranges = {f"demo_{i}": steps for i, steps in enumerate(pairwise(ends))}
@@ -147,12 +169,20 @@ class DemoArrays(Demos):
                 raise ValueError(f"{path}: {key} holds no numbers")
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        if filter_key is not None:
-            raise ValueError(
-                f"{self.path}: no filter key {filter_key!r}: this kind of data has none; use all "
-                "demonstrations (train.hdf5_filter_key=null, experiment.validate=false)"
+        if filter_key is None:
+            return list(self._ranges)[:limit]
+        if filter_key not in self._masks:
+            has = (
+                f"it has {', '.join(self._masks)}" if self._masks else "this kind of data has none"
             )
-        return list(self._ranges)[:limit]
+            raise ValueError(
+                f"{self.path}: no filter key {filter_key!r}: {has}; use all demonstrations "
+                "(train.hdf5_filter_key=null, experiment.validate=false)"
+            )
+        return self._masks[filter_key][:limit]
+
+    def masks(self) -> dict[str, list[str]]:
+        return self._masks
 
     def has(self, demo: str, key: str) -> bool:
         return key in self._arrays
@@ -175,8 +205,12 @@ class DemoArrays(Demos):
         rows = self._dataset(demo, key)[begin + start : begin + stop]
         return self._numbers(rows, [demo], key, [len(rows)], start)
 
-    def trajectory(self, demo: str) -> dict[str, Any]:
-        return {key: array[slice(*self._ranges[demo])] for key, array in self._arrays.items()}
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        return {
+            key: array[slice(*self._ranges[demo])]
+            for key, array in self._arrays.items()
+            if keys is None or key in keys
+        }
 
     def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
         return self._dataset(demo, key)[self._ranges[demo][0] + step]

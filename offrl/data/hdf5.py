@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -171,10 +171,15 @@ class DemoFile(Demos):
                 raise unreadable(self.path, f"data/{demo}/{key}", error) from None
         return self._numbers(rows, demos, key, lengths)
 
-    def trajectory(self, demo: str) -> dict[str, Any]:
-        trajectory = self.stored(demo)
-        for key, value in trajectory.items():
-            if isinstance(value, h5py.Dataset):
+    def masks(self) -> dict[str, list[str]]:
+        return {key: self.demos(key) for key in self.filter_keys()}
+
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        trajectory = {}
+        for key, value in self.stored(demo).items():
+            if not isinstance(value, h5py.Dataset):
+                trajectory[key] = value
+            elif keys is None or key in keys:
                 with located(self.path, f"data/{demo}/{key}"):
                     trajectory[key] = values(value)[()]
         return trajectory

@@ -1,0 +1,217 @@
+"""From one format of demonstrations to another, an episode at a time."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from offrl.data import d4rl, lerobot_writer, minari
+from offrl.data.demos import Episodes
+from offrl.data.exchange import Plan, Step, held
+from offrl.data.files import open_episodes
+from offrl.data.hdf5 import OWN_ATTRIBUTES, DemoFile
+from offrl.data.lerobot import LeRobotFolder
+from offrl.data.storage import values
+from offrl.data.writer import DemoWriter
+from offrl.processes import in_order
+
+log = logging.getLogger(__name__)
+
+Write = Callable[[Mapping[str, Any]], Any]
+
+
+class Format(NamedTuple):
+    """A format to convert to."""
+
+    name: str
+    holds: Callable[[str, Step], bool]  # whether it has a place for an array
+    attributes: Sequence[str] | None  # those of an episode that it has a place for; None: all
+    needs: Sequence[str]
+    writing: Callable[[str, Plan], AbstractContextManager[Write]]
+    encoder: Callable[[Plan], Any] | None = None  # what makes of an episode what is written
+
+
+@contextmanager
+def writing_robomimic(output: str, plan: Plan) -> Iterator[Write]:
+    with DemoWriter(output, plan.env_args, provenance=plan.provenance, durable=False) as writer:
+        yield writer.write
+        for key, demos in plan.masks.items():
+            writer.write_mask(key, demos)
+
+
+LEROBOT_KEEPS = ("success", "task", "fps")
+FORMATS = {
+    "robomimic": Format("robomimic's layout", lambda *_: True, None, (), writing_robomimic),
+    "d4rl": Format("D4RL's layout", d4rl.holds, (), ("rewards", "dones"), d4rl.writing),
+    "minari": Format("Minari", minari.holds, (), ("rewards", "dones"), minari.writing),
+    "lerobot": Format(
+        *("LeRobot's layout", lerobot_writer.holds, LEROBOT_KEEPS, ()),
+        lerobot_writer.writing,
+        lerobot_writer.encoder,
+    ),
+}
+
+
+def plan(
+    source: Episodes,
+    to: str,
+    obs: Sequence[str] | None = None,
+    task: str | None = None,
+    fps: int | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Plan:
+    """What of a source goes into a format, by its first demonstration; says what does not.
+
+    obs: the observations that are wanted; those that the format holds if not given.
+    """
+    demos, wanted = source.demos(), FORMATS[to]
+    first = source.trajectory(demos[0])
+    steps = {key: Step.of(x) for key, x in first.items() if isinstance(x, np.ndarray)}
+    chosen = {f"obs/{name}" for name in obs} if obs else None
+    kept = {
+        key: step
+        for key, step in steps.items()
+        if wanted.holds(key, step) and _is_chosen(key, chosen)
+    }
+    _check(source, demos[0], to, steps, kept, chosen)
+    lost = _groups(steps, kept)
+    if wanted.attributes is not None:
+        lost += [k for k in first if k not in (*steps, *wanted.attributes, *OWN_ATTRIBUTES)]
+    if lost:
+        why = f"{wanted.name} has no place for that{', or --obs does not name it' if obs else ''}"
+        log.warning(f"{source.path}: left out is {', '.join(lost)}: {why}")
+    if not any(key.startswith("obs/") for key in kept):
+        log.warning(
+            f"{source.path}: has no observations; go on with offrl images, which makes them, and "
+            "rewards, of the simulator's states"
+        )
+    names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
+    env_args = source.env_args
+    return Plan(
+        source=source.path,
+        num_demos=len(demos),
+        steps=kept,
+        env_args=env_args,
+        masks={key: [names[demo] for demo in mask] for key, mask in source.masks().items()},
+        provenance=dict(provenance or {}),
+        task=task or first.get("task") or (env_args or {}).get("env_name"),
+        fps=fps or first.get("fps") or _control_frequency(env_args),
+    )
+
+
+def _is_chosen(key: str, chosen: set[str] | None) -> bool:
+    is_obs = key.startswith(("obs/", "next_obs/"))
+    return not is_obs or chosen is None or key.removeprefix("next_") in chosen
+
+
+def _check(
+    source: Episodes,
+    demo: str,
+    to: str,
+    steps: Mapping[str, Step],
+    kept: Mapping[str, Step],
+    chosen: set[str] | None,
+) -> None:
+    """``ValueError`` for what a format needs and the source has not, or the reverse."""
+    name, obs = FORMATS[to].name, [key for key in kept if key.startswith("obs/")]
+    has = ", ".join(k.removeprefix("obs/") for k in steps if k.startswith("obs/")) or "none"
+    for key in FORMATS[to].needs:
+        if key not in kept:
+            raise ValueError(
+                f"{source.path}: {demo} has no {key}, without which {name} cannot be; add them, "
+                "e.g. with offrl edit rewards"
+            )
+    for key in chosen or ():
+        if key not in kept:
+            why = f"{name} has no place for it" if key in steps else f"it has {has}"
+            raise ValueError(f"{source.path}: no observation {key[4:]} (--obs) to convert: {why}")
+    if to != "robomimic" and not obs:
+        raise ValueError(
+            f"{source.path}: no observations that {name} holds (there are: {has}); make some with "
+            "offrl images"
+        )
+    if to == "d4rl" and chosen is None and len(obs) > 1:
+        raise ValueError(
+            f"{source.path}: {name} has one vector of observations; choose those that are joined "
+            f"to it with --obs; it has {has}"
+        )
+
+
+def _groups(steps: Mapping[str, Step], kept: Mapping[str, Step]) -> list[str]:
+    """What is not kept; a group of which nothing is by its name."""
+    groups = {key.partition("/")[0] for key in kept}
+    lost = [key for key in steps if key not in kept]
+    return list(
+        dict.fromkeys(k if k.partition("/")[0] in groups else k.partition("/")[0] for k in lost)
+    )
+
+
+def _control_frequency(env_args: Mapping[str, Any] | None) -> int | None:
+    frequency = ((env_args or {}).get("env_kwargs") or {}).get("control_freq")
+    is_whole = isinstance(frequency, int | float) and frequency == int(frequency) > 0
+    return int(frequency) if is_whole else None
+
+
+def convert(
+    source: Episodes, output: str, to: str, plan: Plan, num_workers: int | None = None
+) -> Iterator[str]:
+    """Write the demonstrations of a source in another format; the name of each when it is written.
+
+    Raises ``FileExistsError`` for an output that is there. After an error nothing is.
+
+    num_workers: processes that read and encode; by default one per core where films are coded,
+        else none but this one: all others wait for the disk.
+    """
+    wanted = FORMATS[to]
+    encoder = wanted.encoder(plan) if wanted.encoder else None
+    arguments = (to, tuple(plan.steps.items()), encoder)
+    demos = source.demos()
+    with wanted.writing(output, plan) as write:
+        if num_workers == 1 or (num_workers is None and not _codes_films(source, to, plan)):
+            episodes = map(_reader(source, *arguments), demos)
+        else:
+            path = str(source.path)
+            episodes = in_order(_reader_of, (path, *arguments), demos, num_workers)
+        for demo, episode in zip(demos, episodes, strict=True):
+            write(episode)
+            yield demo
+
+
+def _codes_films(source: Episodes, to: str, plan: Plan) -> bool:
+    is_lerobot = to == "lerobot" or (isinstance(source, LeRobotFolder) and source.has_films)
+    return is_lerobot and any(step.is_image for step in plan.steps.values())
+
+
+def _reader_of(path: str, *arguments: Any) -> Callable[[str], dict[str, Any]]:
+    return _reader(open_episodes(path), *arguments)
+
+
+def _reader(
+    source: Episodes, to: str, items: Sequence[tuple[str, Step]], encoder: Any
+) -> Callable[[str], dict[str, Any]]:
+    """A function that makes of a demonstration what is written of it."""
+    steps = dict(items)
+
+    def read(demo: str) -> dict[str, Any]:
+        if to != "robomimic":
+            trajectory = held(source.trajectory(demo, steps), steps, f"{source.path}: {demo}")
+            return encoder(trajectory) if encoder else trajectory
+        if not isinstance(source, DemoFile):
+            return source.trajectory(demo, steps)
+        # As it is stored, to the bit; of frames, which robomimic does not know, the images.
+        stored = {k: v for k, v in source.stored(demo).items() if k in steps or _is_attribute(v)}
+        frames = {
+            k: values(v)[()]
+            for k, v in stored.items()
+            if not _is_attribute(v) and values(v) is not v
+        }
+        return stored | frames
+
+    return read
+
+
+def _is_attribute(value: Any) -> bool:
+    return not isinstance(value, h5py.Dataset)
