@@ -1,8 +1,8 @@
 """From one format of demonstrations to another, an episode at a time."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, NamedTuple
 
 import h5py
@@ -90,6 +90,7 @@ def plan(
         )
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     env_args = source.env_args
+    kwargs = (env_args or {}).get("env_kwargs") or {}
     return Plan(
         source=source.path,
         num_demos=len(demos),
@@ -98,7 +99,7 @@ def plan(
         masks={key: [names[demo] for demo in mask] for key, mask in source.masks().items()},
         provenance=dict(provenance or {}),
         task=task or first.get("task") or (env_args or {}).get("env_name"),
-        fps=fps or first.get("fps") or _control_frequency(env_args),
+        fps=fps or _whole(first.get("fps")) or _whole(kwargs.get("control_freq")),
     )
 
 
@@ -149,15 +150,14 @@ def _groups(steps: Mapping[str, Step], kept: Mapping[str, Step]) -> list[str]:
     )
 
 
-def _control_frequency(env_args: Mapping[str, Any] | None) -> int | None:
-    frequency = ((env_args or {}).get("env_kwargs") or {}).get("control_freq")
-    is_whole = isinstance(frequency, int | float) and frequency == int(frequency) > 0
+def _whole(frequency: Any) -> int | None:
+    is_whole = isinstance(frequency, int | float | np.number) and int(frequency) == frequency > 0
     return int(frequency) if is_whole else None
 
 
 def convert(
     source: Episodes, output: str, to: str, plan: Plan, num_workers: int | None = None
-) -> Iterator[str]:
+) -> Generator[str, None, None]:
     """Write the demonstrations of a source in another format; the name of each when it is written.
 
     Raises ``FileExistsError`` for an output that is there. After an error nothing is.
@@ -169,12 +169,12 @@ def convert(
     encoder = wanted.encoder(plan) if wanted.encoder else None
     arguments = (to, tuple(plan.steps.items()), encoder)
     demos = source.demos()
-    with wanted.writing(output, plan) as write:
-        if num_workers == 1 or (num_workers is None and not _codes_films(source, to, plan)):
-            episodes = map(_reader(source, *arguments), demos)
-        else:
-            path = str(source.path)
-            episodes = in_order(_reader_of, (path, *arguments), demos, num_workers)
+    if num_workers == 1 or (num_workers is None and not _codes_films(source, to, plan)):
+        read = _reader(source, *arguments)
+        episodes: Generator[Any, None, None] = (read(demo) for demo in demos)
+    else:
+        episodes = in_order(_reader_of, (str(source.path), *arguments), demos, num_workers)
+    with wanted.writing(output, plan) as write, closing(episodes):
         for demo, episode in zip(demos, episodes, strict=True):
             write(episode)
             yield demo

@@ -1,6 +1,7 @@
 """``offrl convert``: demonstrations from one format to another."""
 
 import argparse
+from contextlib import closing
 
 from offrl.tools import count
 
@@ -43,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
     with open_episodes(path) as source:
         history = provenance(args.words, [path])
         planned = plan(source, args.to, args.obs, args.task, args.fps, history)
-        demos = convert(source, args.output, args.to, planned, args.workers)
-        for _ in tqdm(demos, total=planned.num_demos, unit="demo", disable=None):
-            pass
+        with closing(convert(source, args.output, args.to, planned, args.workers)) as demos:
+            for _ in tqdm(demos, total=planned.num_demos, unit="demo", disable=None):
+                pass
     print(f"{args.output}: {planned.num_demos} demonstrations")
     return 0
