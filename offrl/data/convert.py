@@ -98,7 +98,7 @@ def plan(
         env_args=env_args,
         masks={key: [names[demo] for demo in mask] for key, mask in source.masks().items()},
         provenance=dict(provenance or {}),
-        task=task or first.get("task") or (env_args or {}).get("env_name"),
+        task=task,
         fps=fps or _whole(first.get("fps")) or _whole(kwargs.get("control_freq")),
     )
 

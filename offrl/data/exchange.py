@@ -47,7 +47,7 @@ class Plan:
 
     steps: of the arrays that are held, by path.
     fps: control steps per second, where that is known.
-    task: what the demonstrations show, in words, where that is known.
+    task: what the demonstrations show, in words, whatever the source says of it.
     """
 
     source: Path

@@ -123,7 +123,8 @@ class _Dataset:
             )
         num_bytes = sum(map(len, films.values())) + sum(x.nbytes for x in columns.values())
         check_space(self._name, 2 * num_bytes)
-        task = self._plan.task or episode["task"] or self._plan.source.stem
+        env_name = (self._plan.env_args or {}).get("env_name", self._plan.source.stem)
+        task = self._plan.task or episode["task"] or env_name
         counts = self._counts(
             len(columns["action"]), self._tasks.setdefault(task, len(self._tasks))
         )
