@@ -220,5 +220,6 @@ def _append(file: h5py.File, key: str, rows: np.ndarray) -> None:
         file.create_dataset(
             key, (0, *shape), rows.dtype, maxshape=(None, *shape), chunks=chunks, fletcher32=True
         )
-    file[key].resize(len(file[key]) + len(rows), axis=0)
-    file[key][-len(rows) :] = rows
+    dataset = file[key]
+    dataset.resize(len(dataset) + len(rows), axis=0)
+    dataset[-len(rows) :] = rows

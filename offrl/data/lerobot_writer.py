@@ -30,12 +30,11 @@ from offrl.data.lerobot import (
     camera_feature,
     parquet,
 )
+from offrl.data.lerobot_stats import Aggregate, image_statistics, statistics
 from offrl.outputs import check_space, whole_folder
 
 FILES_PER_FOLDER = 1000
 DATA_MB, VIDEO_MB = 100, 200  # of a file, before the next is begun; LeRobot's own bounds
-QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-SAMPLED = 100  # images of an episode, for statistics
 ROWS = 100  # episodes that are noted at once
 
 
@@ -70,9 +69,8 @@ class Encoder:
         for key in self.cameras:
             images, feature = trajectory[key], camera_feature(key)
             films[feature] = encode(images, self.fps)
-            some = np.linspace(0, len(images) - 1, min(len(images), SAMPLED)).round().astype(int)
-            stats[feature] = _statistics(images[some].reshape(-1, 3) / 255, len(some), (3, 1, 1))
-        stats |= {name: _statistics(values, len(values)) for name, values in columns.items()}
+            stats[feature] = image_statistics(images)
+        stats |= {name: statistics(values) for name, values in columns.items()}
         return {"columns": columns, "films": films, "stats": stats, "task": trajectory.get("task")}
 
 
@@ -109,7 +107,7 @@ class _Dataset:
         self._columns: dict[str, np.ndarray] = {}  # of the first episode
         self._tasks: dict[str, int] = {}
         self._waiting: list[dict[str, Any]] = []  # to be noted
-        self._stats = _Aggregate()
+        self._stats = Aggregate()
         self._num_episodes = self._num_steps = 0
 
     def write(self, episode: Mapping[str, Any]) -> None:
@@ -129,7 +127,7 @@ class _Dataset:
             len(columns["action"]), self._tasks.setdefault(task, len(self._tasks))
         )
         chunk, file = self._data.append(_table(columns | counts))
-        stats = episode["stats"] | {k: _statistics(v, len(v)) for k, v in counts.items()}
+        stats = episode["stats"] | {k: statistics(v) for k, v in counts.items()}
         self._stats.add(stats)
         note = {
             "episode_index": self._num_episodes,
@@ -238,7 +236,9 @@ class _Tables:
             chunk, file = divmod(self._number, FILES_PER_FOLDER)
             path = Path(self._path.format(chunk_index=chunk, file_index=file))
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = parquet().ParquetWriter(path, table.schema)
+            # Of other numbers hardly two are equal: to look for that takes half of the time.
+            repeated = [name for name in table.column_names if name in COUNTS]
+            self._file = parquet().ParquetWriter(path, table.schema, use_dictionary=repeated)
         self._file.write_table(table)
         self._num_bytes += table.nbytes
         chunk, file = divmod(self._number, FILES_PER_FOLDER)
@@ -279,45 +279,6 @@ class _Films:
         if self._film is not None:
             self._film.close()
             self._film = None
-
-
-class _Aggregate:
-    """Statistics of all episodes of those of each; quantiles are means of theirs, as LeRobot's."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, dict[str, np.ndarray]] = {}
-
-    def add(self, stats: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        for name, values in stats.items():
-            count, mean = values["count"], values["mean"]
-            new = {"min": values["min"], "max": values["max"], "count": count}
-            new["square"] = count * (values["std"] ** 2 + mean**2)
-            new |= {key: count * values[key] for key in ("mean", *QUANTILES)}
-            sums = self._sums.setdefault(name, new)
-            if sums is not new:
-                for key, value in new.items():
-                    ways = {"min": np.minimum, "max": np.maximum}
-                    sums[key] = ways.get(key, np.add)(sums[key], value)
-
-    def values(self) -> dict[str, dict[str, Any]]:
-        return {name: self._of(**sums) for name, sums in self._sums.items()}
-
-    def _of(self, min: Any, max: Any, count: Any, square: Any, **weighted: Any) -> dict[str, Any]:
-        means = {key: value / count for key, value in weighted.items()}
-        means["std"] = np.sqrt(np.maximum(0, square / count - means["mean"] ** 2))
-        return {
-            k: v.tolist() for k, v in ({"min": min, "max": max, "count": count} | means).items()
-        }
-
-
-def _statistics(
-    values: np.ndarray, count: int, shape: tuple[int, ...] = (-1,)
-) -> dict[str, np.ndarray]:
-    """Of rows ``[N]`` or ``[N, D]``, of each column."""
-    rows = values.reshape(len(values), -1).astype(np.float64)
-    found = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
-    found |= zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True)
-    return {k: v.reshape(shape) for k, v in found.items()} | {"count": np.array([count])}
 
 
 def _column(array: np.ndarray) -> np.ndarray:

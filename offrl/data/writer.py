@@ -299,12 +299,12 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
         raise ValueError(f"{place} holds no numbers ({array.dtype})")
     if array.ndim == 0 or not array.size:
         raise ValueError(f"{place} has no steps (shape {list(array.shape)})")
-    if isinstance(array, h5py.Dataset):
+    if isinstance(array, h5py.Dataset) or array.dtype.kind in "iu":
         return array
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
         raise ValueError(f"{place} holds NaN or infinity at step {wrong[0, 0]}; mend it")
-    if key == "states" or array.dtype.kind in "iu":
+    if key == "states":
         return array
     with np.errstate(over="ignore"):
         stored = array.astype(np.float32)
