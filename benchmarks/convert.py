@@ -21,7 +21,7 @@ import numpy as np
 from measure import alternate, machine, markdown, ratio, timed
 
 from offrl.data.clips import decode, encode
-from offrl.data.convert import convert, plan
+from offrl.data.convert import convert, make_plan
 from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile
 from offrl.data.writer import DemoWriter
@@ -60,7 +60,7 @@ def converted(source: Path, output: Path, to: str, workers: int | None = None) -
     remove(output)
     with open_episodes(source) as episodes:
         obs = ["object"] if to == "d4rl" else None
-        for _ in convert(episodes, str(output), to, plan(episodes, to, obs, fps=FPS), workers):
+        for _ in convert(episodes, str(output), to, make_plan(episodes, to, obs, fps=FPS), workers):
             pass
 
 

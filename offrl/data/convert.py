@@ -13,7 +13,6 @@ from offrl.data.demos import Episodes
 from offrl.data.exchange import Plan, Step, held
 from offrl.data.files import open_episodes
 from offrl.data.hdf5 import OWN_ATTRIBUTES, DemoFile
-from offrl.data.lerobot import LeRobotFolder
 from offrl.data.storage import values
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order
@@ -55,7 +54,7 @@ FORMATS = {
 }
 
 
-def plan(
+def make_plan(
     source: Episodes,
     to: str,
     obs: Sequence[str] | None = None,
@@ -83,11 +82,7 @@ def plan(
     if lost:
         why = f"{wanted.name} has no place for that{', or --obs does not name it' if obs else ''}"
         log.warning(f"{source.path}: left out is {', '.join(lost)}: {why}")
-    if not any(key.startswith("obs/") for key in kept):
-        log.warning(
-            f"{source.path}: has no observations; go on with offrl images, which makes them, and "
-            "rewards, of the simulator's states"
-        )
+    _remark(source, to, kept)
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     env_args = source.env_args
     kwargs = (env_args or {}).get("env_kwargs") or {}
@@ -101,6 +96,21 @@ def plan(
         task=task,
         fps=fps or _whole(first.get("fps")) or _whole(kwargs.get("control_freq")),
     )
+
+
+def _remark(source: Episodes, to: str, kept: Mapping[str, Step]) -> None:
+    """Say what is not as it seems in what is written."""
+    groups = {key.partition("/")[0] for key in kept}
+    if "obs" not in groups:
+        log.warning(
+            f"{source.path}: has no observations; go on with offrl images, which makes them, and "
+            "rewards, of the simulator's states"
+        )
+    elif FORMATS[to].needs and "next_obs" not in groups:
+        log.warning(
+            f"{source.path}: does not say what followed the last step of each demonstration; its "
+            "last observation stands for that"
+        )
 
 
 def _is_chosen(key: str, chosen: set[str] | None) -> bool:
@@ -162,14 +172,15 @@ def convert(
 
     Raises ``FileExistsError`` for an output that is there. After an error nothing is.
 
-    num_workers: processes that read and encode; by default one per core where films are coded,
-        else none but this one: all others wait for the disk.
+    num_workers: processes that read and encode; by default one per core where films are made, else
+        none but this one: to hand arrays over would take longer than to read them.
     """
     wanted = FORMATS[to]
     encoder = wanted.encoder(plan) if wanted.encoder else None
     arguments = (to, tuple(plan.steps.items()), encoder)
     demos = source.demos()
-    if num_workers == 1 or (num_workers is None and not _codes_films(source, to, plan)):
+    codes_films = to == "lerobot" and any(step.is_image for step in plan.steps.values())
+    if num_workers == 1 or (num_workers is None and not codes_films):
         read = _reader(source, *arguments)
         episodes: Generator[Any, None, None] = (read(demo) for demo in demos)
     else:
@@ -178,11 +189,6 @@ def convert(
         for demo, episode in zip(demos, episodes, strict=True):
             write(episode)
             yield demo
-
-
-def _codes_films(source: Episodes, to: str, plan: Plan) -> bool:
-    is_lerobot = to == "lerobot" or (isinstance(source, LeRobotFolder) and source.has_films)
-    return is_lerobot and any(step.is_image for step in plan.steps.values())
 
 
 def _reader_of(path: str, *arguments: Any) -> Callable[[str], dict[str, Any]]:

@@ -341,22 +341,21 @@ def is_written(dataset: h5py.h5d.DatasetID) -> bool:
 @contextmanager
 def located(path: str | Path, place: str) -> Iterator[None]:
     """Say of whatever HDF5 stumbles over, in exceptions of many kinds, where that is and what to
-    do; errors that begin with the path have been put in words."""
+    do; errors that begin with the path, or that of a file in it, have been put in words."""
     try:
         yield
     except Exception as error:
-        if str(error).startswith(f"{path}: "):
+        if str(error).startswith((f"{path}: ", f"{path}/")):
             raise
         raise unreadable(path, place, error) from None
 
 
 def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
-    """What to raise for an error of HDF5's."""
+    """What to raise for an error of HDF5's, or of others that read files."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return ValueError(
-        f"{path}: {place} cannot be read ({reason}); copy the file again, or look what else is "
-        f"damaged with: offrl validate {path}"
-    )
+    is_checked = os.path.isfile(path) and h5py.is_hdf5(path)
+    remedy = f", or look what else is damaged with: offrl validate {path}" if is_checked else ""
+    return ValueError(f"{path}: {place} cannot be read ({reason}); copy the file again{remedy}")
 
 
 def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:

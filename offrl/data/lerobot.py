@@ -92,10 +92,6 @@ class LeRobotFolder(Episodes):
     def masks(self) -> dict[str, list[str]]:
         return self._notes["masks"] if self._notes else {}
 
-    @property
-    def has_films(self) -> bool:
-        return any(feature["dtype"] == "video" for feature in self._features.values())
-
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         episode = self._episodes[int(demo.removeprefix("demo_"))]
         table = self._steps(episode)
@@ -142,7 +138,8 @@ class LeRobotFolder(Episodes):
         if name == STATE and steps:
             state = _array(table[name], feature["shape"])
             for part, columns, step in places(steps, vectors(steps)):
-                yield part, state[:, columns].astype(step.dtype).reshape(-1, *step.shape)
+                if keys is None or part in keys:
+                    yield part, state[:, columns].astype(step.dtype).reshape(-1, *step.shape)
         elif name == SUCCESS:
             yield "success", bool(_array(table[name], ()).any())
         elif keys is not None and key not in keys:

@@ -39,7 +39,7 @@ ROWS = 100  # episodes that are noted at once
 
 
 def holds(key: str, step: Step) -> bool:
-    """Whether LeRobot's layout has a place for an array, or an attribute of an episode."""
+    """Whether LeRobot's layout has a place for an array."""
     if key.startswith("obs/"):
         has_even_sides = not any(side % 2 for side in step.shape[:2])  # as H.264 wants them
         return step.is_vector or (step.is_image and has_even_sides)
@@ -82,6 +82,11 @@ def encoder(plan: Plan) -> Encoder:
         )
     parquet()
     cameras = tuple(sorted(key for key, step in plan.steps.items() if step.is_image))
+    if len({camera_feature(key) for key in cameras}) < len(cameras):
+        raise ValueError(
+            f"{plan.source}: two of {', '.join(cameras)} have the same name but for _image; rename "
+            "one, or choose with --obs"
+        )
     return Encoder(tuple(vectors(plan.steps)), cameras, plan.fps)
 
 

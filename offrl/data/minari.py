@@ -98,7 +98,7 @@ def holds(key: str, step: Step) -> bool:
     group, _, name = key.rpartition("/")
     if group in ("obs", "next_obs"):
         is_image = step.is_image and min(step.shape[:2]) >= SMALLEST
-        return bool(name) and (is_image or step.dtype != "uint8")
+        return bool(name) and (is_image or step.dtype not in ("uint8", "bool"))
     return key in ("actions", "rewards", "dones", "timeouts")
 
 
@@ -115,12 +115,13 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
 
     name, folder = _place(output)
     obs = {key: step for key, step in plan.steps.items() if key.startswith("obs/")}
+    is_flat = list(obs) == ["obs/flat"]  # what was no dict
     with whole_folder(folder) as partial, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of bounds, and precision that is not lost
         spaces = {key.removeprefix("obs/"): _space(step) for key, step in obs.items()}
         storage = MinariStorage.new(
             partial / "data",
-            observation_space=Dict(spaces),
+            observation_space=spaces["flat"] if is_flat else Dict(spaces),
             action_space=_space(plan.steps["actions"]),
             env_spec=_spec(plan.env_args),
         )
@@ -135,7 +136,7 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
             }
             check_space(folder, 2 * sum(array.nbytes for array in observations.values()))
             episode = EpisodeBuffer(
-                observations=observations,
+                observations=observations["flat"] if is_flat else observations,
                 actions=trajectory["actions"].astype(plan.steps["actions"].dtype),
                 rewards=trajectory["rewards"].reshape(-1),
                 terminations=flags(trajectory, "dones"),

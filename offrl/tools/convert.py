@@ -29,21 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", help="what is shown, in words (LeRobot; default: the env_name)")
     parser.add_argument("--fps", type=count, help="steps a second (LeRobot; default: control_freq)")
     parser.add_argument(
-        "--workers", type=count, help="processes (default: one per core to code films, else one)"
+        "--workers", type=count, help="processes (default: one per core to make films, else one)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.data.convert import convert, plan
+    from offrl.data.convert import convert, make_plan
     from offrl.data.files import find_data, open_episodes
     from offrl.data.provenance import provenance
 
     path = find_data(args.input)
     with open_episodes(path) as source:
         history = provenance(args.words, [path])
-        planned = plan(source, args.to, args.obs, args.task, args.fps, history)
+        planned = make_plan(source, args.to, args.obs, args.task, args.fps, history)
         with closing(convert(source, args.output, args.to, planned, args.workers)) as demos:
             for _ in tqdm(demos, total=planned.num_demos, unit="demo", disable=None):
                 pass

@@ -232,7 +232,7 @@ def test_a_dataset_of_minaris_own_keeps_what_followed_and_its_environment(tmp_pa
         for key, rows in (("obs/flat", slice(None, -1)), ("next_obs/flat", slice(1, None))):
             expected = episode.observations[rows].astype(np.float32)
             np.testing.assert_array_equal(demo[key], expected)
-            np.testing.assert_array_equal(copy.observations["flat"][rows], expected)
+            np.testing.assert_array_equal(copy.observations[rows], expected)
         assert demo["dones"].tolist() == episode.terminations.tolist()
         assert copy.truncations.tolist() == episode.truncations.tolist()
 
