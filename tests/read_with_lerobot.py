@@ -1,5 +1,5 @@
-"""Whether LeRobot itself reads what ``offrl convert --to lerobot`` writes: every step's values, and
-frames, through ``LeRobotDataset``.
+"""Whether LeRobot itself reads what ``offrl convert --to lerobot`` writes, every step's values and
+frames, and ``offrl convert`` what LeRobot writes (with films in AV1, and images in its tables).
 
 LeRobot brings another numpy and torch, so it has an environment of its own, which is made in
 ``--venv`` if it is not there (some gigabytes). Not a part of ``make test``:
@@ -26,7 +26,8 @@ def main():
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # run by LeRobot's python
     args = parser.parse_args()
     if args.inside:
-        return compare(args.inside)
+        compare(args.inside)
+        return write_theirs(args.inside)
     python = args.venv / "bin/python"
     if not python.is_file():
         subprocess.run([sys.executable, "-m", "venv", args.venv], check=True)
@@ -34,7 +35,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), args.dataset)
         command = [python, __file__, "--venv", args.venv, "--inside", folder]
-        return subprocess.run(command, check=False).returncode
+        subprocess.run(command, check=True)
+        read_theirs(Path(folder))
+    return 0
 
 
 def write(folder, dataset):
@@ -71,7 +74,7 @@ def compare(folder):
     obs = [key for key in sorted(expected) if key.startswith("obs/")]
     state = np.concatenate([expected[k] for k in obs if expected[k].ndim == 2], axis=1)
     cameras = [key for key in obs if expected[key].ndim == 4]
-    print(dataset)
+    print(dataset, flush=True)
     assert len(dataset) == len(state) == lengths.sum() and dataset.num_episodes == len(lengths)
     assert sorted(dataset.meta.camera_keys) == sorted(
         f"observation.images.{key[4:].removesuffix('_image')}" for key in cameras
@@ -113,7 +116,62 @@ def compare(folder):
     np.testing.assert_allclose(stats["mean"], state.mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(stats["std"], state.std(0), rtol=1e-3, atol=1e-5)
     print("windows of two steps and statistics agree")
-    return 0
+
+
+THEIRS = (7, 12, 9)  # steps of each episode that LeRobot writes
+FPS = 30
+
+
+def rows(episode, length):
+    """What LeRobot is given: a picture that brightens, twice, and vectors."""
+    rng = np.random.default_rng(episode)
+    picture = np.linspace(0, 150, 64, dtype=np.uint8)
+    images = np.stack([np.full((64, 96, 3), picture[:, None, None] + 8 * t) for t in range(length)])
+    vectors = {"observation.state": (5,), "action": (3,), "next.reward": (1,)}
+    arrays = {k: rng.random((length, *shape), np.float32) for k, shape in vectors.items()}
+    arrays["next.done"] = (np.arange(length) == length - 1)[:, None]
+    return arrays | dict.fromkeys(("observation.images.film", "observation.images.still"), images)
+
+
+def write_theirs(folder):
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    features = {
+        key: {"dtype": str(array.dtype), "shape": array.shape[1:], "names": None}
+        for key, array in rows(0, 1).items()
+    }
+    names = ["height", "width", "channels"]
+    features["observation.images.film"] |= {"dtype": "video", "names": names}
+    features["observation.images.still"] |= {"dtype": "image", "names": names}
+    dataset = LeRobotDataset.create("offrl/theirs", FPS, features, folder / "theirs")
+    for episode, length in enumerate(THEIRS):
+        arrays = rows(episode, length)
+        for t in range(length):
+            frame = {key: array[t] for key, array in arrays.items()}
+            dataset.add_frame(frame | {"task": f"task {episode % 2}"})
+        dataset.save_episode()
+    dataset.finalize()
+
+
+def read_theirs(folder):
+    from offrl.__main__ import main as offrl
+    from offrl.data.hdf5 import DemoFile
+
+    output = str(folder / "theirs.hdf5")
+    assert offrl(["convert", f"{folder}/theirs", output, "--to", "robomimic"]) == 0
+    names = {"obs/state": "observation.state", "actions": "action", "rewards": "next.reward"}
+    names |= {"dones": "next.done", "obs/still_image": "observation.images.still"}
+    film = "obs/film_image"
+    with DemoFile(output) as file:
+        for (episode, length), demo in zip(enumerate(THEIRS), file.demos(), strict=True):
+            expected, found = rows(episode, length), file.trajectory(demo)
+            for key, name in names.items():
+                array = expected[name].reshape(found[key].shape).astype(found[key].dtype)
+                np.testing.assert_array_equal(found[key], array)
+            assert found["task"] == f"task {episode % 2}" and found["fps"] == FPS
+            difference = np.abs(found[film].astype(float) - expected["observation.images.film"])
+            assert difference.mean((1, 2, 3)).max() < 2 * BOUND
+    print(f"{len(THEIRS)} episodes that LeRobot wrote: equal; film within {difference.mean():.2f}")
 
 
 if __name__ == "__main__":
