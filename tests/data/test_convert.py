@@ -276,9 +276,12 @@ def test_a_lerobot_folder_is_as_its_layout_says(source, tmp_path):
     np.testing.assert_allclose(stats["action"]["mean"], actions.mean(0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(stats["action"]["std"], actions.std(0), rtol=1e-5)
     assert stats["action"]["count"] == [sum(LENGTHS)]
+    for kind, extreme in (("min", actions.min(0)), ("max", actions.max(0))):
+        np.testing.assert_array_equal(np.float32(stats["action"][kind]), extreme)
     pixels = np.concatenate([demo["obs/agentview_image"] for demo in before.values()]) / 255
     image = stats["observation.images.agentview"]
     np.testing.assert_allclose(np.ravel(image["mean"]), pixels.mean((0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(np.ravel(image["max"]), pixels.max((0, 1, 2)))
     assert np.shape(image["q99"]) == (3, 1, 1)
 
 
