@@ -41,13 +41,15 @@ def writing_robomimic(output: str, plan: Plan) -> Iterator[Write]:
             writer.write_mask(key, demos)
 
 
-LEROBOT_KEEPS = ("success", "task", "fps")
 FORMATS = {
     "robomimic": Format("robomimic's layout", lambda *_: True, None, (), writing_robomimic),
     "d4rl": Format("D4RL's layout", d4rl.holds, (), ("rewards", "dones"), d4rl.writing),
     "minari": Format("Minari", minari.holds, (), ("rewards", "dones"), minari.writing),
     "lerobot": Format(
-        *("LeRobot's layout", lerobot_writer.holds, LEROBOT_KEEPS, ()),
+        "LeRobot's layout",
+        lerobot_writer.holds,
+        ("success", "task", "fps"),
+        (),
         lerobot_writer.writing,
         lerobot_writer.encoder,
     ),
@@ -207,17 +209,17 @@ def _reader(
             return encoder(trajectory) if encoder else trajectory
         if not isinstance(source, DemoFile):
             return source.trajectory(demo, steps)
-        # As it is stored, to the bit; of frames, which robomimic does not know, the images.
-        stored = {k: v for k, v in source.stored(demo).items() if k in steps or _is_attribute(v)}
-        frames = {
-            k: values(v)[()]
-            for k, v in stored.items()
-            if not _is_attribute(v) and values(v) is not v
+        return {
+            key: _for_robomimic(value)
+            for key, value in source.stored(demo).items()
+            if key in steps or not isinstance(value, h5py.Dataset)
         }
-        return stored | frames
 
     return read
 
 
-def _is_attribute(value: Any) -> bool:
-    return not isinstance(value, h5py.Dataset)
+def _for_robomimic(value: Any) -> Any:
+    """An array as it is stored, to the bit; of frames, which robomimic does not know, the images.
+    Attributes as they are."""
+    is_frames = isinstance(value, h5py.Dataset) and values(value) is not value
+    return values(value)[()] if is_frames else value
