@@ -14,11 +14,11 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-from measure import alternate, machine, markdown, ratio, timed
 
 from offrl.data.clips import decode, encode
 from offrl.data.convert import convert, make_plan
@@ -31,6 +31,8 @@ FPS = 20
 ENV_ARGS = {"env_name": "none", "type": 2, "env_kwargs": {"control_freq": FPS}}
 CAMERAS = ("obs/agentview_image", "obs/robot0_eye_in_hand_image")
 OBJECT = "obs/object"
+
+Works = dict[str, Callable[[], object]]
 
 
 def write_source(path: Path, num_demos: int, num_steps: int, width: int, size: int = 0) -> Path:
@@ -66,19 +68,18 @@ def converted(source: Path, output: Path, to: str, workers: int | None = None) -
 
 def copied(source: Path, output: Path) -> None:
     remove(output)
-    partial = output.with_suffix(".partial")
-    shutil.copyfile(source, partial)
-    put(partial, output)
+    beside = output.with_suffix(".partial")
+    shutil.copyfile(source, beside)
+    put(beside, output)
 
 
 def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def ways(source: Path, folder: Path, formats: dict[str, tuple[int | None, ...]]) -> dict:
-    """What is timed: each format, with each number of workers, there and back."""
-    runs: dict[str, Callable[[], float]] = {}
-    runs["copy of the file"] = timed(lambda: copied(source, folder / "copy"))
+def ways(source: Path, folder: Path, formats: dict[str, tuple[int | None, ...]]) -> Works:
+    """Each format, with each number of workers, there and back."""
+    runs: Works = {"copy of the file": partial(copied, source, folder / "copy")}
     for to, numbers in formats.items():
         there = folder / f"{to}-v0"
         converted(source, there, to)
@@ -86,19 +87,13 @@ def ways(source: Path, folder: Path, formats: dict[str, tuple[int | None, ...]])
             words = f", {number} workers" if number and number > 1 else ""
             words = ", 1 worker" if number == 1 else words
             out, back = folder / f"{to}{number}-v0", folder / f"{to}{number}.hdf5"
-            runs[f"to {to}{words}"] = timed(
-                lambda out=out, to=to, number=number: converted(source, out, to, number)
-            )
+            runs[f"to {to}{words}"] = partial(converted, source, out, to, number)
             if to != "robomimic":
-                runs[f"from {to}{words}"] = timed(
-                    lambda there=there, back=back, number=number: converted(
-                        there, back, "robomimic", number
-                    )
-                )
+                runs[f"from {to}{words}"] = partial(converted, there, back, "robomimic", number)
     return runs
 
 
-def films(source: Path, folder: Path) -> dict[str, Callable[[], float]]:
+def films(source: Path, folder: Path) -> Works:
     """Coding and decoding alone, by one thread."""
     with DemoFile(source) as file:
         episodes = [file.trajectory(demo, CAMERAS) for demo in file.demos()]
@@ -106,10 +101,10 @@ def films(source: Path, folder: Path) -> dict[str, Callable[[], float]]:
     for i, frames in enumerate(images):
         (folder / f"{i}.mp4").write_bytes(encode(frames, FPS))
     return {
-        "coding the films alone": timed(lambda: [encode(frames, FPS) for frames in images]),
-        "decoding the films alone": timed(
-            lambda: [decode(folder / f"{i}.mp4", 0, len(x), FPS) for i, x in enumerate(images)]
-        ),
+        "coding the films alone": lambda: [encode(frames, FPS) for frames in images],
+        "decoding the films alone": lambda: [
+            decode(folder / f"{i}.mp4", 0, len(x), FPS) for i, x in enumerate(images)
+        ],
     }
 
 
@@ -118,6 +113,8 @@ def main() -> None:
     parser.add_argument("--dataset", type=Path, help="with images of the two cameras of Lift")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
+    from measure import machine
+
     print(f"{machine()}\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -131,7 +128,11 @@ def main() -> None:
         report("images", images, runs, args.repeats)
 
 
-def report(what: str, source: Path, runs: dict[str, Callable[[], float]], repeats: int) -> None:
+def report(what: str, source: Path, works: Works, repeats: int) -> None:
+    # Not above: it imports torch, and so would every worker, which imports this file.
+    from measure import alternate, markdown, ratio, timed
+
+    runs = {name: timed(work) for name, work in works.items()}
     seconds, size = alternate(runs, repeats), num_megabytes(source)
     rows = [
         [

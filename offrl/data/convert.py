@@ -12,7 +12,7 @@ from offrl.data import d4rl, lerobot_writer, minari
 from offrl.data.demos import Episodes
 from offrl.data.exchange import Plan, Step, held
 from offrl.data.files import open_episodes
-from offrl.data.hdf5 import OWN_ATTRIBUTES, DemoFile
+from offrl.data.hdf5 import DemoFile
 from offrl.data.storage import values
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order
@@ -78,12 +78,7 @@ def make_plan(
         if wanted.holds(key, step) and _is_chosen(key, chosen)
     }
     _check(source, demos[0], to, steps, kept, chosen)
-    lost = _groups(steps, kept)
-    if wanted.attributes is not None:
-        lost += [k for k in first if k not in (*steps, *wanted.attributes, *OWN_ATTRIBUTES)]
-    if lost:
-        why = f"{wanted.name} has no place for that{', or --obs does not name it' if obs else ''}"
-        log.warning(f"{source.path}: left out is {', '.join(lost)}: {why}")
+    _say_lost(source, to, first, kept, bool(obs))
     _remark(source, to, kept)
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     env_args = source.env_args
@@ -98,6 +93,25 @@ def make_plan(
         task=task,
         fps=fps or _whole(first.get("fps")) or _whole(kwargs.get("control_freq")),
     )
+
+
+def _say_lost(
+    source: Episodes, to: str, first: Mapping[str, Any], kept: Mapping[str, Step], by_obs: bool
+) -> None:
+    """Say what of a source is not written, and why that may be."""
+    attributes = [key for key, value in first.items() if not isinstance(value, np.ndarray)]
+    arrays = [key for key in first if key not in (*attributes, *kept)]
+    groups = {key.partition("/")[0] for key in kept}
+    # A group of which nothing is kept is said by its name.
+    names = [k if k.partition("/")[0] in groups else k.partition("/")[0] for k in arrays]
+    places, unread = FORMATS[to].attributes, source.unread()
+    names += [] if places is None else [key for key in attributes if key not in places]
+    if names or unread:
+        reasons = [f"{FORMATS[to].name} has no place for that"] if names else []
+        reasons += ["--obs does not name it"] if by_obs else []
+        reasons += ["offrl does not read it"] if unread else []
+        left_out = ", ".join(dict.fromkeys([*names, *unread]))
+        log.warning(f"{source.path}: left out is {left_out}: {', or '.join(reasons)}")
 
 
 def _remark(source: Episodes, to: str, kept: Mapping[str, Step]) -> None:
@@ -151,15 +165,6 @@ def _check(
             f"{source.path}: {name} has one vector of observations; choose those that are joined "
             f"to it with --obs; it has {has}"
         )
-
-
-def _groups(steps: Mapping[str, Step], kept: Mapping[str, Step]) -> list[str]:
-    """What is not kept; a group of which nothing is by its name."""
-    groups = {key.partition("/")[0] for key in kept}
-    lost = [key for key in steps if key not in kept]
-    return list(
-        dict.fromkeys(k if k.partition("/")[0] in groups else k.partition("/")[0] for k in lost)
-    )
 
 
 def _whole(frequency: Any) -> int | None:

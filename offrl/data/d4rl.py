@@ -83,6 +83,9 @@ class D4RLFile(DemoArrays):
         with located(self.path, demo):
             return super().trajectory(demo, keys)
 
+    def unread(self) -> list[str]:
+        return [key for key in self._file if key not in (*KEYS, "metadata")]
+
     def close(self) -> None:
         self._file.close()
 

@@ -36,6 +36,10 @@ class Episodes(AbstractContextManager):
         """The demonstrations under each filter key."""
         return {}
 
+    def unread(self) -> list[str]:
+        """What is there besides, and not in trajectories."""
+        return []
+
 
 class Demos(Episodes):
     """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,

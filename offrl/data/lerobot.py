@@ -92,6 +92,9 @@ class LeRobotFolder(Episodes):
     def masks(self) -> dict[str, list[str]]:
         return self._notes["masks"] if self._notes else {}
 
+    def unread(self) -> list[str]:
+        return [name for name, feature in self._features.items() if feature["dtype"] == "string"]
+
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         episode = self._episodes[int(demo.removeprefix("demo_"))]
         table = self._steps(episode)
@@ -99,7 +102,7 @@ class LeRobotFolder(Episodes):
         with located(self.path, demo):
             arrays["task"] = self._tasks[table["task_index"][0].as_py()]
             for name, feature in self._features.items():
-                if name not in COUNTS and feature["dtype"] != "string":
+                if name not in (*COUNTS, *self.unread()):
                     arrays.update(self._read(name, feature, episode, table, keys))
         return arrays
 

@@ -62,6 +62,11 @@ class MinariEpisodes(Episodes):
     def masks(self) -> dict[str, list[str]]:
         return self._notes["masks"] if self._notes else {}
 
+    def unread(self) -> list[str]:
+        with located(self.path, "episode 0"):
+            (episode,) = self._dataset.iterate_episodes([0])
+        return ["infos"] if episode.infos else []
+
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         number = int(demo.removeprefix("demo_"))
         with located(self.path, f"episode {number}"):

@@ -177,9 +177,10 @@ def test_ends_within_an_episode_cut_nothing_on_the_way_back(tmp_path):
 
 
 @pytest.mark.parametrize("to", ["robomimic", "minari", "lerobot"])
-def test_files_of_d4rl_itself(to, tmp_path):
+def test_files_of_d4rl_itself(to, tmp_path, caplog):
     path = write_d4rl(tmp_path / "d4rl.hdf5", next_observations=True)
     assert convert(path, tmp_path / "out", to, *(["--fps", "50"] if to == "lerobot" else [])) == 0
+    assert "left out is" in caplog.text and "infos: " in caplog.text
     if to != "robomimic":
         assert convert(tmp_path / "out", tmp_path / "back.hdf5", "robomimic") == 0
     demos, _, env_args = read(tmp_path / ("out" if to == "robomimic" else "back.hdf5"))
