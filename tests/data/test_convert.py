@@ -8,52 +8,20 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 from conftest import write_demos
+from conversions import ENV_ARGS, LENGTHS, convert, read, write_source
 from test_d4rl import write_d4rl
 
-from offrl.__main__ import main
-from offrl.data.hdf5 import DemoFile
 from offrl.data.sequence import SequenceDataset
 from offrl.data.writer import DemoWriter
 
-LENGTHS = [5, 7, 6, 4, 3, 9, 2, 8, 5, 6, 7, 4]  # demo_10 sorts before demo_2, as text
-ENV_ARGS = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda", "control_freq": 20}}
 LOSS = 5.0  # of 255: the mean difference that films and JPEG make in colours with edges
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")  # of Minari's spaces
 
 
-def convert(source, output, to, *options):
-    return main(["convert", str(source), str(output), "--to", to, *map(str, options)])
-
-
-def read(path):
-    with DemoFile(path) as file:
-        return {demo: file.trajectory(demo) for demo in file.demos()}, file.masks(), file.env_args
-
-
-def smooth_images(rng, length, size=48):
-    """A bright square that moves over a gradient: films are made for what is not noise."""
-    grid = np.linspace(0, 200, size, dtype=np.uint8)
-    images = np.empty((length, size, size, 3), np.uint8)
-    images[...] = np.stack(np.broadcast_arrays(grid[:, None], grid, 90), axis=-1)
-    for t, corner in enumerate(rng.integers(0, size - 12, length)):
-        images[t, corner : corner + 12, corner : corner + 12] = [250, 160, 20]
-    return images
-
-
 @pytest.fixture
 def source(tmp_path):
-    """A file with an image, masks and float64 states, as robomimic's are."""
-    path, rng = tmp_path / "source.hdf5", np.random.default_rng(0)
-    write_demos(path, LENGTHS, {"position": (3,), "speed": (2,), "pose": (2, 2)})
-    with h5py.File(path, "a") as file:
-        file["data"].attrs["env_args"] = json.dumps(ENV_ARGS)
-        for i, length in enumerate(LENGTHS):
-            demo = file[f"data/demo_{i}"]
-            demo["obs/agentview_image"] = smooth_images(rng, length)
-            demo["states"] = rng.standard_normal((length, 8))
-            demo.attrs["model_file"] = "<mujoco/>"
-    return path
+    return write_source(tmp_path / "source.hdf5")
 
 
 def assert_kept(before, after, keys, lost=()):
@@ -399,134 +367,3 @@ def test_what_robosuites_script_gathers_is_played_back(tmp_path, caplog):
     played.reset_to({"model": recording["model_file"], "states": recording["states"][2]})
     np.testing.assert_array_equal(played.get_state()["states"], recording["states"][2])
     played.close()
-
-
-# Refusals.
-
-
-def edited(path, change):
-    with h5py.File(path, "a") as file:
-        change(file)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("change", "to", "options", "words"),
-    [
-        (None, "d4rl", (), "one vector of observations; choose .* --obs; it has agentview_image"),
-        (
-            None,
-            "d4rl",
-            ("--obs", "agentview_image"),
-            "agentview_image .*D4RL's layout has no place",
-        ),
-        (None, "lerobot", ("--obs", "sped"), "no observation sped .*it has .*speed"),
-        (lambda f: f.pop("data/demo_0/rewards"), "minari", (), "demo_0 has no rewards"),
-        (
-            lambda f: f["data"].attrs.pop("env_args"),
-            "lerobot",
-            (),
-            "how many steps a second.*--fps",
-        ),
-        (lambda f: f.pop("data/demo_3/obs/speed"), "lerobot", (), "demo_3/obs/speed is missing"),
-        (lambda f: f.pop("data/demo_3/obs/speed"), "robomimic", (), "demo_3/obs/speed is missing"),
-        (
-            lambda f: f["data/demo_4/obs/speed"].__setitem__((1, 0), np.nan),
-            "minari",
-            (),
-            "demo_4/obs/speed holds NaN or infinity at step 1",
-        ),
-        (
-            lambda f: (f.pop("data/demo_2/actions"), f["data/demo_2"].update({"actions": [1.0]})),
-            *("d4rl", ("--obs", "speed"), r"demo_2/actions is float64 \[1\]"),
-        ),
-        (
-            lambda f: f["mask"].create_dataset("odd", data=np.array(["demo_77"], dtype="S")),
-            *("lerobot", (), "mask/odd names missing demos: demo_77"),
-        ),
-    ],
-)
-def test_what_cannot_be_converted_is_said_in_a_line(
-    change, to, options, words, source, tmp_path, capsys
-):
-    if change:
-        edited(source, change)
-    before = source.read_bytes()
-    assert convert(source, tmp_path / "out-v0", to, *options, "--workers", "1") == 1
-    assert_one_line(capsys, words)
-    assert [path.name for path in tmp_path.iterdir()] == [source.name]
-    assert source.read_bytes() == before
-
-
-def assert_one_line(capsys, words):
-    import re
-
-    said = capsys.readouterr().err.splitlines()
-    errors = [line for line in said if line.startswith("offrl: error: ")]
-    assert len(errors) == 1 and re.search(words, errors[0]), said
-    assert not any("Traceback" in line for line in said)
-
-
-@pytest.mark.parametrize("to", ["robomimic", "d4rl", "minari", "lerobot"])
-def test_an_existing_output_stays(to, source, tmp_path, capsys):
-    (tmp_path / "mine-v0").mkdir()
-    (tmp_path / "mine-v0/work").write_text("of years")
-    options = ["--obs", "speed"] if to == "d4rl" else []
-    assert convert(source, tmp_path / "mine-v0", to, *options) == 1
-    assert_one_line(capsys, "exists; choose another name")
-    assert [path.name for path in tmp_path.rglob("*")] == ["mine-v0", "source.hdf5", "work"]
-
-
-def cut(path, share=0.5):
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda f: cut(f / "data/chunk-000/file-000.parquet"), "file-000.parquet.*cannot be read"),
-        (lambda f: cut(f / "videos/observation.images.agentview/chunk-000/file-000.mp4"), ".mp4"),
-        (
-            lambda f: (f / "videos/observation.images.agentview/chunk-000/file-000.mp4").unlink(),
-            "file-000.mp4.*cannot be read",
-        ),
-        (lambda f: cut(f / "meta/info.json"), "info.json cannot be read"),
-        (lambda f: cut(f / "meta/offrl.json"), "what offrl noted .* cannot be read"),
-        (lambda f: cut(f / "meta/tasks.parquet"), "tasks.parquet cannot be read"),
-        (lambda f: cut(f / "meta/episodes/chunk-000/file-000.parquet"), "meta/episodes cannot"),
-        (
-            lambda f: (f / "meta/info.json").write_text(
-                (f / "meta/info.json").read_text().replace("v3.0", "v2.1")
-            ),
-            "is of LeRobot's layout v2.1; bring it to v3.0",
-        ),
-    ],
-)
-def test_a_damaged_lerobot_folder_says_where(damage, words, source, tmp_path, capsys):
-    folder = tmp_path / "lift"
-    assert convert(source, folder, "lerobot", "--workers", "1") == 0
-    damage(folder)
-    assert convert(folder, tmp_path / "out.hdf5", "robomimic", "--workers", "1") == 1
-    assert_one_line(capsys, words)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lift", "source.hdf5"]
-
-
-@pytest.mark.parametrize("to", ["robomimic", "d4rl"])
-def test_other_things_are_refused(to, tmp_path, capsys):
-    (tmp_path / "text.hdf5").write_text("no HDF5")
-    (tmp_path / "folder").mkdir()
-    for name, words in (
-        ("text.hdf5", "not a readable HDF5 file"),
-        ("folder", "not of a Minari dataset"),
-        ("nothing.hdf5", "no such file"),
-    ):
-        assert convert(tmp_path / name, tmp_path / "out", to) == 1
-        assert_one_line(capsys, words)
-    assert not (tmp_path / "out").exists()
-
-
-def test_training_on_a_lerobot_folder_says_how_to_convert_it(source, tmp_path):
-    assert convert(source, tmp_path / "lift", "lerobot", "--obs", "speed") == 0
-    with pytest.raises(ValueError, match="offrl convert .*lift demos.hdf5 --to robomimic"):
-        SequenceDataset(tmp_path / "lift", ["speed"])
