@@ -95,7 +95,7 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
     """A function that adds what ``encoder`` made of an episode to a new folder, which is there when
     all are in it."""
     with whole_folder(output) as folder:
-        dataset = _Dataset(folder, plan, Path(output))
+        dataset = _Dataset(folder, plan, Path(output).expanduser())
         try:
             yield dataset.write
             dataset.finish()

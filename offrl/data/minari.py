@@ -125,7 +125,7 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
         warnings.simplefilter("ignore", UserWarning)  # of bounds, and precision that is not lost
         spaces = {key.removeprefix("obs/"): _space(step) for key, step in obs.items()}
         storage = MinariStorage.new(
-            partial / "data",
+            (partial / "data").absolute(),  # Minari does not find the files in another
             observation_space=spaces["flat"] if is_flat else Dict(spaces),
             action_space=_space(plan.steps["actions"]),
             env_spec=_spec(plan.env_args),

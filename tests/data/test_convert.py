@@ -274,6 +274,13 @@ def test_full_files_are_followed_by_others(source, tmp_path, monkeypatch):
         assert np.abs(images - films).mean((1, 2, 3)).max() < LOSS
 
 
+@pytest.mark.parametrize("to", ["robomimic", "d4rl", "minari", "lerobot"])
+def test_outputs_are_made_where_the_program_is(to, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert convert("source.hdf5", "out-v0", to, "--obs", "speed") == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-v0", "source.hdf5"]
+
+
 def test_any_number_of_workers_writes_the_same_bytes(source, tmp_path):
     for workers in (1, 2):
         assert convert(source, tmp_path / f"{workers}", "lerobot", "--workers", workers) == 0
