@@ -33,6 +33,7 @@ setup(
         "language": ["transformers>=4.40"],
         "metaworld": ["metaworld==3.0.0"],  # later ones insist on mujoco 3.3.0
         "minari": ["minari[hdf5]>=0.5"],
+        "lerobot": ["pyarrow>=15,<26", "av>=14"],  # later pyarrows need numpy 2
         "test": [
             "pytest>=7.4",
             "pytest-xdist>=3.5",
@@ -46,6 +47,8 @@ setup(
             "minari[hdf5]>=0.5",
             "playwright>=1.40",  # drives a Chromium that is there; none is downloaded
             "python-xlib>=0.33; sys_platform == 'linux'",  # presses keys in windows
+            "pyarrow>=15,<26",
+            "av>=14",
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},

@@ -1,4 +1,5 @@
-"""Files that are written: refused before the work where they cannot be, whole or not at all."""
+"""Files and folders that are written: refused before the work where they cannot be, whole or not
+at all."""
 
 import errno
 import os
@@ -13,6 +14,8 @@ REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
     *(errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG),
 )
+
+MARGIN_BYTES = 2**17  # left free by ``check_space``, for what is written besides
 
 
 def new_file(path: str | Path) -> Path:
@@ -61,14 +64,17 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
-    """Gives a folder beside ``path`` to fill, which is renamed at the end: ``path`` is there
-    complete, or not at all. ``FileExistsError`` for what is there already."""
+    """Gives a new folder beside ``path`` to write to, which is synced and renamed at the end: the
+    whole folder is there or nothing. After an error nothing of it is left."""
     path = new_file(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with in_words(path):
             partial.mkdir()
             yield partial
+            for inside in partial.rglob("*"):
+                _sync(inside)
+            new_file(path)  # which somebody may have made meanwhile
             put(partial, path)
     except DiskFull:  # of a file in it, which will be gone
         raise disk_full(path) from None
@@ -77,10 +83,18 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
 
 def put(partial: Path, path: Path) -> None:
-    """Give a finished file its name; after a power failure it is whole or not there."""
+    """Give a finished file or folder its name; after a power failure it is whole or not there."""
     _sync(partial)
     partial.replace(path)
     _sync(path.parent)
+
+
+def check_space(path: Path, needed: int) -> None:
+    """``OSError`` if there is no room for so many more bytes beside ``path``. To be asked before
+    HDF5 writes: it ends the process where it runs into a full disk."""
+    needed += MARGIN_BYTES
+    if shutil.disk_usage(path.parent).free < needed:
+        raise disk_full(path, needed)
 
 
 def keep(path: Path, other: Path) -> None:

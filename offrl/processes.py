@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -57,7 +57,7 @@ def in_order(
     items: Iterable[Any],
     num_workers: int | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """What ``make_worker(*arguments)``, a function, makes of each item, in the order of the items.
 
     It is made once in each of ``num_workers`` processes (one per core), which are at most two

@@ -1,6 +1,8 @@
-"""D4RL's HDF5 layout (Fu et al., 2020, arXiv:2004.07219), read without the package d4rl."""
+"""D4RL's HDF5 layout (Fu et al., 2020, arXiv:2004.07219), without the package d4rl."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,20 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import DemoArrays
+from offrl.data.exchange import (
+    Plan,
+    Step,
+    flags,
+    following,
+    join,
+    places,
+    read_notes,
+    timeouts,
+    vectors,
+)
 from offrl.data.hdf5 import is_written, located, open_hdf5
+from offrl.data.storage import CHUNK_BYTES
+from offrl.outputs import check_space, new_file, whole_file
 
 # D4RL's datasets and what they are called here.
 KEYS = {
@@ -21,14 +36,17 @@ KEYS = {
 }
 OPTIONAL = {"next_observations", "timeouts"}
 NUMBERS = ("rewards", "terminals", "timeouts")  # one for each step
+NOTES = "metadata/offrl"  # of a file that offrl wrote
+BLOCK = 2**14  # rows that are compared at once
 
 
 class D4RLFile(DemoArrays):
     """A flat file ``{observations [N, D], actions [N, A], rewards [N], terminals [N], timeouts
     [N]}``, where files have it with ``next_observations [N, D]``.
 
-    Its episodes are demonstrations with the observation ``flat``. ``dones`` are the terminals: what
-    stops at a timeout, or with the file, goes on unseen.
+    Its episodes are demonstrations with the observation ``flat``; in a file that offrl wrote, with
+    those that it was joined of. ``dones`` are the terminals: what stops at a timeout, or with the
+    file, goes on unseen.
     """
 
     layout = "D4RL"
@@ -45,8 +63,15 @@ class D4RLFile(DemoArrays):
         self._check_shapes(path, present)
         arrays = {KEYS[key]: self._file[key] for key in present}
         arrays["dones"] = self._mark("terminals").astype(np.float32)
-        lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
-        super().__init__(path, arrays, lengths)
+        notes = None
+        if NOTES in self._file:
+            with located(path, NOTES):
+                notes = read_notes(path, self._file[NOTES][()])
+            arrays = _as_joined(arrays, notes["steps"])
+            lengths = np.array(notes["lengths"])
+        else:
+            lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
+        super().__init__(path, arrays, lengths, notes)
 
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
         with located(self.path, key):
@@ -56,9 +81,12 @@ class D4RLFile(DemoArrays):
         with located(self.path, key):
             return super().read_rows(demo, key, start, stop)
 
-    def trajectory(self, demo: str) -> dict[str, Any]:
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         with located(self.path, demo):
-            return super().trajectory(demo)
+            return super().trajectory(demo, keys)
+
+    def unread(self) -> list[str]:
+        return [key for key in self._file if key not in (*KEYS, "metadata")]
 
     def close(self) -> None:
         self._file.close()
@@ -90,9 +118,11 @@ class D4RLFile(DemoArrays):
         ends = np.any(marks, axis=0)
         if "next_observations" in self._file:
             with located(self._file.filename, "observations or next_observations"):
-                following = self._file["observations"][1:]
-                expected = self._file["next_observations"][:-1]
-            ends[:-1] |= ~np.isclose(expected, following).all(axis=1)
+                for start in range(0, len(ends) - 1, BLOCK):
+                    actual = self._file["observations"][start + 1 : start + 1 + BLOCK]
+                    expected = self._file["next_observations"][start : start + len(actual)]
+                    differs = ~np.isclose(expected, actual).all(axis=1)
+                    ends[start : start + len(actual)] |= differs
         elif "timeouts" not in self._file:
             raise ValueError(
                 f"{self._file.filename}: does not say where time limits cut episodes off, so that "
@@ -120,3 +150,81 @@ def is_d4rl(path: Path) -> bool:
     """Whether an HDF5 file is flat, not a tree of demonstrations."""
     with open_hdf5(path) as file, located(path, "observations"):
         return isinstance(file.get("observations"), h5py.Dataset)
+
+
+class _Part:
+    """Some columns of a dataset ``[N, D]``, as the array ``[N, ...]`` that they were joined of."""
+
+    def __init__(self, dataset: h5py.Dataset, columns: slice, step: Step):
+        self.dtype = np.dtype(step.dtype)
+        self.shape = (len(dataset), *step.shape)
+        self._dataset, self._columns = dataset, columns
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        values = self._dataset[rows][..., self._columns].astype(self.dtype, copy=False)
+        return values.reshape(*values.shape[:-1], *self.shape[1:])
+
+
+def _as_joined(arrays: Mapping[str, Any], steps: Mapping[str, Step]) -> dict[str, Any]:
+    """The arrays of a file that offrl wrote by the names that they had."""
+    parts = {k: array for k, array in arrays.items() if k in steps}
+    for group in ("obs/", "next_obs/"):
+        for key, columns, step in places(steps, vectors(steps, group)):
+            parts[key] = _Part(arrays[f"{group}flat"], columns, step)
+    return parts
+
+
+def holds(key: str, step: Step) -> bool:
+    """Whether D4RL's layout has a place for an array."""
+    if key.startswith(("obs/", "next_obs/")):
+        return step.is_vector
+    return key in ("actions", "rewards", "dones", "timeouts")
+
+
+@contextmanager
+def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A function that adds an episode to a new file, which is there when all are in it.
+
+    Observations are joined to one vector, in the order of their names.
+    """
+    path, obs, lengths = new_file(output), vectors(plan.steps), []
+    with whole_file(path) as partial, h5py.File(partial, "x") as file:
+
+        def write(trajectory: Mapping[str, Any]) -> None:
+            followed = {key: following(trajectory, key) for key in obs}
+            rows = {
+                "observations": join(trajectory, obs),
+                "next_observations": join(followed, obs),
+                "actions": _as_stored(trajectory["actions"]),
+                "rewards": _as_stored(trajectory["rewards"]).reshape(-1),
+                "terminals": flags(trajectory, "dones"),
+                "timeouts": timeouts(trajectory),
+            }
+            check_space(path, sum(array.nbytes for array in rows.values()))
+            for key, array in rows.items():
+                _append(file, key, array)
+            file.flush()
+            lengths.append(len(rows["actions"]))
+
+        yield write
+        check_space(path, 0)
+        file[NOTES] = json.dumps(plan.notes(lengths=lengths))
+
+
+def _as_stored(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def _append(file: h5py.File, key: str, rows: np.ndarray) -> None:
+    if key not in file:
+        shape = rows.shape[1:]
+        chunks = (max(1, CHUNK_BYTES // max(1, rows[0].nbytes)), *shape)
+        file.create_dataset(
+            key, (0, *shape), rows.dtype, maxshape=(None, *shape), chunks=chunks, fletcher32=True
+        )
+    dataset = file[key]
+    dataset.resize(len(dataset) + len(rows), axis=0)
+    dataset[-len(rows) :] = rows

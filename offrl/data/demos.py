@@ -3,7 +3,7 @@
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 
-class Demos(AbstractContextManager):
-    """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
-    ``next_obs/KEY``, each of as many steps as the demonstration. A context manager."""
+class Episodes(AbstractContextManager):
+    """Demonstrations that are read whole, one after the other. A context manager."""
 
     path: Path
     env_args: dict[str, Any] | None  # what ``make_env`` needs to build the recording environment
@@ -26,6 +25,66 @@ class Demos(AbstractContextManager):
         self.close()
 
     def close(self) -> None: ...
+
+    @abstractmethod
+    def demos(self) -> list[str]:
+        """Names of the demonstrations, in the order of the number in ``demo_N``."""
+
+    @abstractmethod
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        """All of a demonstration, as ``DemoWriter.write`` takes it: every array by its path, as it
+        is stored, and strings and numbers (attributes). keys: of the arrays these alone."""
+
+    def masks(self) -> dict[str, list[str]]:
+        """The demonstrations under each filter key."""
+        return {}
+
+    def unread(self) -> list[str]:
+        """What is there besides, and not in trajectories."""
+        return []
+
+    def recording(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        """``trajectory`` of a demonstration that can be played back.
+
+        Raises ``ValueError`` if the simulator's states or model were not recorded.
+        """
+        recording, place = self.trajectory(demo, keys), f"{self.path}: {self.root}{demo}"
+        if not {"states", "model_file"} <= recording.keys():
+            raise ValueError(
+                f"{place} cannot be played back: it lacks states or the attribute model_file; "
+                "record with the simulator's states"
+            )
+        states, actions = recording["states"], recording.get("actions", recording["states"])
+        if len(states) != len(actions):
+            raise ValueError(
+                f"{place} cannot be played back: it has {len(states)} states for {len(actions)} "
+                "actions; leave it out"
+            )
+        return recording
+
+    def success(self, trajectory: Mapping[str, Any]) -> bool | None:
+        """Whether a demonstration ends in success: what its attribute ``success`` says, else
+        ``success_steps``; ``None`` where nothing tells."""
+        if "success" in trajectory:
+            return bool(np.any(trajectory["success"]))
+        steps = self.success_steps(trajectory)
+        return None if steps is None else bool(steps.any())
+
+    def success_steps(self, trajectory: Mapping[str, Any]) -> np.ndarray | None:
+        """Whether the task was done at each step ``[T]``: where rewards are 0 and then 1, those;
+        else ``dones``, where they are successes; ``None`` where nothing tells."""
+        rewards = np.reshape(trajectory.get("rewards", np.nan), -1)
+        is_alive = len(rewards) > 1 and (rewards == 1).all()  # what surviving a step is paid with
+        if np.isin(rewards, (0, 1)).all() and not is_alive:
+            return rewards == 1
+        if self.dones_are_successes and "dones" in trajectory:
+            return np.reshape(trajectory["dones"], -1) == 1
+        return None
+
+
+class Demos(Episodes):
+    """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
+    ``next_obs/KEY``, each of as many steps as the demonstration: what can be trained on."""
 
     @abstractmethod
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
@@ -79,43 +138,6 @@ class Demos(AbstractContextManager):
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
 
-    @abstractmethod
-    def trajectory(self, demo: str) -> dict[str, Any]:
-        """All of a demonstration, as ``DemoWriter.write`` takes it: every array by its path, as it
-        is stored, and strings and numbers (attributes)."""
-
-    def success(self, trajectory: Mapping[str, Any]) -> bool | None:
-        """Whether a demonstration ends in success: what its attribute ``success`` says, else
-        ``success_steps``; ``None`` where nothing tells."""
-        if "success" in trajectory:
-            return bool(np.any(trajectory["success"]))
-        steps = self.success_steps(trajectory)
-        return None if steps is None else bool(steps.any())
-
-    def success_steps(self, trajectory: Mapping[str, Any]) -> np.ndarray | None:
-        """Whether the task was done at each step ``[T]``: where rewards are 0 and then 1, those;
-        else ``dones``, where they are successes; ``None`` where nothing tells."""
-        rewards = np.reshape(trajectory.get("rewards", np.nan), -1)
-        is_alive = len(rewards) > 1 and (rewards == 1).all()  # what surviving a step is paid with
-        if np.isin(rewards, (0, 1)).all() and not is_alive:
-            return rewards == 1
-        if self.dones_are_successes and "dones" in trajectory:
-            return np.reshape(trajectory["dones"], -1) == 1
-        return None
-
-    def recording(self, demo: str) -> dict[str, Any]:
-        """``trajectory`` of a demonstration that can be played back.
-
-        Raises ``ValueError`` if the simulator's states or model were not recorded.
-        """
-        recording = self.trajectory(demo)
-        if not {"states", "model_file"} <= recording.keys():
-            raise ValueError(
-                f"{self.path}: {self.root}{demo} cannot be played back: it lacks states or the "
-                "attribute model_file; record with the simulator's states"
-            )
-        return recording
-
     def best(self, demos: Sequence[str], share: float) -> list[str]:
         """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
         equal ones the first."""
@@ -165,13 +187,23 @@ class Demos(AbstractContextManager):
 
 class DemoArrays(Demos):
     """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or
-    datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``."""
+    datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``.
 
-    env_args = None
+    notes: what the format has no place for (``offrl.data.exchange``): ``env_args``, ``masks``.
+    """
+
     layout = "Minari"
 
-    def __init__(self, path: Path, arrays: Mapping[str, Any], lengths: np.ndarray):
+    def __init__(
+        self,
+        path: Path,
+        arrays: Mapping[str, Any],
+        lengths: np.ndarray,
+        notes: Mapping[str, Any] | None = None,
+    ):
         self.path = path
+        self.env_args = (notes or {}).get("env_args")
+        self._masks = (notes or {}).get("masks", {})
         self._arrays = dict(arrays)
         ends = [0, *np.cumsum(lengths).tolist()]
         self._ranges = {f"demo_{i}": steps for i, steps in enumerate(pairwise(ends))}
@@ -182,12 +214,20 @@ class DemoArrays(Demos):
                 raise ValueError(f"{path}: {key} holds no numbers")
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        if filter_key is not None:
-            raise ValueError(
-                f"{self.path}: no filter key {filter_key!r}: this kind of data has none; use all "
-                "demonstrations (train.hdf5_filter_key=null, experiment.validate=false)"
+        if filter_key is None:
+            return list(self._ranges)[:limit]
+        if filter_key not in self._masks:
+            has = (
+                f"it has {', '.join(self._masks)}" if self._masks else "this kind of data has none"
             )
-        return list(self._ranges)[:limit]
+            raise ValueError(
+                f"{self.path}: no filter key {filter_key!r}: {has}; use all demonstrations "
+                "(train.hdf5_filter_key=null, experiment.validate=false)"
+            )
+        return self._masks[filter_key][:limit]
+
+    def masks(self) -> dict[str, list[str]]:
+        return self._masks
 
     def has(self, demo: str, key: str) -> bool:
         return key in self._arrays
@@ -210,8 +250,12 @@ class DemoArrays(Demos):
         rows = self._dataset(demo, key)[begin + start : begin + stop]
         return self._numbers(rows, [demo], key, [len(rows)], start)
 
-    def trajectory(self, demo: str) -> dict[str, Any]:
-        return {key: array[slice(*self._ranges[demo])] for key, array in self._arrays.items()}
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        return {
+            key: array[slice(*self._ranges[demo])]
+            for key, array in self._arrays.items()
+            if keys is None or key in keys
+        }
 
     def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
         return self._dataset(demo, key)[self._ranges[demo][0] + step]

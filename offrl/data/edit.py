@@ -78,7 +78,7 @@ def of_files(files: Sequence[DemoFile], demos: Iterable[Source] | None = None) -
     for file in files:
         for key in file.filter_keys():
             masks.setdefault(key, []).extend((file, demo) for demo in file.mask(key))
-        if others := file.others():
+        if others := file.unread():
             log.warning(f"{file.path}: {', '.join(others)} are neither data nor mask: left behind")
     first, *rest = [file.attributes() for file in files]
     held = {k: v for k, v in first.items() if all(same(v, other.get(k)) for other in rest)}

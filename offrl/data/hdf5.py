@@ -7,6 +7,7 @@ error names file, demonstration and key.
 
 import json
 import logging
+import os
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -179,6 +180,9 @@ class DemoFile(Demos):
         """``[T, ...]`` of one demonstration, as ``read`` gives it."""
         return self.read([demo], key, self.lengths([demo]))
 
+    def masks(self) -> dict[str, list[str]]:
+        return {key: self.demos(key) for key in self.filter_keys()}
+
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         trajectory = {}
         for key, value in self.stored(demo).items():
@@ -211,24 +215,9 @@ class DemoFile(Demos):
                 and not isinstance(value, h5py.Empty)
             }
 
-    def others(self) -> list[str]:
-        """What lies in the file beside demonstrations and filter keys."""
+    def unread(self) -> list[str]:
         with located(self.path, "its list of groups"):
             return sorted(set(self._file) - {"data", "mask"})
-
-    def recording(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """``trajectory`` of a demonstration that can be played back.
-
-        Raises ``ValueError`` if the simulator's states or model were not recorded.
-        """
-        recording = self.trajectory(demo, keys)
-        if not {"states", "model_file"} <= recording.keys():
-            raise ValueError(
-                f"{self.path}: data/{demo} cannot be played back: it lacks states or the "
-                "attribute model_file; record with the simulator's states"
-            )
-        self.check([demo], "states", self.lengths([demo]))
-        return recording
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         with located(self.path, f"data/{demo}/{key}"):
@@ -363,22 +352,21 @@ def is_written(dataset: h5py.h5d.DatasetID) -> bool:
 @contextmanager
 def located(path: str | Path, place: str) -> Iterator[None]:
     """Say of whatever HDF5 stumbles over, in exceptions of many kinds, where that is and what to
-    do; errors that begin with the path have been put in words."""
+    do; errors that begin with the path, or that of a file in it, have been put in words."""
     try:
         yield
     except Exception as error:
-        if str(error).startswith(f"{path}: "):
+        if str(error).startswith((f"{path}: ", f"{path}/")):
             raise
         raise unreadable(path, place, error) from None
 
 
 def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
-    """What to raise for an error of HDF5's."""
+    """What to raise for an error of HDF5's, or of others that read files."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return ValueError(
-        f"{path}: {place} cannot be read ({reason}); copy the file again, or look what else is "
-        f"damaged with: offrl validate {path}"
-    )
+    is_checked = os.path.isfile(path) and h5py.is_hdf5(path)
+    remedy = f", or look what else is damaged with: offrl validate {path}" if is_checked else ""
+    return ValueError(f"{path}: {place} cannot be read ({reason}); copy the file again{remedy}")
 
 
 def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:

@@ -1,12 +1,23 @@
-"""Minari's datasets, read by the package minari."""
+"""Minari's datasets, read and written by the package minari."""
 
+import copy
+import json
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offrl.data.demos import DemoArrays
+from offrl.data.demos import DemoArrays, Episodes
+from offrl.data.exchange import Plan, Step, flags, following, read_notes, timeouts
 from offrl.data.hdf5 import located
+from offrl.outputs import check_space, whole_folder
+
+MINARI = "minari:"  # before the name of one of Minari's datasets
+NOTES = "offrl"  # in the metadata of a dataset that offrl wrote
+SMALLEST = 32  # pixels: Minari takes what is smaller for no image
 
 
 def minari_folder(name: str) -> Path:
@@ -19,41 +30,186 @@ def minari_folder(name: str) -> Path:
         ) from None
 
 
-def read_minari(folder: Path) -> DemoArrays:
-    """The episodes in a dataset's folder as demonstrations, in memory.
+class MinariEpisodes(Episodes):
+    """The episodes in a dataset's folder.
 
     An observation that is no dict is ``flat``; of a dict the arrays are taken. ``dones`` are the
-    terminations; the observations have one row more than there are steps, so that each step has its
-    ``next_obs``.
+    terminations, ``timeouts`` the truncations; the observations have one row more than there are
+    steps, so that each step has its ``next_obs``.
     """
-    minari = _import()
-    try:
-        dataset = minari.MinariDataset(folder / "data")
-    except (FileNotFoundError, ValueError) as error:
-        raise ValueError(f"{folder}: a folder, but not of a Minari dataset ({error})") from None
-    columns: dict[str, list[np.ndarray]] = {}
-    with located(folder, "its episodes"):
-        episodes = list(dataset.iterate_episodes())
-    for number, episode in enumerate(episodes):
+
+    layout = "Minari"
+
+    def __init__(self, folder: Path):
+        minari = _import()
+        self.path = folder
+        try:
+            self._dataset = minari.MinariDataset(folder / "data")
+        except (FileNotFoundError, ValueError) as error:
+            raise ValueError(f"{folder}: a folder, but not of a Minari dataset ({error})") from None
+        text = self._dataset.storage.metadata.get(NOTES)
+        self._notes = read_notes(folder, text) if text else None
+
+    @property
+    def env_args(self) -> dict[str, Any] | None:
+        spec = self._dataset.env_spec
+        if self._notes or spec is None:
+            return self._notes and self._notes["env_args"]
+        limit = {"max_episode_steps": spec.max_episode_steps} if spec.max_episode_steps else {}
+        return {"env_name": spec.id, "type": 2, "env_kwargs": spec.kwargs | limit}
+
+    def demos(self) -> list[str]:
+        return [f"demo_{i}" for i in range(self._dataset.total_episodes)]
+
+    def masks(self) -> dict[str, list[str]]:
+        return self._notes["masks"] if self._notes else {}
+
+    def unread(self) -> list[str]:
+        with located(self.path, "episode 0"):
+            (episode,) = self._dataset.iterate_episodes([0])
+        return ["infos"] if episode.infos else []
+
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        number = int(demo.removeprefix("demo_"))
+        with located(self.path, f"episode {number}"):
+            (episode,) = self._dataset.iterate_episodes([number])
         if not isinstance(episode.actions, np.ndarray):
-            raise ValueError(f"{folder}: actions are {dataset.action_space}; vectors are needed")
+            space = self._dataset.action_space
+            raise ValueError(f"{self.path}: actions are {space}; vectors are needed")
         rows = {"actions": episode.actions, "rewards": episode.rewards}
         rows["dones"] = episode.terminations.astype(np.float32)
+        rows["timeouts"] = episode.truncations.astype(np.float32)
         obs = episode.observations
         for key, values in (obs if isinstance(obs, dict) else {"flat": obs}).items():
             if isinstance(values, np.ndarray):
                 rows |= {f"obs/{key}": values[:-1], f"next_obs/{key}": values[1:]}
         if len({len(values) for values in rows.values()}) > 1:
-            raise ValueError(f"{folder}: episode {number} has arrays of unequal lengths")
-        for key, values in rows.items():
-            columns.setdefault(key, []).append(values)
-    lengths = np.array([len(rows) for rows in columns["rewards"]])
-    arrays = {key: np.concatenate(parts) for key, parts in columns.items()}
-    demos, spec = DemoArrays(folder, arrays, lengths), dataset.env_spec
-    if spec is not None:
-        limit = {"max_episode_steps": spec.max_episode_steps} if spec.max_episode_steps else {}
-        demos.env_args = {"env_name": spec.id, "type": 2, "env_kwargs": spec.kwargs | limit}
-    return demos
+            raise ValueError(f"{self.path}: episode {number} has arrays of unequal lengths")
+        known = rows.keys() if self._notes is None else self._notes["steps"].keys()
+        return {k: v for k, v in rows.items() if k in known and (keys is None or k in keys)}
+
+
+def read_minari(folder: Path) -> DemoArrays:
+    """The episodes in a dataset's folder, in memory."""
+    with MinariEpisodes(folder) as episodes:
+        demos = [episodes.trajectory(demo) for demo in episodes.demos()]
+        notes = {"env_args": episodes.env_args, "masks": episodes.masks()}
+    lengths = np.array([len(demo["rewards"]) for demo in demos])
+    arrays = {key: np.concatenate([demo[key] for demo in demos]) for key in demos[0]}
+    return DemoArrays(folder, arrays, lengths, notes)
+
+
+def holds(key: str, step: Step) -> bool:
+    """Whether Minari has a place for an array. It takes all bytes for images, which it stores as
+    JPEG."""
+    group, _, name = key.rpartition("/")
+    if group in ("obs", "next_obs"):
+        is_image = step.is_image and min(step.shape[:2]) >= SMALLEST
+        return bool(name) and (is_image or step.dtype not in ("uint8", "bool"))
+    return key in ("actions", "rewards", "dones", "timeouts")
+
+
+@contextmanager
+def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A function that adds an episode to a new dataset, which is there when all are in it.
+
+    output: a folder, or ``minari:NAME``, one among Minari's own.
+    """
+    minari = _import()
+    from gymnasium.spaces import Dict
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
+    name, folder = _place(output)
+    obs = {key: step for key, step in plan.steps.items() if key.startswith("obs/")}
+    is_flat = list(obs) == ["obs/flat"]  # what was no dict
+    with whole_folder(folder) as partial, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of bounds, and precision that is not lost
+        spaces = {key.removeprefix("obs/"): _space(step) for key, step in obs.items()}
+        storage = MinariStorage.new(
+            (partial / "data").absolute(),  # Minari does not find the files in another
+            observation_space=spaces["flat"] if is_flat else Dict(spaces),
+            action_space=_space(plan.steps["actions"]),
+            env_spec=_spec(plan.env_args),
+        )
+        storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__})
+
+        def write(trajectory: Mapping[str, Any]) -> None:
+            observations = {
+                key.removeprefix("obs/"): np.append(
+                    trajectory[key], following(trajectory, key)[-1:], axis=0
+                ).astype(step.dtype)
+                for key, step in obs.items()
+            }
+            check_space(folder, 2 * sum(array.nbytes for array in observations.values()))
+            episode = EpisodeBuffer(
+                observations=observations["flat"] if is_flat else observations,
+                actions=trajectory["actions"].astype(plan.steps["actions"].dtype),
+                rewards=trajectory["rewards"].reshape(-1),
+                terminations=flags(trajectory, "dones"),
+                truncations=timeouts(trajectory),
+            )
+            storage.update_episodes([episode])
+
+        yield write
+        storage.update_metadata(
+            {NOTES: json.dumps(plan.notes()), "dataset_size": storage.get_size()}
+        )
+    if output.startswith(MINARI):
+        _register(name)
+
+
+def _place(output: str) -> tuple[str, Path]:
+    """A dataset's name, which Minari wants to end with a version, and its folder."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.storage import get_dataset_path
+
+    folder = Path(output).expanduser()
+    name = output.removeprefix(MINARI) if output.startswith(MINARI) else folder.name
+    for candidate in (name, f"{name}-v0"):
+        try:
+            parse_dataset_id(candidate)
+        except (ValueError, TypeError):
+            continue
+        return candidate, get_dataset_path(candidate) if output.startswith(MINARI) else folder
+    raise ValueError(
+        f"{output}: {name!r} is no name for a Minari dataset; give one such as robots/lift-v0"
+    )
+
+
+def _register(name: str) -> None:
+    """Let Minari know the folders above a dataset as its namespaces."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.namespace import create_namespace, list_local_namespaces
+
+    namespace, _, _ = parse_dataset_id(name)
+    if namespace is not None and namespace not in list_local_namespaces():
+        create_namespace(namespace)
+
+
+def _space(step: Step) -> Any:
+    from gymnasium.spaces import Box
+
+    low, high = (0, 255) if step.dtype == "uint8" else (-np.inf, np.inf)
+    if step.dtype.startswith("int"):
+        low, high = np.iinfo(step.dtype).min, np.iinfo(step.dtype).max
+    return Box(low, high, step.shape, np.dtype(step.dtype))
+
+
+def _spec(env_args: Mapping[str, Any] | None) -> Any:
+    """Gymnasium's description of an environment of its own, by which Minari builds it again."""
+    import gymnasium
+
+    if not env_args or env_args.get("type") != 2:
+        return None
+    try:
+        spec = copy.deepcopy(gymnasium.spec(env_args["env_name"]))
+    except (gymnasium.error.Error, ModuleNotFoundError):
+        return None
+    kwargs = dict(env_args.get("env_kwargs") or {})
+    spec.max_episode_steps = kwargs.pop("max_episode_steps", spec.max_episode_steps)
+    spec.kwargs.update(kwargs)
+    return spec
 
 
 def _import() -> Any:

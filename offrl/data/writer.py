@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,13 +15,12 @@ import numpy as np
 
 from offrl.data.hdf5 import OWN_ATTRIBUTES, arrays_below, located, text_sum
 from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, create, values
-from offrl.outputs import DiskFull, disk_full, in_words, new_file, put
+from offrl.outputs import DiskFull, check_space, in_words, new_file, put
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 METADATA_BYTES = 2**11  # of an array, at most
-MARGIN_BYTES = 2**17  # left free: HDF5 ends the process where it runs into a full disk
 
 
 class DemoWriter(AbstractContextManager):
@@ -287,9 +285,8 @@ class DemoWriter(AbstractContextManager):
         raise AssertionError
 
     def _check_space(self, needed: int, notes: Mapping[str, Any] | None = None) -> None:
-        needed += sum(len(str(value)) for value in (notes or {}).values()) + MARGIN_BYTES
-        if shutil.disk_usage(self.path.parent).free < needed:
-            raise disk_full(self.path, needed)
+        needed += sum(len(str(value)) for value in (notes or {}).values())
+        check_space(self.path, needed)
 
 
 def split(demos: Sequence[T], valid_fraction: float, seed: int) -> tuple[list[T], list[T]]:

@@ -191,7 +191,7 @@ def test_a_full_disk_is_one_line_and_what_was_recorded_stays(tmp_path, caplog):
 
 
 def test_of_what_can_be_simulated_again_a_full_disk_keeps_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("offrl.data.writer.MARGIN_BYTES", 2**20)  # the disk fills at the third
+    monkeypatch.setattr("offrl.outputs.MARGIN_BYTES", 2**20)  # the disk fills at the third
     options = ["--type", "metaworld", "--env", "reach-v3", "--n", "200", "--workers", "1"]
     with small_disk(tmp_path / "disk", "1100k") as disk:
         (disk / "precious").write_text("work of years")

@@ -1,0 +1,230 @@
+"""From one format of demonstrations to another, an episode at a time."""
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from offrl.data import d4rl, lerobot_writer, minari
+from offrl.data.demos import Episodes
+from offrl.data.exchange import Plan, Step, held
+from offrl.data.files import open_episodes
+from offrl.data.hdf5 import DemoFile
+from offrl.data.storage import values
+from offrl.data.writer import DemoWriter
+from offrl.processes import in_order
+
+log = logging.getLogger(__name__)
+
+Write = Callable[[Mapping[str, Any]], Any]
+
+
+class Format(NamedTuple):
+    """A format to convert to."""
+
+    name: str
+    holds: Callable[[str, Step], bool]  # whether it has a place for an array
+    attributes: Sequence[str] | None  # those of an episode that it has a place for; None: all
+    needs: Sequence[str]
+    writing: Callable[[str, Plan], AbstractContextManager[Write]]
+    encoder: Callable[[Plan], Any] | None = None  # what makes of an episode what is written
+
+
+@contextmanager
+def writing_robomimic(output: str, plan: Plan) -> Iterator[Write]:
+    with DemoWriter(output, plan.env_args, provenance=plan.provenance, durable=False) as writer:
+        yield writer.write
+        for key, demos in plan.masks.items():
+            writer.write_mask(key, demos)
+
+
+FORMATS = {
+    "robomimic": Format("robomimic's layout", lambda *_: True, None, (), writing_robomimic),
+    "d4rl": Format("D4RL's layout", d4rl.holds, (), ("rewards", "dones"), d4rl.writing),
+    "minari": Format("Minari", minari.holds, (), ("rewards", "dones"), minari.writing),
+    "lerobot": Format(
+        "LeRobot's layout",
+        lerobot_writer.holds,
+        ("success", "task", "fps"),
+        (),
+        lerobot_writer.writing,
+        lerobot_writer.encoder,
+    ),
+}
+
+
+def make_plan(
+    source: Episodes,
+    to: str,
+    obs: Sequence[str] | None = None,
+    task: str | None = None,
+    fps: int | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Plan:
+    """What of a source goes into a format, by its first demonstration; says what does not.
+
+    obs: the observations that are wanted; those that the format holds if not given.
+    """
+    demos, wanted = source.demos(), FORMATS[to]
+    first = source.trajectory(demos[0])
+    steps = {key: Step.of(x) for key, x in first.items() if isinstance(x, np.ndarray)}
+    chosen = {f"obs/{name}" for name in obs} if obs else None
+    kept = {
+        key: step
+        for key, step in steps.items()
+        if wanted.holds(key, step) and _is_chosen(key, chosen)
+    }
+    _check(source, demos[0], to, steps, kept, chosen)
+    _say_lost(source, to, first, kept, bool(obs))
+    _remark(source, to, kept)
+    names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
+    env_args = source.env_args
+    kwargs = (env_args or {}).get("env_kwargs") or {}
+    return Plan(
+        source=source.path,
+        num_demos=len(demos),
+        steps=kept,
+        env_args=env_args,
+        masks={key: [names[demo] for demo in mask] for key, mask in source.masks().items()},
+        provenance=dict(provenance or {}),
+        task=task,
+        fps=fps or _whole(first.get("fps")) or _whole(kwargs.get("control_freq")),
+    )
+
+
+def _say_lost(
+    source: Episodes, to: str, first: Mapping[str, Any], kept: Mapping[str, Step], by_obs: bool
+) -> None:
+    """Say what of a source is not written, and why that may be."""
+    attributes = [key for key, value in first.items() if not isinstance(value, np.ndarray)]
+    arrays = [key for key in first if key not in (*attributes, *kept)]
+    groups = {key.partition("/")[0] for key in kept}
+    # A group of which nothing is kept is said by its name.
+    names = [k if k.partition("/")[0] in groups else k.partition("/")[0] for k in arrays]
+    places, unread = FORMATS[to].attributes, source.unread()
+    names += [] if places is None else [key for key in attributes if key not in places]
+    if names or unread:
+        reasons = [f"{FORMATS[to].name} has no place for that"] if names else []
+        reasons += ["--obs does not name it"] if by_obs else []
+        reasons += ["offrl does not read it"] if unread else []
+        left_out = ", ".join(dict.fromkeys([*names, *unread]))
+        log.warning(f"{source.path}: left out is {left_out}: {', or '.join(reasons)}")
+
+
+def _remark(source: Episodes, to: str, kept: Mapping[str, Step]) -> None:
+    """Say what is not as it seems in what is written."""
+    groups = {key.partition("/")[0] for key in kept}
+    if "obs" not in groups:
+        log.warning(
+            f"{source.path}: has no observations; go on with offrl images, which makes them, and "
+            "rewards, of the simulator's states"
+        )
+    elif FORMATS[to].needs and "next_obs" not in groups:
+        log.warning(
+            f"{source.path}: does not say what followed the last step of each demonstration; its "
+            "last observation stands for that"
+        )
+
+
+def _is_chosen(key: str, chosen: set[str] | None) -> bool:
+    is_obs = key.startswith(("obs/", "next_obs/"))
+    return not is_obs or chosen is None or key.removeprefix("next_") in chosen
+
+
+def _check(
+    source: Episodes,
+    demo: str,
+    to: str,
+    steps: Mapping[str, Step],
+    kept: Mapping[str, Step],
+    chosen: set[str] | None,
+) -> None:
+    """``ValueError`` for what a format needs and the source has not, or the reverse."""
+    name, obs = FORMATS[to].name, [key for key in kept if key.startswith("obs/")]
+    has = ", ".join(k.removeprefix("obs/") for k in steps if k.startswith("obs/")) or "none"
+    for key in FORMATS[to].needs:
+        if key not in kept:
+            raise ValueError(
+                f"{source.path}: {demo} has no {key}, without which {name} cannot be; add them, "
+                "e.g. with offrl edit rewards"
+            )
+    for key in chosen or ():
+        if key not in kept:
+            why = f"{name} has no place for it" if key in steps else f"it has {has}"
+            raise ValueError(f"{source.path}: no observation {key[4:]} (--obs) to convert: {why}")
+    if to != "robomimic" and not obs:
+        raise ValueError(
+            f"{source.path}: no observations that {name} holds (there are: {has}); make some with "
+            "offrl images"
+        )
+    if to == "d4rl" and chosen is None and len(obs) > 1:
+        raise ValueError(
+            f"{source.path}: {name} has one vector of observations; choose those that are joined "
+            f"to it with --obs; it has {has}"
+        )
+
+
+def _whole(frequency: Any) -> int | None:
+    is_whole = isinstance(frequency, int | float | np.number) and int(frequency) == frequency > 0
+    return int(frequency) if is_whole else None
+
+
+def convert(
+    source: Episodes, output: str, to: str, plan: Plan, num_workers: int | None = None
+) -> Generator[str, None, None]:
+    """Write the demonstrations of a source in another format; the name of each when it is written.
+
+    Raises ``FileExistsError`` for an output that is there. After an error nothing is.
+
+    num_workers: processes that read and encode; by default one per core where films are made, else
+        none but this one: to hand arrays over would take longer than to read them.
+    """
+    wanted = FORMATS[to]
+    encoder = wanted.encoder(plan) if wanted.encoder else None
+    arguments = (to, tuple(plan.steps.items()), encoder)
+    demos = source.demos()
+    codes_films = to == "lerobot" and any(step.is_image for step in plan.steps.values())
+    if num_workers == 1 or (num_workers is None and not codes_films):
+        read = _reader(source, *arguments)
+        episodes: Generator[Any, None, None] = (read(demo) for demo in demos)
+    else:
+        episodes = in_order(_reader_of, (str(source.path), *arguments), demos, num_workers)
+    with wanted.writing(output, plan) as write, closing(episodes):
+        for demo, episode in zip(demos, episodes, strict=True):
+            write(episode)
+            yield demo
+
+
+def _reader_of(path: str, *arguments: Any) -> Callable[[str], dict[str, Any]]:
+    return _reader(open_episodes(path), *arguments)
+
+
+def _reader(
+    source: Episodes, to: str, items: Sequence[tuple[str, Step]], encoder: Any
+) -> Callable[[str], dict[str, Any]]:
+    """A function that makes of a demonstration what is written of it."""
+    steps = dict(items)
+
+    def read(demo: str) -> dict[str, Any]:
+        if to != "robomimic":
+            trajectory = held(source.trajectory(demo, steps), steps, f"{source.path}: {demo}")
+            return encoder(trajectory) if encoder else trajectory
+        if not isinstance(source, DemoFile):
+            return source.trajectory(demo, steps)
+        return {
+            key: _for_robomimic(value)
+            for key, value in source.stored(demo).items()
+            if key in steps or not isinstance(value, h5py.Dataset)
+        }
+
+    return read
+
+
+def _for_robomimic(value: Any) -> Any:
+    """An array as it is stored, to the bit; of frames, which robomimic does not know, the images.
+    Attributes as they are."""
+    is_frames = isinstance(value, h5py.Dataset) and values(value) is not value
+    return values(value)[()] if is_frames else value

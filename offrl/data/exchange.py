@@ -1,0 +1,136 @@
+"""What passes between formats of demonstrations: which arrays a format holds, what it has no place
+for, and what several formats ask of an episode.
+
+What a format has no place for (``env_args``, filter keys, names and shapes of observations) is in
+its *notes*: JSON that offrl writes beside the data and reads again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offrl.data.hdf5 import located
+
+
+class Step(NamedTuple):
+    """The kind and shape of one step of an array; floats are float32, as networks see them."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(array: Any) -> "Step":
+        dtype = "float32" if array.dtype.kind == "f" else str(array.dtype)
+        return Step(dtype, tuple(map(int, array.shape[1:])))
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def is_image(self) -> bool:
+        return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[2] == 3
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it can be a part of one vector: no image, depth map or the like."""
+        return len(self.shape) < (2 if self.dtype == "uint8" else 3)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of a source is written, and how.
+
+    steps: of the arrays that are held, by path.
+    fps: control steps per second, where that is known.
+    task: what the demonstrations show, in words, whatever the source says of it.
+    """
+
+    source: Path
+    num_demos: int
+    steps: dict[str, Step]
+    env_args: dict[str, Any] | None
+    masks: dict[str, list[str]]
+    provenance: dict[str, Any]
+    task: str | None
+    fps: int | None = None
+
+    def notes(self, **more: Any) -> dict[str, Any]:
+        kept = {"env_args": self.env_args, "masks": self.masks, "provenance": self.provenance}
+        return {**kept, "steps": self.steps, **more}
+
+
+def read_notes(path: str | Path, text: str | bytes) -> dict[str, Any]:
+    """Notes that were written as JSON, ``steps`` among them."""
+    with located(path, "what offrl noted beside the data"):
+        notes = json.loads(text)
+        return notes | {"steps": {key: Step(*step) for key, step in notes["steps"].items()}}
+
+
+def vectors(steps: Mapping[str, Step], group: str = "obs/") -> list[str]:
+    """The keys of a group that make up one vector, in their order in it."""
+    return sorted(k for k, step in steps.items() if k.startswith(group) and step.is_vector)
+
+
+def join(trajectory: Mapping[str, Any], keys: Sequence[str]) -> np.ndarray:
+    """One vector ``[T, D]`` (float32) of several arrays ``[T, ...]``."""
+    parts = [np.asarray(trajectory[key]).reshape(len(trajectory[key]), -1) for key in keys]
+    return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def places(steps: Mapping[str, Step], keys: Sequence[str]) -> Iterator[tuple[str, slice, Step]]:
+    """Where in the vector that ``join`` makes each of its parts is."""
+    start = 0
+    for key in keys:
+        stop = start + steps[key].size
+        yield key, slice(start, stop), steps[key]
+        start = stop
+
+
+def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -> dict[str, Any]:
+    """The arrays of an episode that are held, and its attributes. ``ValueError`` if they are not of
+    the kind of those in the first episode, or hold what is no number."""
+    arrays = {k: v for k, v in trajectory.items() if not isinstance(v, np.ndarray)}
+    for key, step in steps.items():
+        if key not in trajectory:
+            raise ValueError(
+                f"{place}/{key} is missing, which the first demonstration has; leave the "
+                "demonstration out, or complete it"
+            )
+        array = arrays[key] = trajectory[key]
+        if Step.of(array) != step or len(array) != len(trajectory["actions"]):
+            raise ValueError(
+                f"{place}/{key} is {array.dtype} {list(array.shape)}, but the first demonstration "
+                f"and the actions ask for {step.dtype} {[len(trajectory['actions']), *step.shape]}"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(
+                f"{place}/{key} holds NaN or infinity at step "
+                f"{np.argwhere(~np.isfinite(array))[0, 0]}; leave the demonstration out, or mend it"
+            )
+    return arrays
+
+
+def flags(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
+    """What is true or false at each step ``[T]``, as ``dones`` are."""
+    return np.asarray(trajectory[key]).reshape(-1).astype(bool)
+
+
+def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
+    """Whether a time limit cuts the episode off ``[T]``; where that was not recorded, at the last
+    step of an episode that is not done there."""
+    if "timeouts" in trajectory:
+        return flags(trajectory, "timeouts")
+    dones = flags(trajectory, "dones")
+    return (np.arange(len(dones)) == len(dones) - 1) & ~dones
+
+
+def following(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
+    """What was observed after each step, by ``obs/KEY``; after the last the same again, where it
+    was not recorded."""
+    obs, next_key = trajectory[key], f"next_{key}"
+    return trajectory[next_key] if next_key in trajectory else np.append(obs[1:], obs[-1:], axis=0)

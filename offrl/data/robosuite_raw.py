@@ -1,0 +1,42 @@
+"""What robosuite's own script records (``demo.hdf5``): states and actions, nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from offrl.data.hdf5 import DemoFile, located, open_hdf5
+
+# What the script makes its environments with; ``env_info`` has the rest.
+RECORDED_WITH = {"ignore_done": True, "use_camera_obs": False, "control_freq": 20}
+HEADLESS = {"has_renderer": False, "has_offscreen_renderer": False}
+
+
+class RobosuiteRaw(DemoFile):
+    """Demonstrations ``demo_1`` on with ``states``, ``actions`` and the attribute ``model_file``,
+    and the attributes ``env`` and ``env_info`` of all of them."""
+
+    layout = "robosuite's own"
+
+    @property
+    def env_args(self) -> dict[str, Any]:
+        with located(self.path, "the attributes env and env_info of data"):
+            attributes = self._file["data"].attrs
+            info = json.loads(attributes["env_info"])
+            kwargs = {**RECORDED_WITH, **info, **HEADLESS}
+            kwargs.pop("env_name", None)
+            return {
+                "env_name": str(attributes["env"]),
+                "env_version": str(attributes.get("repository_version", "")),
+                "type": 1,
+                "env_kwargs": kwargs,
+            }
+
+
+def is_raw(path: Path) -> bool:
+    """Whether an HDF5 file is as robosuite's script leaves it."""
+    with open_hdf5(path) as file, located(path, "data"):
+        data = file.get("data")
+        attributes = data.attrs if isinstance(data, h5py.Group) else {}
+        return "env_info" in attributes and "env_args" not in attributes

@@ -1,0 +1,51 @@
+"""``offrl convert``: demonstrations from one format to another."""
+
+import argparse
+from contextlib import closing
+
+from offrl.tools import count
+
+HELP = "convert demonstrations to the format of robomimic, D4RL, Minari or LeRobot (v3.0)"
+EPILOG = (
+    "example: offrl convert datasets/lift/low_dim.hdf5 lift_lerobot --to lerobot --task "
+    "'lift the cube'"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "input",
+        metavar="IN",
+        help="a file of robomimic, offrl, D4RL or robosuite's own script (demo.hdf5), a folder of "
+        "Minari or LeRobot, or minari:NAME; which it is shows in itself",
+    )
+    parser.add_argument("output", metavar="OUT", help="a new file or folder, or minari:NAME")
+    parser.add_argument(
+        "--to", required=True, choices=("robomimic", "d4rl", "minari", "lerobot"), help="the format"
+    )
+    parser.add_argument(
+        "--obs", nargs="+", metavar="KEY", help="these observations alone (default: all it holds)"
+    )
+    parser.add_argument("--task", help="what is shown, in words (LeRobot; default: the env_name)")
+    parser.add_argument("--fps", type=count, help="steps a second (LeRobot; default: control_freq)")
+    parser.add_argument(
+        "--workers", type=count, help="processes (default: one per core to make films, else one)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from offrl.data.convert import convert, make_plan
+    from offrl.data.files import find_data, open_episodes
+    from offrl.data.provenance import provenance
+
+    path = find_data(args.input)
+    with open_episodes(path) as source:
+        history = provenance(args.words, [path])
+        planned = make_plan(source, args.to, args.obs, args.task, args.fps, history)
+        with closing(convert(source, args.output, args.to, planned, args.workers)) as demos:
+            for _ in tqdm(demos, total=planned.num_demos, unit="demo", disable=None):
+                pass
+    print(f"{args.output}: {planned.num_demos} demonstrations")
+    return 0
