@@ -152,7 +152,7 @@ def _write_masks(writer: Any, file: Any, demos: list[str]) -> None:
     """What is left of the masks, with a new split into ``train`` and ``valid`` where the
     demonstrations are of one of them only, or of none."""
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
-    masks = {key: [names[d] for d in file.mask(key) if d in names] for key in file.filter_keys()}
+    masks = {key: [names[d] for d in mask if d in names] for key, mask in file.masks().items()}
     is_split = all(masks.get(key) for key in ("train", "valid"))
     for key, mask in masks.items():
         if mask and (is_split or key not in ("train", "valid")):
