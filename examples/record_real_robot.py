@@ -140,7 +140,7 @@ def record(path):
             succeeds = np.zeros(steps)
             succeeds[-1] = key == "s"
             trajectory |= {"rewards": succeeds, "dones": succeeds}
-            name = writer.write(trajectory, success=key == "s", hz=HZ, latest_seconds=latest)
+            name = writer.write(trajectory, success=key == "s", fps=HZ, latest_seconds=latest)
             print(f"  {name}: {steps} steps, {'success' if key == 's' else 'failure'}")
         if writer.num_demos > 1:
             writer.write_split()

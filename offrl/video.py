@@ -47,7 +47,7 @@ def write_video(path: str | Path, frames: Iterable[np.ndarray], fps: int = 10) -
 
 
 def join_videos(path: str | Path, parts: Sequence[Path]) -> None:
-    """Videos of ``write_video``, of one size, one after the other in a new one."""
+    """Videos of ``write_video``, of one size and rate, one after the other in a new one."""
     with whole_file(path) as partial, tempfile.NamedTemporaryFile("w", suffix=".txt") as listing:
         lines = (f"file '{str(part.absolute()).replace(QUOTE, ESCAPED)}'\n" for part in parts)
         listing.writelines(lines)

@@ -36,6 +36,7 @@ class Format(NamedTuple):
 @contextmanager
 def writing_robomimic(output: str, plan: Plan) -> Iterator[Write]:
     with DemoWriter(output, plan.env_args, provenance=plan.provenance, durable=False) as writer:
+        writer.annotate(**plan.attributes)
         yield writer.write
         for key, demos in plan.masks.items():
             writer.write_mask(key, demos)
@@ -91,7 +92,8 @@ def make_plan(
         masks={key: [names[demo] for demo in mask] for key, mask in source.masks().items()},
         provenance=dict(provenance or {}),
         task=task,
-        fps=fps or _whole(first.get("fps")) or _whole(kwargs.get("control_freq")),
+        fps=fps or _whole(kwargs.get("control_freq")) or _whole(first.get("fps")),
+        attributes=source.attributes() if isinstance(source, DemoFile) else {},
     )
 
 
@@ -105,7 +107,9 @@ def _say_lost(
     # A group of which nothing is kept is said by its name.
     names = [k if k.partition("/")[0] in groups else k.partition("/")[0] for k in arrays]
     places, unread = FORMATS[to].attributes, source.unread()
-    names += [] if places is None else [key for key in attributes if key not in places]
+    if places is not None:
+        of_data = source.attributes() if isinstance(source, DemoFile) else {}
+        names += [key for key in (*of_data, *attributes) if key not in places]
     if names or unread:
         reasons = [f"{FORMATS[to].name} has no place for that"] if names else []
         reasons += ["--obs does not name it"] if by_obs else []
@@ -148,8 +152,8 @@ def _check(
     for key in FORMATS[to].needs:
         if key not in kept:
             raise ValueError(
-                f"{source.path}: {demo} has no {key}, without which {name} cannot be; add them, "
-                "e.g. with offrl edit rewards"
+                f"{source.path}: {demo} has no {key}, without which {name} cannot be; offrl images "
+                "gives data with the simulator's states both"
             )
     for key in chosen or ():
         if key not in kept:

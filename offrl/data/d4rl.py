@@ -67,8 +67,8 @@ class D4RLFile(DemoArrays):
         if NOTES in self._file:
             with located(path, NOTES):
                 notes = read_notes(path, self._file[NOTES][()])
+                lengths = np.array(notes["lengths"])
             arrays = _as_joined(arrays, notes["steps"])
-            lengths = np.array(notes["lengths"])
         else:
             lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
         super().__init__(path, arrays, lengths, notes)

@@ -54,7 +54,9 @@ class Episodes(AbstractContextManager):
                 f"{place} cannot be played back: it lacks states or the attribute model_file; "
                 "record with the simulator's states"
             )
-        states, actions = recording["states"], recording.get("actions", recording["states"])
+        if "actions" not in recording:
+            raise ValueError(f"{place} has no actions; leave it out")
+        states, actions = recording["states"], recording["actions"]
         if len(states) != len(actions):
             raise ValueError(
                 f"{place} cannot be played back: it has {len(states)} states for {len(actions)} "

@@ -54,6 +54,8 @@ def downsample(
                         "leave the demonstration out, or mend it"
                     )
                 trajectory[key] = slowed(key, rows, factor)
+        if "fps" in trajectory:
+            trajectory["fps"] = trajectory["fps"] / factor
         if relative is not None:
             trajectory["actions"] = computed(relative, file, demo)
         elif kind == "delta":
@@ -122,4 +124,5 @@ def compression(file: DemoFile) -> str | None:
     """How a file's arrays are compressed, by those of its first demonstration."""
     arrays = [v for v in file.stored(file.demos()[0]).values() if isinstance(v, h5py.Dataset)]
     found = {array.attrs.get("frames") or array.compression for array in arrays}
-    return next((kind for kind in COMPRESSIONS if kind in found), None)
+    # Images of one channel are PNG among JPEG, too.
+    return "jpeg" if "jpeg" in found else next((k for k in COMPRESSIONS if k in found), None)

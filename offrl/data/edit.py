@@ -11,7 +11,7 @@ import numpy as np
 
 from offrl.data.files import open_demos
 from offrl.data.hdf5 import DemoFile
-from offrl.data.writer import DemoWriter
+from offrl.data.writer import DemoWriter, check_filter_key
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class Edit:
         files = list(dict.fromkeys(file for file, _ in self.demos))
         labels, there = labelled(files), {(file, demo) for file in files for demo in file.demos()}
         for key, members in self.masks.items():
+            check_filter_key(path, key)
             _check_mask(key, members, there)
         options = {"provenance": provenance, "durable": False, **self.options}
         with DemoWriter(path, self.env_args, **options) as writer:
@@ -56,9 +57,8 @@ class Edit:
             names, num_steps = {}, 0
             for file, demo in self.demos:
                 trajectory = self.change(file, demo)
-                notes = file.attributes(demo)
-                before = f" < {notes[SOURCE]}" if SOURCE in notes else ""
-                notes[SOURCE] = f"{labels[file]}/{demo}{before}"
+                notes = notes_of(file, demo, labels[file])
+                notes |= {k: v for k, v in trajectory.items() if k in notes and k != SOURCE}
                 names[file, demo] = writer.write(trajectory, **notes)
                 num_steps += len(trajectory["actions"])
                 advance()
@@ -69,6 +69,13 @@ class Edit:
                 else:
                     log.warning(f"{path}: mask/{key} is left out: none of its demonstrations are")
             return num_steps
+
+
+def notes_of(file: DemoFile, demo: str, label: str) -> dict[str, Any]:
+    """A demonstration's attributes, and which one it was in a file that is called so."""
+    notes = file.attributes(demo)
+    before = f" < {notes[SOURCE]}" if SOURCE in notes else ""
+    return notes | {SOURCE: f"{label}/{demo}{before}"}
 
 
 def of_files(files: Sequence[DemoFile], demos: Iterable[Source] | None = None) -> Edit:

@@ -41,6 +41,8 @@ def split(
     """Two filter keys: what to train on and, a ``share`` drawn at random, what to validate on; with
     ``by_success`` that share of successes and of failures. Without a share, successes and failures.
     """
+    if names[0] == names[1]:
+        raise ValueError(f"both filter keys would be called {names[0]!r}; give two names")
     edit, demos = of_files([file]), file.demos(filter_key)
     good = {d for d in demos if Facts(file, d)["success"]} if by_success or share is None else set()
     kinds = [[d for d in demos if d in good], [d for d in demos if d not in good]]
@@ -101,7 +103,7 @@ def rename(file: DemoFile, new_names: Mapping[str, str], dropped: Sequence[str] 
     for old, new in list(changes.items()):
         if not any(key == old or key.startswith(f"{old}/") for key in there):
             raise ValueError(f"{file.path}: has no {old}; it has {', '.join(sorted(there))}")
-        if new is not None and old.startswith("mask/") != new.startswith("mask/"):
+        if new is not None and _is_mask(old) != _is_mask(new):
             raise ValueError(
                 f"{file.path}: {old} cannot become {new}: filter keys are mask/KEY, and nothing "
                 "else is"
@@ -129,6 +131,10 @@ def rename(file: DemoFile, new_names: Mapping[str, str], dropped: Sequence[str] 
         if (new := renamed(f"mask/{key}")) is not None
     }
     return replace(edit, masks=masks, change=change)
+
+
+def _is_mask(path: str) -> bool:
+    return path.split("/")[0] == "mask"
 
 
 def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> Edit:

@@ -7,7 +7,7 @@ its *notes*: JSON that offrl writes beside the data and reads again.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +48,7 @@ class Plan:
     steps: of the arrays that are held, by path.
     fps: control steps per second, where that is known.
     task: what the demonstrations show, in words, whatever the source says of it.
+    attributes: of all the data, for formats that have a place for them.
     """
 
     source: Path
@@ -58,6 +59,7 @@ class Plan:
     provenance: dict[str, Any]
     task: str | None
     fps: int | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
 
     def notes(self, **more: Any) -> dict[str, Any]:
         kept = {"env_args": self.env_args, "masks": self.masks, "provenance": self.provenance}
@@ -68,6 +70,8 @@ def read_notes(path: str | Path, text: str | bytes) -> dict[str, Any]:
     """Notes that were written as JSON, ``steps`` among them."""
     with located(path, "what offrl noted beside the data"):
         notes = json.loads(text)
+        if lacking := {"env_args", "masks"} - notes.keys():
+            raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
         return notes | {"steps": {key: Step(*step) for key, step in notes["steps"].items()}}
 
 

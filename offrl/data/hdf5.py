@@ -19,6 +19,7 @@ import numpy as np
 
 from offrl.data.demos import Demos
 from offrl.data.storage import stored, values
+from offrl.processes import is_explained
 
 log = logging.getLogger(__name__)
 
@@ -352,11 +353,11 @@ def is_written(dataset: h5py.h5d.DatasetID) -> bool:
 @contextmanager
 def located(path: str | Path, place: str) -> Iterator[None]:
     """Say of whatever HDF5 stumbles over, in exceptions of many kinds, where that is and what to
-    do; errors that begin with the path, or that of a file in it, have been put in words."""
+    do; offrl's own errors that begin with the path, or that of a file in it, pass."""
     try:
         yield
     except Exception as error:
-        if str(error).startswith((f"{path}: ", f"{path}/")):
+        if str(error).startswith((f"{path}: ", f"{path}/")) and is_explained(error):
             raise
         raise unreadable(path, place, error) from None
 

@@ -10,8 +10,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offrl.data.demos import Demos
-from offrl.data.files import open_demos
+from offrl.data.demos import Demos, Episodes
+from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile, located
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
@@ -20,6 +20,9 @@ from offrl.data.storage import Frames, values
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
+KEPT = (
+    2**26
+)  # bytes of each vector, of which remarks are, so that memory does not grow with the data
 EACH_DIMENSION = 64  # at most so many have a range of their own
 
 
@@ -42,18 +45,20 @@ class DataInfo:
         self._features: list[dict[str, float]] = []
         self._successes: list[bool | None] = []
         self._alike: defaultdict[bytes, list[str]] = defaultdict(list)
-        with open_demos(self.path) as demos:
+        self.lengths: list[int] = []
+        with open_episodes(self.path) as demos:
             self.names = demos.demos()
-            self.lengths = demos.lengths(self.names)
+            if isinstance(demos, Demos):
+                demos.lengths(self.names)  # says of most that is wrong what that is
             self.env_args = demos.env_args
             sampled = {*np.linspace(0, len(self.names) - 1, SAMPLED).astype(int)}
             for i, demo in enumerate(self.names):
                 self._read(demos, demo, is_sampled=i in sampled)
                 advance(1)
-            self.masks = self._read_masks(demos) if isinstance(demos, DemoFile) else {}
+            self.masks = self._read_masks(demos)
             self.layout = demos.layout
 
-    def _read(self, demos: Demos, demo: str, is_sampled: bool) -> None:
+    def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
         is_file = isinstance(demos, DemoFile)
         trajectory = demos.stored(demo) if is_file else demos.trajectory(demo)
         digest, read = hashlib.sha256(), {}
@@ -76,15 +81,19 @@ class DataInfo:
                     found = values(array) if is_file else array
                     key.add(found[len(array) // 2][None], place)
                 key.measure(array)
-        if "rewards" in read:
+        self.lengths.append(len(read.get("actions", ())))
+        if np.asarray(read.get("rewards", "")).dtype.kind in "fiub":
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
-        if "actions" in read:
+        if not self.lengths[-1]:
+            self.wrong.append(f"{self.path}: {demos.root}{demo} has no steps; leave it out")
+        else:
             self._features.append(features(read))
         self._successes.append(demos.success(read))
         self._alike[digest.digest()].append(demo)
 
-    def _read_masks(self, file: DemoFile) -> dict[str, list[str]]:
-        masks = {key: file.mask(key) for key in file.filter_keys()}
+    def _read_masks(self, demos: Episodes) -> dict[str, list[str]]:
+        is_file = isinstance(demos, DemoFile)  # masks() refuses what is told of here
+        masks = {k: demos.mask(k) for k in demos.filter_keys()} if is_file else demos.masks()
         for key, names in masks.items():
             absent = sorted(set(names) - set(self.names))
             if absent:
@@ -102,7 +111,7 @@ class DataInfo:
             "bytes_on_disk": _size(self.path),
             "bytes_in_memory": sum(key.bytes_in_memory for key in self._keys.values()),
             "demonstrations": len(self.names),
-            "steps": int(self.lengths.sum()),
+            "steps": sum(self.lengths),
             "lengths": _spread(self.lengths),
             "returns": _spread(self._returns),
             "success": {"demonstrations": len(known), "rate": float(np.mean(known))}
@@ -157,6 +166,7 @@ class _Key:
         self.bytes_on_disk = self.num_rows = 0
         self._low: Any = None
         self._high: Any = None
+        self._num_kept = 0
         self._parts: list[np.ndarray] = []
         self._places: list[str] = []
 
@@ -179,9 +189,10 @@ class _Key:
         if np.shape(self._low if self._low is not None else low) == np.shape(low):
             self._low = low if self._low is None else np.minimum(self._low, low)
             self._high = high if self._high is None else np.maximum(self._high, high)
-        if rows.ndim <= 2 and self.name not in ("rewards", "states"):
+        if rows.ndim <= 2 and self.name not in ("rewards", "states") and self._num_kept < KEPT:
             self._parts.append(rows)
             self._places.append(place)
+            self._num_kept += rows.nbytes
 
     def remarks(self) -> list[str]:
         if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():

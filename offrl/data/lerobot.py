@@ -65,6 +65,8 @@ class LeRobotFolder(Episodes):
         with located(folder, INFO):
             self._info = json.loads((folder / INFO).read_text(encoding="utf-8"))
             version, self._features = self._info["codebase_version"], self._info["features"]
+            self._fps = self._info["fps"]
+            self._kinds = {name: feature["dtype"] for name, feature in self._features.items()}
         if not version.startswith("v3."):
             raise ValueError(
                 f"{folder}: is of LeRobot's layout {version}; bring it to {VERSION} with LeRobot's "
@@ -95,12 +97,12 @@ class LeRobotFolder(Episodes):
         return self._notes["masks"] if self._notes else {}
 
     def unread(self) -> list[str]:
-        return [name for name, feature in self._features.items() if feature["dtype"] == "string"]
+        return [name for name, kind in self._kinds.items() if kind == "string"]
 
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         episode = self._episodes[int(demo.removeprefix("demo_"))]
         table = self._steps(episode)
-        arrays: dict[str, Any] = {"fps": self._info["fps"]}
+        arrays: dict[str, Any] = {"fps": self._fps}
         with located(self.path, demo):
             arrays["task"] = self._tasks[table["task_index"][0].as_py()]
             for name, feature in self._features.items():
@@ -165,7 +167,7 @@ class LeRobotFolder(Episodes):
             file_index=episode[f"videos/{name}/file_index"],
         )
         start = episode[f"videos/{name}/from_timestamp"]
-        return decode(self.path / path, start, episode["length"], self._info["fps"])
+        return decode(self.path / path, start, episode["length"], self._fps)
 
 
 class _Steps:

@@ -17,16 +17,16 @@ ATTRIBUTE = "provenance"
 
 
 def provenance(command: str, inputs: Sequence[str | Path]) -> dict[str, Any]:
-    """What was run, and on what: of each input its fingerprint, and how it came about itself."""
-    sources = [
-        {
-            "file": Path(path).name,
-            "fingerprint": fingerprint([path]),
-            ATTRIBUTE: provenance_of(path),
-        }
-        for path in inputs
-    ]
-    return {"command": command, "offrl": offrl.__version__, "inputs": sources}
+    """What was run, and on what: the fingerprint of each input; and in ``history``, by fingerprint,
+    how those came about, and what they were made of."""
+    sources, history = [], {}
+    for path in inputs:
+        mark, before = fingerprint([path]), provenance_of(path)
+        sources.append({"file": Path(path).name, "fingerprint": mark})
+        if before is not None:
+            history |= {**before.pop("history", {}), mark: before}
+    record = {"command": command, "offrl": offrl.__version__, "inputs": sources}
+    return record | ({"history": history} if history else {})
 
 
 def provenance_of(path: str | Path) -> dict[str, Any] | None:
@@ -36,7 +36,13 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
     with open_hdf5(Path(path)) as file, located(path, f"the attribute {ATTRIBUTE} of data"):
         data = file.get("data")
         text = data.attrs.get(ATTRIBUTE) if isinstance(data, h5py.Group) else None
-        return None if text is None else json.loads(text)
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+    except (ValueError, TypeError):
+        said = None
+    return said if isinstance(said, dict) else {"said": str(text)}  # by another program
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:

@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from offrl.data.edit import Edit, of_files
-from offrl.data.hdf5 import DemoFile
+from offrl.data.hdf5 import DemoFile, located
 from offrl.data.selection import step_numbers, success_steps
-from offrl.normalize import axis_angle_to_matrix, matrix_to_rot_6d
 
 ACTION_MAP = "action_map"  # the attribute of data: stored actions were scaled, and how
 WIDTH = 7  # of an arm's action: position, rotation, gripper
@@ -99,14 +97,14 @@ def from_range(file: DemoFile) -> Edit:
     """Actions as they were before ``to_range``: ``scale * stored + offset``."""
     edit = of_files([file])
     attributes = dict(edit.attributes)
-    try:
-        undo = json.loads(attributes.pop(ACTION_MAP))
-        scale, offset = (np.array(undo[key], np.float64) for key in ("scale", "offset"))
-    except KeyError:
+    if ACTION_MAP not in attributes:
         raise ValueError(
             f"{file.path}: its actions are as they were recorded: no attribute {ACTION_MAP} of "
             "data says otherwise"
-        ) from None
+        )
+    with located(file.path, f"the attribute {ACTION_MAP} of data"):
+        undo = json.loads(attributes.pop(ACTION_MAP))
+        scale, offset = (np.array(undo[key], np.float64) for key in ("scale", "offset"))
     return replace(
         edit,
         attributes=attributes,
@@ -153,6 +151,10 @@ def action_dict(actions: np.ndarray, kind: str, place: str) -> dict[str, np.ndar
             f"arm, [x, y, z, rotation vector, gripper], {WIDTH} numbers, have such parts"
         )
     prefix = {"delta": "rel", "absolute": "abs"}[kind]
+    import torch  # takes seconds, which only this edit needs
+
+    from offrl.normalize import axis_angle_to_matrix, matrix_to_rot_6d
+
     turn = torch.from_numpy(actions[:, 3:6].astype(np.float64))
     parts = {
         f"{prefix}_pos": actions[:, :3],

@@ -98,7 +98,7 @@ class DemoWriter(AbstractContextManager):
             self._set_notes({key: np.bytes_(text) for key, text in notes.items()})
         self._file.flush()
 
-    def annotate(self, **attributes: Any) -> None:
+    def annotate(self, /, **attributes: Any) -> None:
         """Say what holds for all the data: attributes of ``data``."""
         self._change(lambda: self._set_notes(attributes))
 
@@ -109,7 +109,8 @@ class DemoWriter(AbstractContextManager):
     def _go_on(self, notes: Mapping[str, str]) -> None:
         """Take up a recording that was cut off, if it is the one that is asked for."""
         with located(self._partial, "what was recorded before"):
-            before = {k: v.decode() for k, v in self._data.attrs.items() if isinstance(v, bytes)}
+            found = {key: self._data.attrs.get(key) for key in ("env_args", "provenance")}
+            before = {key: text.decode() for key, text in found.items() if text is not None}
             demos = [f"demo_{i}" for i in range(len(self._data))]
             lengths = [int(self._data[demo].attrs["num_samples"]) for demo in demos]
             last = dict(arrays_below(self._data[demos[-1]])) if demos else {}
@@ -123,15 +124,16 @@ class DemoWriter(AbstractContextManager):
         self._steps = {key: kind_and_shape(array) for key, array in last.items()}
 
     @contextmanager
-    def repeatable(self) -> Iterator[None]:
-        """Keep nothing on a full disk: a command can simulate the episodes once more."""
+    def repeatable(self, *errors: type[Exception]) -> Iterator[None]:
+        """Keep nothing on a full disk, and after ``errors``, which would come again: a command can
+        simulate the episodes once more."""
         try:
             yield
-        except DiskFull:
+        except (DiskFull, *errors):
             self._is_kept = False
             raise
 
-    def write(self, trajectory: Mapping[str, Any], **attributes: Any) -> str:
+    def write(self, trajectory: Mapping[str, Any], /, **attributes: Any) -> str:
         """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``; its name. Strings and
         numbers in it become attributes, as ``attributes`` do; datasets of an open HDF5 file are
         copied as they are stored.
@@ -187,6 +189,7 @@ class DemoWriter(AbstractContextManager):
 
     def write_mask(self, filter_key: str, demos: Sequence[str]) -> None:
         """Name a subset of the demonstrations."""
+        check_filter_key(self.path, filter_key)
         strange = [name for name in demos if name not in self._data]
         if strange or not len(demos):
             what = f"there is no {strange[0]}" if strange else "it names no demonstration"
@@ -206,14 +209,19 @@ class DemoWriter(AbstractContextManager):
                 self.write_mask(key, part)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        with in_words(self.path):
-            self._change(lambda: self._data.attrs.__setitem__("total", self._total))
-            self._file.close()
         is_free = not self.path.exists()  # which somebody may have changed
-        if kind is None and is_free and self.num_demos:
+        try:
             with in_words(self.path):
-                put(self._partial, self.path)
-        elif self.num_demos and self._is_kept:
+                self._change(lambda: self._data.attrs.__setitem__("total", self._total))
+                self._file.close()
+                if kind is None and is_free and self.num_demos:
+                    put(self._partial, self.path)
+                    return
+        except BaseException:
+            if not self._is_kept:
+                self._partial.unlink(missing_ok=True)
+            raise
+        if self.num_demos and self._is_kept:
             log.warning(
                 f"{self.path}: the recording was cut off; its {self.num_demos} finished "
                 f"demonstrations are in {self._partial} (without filter keys)"
@@ -250,7 +258,7 @@ class DemoWriter(AbstractContextManager):
         for key in {"rewards", "dones"} & arrays.keys():
             if arrays[key].size != len(arrays[key]):
                 raise ValueError(f"{self.path}: {name}/{key} is to be one number for each step")
-        if "dones" in arrays and not np.isin(arrays["dones"][()], (0, 1)).all():
+        if "dones" in arrays and not np.isin(_read(arrays["dones"]), (0, 1)).all():
             raise ValueError(f"{self.path}: {name}/dones is to be 0 or 1 at each step")
         steps = {key: kind_and_shape(array) for key, array in arrays.items()}
         for key in sorted(steps.keys() | (self._steps or steps).keys()):
@@ -298,6 +306,11 @@ def split(demos: Sequence[T], valid_fraction: float, seed: int) -> tuple[list[T]
     return [demos[i] for i in train], [demos[i] for i in valid]
 
 
+def check_filter_key(path: str | Path, name: str) -> None:
+    if not name or "/" in name or "\0" in name:
+        raise ValueError(f"{path}: {name!r} is no name of a filter key; give one without /")
+
+
 def _keep_metadata(file: h5py.File) -> None:
     """Have HDF5 keep in memory what it knows of a file: 0.2 MB for an episode of 16 arrays."""
     config = file.id.get_mdc_config()
@@ -328,7 +341,7 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
     if isinstance(array, h5py.Dataset):
         if not (array.is_virtual or array.external):
             return array
-        array = array[()]  # what lies in other files comes along
+        array = _read(array)  # what lies in other files comes along
     if array.dtype.kind in "iu":
         return array
     wrong = np.argwhere(~np.isfinite(array))
@@ -350,6 +363,13 @@ def kind_and_shape(array: Any) -> tuple[str, tuple[int, ...]]:
     """Of an array's steps; of frames those of the images."""
     found = values(array) if isinstance(array, h5py.Dataset) else array
     return str(found.dtype), tuple(found.shape[1:])
+
+
+def _read(array: Any) -> np.ndarray:
+    if isinstance(array, np.ndarray):
+        return array
+    with located(array.file.filename, array.name.strip("/")):
+        return array[()]
 
 
 def _num_bytes(array: Any) -> int:

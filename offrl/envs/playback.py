@@ -10,10 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offrl.acting.episode import returned
-from offrl.tree import gather
+from offrl.tree import gather, merge
 
+ROBOSUITE = (1, "robosuite")  # what env_args call it
 DONE = ("success", "end", "both")  # when ``dones`` are 1: at success, at the last step, at both
 _IMAGE = re.compile(r".*_(image|depth|segmentation_(instance|class|element))")
+
+
+def is_robosuite(env_args: Mapping[str, Any] | None) -> bool:
+    return bool(env_args) and env_args.get("type") in ROBOSUITE  # type: ignore[union-attr]
+
+
+def blind(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """``env_args`` of the same environment without cameras among its observations."""
+    without = {"use_camera_obs": False, "has_offscreen_renderer": False}
+    return merge(env_args, {"env_kwargs": without if is_robosuite(env_args) else {}})
 
 
 class Moment(NamedTuple):

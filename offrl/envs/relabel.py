@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 
 from offrl.envs import make_env
-from offrl.envs.playback import play_states
+from offrl.envs.playback import is_robosuite, play_states
 
 Relabel = Callable[[Mapping[str, Any]], np.ndarray]
-ROBOSUITE = (1, "robosuite")  # what env_args call it
 ROUNDING = 1e-5  # of what is stored as float32, in actions
 
 
 def rewarding(env_args: Mapping[str, Any] | None, dense: bool) -> Mapping[str, Any] | None:
     """``env_args`` of the same task with dense rewards, or with 1 at success alone. Which of them
     they are robosuite can choose, and other simulators cannot."""
-    is_fixed = not env_args or env_args.get("type") not in ROBOSUITE
-    return env_args if is_fixed and not dense else _with(env_args, reward_shaping=dense)
+    return (
+        env_args
+        if not is_robosuite(env_args) and not dense
+        else _with(env_args, reward_shaping=dense)
+    )
 
 
 def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def input_type(env_args: Mapping[str, Any] | None) -> str | None:
     """Whether arms take ``delta`` or ``absolute`` actions, where the simulator knows."""
-    if not env_args or env_args.get("type") not in ROBOSUITE:
+    if not is_robosuite(env_args):
         return None
     with closing(_blind(env_args)) as env:
         return next((kind for kind in ("delta", "absolute") if env.goals.are(kind)), None)
@@ -103,13 +105,13 @@ def _blind(env_args: Mapping[str, Any] | None) -> Any:
 
 
 def _with(env_args: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
-    if not env_args or env_args.get("type") not in ROBOSUITE:
+    if not is_robosuite(env_args):
         name = (env_args or {}).get("env_name")
         raise ValueError(
             f"the data's environment (env_args) is {name}, and no task of robosuite's: that alone "
             "can be asked about recorded states"
         )
-    return {**env_args, "env_kwargs": {**_kwargs(env_args), **kwargs}}
+    return {**(env_args or {}), "env_kwargs": {**_kwargs(env_args), **kwargs}}
 
 
 def _kwargs(env_args: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.data.files import open_demos
+from offrl.data.demos import Demos
+from offrl.data.files import open_episodes
 from offrl.data.storage import is_images
 from offrl.envs import make_env
-from offrl.envs.playback import Replay, film_states
-from offrl.tree import merge
+from offrl.envs.playback import Replay, blind, film_states, is_robosuite
 from offrl.video import write_video
 
 USES = ("states", "actions", "images")
-ROWS = 64  # images that are read at once
 FPS = 20  # of data that does not say at what frequency it was recorded
 
 
@@ -34,7 +33,7 @@ class Player:
         cameras: Sequence[str] = (),
         size: int | None = None,
     ):
-        self.demos = open_demos(path)
+        self.demos = open_episodes(path)
         self.cameras, self.size = tuple(cameras), size
         self.use = use or self._choose()
         self._env: Any = None
@@ -46,31 +45,44 @@ class Player:
                 "stored, --use images films those"
             )
 
+    def chosen(self, filter_key: str | None, limit: int | None) -> list[str]:
+        """The first ``limit`` demonstrations, of those under ``filter_key`` if given."""
+        if filter_key is None or isinstance(self.demos, Demos):
+            names = self.demos.demos(*([filter_key] if filter_key else []))
+        else:
+            names = self.demos.masks().get(filter_key, [])
+        if not names:
+            raise ValueError(f"{self.demos.path}: no filter key {filter_key!r}")
+        return names[:limit]
+
     def frames(self, demo: str) -> Iterator[np.ndarray]:
         """Frames ``[H, W, 3]`` of a demonstration's steps."""
         if self.use == "images":
             return self._stored_frames(demo)
         if self.use == "actions":
             return self.replay(demo).film(self.cameras, self.size)
-        trajectory = self.demos.trajectory(demo)
-        if not (hasattr(self.env, "reset_to") and {"states", "model_file"} <= trajectory.keys()):
+        recording = self.demos.recording(demo)
+        if not hasattr(self.env, "reset_to"):
             raise ValueError(
-                f"{self.demos.path}: {demo} cannot be played back by states: they, or the "
-                "attribute model_file, were not recorded; try --use actions or --use images"
+                f"{self.demos.path}: its environment has no states to go to; try --use actions"
             )
-        return film_states(self.env, trajectory, self.cameras, self.size)
+        return film_states(self.env, recording, self.cameras, self.size)
 
     def replay(self, demo: str) -> Replay:
-        return Replay(self.env, self.demos.trajectory(demo))
+        trajectory = self.demos.trajectory(demo)
+        if not {"states", "seed"} & trajectory.keys() or not len(trajectory.get("actions", ())):
+            raise ValueError(
+                f"{self.demos.path}: {demo} cannot be replayed: it has no actions, or neither "
+                "states nor the attribute seed say where it begins; try --use images"
+            )
+        return Replay(self.env, trajectory)
 
     @property
     def env(self) -> Any:
         if self._env is None:
             # What is looked at is rendered apart from the observations.
-            blind = {"use_camera_obs": False, "has_offscreen_renderer": False}
             env_args = self.demos.env_args or {}
-            is_robosuites = env_args.get("type") == 1
-            self._env = make_env(merge(env_args, {"env_kwargs": blind if is_robosuites else {}}))
+            self._env = make_env(blind(env_args))
             takes = inspect.signature(self._env.render).parameters
             if (self.cameras or self.size) and "camera" not in takes:
                 raise ValueError(
@@ -82,21 +94,18 @@ class Player:
     def _choose(self) -> str:
         trajectory = self.demos.trajectory(self.demos.demos()[0])
         env_args = self.demos.env_args or {}
-        if {"states", "model_file"} <= trajectory.keys() and env_args.get("type") == 1:
+        if {"states", "model_file"} <= trajectory.keys() and is_robosuite(env_args):
             return "states"
-        return "images" if any(map(_is_film, trajectory.values())) else "actions"
+        return "images" if any(map(is_film, trajectory.values())) else "actions"
 
     def _image_keys(self) -> list[str]:
         trajectory = self.demos.trajectory(self.demos.demos()[0])
-        stored = [k for k, v in trajectory.items() if k.startswith("obs/") and _is_film(v)]
+        stored = [k for k, v in trajectory.items() if k.startswith("obs/") and is_film(v)]
         return camera_keys(str(self.demos.path), sorted(stored), self.cameras)
 
     def _stored_frames(self, demo: str) -> Iterator[np.ndarray]:
-        length = int(self.demos.lengths([demo])[0])
-        for start in range(0, length, ROWS):
-            rows = [self.demos.read_rows(demo, key, start, start + ROWS) for key in self.keys]
-            for images in zip(*rows, strict=True):
-                yield side_by_side(images)
+        trajectory = self.demos.trajectory(demo, self.keys)
+        return map(side_by_side, zip(*(trajectory[key] for key in self.keys), strict=True))
 
 
 class Divergence(NamedTuple):
@@ -115,7 +124,8 @@ def make_filmer(
     def film(demo: str) -> Divergence | None:
         replay = player.replay(demo) if use == "actions" else None
         frames = replay.film(cameras, size) if replay else player.frames(demo)
-        write_video(Path(folder) / f"{demo}.mp4", frames, frame_rate(player.demos.env_args))
+        rate = frame_rate(player.demos.env_args, player.demos.trajectory(demo, ()))
+        write_video(Path(folder) / f"{demo}.mp4", frames, rate)
         return Divergence(replay.divergence, replay.success) if replay else None
 
     return film
@@ -126,7 +136,14 @@ def make_photographer(
 ) -> Callable[[str], np.ndarray]:
     """A function that takes a demonstration's first frame ``[H, W, 3]``."""
     player = Player(path, use, cameras, size)
-    return lambda demo: next(player.frames(demo))
+
+    def take(demo: str) -> np.ndarray:
+        frame = next(player.frames(demo), None)
+        if frame is None:
+            raise ValueError(f"{path}: {demo} has no steps; leave it out")
+        return frame
+
+    return take
 
 
 def make_replayer(path: str) -> Callable[[str], Divergence]:
@@ -176,11 +193,12 @@ def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> li
     return keys or list(stored)
 
 
-def frame_rate(env_args: Mapping[str, Any] | None) -> int:
-    """Steps in a second of the robot's time."""
+def frame_rate(env_args: Mapping[str, Any] | None, attributes: Mapping[str, Any]) -> int:
+    """Steps in a second of the robot's time, by the environment or a demonstration's ``fps``."""
     frequency = ((env_args or {}).get("env_kwargs") or {}).get("control_freq")
-    return max(1, round(frequency)) if isinstance(frequency, (int, float)) else FPS
+    frequency = frequency or attributes.get("fps")
+    return max(1, round(frequency)) if isinstance(frequency, (int, float, np.number)) else FPS
 
 
-def _is_film(value: Any) -> bool:
+def is_film(value: Any) -> bool:
     return isinstance(value, np.ndarray) and is_images(value)

@@ -32,7 +32,7 @@ def run_facts(path: Path) -> dict[str, Any]:
     return {
         "run": str(path),
         "algorithm": config["algo_name"],
-        "data": [entry["path"] for entry in config["train"]["data"]],
+        "data": [entry["path"] for entry in config["train"].get("data") or []],
         "seed": config["train"]["seed"],
         "epochs": {"done": done, "of": wanted},
         "steps": max((record["step"] for record in records), default=0),

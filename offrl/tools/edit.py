@@ -245,6 +245,8 @@ def _actions(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -
         return to_range(file, *args.range)
     if args.undo_range:
         return from_range(file)
+    if args.absolute and args.kind == "absolute":
+        raise ValueError("--absolute makes relative actions absolute; leave --kind absolute out")
     kind, env_args = args.kind, file.env_args
     if args.absolute:
         kind, new_args = "delta", absolute(env_args)

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from offrl.config.files import find_file
+    from offrl.data.edit import notes_of
     from offrl.data.hdf5 import DemoFile
     from offrl.data.provenance import provenance
     from offrl.data.writer import DemoWriter
@@ -76,12 +77,14 @@ def run(args: argparse.Namespace) -> int:
     backend = working_backend() if args.cameras else None
     if args.cameras and backend is None:
         raise ValueError(f"no rendering back end works here; {INSTALL_HINT}")
+    if not args.cameras and (args.depth or args.segmentation):
+        raise ValueError("--depth and --segmentation are of --cameras; name some")
     path = find_file(args.dataset)
     with DemoFile(path) as file:
         if file.env_args is None:
             raise ValueError(f"{file.path}: names no environment (env_args) to render")
         env_args = _with_cameras(file.env_args, args)
-        demos = file.demos(args.filter_key, args.n)
+        demos, masks = file.demos(args.filter_key, args.n), file.masks()
         with (
             DemoWriter(
                 args.output,
@@ -90,8 +93,9 @@ def run(args: argparse.Namespace) -> int:
                 provenance=provenance(args.words, [path]),
                 resume=True,
             ) as writer,
-            writer.repeatable(),
+            writer.repeatable(ValueError),
         ):
+            writer.annotate(**file.attributes())
             todo = demos[writer.num_demos :]
             options = args.shaped, args.done, args.next_obs
             arguments = str(path), json.dumps(env_args), *options
@@ -105,8 +109,8 @@ def run(args: argparse.Namespace) -> int:
                     disable=None,
                 )
                 for demo, trajectory in zip(todo, bar, strict=True):
-                    writer.write(trajectory, source=demo)
-            _write_masks(writer, file, demos)
+                    writer.write(trajectory, **notes_of(file, demo, path.name))
+            _write_masks(writer, masks, demos)
     cameras = f"images of {', '.join(args.cameras)}" if args.cameras else "observations"
     print(f"{args.output}: {len(demos)} demonstrations with {cameras}")
     return 0
@@ -148,11 +152,11 @@ def make_observer(
     return lambda demo: observed(env, file.recording(demo), shaped, done, next_obs)
 
 
-def _write_masks(writer: Any, file: Any, demos: list[str]) -> None:
+def _write_masks(writer: Any, before: Mapping[str, list[str]], demos: list[str]) -> None:
     """What is left of the masks, with a new split into ``train`` and ``valid`` where the
     demonstrations are of one of them only, or of none."""
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
-    masks = {key: [names[d] for d in mask if d in names] for key, mask in file.masks().items()}
+    masks = {key: [names[d] for d in mask if d in names] for key, mask in before.items()}
     is_split = all(masks.get(key) for key in ("train", "valid"))
     for key, mask in masks.items():
         if mask and (is_split or key not in ("train", "valid")):

@@ -43,10 +43,12 @@ def run(args: argparse.Namespace) -> int:
 
     path, cameras = str(find_data(args.data)), tuple(args.cameras)
     player = Player(path, args.use, cameras, args.size)
+    if args.size and player.use == "images":
+        raise ValueError("--size is of what is rendered; stored images have theirs")
     if not args.output and (args.first or player.use != "actions"):
         raise ValueError("--output: name the file to write (only --use actions does without)")
     output = new_file(args.output) if args.output else None
-    demos, backend = player.demos.demos(args.filter_key, args.n), None
+    demos, backend = player.chosen(args.filter_key, args.n), None
     player.demos.close()
     if output and player.use != "images" and (backend := working_backend()) is None:
         raise ValueError(f"--use {player.use}: no rendering back end works here; {INSTALL_HINT}")
@@ -88,7 +90,7 @@ def _photograph(output: Path, what: tuple[Any, ...], job: _Job) -> None:
 
     frames = [frame for _, frame in job.results(make_photographer, what)]
     with whole_file(output) as partial:
-        imageio.v3.imwrite(partial, tiled(frames))
+        imageio.v3.imwrite(partial, tiled(frames), extension=".png")
     print(f"{output}: the first frames of {len(frames)} demonstrations")
 
 

@@ -125,7 +125,24 @@ def test_how_a_file_came_about_is_told_through_all_of_its_sources(tmp_path, caps
     _, facts = facts_of(second, capsys)
     (source,) = facts["provenance"]["inputs"]
     assert facts["provenance"]["command"] == "offrl edit"
-    assert source["file"] == "first.hdf5" and source["provenance"]["command"] == "offrl collect"
+    before = facts["provenance"]["history"][source["fingerprint"]]
+    assert source["file"] == "first.hdf5" and before["command"] == "offrl collect"
+
+
+def test_what_others_say_of_where_a_file_is_from_is_shown(tmp_path, capsys):
+    path = write_demos(tmp_path / "x.hdf5")
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["provenance"] = "recorded by Ada"
+    assert facts_of(path, capsys)[1]["provenance"] == {"said": "recorded by Ada"}
+
+
+def test_a_demonstration_without_steps_is_wrong(tmp_path, capsys):
+    path = write_demos(tmp_path / "x.hdf5")
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_1"]
+        file["data/demo_1/actions"] = np.zeros((0, 2))
+    assert main(["info", str(path)]) == 1
+    assert "data/demo_1 has no steps; leave it out" in capsys.readouterr().out
 
 
 def test_a_run_and_its_checkpoint_are_described(small_config, capsys):

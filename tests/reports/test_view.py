@@ -368,7 +368,7 @@ def no_actions(tmp_path):
     path = write_demos(tmp_path / "demos.hdf5")
     with h5py.File(path, "r+") as file:
         del file["data/demo_2/actions"]
-    return [path], "data/demo_2 has no 'actions'"
+    return [path], "data/demo_2 has no steps (actions)"
 
 
 def no_numbers(tmp_path):

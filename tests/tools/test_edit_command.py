@@ -98,7 +98,7 @@ def test_a_command_writes_a_file_that_is_fit_to_train_on_and_says_how_it_came(
     found = provenance_of(out)
     assert found["command"].startswith(f"offrl edit {what} ") and str(out) in found["command"]
     (source,) = found["inputs"]
-    assert source["file"] == demos.name and source["provenance"] is None
+    assert source["file"] == demos.name and "history" not in found
     assert hashlib.sha256(demos.read_bytes()).digest() == before
     assert sorted(path.name for path in out.parent.iterdir()) == ["in.hdf5", "out.hdf5"]
 
@@ -122,11 +122,55 @@ def test_a_chain_of_edits_tells_the_whole_story(demos, tmp_path):
     found = provenance_of(c)
     assert "edit merge" in found["command"]
     assert [source["file"] for source in found["inputs"]] == [a.name, b.name]
-    assert ["edit subset" in x["provenance"]["command"] for x in found["inputs"]] == [True, True]
-    assert found["inputs"][1]["provenance"]["inputs"][0]["file"] == demos.name
+    before = [found["history"][source["fingerprint"]] for source in found["inputs"]]
+    assert ["edit subset" in record["command"] for record in before] == [True, True]
+    assert before[1]["inputs"][0]["file"] == demos.name
     assert len({x["fingerprint"] for x in found["inputs"]}) == 2
     with open_file(c) as file:
         assert file.attributes("demo_5")["source"] == "b.hdf5/demo_1 < in.hdf5/demo_7"
+
+
+def test_a_story_grows_by_a_record_for_each_file(demos, tmp_path):
+    """Not by all that was told before, for each of its inputs."""
+    both = demos
+    for number in range(6):
+        part, last = tmp_path / f"part{number}.hdf5", both
+        both = tmp_path / f"both{number}.hdf5"
+        assert edit("subset", last, "--n", 1, "--output", part) == 0
+        assert edit("merge", last, part, "--output", both) == 0
+    found = provenance_of(both)
+    assert len(found["history"]) == 11 and len(json.dumps(found)) < 11 * 700
+
+
+def test_attributes_and_the_rate_are_carried_along(tmp_path):
+    demos = write_demos(tmp_path / "in.hdf5")
+    with h5py.File(demos, "r+") as file:
+        file["data"].attrs["operator"] = "Ada"
+        file["data/demo_0"].attrs["home"] = np.arange(3.0)
+        for demo in file["data"].values():
+            demo.attrs["fps"] = 20
+            demo.attrs["trajectory"] = "a name that calls of Python have, too"
+    slow, copy = tmp_path / "slow.hdf5", tmp_path / "copy.hdf5"
+    assert edit("downsample", demos, "--kind", "absolute", "--factor", 2, "--output", slow) == 0
+    assert main(["convert", str(slow), str(copy), "--to", "robomimic"]) == 0
+    with h5py.File(copy) as file:
+        assert file["data"].attrs["operator"] == "Ada" and file["data/demo_0"].attrs["fps"] == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["split", "--names", "a/b", "c"], "'a/b' is no name of a filter key"),
+        (["split", "--names", "", "c"], "'' is no name of a filter key"),
+        (["split", "--names", "a", "a"], "give two names"),
+        (["rename", "--keys", "mask=other"], "cannot become other: filter keys are mask/KEY"),
+        (["rename", "--keys", "mask/train=mask/"], "'' is no name of a filter key"),
+    ],
+)
+def test_a_filter_key_has_a_name(words, said, demos, out, capsys):
+    what, *options = words
+    assert edit(what, demos, *options, "--output", out) == 1
+    assert said in one_error(capsys) and not out.exists()
 
 
 @pytest.mark.slow

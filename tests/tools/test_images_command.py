@@ -148,7 +148,7 @@ def test_without_cameras_it_needs_no_rendering_and_fills_in_what_is_missing(tmp_
         recorded = file.trajectory("demo_3")
     demos, masks, env_args = contents(path)
     seen = demos["demo_0"]
-    assert seen.pop("source") == "demo_7" and seen.keys() == recorded.keys()
+    assert seen.pop("source") == "bare.hdf5/demo_7" and seen.keys() == recorded.keys()
     assert masks == {"train": ["demo_0"]} and not env_args["env_kwargs"]["use_camera_obs"]
     # What a control step observes is sampled within it; a state is looked at afterwards.
     np.testing.assert_allclose(seen["obs/object"], recorded["obs/object"], atol=5e-3)
@@ -185,3 +185,23 @@ def test_states_that_were_not_recorded_are_missed(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "data/demo_0 cannot be played back: it lacks states" in said
     assert [path.name for path in tmp_path.iterdir()] == ["bare.hdf5"]
+
+
+def test_what_is_wrong_with_the_data_leaves_nothing(tmp_path, capsys):
+    """Masks are looked at before hours of rendering."""
+    wrong = tmp_path / "wrong.hdf5"
+    for change in ("mask", "actions", "nan"):
+        with h5py.File(LIFT) as lift, h5py.File(wrong, "w") as file:
+            file.create_group("data").attrs["env_args"] = lift["data"].attrs["env_args"]
+            for demo in ("demo_0", "demo_1"):
+                lift.copy(f"data/{demo}", file["data"])
+            if change == "mask":
+                file["mask/train"] = np.array(["demo_0", "demo_99"], dtype="S")
+            elif change == "actions":
+                del file["data/demo_1/actions"]
+            else:
+                file["data/demo_1/actions"][0, 0] = np.nan
+        assert main(images(tmp_path / "x.hdf5", "--cameras", dataset=wrong)) == 1
+        said = capsys.readouterr().err
+        assert {"mask": "demo_99", "actions": "has no actions", "nan": "NaN"}[change] in said
+        assert "Traceback" not in said and [x.name for x in tmp_path.iterdir()] == ["wrong.hdf5"]

@@ -6,6 +6,7 @@ looks at it: ``data/DATASET/EPISODE.js`` and ``data/run/RUN.js``, with their fil
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def write_view(
         for i in range(len(datasets)):
             (folder / f"data/{i}").mkdir(parents=True)
         done = in_order(EpisodeWriter, (str(folder), films), episodes, num_workers, environ)
-        summaries = list(progress(done, len(episodes))) if episodes else []
+        with closing(done):
+            summaries = list(progress(done, len(episodes))) if episodes else []
         if films.cameras and not any(summary["film"] for summary in summaries):
             raise ValueError("--cameras: no data has images; film simulator states with --render N")
         written = iter(summaries)

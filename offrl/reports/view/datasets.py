@@ -6,17 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.data.demos import Demos
-from offrl.data.files import find_data, open_demos
-from offrl.data.hdf5 import DemoFile
+from offrl.data.demos import Episodes
+from offrl.data.files import find_data, open_episodes
 from offrl.data.outliers import features, is_vectors, unusual
-from offrl.data.storage import is_images
 from offrl.envs import make_env
-from offrl.envs.playback import film_states
+from offrl.envs.playback import blind, film_states
 from offrl.envs.rendering import INSTALL_HINT, working_backend
-from offrl.reports.playback import camera_keys, frame_rate, side_by_side
+from offrl.reports.playback import camera_keys, frame_rate, is_film, side_by_side
 from offrl.reports.view.page import packed, write_script
-from offrl.tree import merge
 from offrl.video import encoder, write_video
 
 MOST_DIMS = 64  # of a key that are plotted
@@ -60,14 +57,12 @@ class Dataset:
             raise ValueError(
                 f"{path}: neither the folder of a run (config-*.json) nor one of Minari's (data/)"
             )
-        with open_demos(self.path) as file:
+        with open_episodes(self.path) as file:
             self.names = file.demos()
-            lengths = file.lengths(self.names)
-            if not lengths.all():
-                empty = self.names[int(np.argmin(lengths))]
-                raise ValueError(f"{file.path}: {file.root}{empty} has no steps; leave it out")
             self.masks = _masks(file)
             self.env_args = file.env_args or {}
+            attributes = file.trajectory(self.names[0], ())
+            self.fps = frame_rate(self.env_args, attributes)
         if num_rendered and not self.env_args:
             raise ValueError(f"{path}: names no environment (env_args) to --render")
         number = min(num_rendered, len(self.names))
@@ -75,9 +70,7 @@ class Dataset:
 
     def episodes(self, dataset: int) -> Iterator[Episode]:
         for i, name in enumerate(self.names):
-            yield Episode(
-                dataset, self.path, i, name, i in self._rendered, frame_rate(self.env_args)
-            )
+            yield Episode(dataset, self.path, i, name, i in self._rendered, self.fps)
 
     def describe(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What the overview says, from what is known of each episode."""
@@ -89,7 +82,7 @@ class Dataset:
             "name": self.path.stem,
             "path": self.label,
             "env": self.env_args.get("env_name"),
-            "fps": frame_rate(self.env_args),
+            "fps": self.fps,
             "names": self.names,
             "features": measured,
             "success": [summary["success"] for summary in summaries],
@@ -101,12 +94,10 @@ class Dataset:
         }
 
 
-def _masks(file: Demos) -> dict[str, list[int]]:
+def _masks(file: Episodes) -> dict[str, list[int]]:
     """The numbers of the episodes under each filter key."""
-    if not isinstance(file, DemoFile):
-        return {}
     numbers = {name: i for i, name in enumerate(file.demos())}
-    return {key: [numbers[name] for name in file.demos(key)] for key in file.filter_keys()}
+    return {key: [numbers[name] for name in names] for key, names in file.masks().items()}
 
 
 def _sums(actions: np.ndarray) -> np.ndarray:
@@ -140,15 +131,17 @@ class EpisodeWriter:
     def __init__(self, folder: str, films: Films):
         self.folder = Path(folder)
         self.films = films
-        self._files: dict[Path, Demos] = {}
+        self._files: dict[Path, Episodes] = {}
         self._envs: dict[Path, Any] = {}
 
     def __call__(self, episode: Episode) -> dict[str, Any]:
         if episode.path not in self._files:
-            self._files[episode.path] = open_demos(episode.path)
+            self._files[episode.path] = open_episodes(episode.path)
         file = self._files[episode.path]
         read = file.recording if episode.is_rendered else file.trajectory
         demo = read(episode.demo)
+        if not len(demo.get("actions", ())):
+            raise ValueError(f"{file.path}: {file.root}{episode.demo} has no steps (actions)")
         for key in {"actions", "rewards"} & demo.keys():
             if demo[key].dtype.kind not in "fiub":
                 raise ValueError(f"{file.path}: {file.root}{episode.demo}/{key} holds no numbers")
@@ -179,7 +172,7 @@ class EpisodeWriter:
         if episode.is_rendered:
             env = self._env(episode.path)
             return film_states(env, demo, self.films.cameras, self.films.size)
-        keys = [key for key, value in demo.items() if key.startswith("obs/") and _is_film(value)]
+        keys = [key for key, value in demo.items() if key.startswith("obs/") and is_film(value)]
         if not keys:
             return None
         cameras = () if self.films.num_rendered else self.films.cameras
@@ -190,9 +183,7 @@ class EpisodeWriter:
         if path not in self._envs:
             env_args = self._files[path].env_args
             assert env_args is not None
-            if env_args.get("env_kwargs", {}).get("use_camera_obs"):  # none that nobody looks at
-                env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
-            self._envs[path] = make_env(env_args)
+            self._envs[path] = make_env(blind(env_args))
         return self._envs[path]
 
 
@@ -207,7 +198,7 @@ def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
             series[key] = np.reshape(value, (len(value), -1))[:, :MOST_DIMS]
             if value[0].size > MOST_DIMS:
                 left_out.append(f"{key} beyond its first {MOST_DIMS} dimensions")
-        elif not _is_film(value):
+        elif not is_film(value):
             left_out.append(f"{key} {list(value.shape)}")
     return series, left_out
 
@@ -216,7 +207,3 @@ def _shown(value: Any) -> Any:
     if not isinstance(value, str | bytes):
         return value
     return value if len(value) <= LONGEST else f"({len(value)} characters)"
-
-
-def _is_film(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and is_images(value)
