@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,18 +116,27 @@ class Divergence(NamedTuple):
     success: bool
 
 
+class Filmed(NamedTuple):
+    """What came of filming a demonstration."""
+
+    shape: tuple[int, ...]  # of a frame
+    divergence: Divergence | None  # of its actions, if those were taken
+
+
 def make_filmer(
     path: str, use: str, cameras: tuple[str, ...], size: int | None, folder: str
-) -> Callable[[str], Divergence | None]:
+) -> Callable[[str], Filmed]:
     """A function that films a demonstration as ``folder/DEMO.mp4``."""
     player = Player(path, use, cameras, size)
 
-    def film(demo: str) -> Divergence | None:
+    def film(demo: str) -> Filmed:
         replay = player.replay(demo) if use == "actions" else None
         frames = replay.film(cameras, size) if replay else player.frames(demo)
+        first = _first(frames, path, demo)
         rate = frame_rate(player.demos.env_args, player.demos.trajectory(demo, ()))
-        write_video(Path(folder) / f"{demo}.mp4", frames, rate)
-        return Divergence(replay.divergence, replay.success) if replay else None
+        write_video(Path(folder) / f"{demo}.mp4", chain([first], frames), rate)
+        divergence = Divergence(replay.divergence, replay.success) if replay else None
+        return Filmed(first.shape, divergence)
 
     return film
 
@@ -136,14 +146,14 @@ def make_photographer(
 ) -> Callable[[str], np.ndarray]:
     """A function that takes a demonstration's first frame ``[H, W, 3]``."""
     player = Player(path, use, cameras, size)
+    return lambda demo: _first(player.frames(demo), path, demo)
 
-    def take(demo: str) -> np.ndarray:
-        frame = next(player.frames(demo), None)
-        if frame is None:
-            raise ValueError(f"{path}: {demo} has no steps; leave it out")
-        return frame
 
-    return take
+def _first(frames: Iterator[np.ndarray], path: str, demo: str) -> np.ndarray:
+    frame = next(frames, None)
+    if frame is None:
+        raise ValueError(f"{path}: {demo} has no steps; leave it out")
+    return frame
 
 
 def make_replayer(path: str) -> Callable[[str], Divergence]:

@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--size is of what is rendered; stored images have theirs")
     if not args.output and (args.first or player.use != "actions"):
         raise ValueError("--output: name the file to write (only --use actions does without)")
+    if args.first and not args.output.endswith(".png"):
+        raise ValueError(f"--first makes a picture: call it NAME.png, not {args.output}")
     output = new_file(args.output) if args.output else None
     demos, backend = player.chosen(args.filter_key, args.n), None
     player.demos.close()
@@ -103,10 +105,13 @@ def _film(output: Path, what: tuple[Any, ...], job: _Job) -> None:
     if what[1] == "actions":
         new_file(plot)
     with tempfile.TemporaryDirectory(prefix=f".{output.stem}.", dir=output.parent) as folder:
-        played = dict(job.results(make_filmer, (*what, folder)))
+        films = dict(job.results(make_filmer, (*what, folder)))
+        if len(shapes := {film.shape for film in films.values()}) > 1:
+            raise ValueError(f"{what[0]}: frames of {sorted(shapes)} make no film; choose others")
         join_videos(output, [Path(folder) / f"{demo}.mp4" for demo in job.demos])
-    print(f"{output}: {len(played)} demonstrations by their {what[1]}")
+    print(f"{output}: {len(films)} demonstrations by their {what[1]}")
     if what[1] == "actions":
+        played = {demo: film.divergence for demo, film in films.items()}
         _say(played)
         write_divergence(plot, {demo: found.of_steps for demo, found in played.items()})
         print(plot)

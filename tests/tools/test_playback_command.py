@@ -69,6 +69,27 @@ def test_cameras_are_chosen(images, tmp_path, capsys):
     assert "has no images obs/ceiling_image; its cameras are: front, wrist" in said
 
 
+def test_what_makes_no_film_or_picture_is_said(tmp_path, capsys):
+    path = tmp_path / "sizes.hdf5"
+    with h5py.File(path, "w") as file:
+        for i, side in enumerate((16, 32, 0)):
+            file[f"data/demo_{i}/actions"] = np.zeros((3 * (side > 0), 2))
+            images = np.zeros((3 * (side > 0), side or 16, side or 16, 3), np.uint8)
+            file[f"data/demo_{i}/obs/front_image"] = images
+    for options, words in (
+        (["--n", "2", "--output", "x.mp4"], "make no film"),
+        (["--n", "3", "--output", "x.mp4"], "demo_2 has no steps"),
+        (["--n", "3", "--first", "--output", "x.png"], "demo_2 has no steps"),
+        (["--first", "--output", "x.mp4"], "call it NAME.png"),
+        (["--size", "16", "--output", "x.mp4"], "--size is of what is rendered"),
+    ):
+        options[-1] = str(tmp_path / options[-1])
+        assert main(["playback", str(path), *options]) == 1
+        said = capsys.readouterr().err
+        assert words in said and "Traceback" not in said
+        assert [x.name for x in tmp_path.iterdir()] == ["sizes.hdf5"]
+
+
 def test_first_frames_are_one_picture(images, tmp_path):
     picture = tmp_path / "first.png"
     assert main(["playback", str(images), "--first", "--output", str(picture)]) == 0
