@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ def _split(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> 
 
 
 def _filter_arguments(parser: argparse.ArgumentParser) -> None:
-    for what, kind in (("length", count), ("return", float)):
+    for what, kind in (("length", count), ("return", _finite)):
         parser.add_argument(f"--min-{what}", type=kind, metavar="X", help=f"{what} >= X")
         parser.add_argument(f"--max-{what}", type=kind, metavar="X", help=f"{what} <= X")
     parser.add_argument("--success", action="store_true", help="only those that succeeded")
@@ -192,8 +193,8 @@ def _rewards_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--dense", action="store_true", help="the simulator's shaped rewards")
     kinds.add_argument("--success-only", action="store_true", help="1 at success, else 0")
-    parser.add_argument("--scale", type=float, default=1.0, help="times this (default: 1)")
-    parser.add_argument("--shift", type=float, default=0.0, help="then plus this (default: 0)")
+    parser.add_argument("--scale", type=_finite, default=1.0, help="times this (default: 1)")
+    parser.add_argument("--shift", type=_finite, default=0.0, help="then plus this (default: 0)")
     _workers_argument(parser)
 
 
@@ -223,7 +224,11 @@ def _actions_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ranges = parser.add_mutually_exclusive_group()
     ranges.add_argument(
-        "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="scale each dimension to this"
+        "--range",
+        nargs=2,
+        type=_finite,
+        metavar=("LOW", "HIGH"),
+        help="scale each dimension to this",
     )
     ranges.add_argument("--undo-range", action="store_true", help="what --range did, undone")
     _kind_argument(parser)
@@ -313,6 +318,13 @@ def _share(text: str) -> float:
     number = float(text)
     if not 0 < number < 1:
         raise argparse.ArgumentTypeError(f"a number between 0 and 1 is needed, not {text}")
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"a finite number is needed, not {text}")
     return number
 
 
