@@ -45,8 +45,11 @@ class MinariEpisodes(Episodes):
         self.path = folder
         try:
             self._dataset = minari.MinariDataset(folder / "data")
-        except (FileNotFoundError, ValueError) as error:
-            raise ValueError(f"{folder}: a folder, but not of a Minari dataset ({error})") from None
+        except (FileNotFoundError, ValueError):
+            raise ValueError(
+                f"{folder}: a folder, but not of a Minari dataset (data/), nor of LeRobot's "
+                "(meta/info.json); name a file in it, or another folder"
+            ) from None
         text = self._dataset.storage.metadata.get(NOTES)
         self._notes = read_notes(folder, text) if text else None
 

@@ -88,7 +88,8 @@ def choose(
         )
     if seed is None:
         return demos[:n]
-    drawn = np.random.default_rng(seed).permutation(len(demos))[:n]
+    # Another draw than that of a split by the same seed, which would be of the same ones.
+    drawn = np.random.default_rng([seed, 1]).permutation(len(demos))[:n]
     return [demos[i] for i in sorted(drawn)]
 
 

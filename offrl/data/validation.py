@@ -37,7 +37,9 @@ class Validation:
         self._places: defaultdict[str, list[str]] = defaultdict(list)  # of those
         with self._noted():
             if not self.path.is_file():
-                raise FileNotFoundError(f"{path}: no such file")
+                is_folder = self.path.is_dir()
+                what = "a folder; name an HDF5 file in it" if is_folder else "no such file"
+                raise FileNotFoundError(f"{path}: {what}")
             self._check_d4rl() if is_d4rl(self.path) else self._check_demos()
             for key in sorted(self._rows):
                 self.remarks += remarks_on(key, self._rows[key], self._places[key])

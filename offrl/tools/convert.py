@@ -38,8 +38,16 @@ def run(args: argparse.Namespace) -> int:
 
     from offrl.data.convert import convert, make_plan
     from offrl.data.files import find_data, open_episodes
+    from offrl.data.minari import MINARI
     from offrl.data.provenance import provenance
+    from offrl.outputs import new_file
 
+    if not args.output.startswith(MINARI):
+        new_file(args.output)
+    elif args.to != "minari":
+        raise ValueError(
+            f"{args.output}: is for Minari's data; name a new file, or use --to minari"
+        )
     path = find_data(args.input)
     with open_episodes(path) as source:
         history = provenance(args.words, [path])

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 HELP = "show what is in data, in a run folder or in a checkpoint"
 EPILOG = "example: offrl info datasets/lift/low_dim.hdf5"
 
+BEST = ("best_valid_loss", "best_return", "best_success_rate")
 SENTENCES = {"wrong": 20, "remarks": 20, "unusual": 5}  # of which so many are shown
 
 
@@ -63,14 +65,18 @@ def _checkpoint_facts(path: Path) -> dict[str, Any]:
         "numbers": sum(sizes),
         "observations": content["shape_metadata"].get("all_shapes"),
         "action_dimensions": content["shape_metadata"].get("ac_dim"),
-        "trained": {k: v for k, v in state.items() if isinstance(v, (int, float, str))},
+        "trained": {k: state[k] for k in ("epoch", "step", *BEST) if _is_known(state.get(k))},
         "data": [entry.path for entry in config.train.data or []],
         "environment": {k: v for k, v in env_args.items() if k != "env_kwargs"},
         "versions": content.get("provenance") or {},
-        "evaluate": f"offrl rollout --checkpoint {path}",
+        "evaluate": f"offrl rollout --checkpoint {path}" if env_args else None,
         "wrong": [],
         "remarks": [],
     }
+
+
+def _is_known(number: Any) -> bool:
+    return isinstance(number, (int, float)) and math.isfinite(number)
 
 
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -47,8 +47,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--size is of what is rendered; stored images have theirs")
     if not args.output and (args.first or player.use != "actions"):
         raise ValueError("--output: name the file to write (only --use actions does without)")
-    if args.first and not args.output.endswith(".png"):
-        raise ValueError(f"--first makes a picture: call it NAME.png, not {args.output}")
+    kind, suffix = ("a picture (--first)", ".png") if args.first else ("a film", ".mp4")
+    if args.output and Path(args.output).suffix != suffix:
+        raise ValueError(f"--output is {kind}: call it NAME{suffix}, not {args.output}")
     output = new_file(args.output) if args.output else None
     demos, backend = player.chosen(args.filter_key, args.n), None
     player.demos.close()

@@ -81,6 +81,7 @@ def test_what_makes_no_film_or_picture_is_said(tmp_path, capsys):
         (["--n", "3", "--output", "x.mp4"], "demo_2 has no steps"),
         (["--n", "3", "--first", "--output", "x.png"], "demo_2 has no steps"),
         (["--first", "--output", "x.mp4"], "call it NAME.png"),
+        (["--output", "x.avi"], "call it NAME.mp4"),
         (["--size", "16", "--output", "x.mp4"], "--size is of what is rendered"),
     ):
         options[-1] = str(tmp_path / options[-1])
@@ -199,7 +200,7 @@ def test_what_cannot_be_filmed_is_said(options, words, tmp_path, capsys, monkeyp
 @needs_camera
 @pytest.mark.parametrize("first", [True, False])
 def test_a_camera_that_is_not_there_leaves_nothing(first, tmp_path, capsys):
-    output = ["--output", str(tmp_path / "x.png")]
+    output = ["--output", str(tmp_path / ("x.png" if first else "x.mp4"))]
     options = ["--n", "1", "--cameras", "ceiling", *(["--first"] * first), *output]
     assert main(["playback", str(LIFT), *options]) == 1
     assert "Lift has no camera 'ceiling'; it has frontview" in capsys.readouterr().err

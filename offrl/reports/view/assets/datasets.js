@@ -192,7 +192,8 @@ function spread(column) {
   const values = column.filter((x) => x !== null).sort((a, b) => a - b);
   if (!values.length) return "not recorded";
   const mean = values.reduce((a, b) => a + b, 0) / values.length;
-  return `mean ${number(mean)}, median ${number(values[values.length >> 1])}, ${number(values[0])} to ${number(values[values.length - 1])}`;
+  const median = (values[(values.length - 1) >> 1] + values[values.length >> 1]) / 2;
+  return `mean ${number(mean)}, median ${number(median)}, ${number(values[0])} to ${number(values[values.length - 1])}`;
 }
 
 function successes(data) {
