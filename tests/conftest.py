@@ -2,6 +2,8 @@
 
 import copy
 import os
+import signal
+from contextlib import contextmanager
 from pathlib import Path
 
 # Tests run side by side: several threads in each would wait for each other, spinning. Processes
@@ -46,6 +48,16 @@ def write_demos(path, lengths=(5, 7, 6), obs=None, seed=0, next_obs=False, env_a
         file["mask/train"] = np.array([f"demo_{i}" for i in range(len(lengths) - 1)], dtype="S")
         file["mask/valid"] = np.array([f"demo_{len(lengths) - 1}"], dtype="S")
     return path
+
+
+@contextmanager
+def heeding():
+    """Shells make what is in their background ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 SMALL = {

@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, heeding
 
 from offrl.processes import in_order
 
@@ -104,9 +104,10 @@ def test_processes_end_with_who_started_them(number, tmp_path):
     script = tmp_path / "start.py"
     script.write_text(START)
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
-    parent = subprocess.Popen(
-        [sys.executable, script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    with heeding():
+        parent = subprocess.Popen(
+            [sys.executable, script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
     children = {int(parent.stdout.readline())}
     started = time.monotonic()
     parent.send_signal(number)

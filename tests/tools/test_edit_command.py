@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
-from conftest import ROOT, write_demos
+from conftest import ROOT, heeding, write_demos
 
 from offrl.__main__ import main
 from offrl.data.edit import of_files, open_file
@@ -27,16 +26,6 @@ from offrl.tools.edit import COMMANDS
 
 LIFT = ROOT / "datasets/lift/low_dim.hdf5"
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root mounts file systems")
-
-
-@contextmanager
-def heeding():
-    """Shells make what is in their background ignore interrupts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def edit(*words):

@@ -74,7 +74,7 @@ def test_one_process_or_two_see_the_same(tmp_path):
     assert env_args["env_kwargs"]["camera_widths"] == [24, 40]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @needs_camera
 def test_a_killed_command_goes_on_and_ends_as_if_it_had_not_been(tmp_path, capsys):
     """Killed twice; other options meanwhile are refused."""

@@ -140,7 +140,7 @@ def until(condition, seconds=30):
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_episodes_driven_by_keys_are_recorded_discarded_and_go_on_after_a_kill(
     screen, start, tmp_path
 ):
@@ -199,7 +199,7 @@ def test_episodes_driven_by_keys_are_recorded_discarded_and_go_on_after_a_kill(
     env.close()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_escape_ends_with_what_there_is(screen, start, tmp_path):
     program = start("--output", str(tmp_path / "hand.hdf5"))
     screen.window(program)
