@@ -42,7 +42,8 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
         said = json.loads(text)
     except (ValueError, TypeError):
         said = None
-    return said if isinstance(said, dict) else {"said": str(text)}  # by another program
+    is_ours = isinstance(said, dict) and {"command", "offrl", "inputs"} <= said.keys()
+    return said if is_ours else {"said": str(text)}  # by another program
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:

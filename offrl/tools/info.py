@@ -98,11 +98,29 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
             yield label + _in_rates(value)
         elif name == "success":
             yield f"{label}{value['rate']:.1%} of {value['demonstrations']}"
-        elif name == "environment":  # without what is switched off
-            value = {k: v for k, v in {**value, **value.get("env_kwargs", {})}.items() if v}
-            yield label + _words({k: v for k, v in value.items() if k != "env_kwargs"})
+        elif name == "epochs":
+            yield f"{label}{value['done']} of {value['of']}"
+        elif name == "provenance":
+            yield from _story(label, value)
+        elif name == "environment":  # without what is switched off, and without whole controllers
+            value = {**value, **value.get("env_kwargs", {})}
+            yield label + _words({k: v for k, v in value.items() if v and not _is_nested(v)})
         else:
             yield label + _words(value)
+
+
+def _story(label: str, record: Mapping[str, Any]) -> Iterator[str]:
+    """How data came about, and below it what it was made of."""
+    yield label + str(record.get("command", record.get("said")))
+    history = record.get("history", {})
+    for source in record.get("inputs", ()):
+        before = history.get(source.get("fingerprint"), {}).get("command")
+        yield f"{'':20}of {source.get('file')}{f': {before}' if before else ''}"
+
+
+def _is_nested(value: Any) -> bool:
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, Mapping)
 
 
 def _table(keys: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
