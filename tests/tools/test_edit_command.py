@@ -295,7 +295,6 @@ def test_nothing_is_overwritten_least_of_all_the_input(name, demos, tmp_path, ca
         ("rename IN --drop actions", "demo_0 has no actions"),
         ("rewards IN", "give --dense, --success-only, --scale or --shift"),
         ("rewards IN --dense", "environment .env_args. is toy, and no task of robosuite's"),
-        ("rewards IN --scale nan", "demo_0/rewards holds NaN"),
         ("rewards IN --scale 1e300", "demo_0/rewards holds"),
         ("actions IN", "give --absolute, --action-dict or both"),
         ("actions IN --absolute --range -1 1", "give --absolute, --action-dict or both"),
@@ -450,3 +449,10 @@ def test_the_attribute_is_json_that_other_programs_read(demos, out):
     with h5py.File(out) as file:
         found = json.loads(file["data"].attrs["provenance"])
     assert found.keys() == {"command", "offrl", "inputs"}
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "x"])
+def test_numbers_are_finite(value, demos, out, capsys):
+    with pytest.raises(SystemExit) as ended:
+        edit("rewards", demos, "--scale", value, "--output", out)
+    assert ended.value.code == 2 and "--scale" in capsys.readouterr().err and not out.exists()
