@@ -16,6 +16,7 @@ from offrl.data.edit import Edit, of_files
 from offrl.data.hdf5 import DemoFile
 from offrl.data.relabel import Computed, check_kind, computed
 from offrl.data.storage import COMPRESSIONS  # those of frames first
+from offrl.robomimic.configs import is_robosuite
 
 DONE = ("dones", "terminals", "timeouts")
 CONTROL_FREQ = 20  # Hz, of a robosuite task that names none
@@ -105,8 +106,7 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
     if (env_args := file.env_args) is None:
         return None
     kwargs = env_args.get("env_kwargs") or {}
-    is_robosuite = env_args.get("type") in (1, "robosuite")
-    rate = kwargs.get("control_freq", CONTROL_FREQ if is_robosuite else None)
+    rate = kwargs.get("control_freq", CONTROL_FREQ if is_robosuite(env_args) else None)
     if rate is None:
         raise ValueError(
             f"{file.path}: {env_args.get('env_name')} has no control_freq in env_kwargs that could "

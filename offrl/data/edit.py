@@ -58,6 +58,7 @@ class Edit:
             for file, demo in self.demos:
                 trajectory = self.change(file, demo)
                 notes = notes_of(file, demo, labels[file])
+                # Attributes that the edit changed; arrays among them are in no trajectory.
                 notes |= {k: v for k, v in trajectory.items() if k in notes and k != SOURCE}
                 names[file, demo] = writer.write(trajectory, **notes)
                 num_steps += len(trajectory["actions"])

@@ -20,9 +20,8 @@ from offrl.data.storage import Frames, values
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
-KEPT = (
-    2**26
-)  # bytes of each vector, of which remarks are, so that memory does not grow with the data
+KEPT = 2**26  # bytes of each vector that remarks are on: memory does not grow with the data
+NUMBERS = ("actions", "rewards", "dones")  # what is not of numbers in these is wrong
 EACH_DIMENSION = 64  # at most so many have a range of their own
 
 
@@ -71,7 +70,10 @@ class DataInfo:
             key = self._keys[name]
             place = f"{demos.root}{demo}/{name}"
             with located(self.path, place):
-                if not key.is_image:
+                if array.dtype.kind not in "fiub":
+                    if name in NUMBERS:
+                        self.wrong.append(f"{self.path}: {place} holds no numbers")
+                elif not key.is_image:
                     read[name] = rows = array[()]
                     digest.update(name.encode() + rows.tobytes())
                     key.add(rows, place)
@@ -82,10 +84,10 @@ class DataInfo:
                     key.add(found[len(array) // 2][None], place)
                 key.measure(array)
         self.lengths.append(len(read.get("actions", ())))
-        if np.asarray(read.get("rewards", "")).dtype.kind in "fiub":
+        if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
         if not self.lengths[-1]:
-            self.wrong.append(f"{self.path}: {demos.root}{demo} has no steps; leave it out")
+            self.wrong.append(f"{self.path}: {demos.root}{demo} has no steps (actions)")
         else:
             self._features.append(features(read))
         self._successes.append(demos.success(read))
@@ -182,7 +184,7 @@ class _Key:
         self.num_rows += len(array)
 
     def add(self, rows: np.ndarray, place: str) -> None:
-        if not rows.size or rows.dtype.kind not in "fiub":
+        if not rows.size:
             return
         axis = None if self.is_image else 0
         low, high = rows.min(axis=axis), rows.max(axis=axis)

@@ -11,7 +11,7 @@ SAMPLED = 100  # images of an episode
 
 
 def statistics(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Of rows ``[T]`` or ``[T, D]``, of each column."""
+    """Statistics of each column of rows ``[T]`` or ``[T, D]``."""
     columns = np.sort(values.reshape(len(values), -1).T.astype(np.float64))
     last = len(values) - 1
     found = {name: columns[:, round(share * last)] for name, share in RANKS.items()}
@@ -20,7 +20,7 @@ def statistics(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def image_statistics(images: np.ndarray) -> dict[str, np.ndarray]:
-    """Of the channels of images ``[T, H, W, 3]``, from 0 to 1: of so many of them, by how often
+    """Statistics of the channels of images ``[T, H, W, 3]``, from 0 to 1: of some, by how often
     each value occurs."""
     some = np.linspace(0, len(images) - 1, min(len(images), SAMPLED)).round().astype(int)
     channels = np.moveaxis(images[some], -1, 0).reshape(3, -1)

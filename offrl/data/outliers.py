@@ -13,9 +13,9 @@ STILL = 0.1  # of a demonstration's mean speed
 
 
 def features(demo: Mapping[str, Any]) -> dict[str, float]:
-    """Of a trajectory: its ``length``, ``return`` (NaN without rewards), the ``largest action`` and
-    ``mean action`` by absolute value, ``jerkiness``, the mean change of actions from step to step,
-    and ``stillness``, the share of steps in which what is observed hardly moves."""
+    """Measures of a trajectory: its ``length`` and ``return`` (NaN without rewards), ``largest
+    action`` and ``mean action`` by absolute value, ``jerkiness``, the mean change of actions from
+    step to step, and ``stillness``, the share of steps in which what is observed hardly moves."""
     actions = np.asarray(demo["actions"], np.float64)
     vectors = [v for k, v in demo.items() if k.startswith("obs/") and is_vectors(v, len(actions))]
     with np.errstate(all="ignore"):  # what is not finite stays so

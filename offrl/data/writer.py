@@ -360,7 +360,7 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
 
 
 def kind_and_shape(array: Any) -> tuple[str, tuple[int, ...]]:
-    """Of an array's steps; of frames those of the images."""
+    """The kind and shape of an array's steps; of frames those of the images."""
     found = values(array) if isinstance(array, h5py.Dataset) else array
     return str(found.dtype), tuple(found.shape[1:])
 

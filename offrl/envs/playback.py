@@ -10,15 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offrl.acting.episode import returned
+from offrl.robomimic.configs import is_robosuite
 from offrl.tree import gather, merge
 
-ROBOSUITE = (1, "robosuite")  # what env_args call it
-DONE = ("success", "end", "both")  # when ``dones`` are 1: at success, at the last step, at both
 _IMAGE = re.compile(r".*_(image|depth|segmentation_(instance|class|element))")
-
-
-def is_robosuite(env_args: Mapping[str, Any] | None) -> bool:
-    return bool(env_args) and env_args.get("type") in ROBOSUITE  # type: ignore[union-attr]
 
 
 def blind(env_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +53,8 @@ def observed(
     whatever else was not recorded.
 
     shaped: rewards are the environment's, else so only where none were recorded.
-    done: one of ``DONE``; ``None`` for the recorded ``dones``, where there are any.
+    done: where ``dones`` are 1, at ``success``, at the ``end`` or at ``both``; ``None`` for the
+        recorded ones, where there are any, else at success.
     next_obs: the observations after each action as well, as they are where some were recorded.
     """
     moments = list(play_states(env, demo))

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from offrl.envs import make_env
-from offrl.envs.playback import is_robosuite, play_states
+from offrl.envs.playback import play_states
+from offrl.robomimic.configs import is_robosuite
 
 Relabel = Callable[[Mapping[str, Any]], np.ndarray]
 ROUNDING = 1e-5  # of what is stored as float32, in actions

@@ -73,7 +73,7 @@ class Goals:
         return configs if len(configs) > 1 else configs[0]
 
     def _arms(self) -> list[Arm]:
-        """Those of now: each reset makes new controllers."""
+        """The controllers of now: each reset makes new ones."""
         arms, begin = [], 0
         for robot in self._env.robots:
             for name, (first, last) in robot.composite_controller._action_split_indexes.items():

@@ -13,7 +13,8 @@ from offrl.data.demos import Demos
 from offrl.data.files import open_episodes
 from offrl.data.storage import is_images
 from offrl.envs import make_env
-from offrl.envs.playback import Replay, blind, film_states, is_robosuite
+from offrl.envs.playback import Replay, blind, film_states
+from offrl.robomimic.configs import is_robosuite
 from offrl.video import write_video
 
 USES = ("states", "actions", "images")
@@ -128,12 +129,14 @@ def make_filmer(
 ) -> Callable[[str], Filmed]:
     """A function that films a demonstration as ``folder/DEMO.mp4``."""
     player = Player(path, use, cameras, size)
+    # Films are joined, so that all have the rate of the first.
+    attributes = player.demos.trajectory(player.demos.demos()[0], ())
+    rate = frame_rate(player.demos.env_args, attributes)
 
     def film(demo: str) -> Filmed:
         replay = player.replay(demo) if use == "actions" else None
         frames = replay.film(cameras, size) if replay else player.frames(demo)
         first = _first(frames, path, demo)
-        rate = frame_rate(player.demos.env_args, player.demos.trajectory(demo, ()))
         write_video(Path(folder) / f"{demo}.mp4", chain([first], frames), rate)
         divergence = Divergence(replay.divergence, replay.success) if replay else None
         return Filmed(first.shape, divergence)

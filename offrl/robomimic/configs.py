@@ -11,6 +11,8 @@ _say_once = cache(log.warning)
 
 FAST = "offrl_fast"  # of env_kwargs: whether offrl's forms of a simulator's code run; its own key
 
+ROBOSUITE = (1, "robosuite")  # what env_args call its tasks
+
 # What every one of its files holds, of all its versions; a file of offrl's names a few of these.
 EXPERIMENT_KEYS = (
     "name validate logging save epoch_every_n_steps validation_epoch_every_n_steps env "
@@ -85,6 +87,11 @@ def _encoders(observation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from (encoder for encoder in value.values() if isinstance(encoder, dict))
         elif isinstance(value, dict):
             yield from _encoders(value)
+
+
+def is_robosuite(env_args: Mapping[str, Any] | None) -> bool:
+    """Whether ``env_args`` are of a task of robosuite's, by their ``type``."""
+    return env_args is not None and env_args.get("type") in ROBOSUITE
 
 
 def env_args_for_robomimic(env_args: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Each has ``HELP`` (one line), ``EPILOG`` (an example), ``add_arguments(parser)``
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ def count(text: str, minimum: int = 1) -> int:
 
 def seed(text: str) -> int:
     return count(text, minimum=0)
+
+
+def finite(text: str) -> float:
+    """An argument that is a number, neither NaN nor infinite."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"a finite number is needed, not {text}")
+    return number
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 import argparse
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
-from offrl.tools import count, seed
+from offrl.tools import count, finite, seed
 
 HELP = "make a new file of demonstrations of others: split, filter, merge, relabel, repack, ..."
 EPILOG = (
@@ -78,7 +77,7 @@ def _split(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> 
 
 
 def _filter_arguments(parser: argparse.ArgumentParser) -> None:
-    for what, kind in (("length", count), ("return", _finite)):
+    for what, kind in (("length", count), ("return", finite)):
         parser.add_argument(f"--min-{what}", type=kind, metavar="X", help=f"{what} >= X")
         parser.add_argument(f"--max-{what}", type=kind, metavar="X", help=f"{what} <= X")
     parser.add_argument("--success", action="store_true", help="only those that succeeded")
@@ -193,8 +192,8 @@ def _rewards_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--dense", action="store_true", help="the simulator's shaped rewards")
     kinds.add_argument("--success-only", action="store_true", help="1 at success, else 0")
-    parser.add_argument("--scale", type=_finite, default=1.0, help="times this (default: 1)")
-    parser.add_argument("--shift", type=_finite, default=0.0, help="then plus this (default: 0)")
+    parser.add_argument("--scale", type=finite, default=1.0, help="times this (default: 1)")
+    parser.add_argument("--shift", type=finite, default=0.0, help="then plus this (default: 0)")
     _workers_argument(parser)
 
 
@@ -226,7 +225,7 @@ def _actions_arguments(parser: argparse.ArgumentParser) -> None:
     ranges.add_argument(
         "--range",
         nargs=2,
-        type=_finite,
+        type=finite,
         metavar=("LOW", "HIGH"),
         help="scale each dimension to this",
     )
@@ -318,13 +317,6 @@ def _share(text: str) -> float:
     number = float(text)
     if not 0 < number < 1:
         raise argparse.ArgumentTypeError(f"a number between 0 and 1 is needed, not {text}")
-    return number
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"a finite number is needed, not {text}")
     return number
 
 

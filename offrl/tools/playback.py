@@ -56,15 +56,24 @@ def run(args: argparse.Namespace) -> int:
     if output and player.use != "images" and (backend := working_backend()) is None:
         raise ValueError(f"--use {player.use}: no rendering back end works here; {INSTALL_HINT}")
     job = _Job(demos, args.workers, backend)
-    what = (path, player.use, cameras, args.size)
+    look = _Look(path, player.use, cameras, args.size)
     if args.first and output:
-        _photograph(output, what, job)
+        _photograph(output, look, job)
     elif output:
         encoder()
-        _film(output, what, job)
+        _film(output, look, job)
     else:
         _replay(path, job)
     return 0
+
+
+class _Look(NamedTuple):
+    """What is filmed, and how: what processes are told."""
+
+    path: str
+    use: str
+    cameras: tuple[str, ...]
+    size: int | None
 
 
 class _Job(NamedTuple):
@@ -86,32 +95,32 @@ class _Job(NamedTuple):
             yield from zip(self.demos, bar, strict=True)
 
 
-def _photograph(output: Path, what: tuple[Any, ...], job: _Job) -> None:
+def _photograph(output: Path, look: _Look, job: _Job) -> None:
     import imageio.v3
 
     from offrl.reports.playback import make_photographer, tiled
 
-    frames = [frame for _, frame in job.results(make_photographer, what)]
+    frames = [frame for _, frame in job.results(make_photographer, look)]
     with whole_file(output) as partial:
         imageio.v3.imwrite(partial, tiled(frames), extension=".png")
     print(f"{output}: the first frames of {len(frames)} demonstrations")
 
 
-def _film(output: Path, what: tuple[Any, ...], job: _Job) -> None:
+def _film(output: Path, look: _Look, job: _Job) -> None:
     from offrl.reports.playback import make_filmer
     from offrl.reports.plot import write_divergence
     from offrl.video import join_videos
 
     plot = output.with_name(f"{output.stem}-divergence.png")
-    if what[1] == "actions":
+    if look.use == "actions":
         new_file(plot)
     with tempfile.TemporaryDirectory(prefix=f".{output.stem}.", dir=output.parent) as folder:
-        films = dict(job.results(make_filmer, (*what, folder)))
+        films = dict(job.results(make_filmer, (*look, folder)))
         if len(shapes := {film.shape for film in films.values()}) > 1:
-            raise ValueError(f"{what[0]}: frames of {sorted(shapes)} make no film; choose others")
+            raise ValueError(f"{look.path}: frames of {sorted(shapes)} make no film; choose others")
         join_videos(output, [Path(folder) / f"{demo}.mp4" for demo in job.demos])
-    print(f"{output}: {len(films)} demonstrations by their {what[1]}")
-    if what[1] == "actions":
+    print(f"{output}: {len(films)} demonstrations by their {look.use}")
+    if look.use == "actions":
         played = {demo: film.divergence for demo, film in films.items()}
         _say(played)
         write_divergence(plot, {demo: found.of_steps for demo, found in played.items()})

@@ -142,7 +142,18 @@ def test_a_demonstration_without_steps_is_wrong(tmp_path, capsys):
         del file["data/demo_1"]
         file["data/demo_1/actions"] = np.zeros((0, 2))
     assert main(["info", str(path)]) == 1
-    assert "data/demo_1 has no steps; leave it out" in capsys.readouterr().out
+    assert "data/demo_1 has no steps (actions)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("key", ["actions", "rewards"])
+def test_text_in_place_of_numbers_is_wrong(key, tmp_path, capsys):
+    path = write_demos(tmp_path / "x.hdf5")
+    with h5py.File(path, "r+") as file:
+        length = len(file[f"data/demo_1/{key}"])
+        del file[f"data/demo_1/{key}"]
+        file[f"data/demo_1/{key}"] = np.array(["a"] * length, dtype="S")
+    assert main(["info", str(path)]) == 1
+    assert f"data/demo_1/{key} holds no numbers" in capsys.readouterr().out
 
 
 def test_a_run_and_its_checkpoint_are_described(small_config, capsys):

@@ -392,7 +392,8 @@ def test_a_signal_that_meets_python_tidying_up_is_not_lost(number, demos, out, m
 
     def copy_after_a_signal(file, demo):
         Stopping()
-        time.sleep(0.5)  # it comes again meanwhile
+        for _ in range(100):  # it comes again meanwhile
+            time.sleep(0.1)
         raise AssertionError("the signal was lost")
 
     def stopping(files):

@@ -101,7 +101,7 @@ def _masks(file: Episodes) -> dict[str, list[int]]:
 
 
 def _sums(actions: np.ndarray) -> np.ndarray:
-    """Of an episode's finite actions, by dimension ``[5, A]``: number, sum, sum of squares,
+    """Sums over an episode's finite actions, by dimension ``[5, A]``: number, sum, squares,
     smallest, largest."""
     rows = np.reshape(actions, (len(actions), -1)).astype(np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
