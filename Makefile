@@ -3,13 +3,14 @@
 #   make quick     tests without learning runs and real simulators, in 3 minutes
 #   make test      the tests that CI runs, in 15
 #   make test-all  all of them, every loss with its sign flipped and every command of the docs too
+#   make docs      the site of the pages in docs/, into site/
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo quick test test-all lint clean
+.PHONY: demo quick test test-all docs lint clean
 
 demo: .venv/installed
 	$(BIN)/python train.py --config configs/bc.json --name demo
@@ -22,6 +23,10 @@ test: .venv/installed-test lint
 
 test-all: .venv/installed-test lint
 	$(PYTEST) -m ""
+
+docs: .venv/installed-docs
+	$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -d build/doctrees docs site
+	@echo "site/index.html"
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -41,5 +46,9 @@ lint: .venv/installed-test
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e ".[test,plot]"
 	@touch $@
 
+.venv/installed-docs: .venv/installed
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e ".[docs,plot]"
+	@touch $@
+
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv build site *.egg-info

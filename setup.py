@@ -34,6 +34,13 @@ setup(
         "metaworld": ["metaworld==3.0.0"],  # later ones insist on mujoco 3.3.0
         "minari": ["minari[hdf5]>=0.5"],
         "lerobot": ["pyarrow>=15,<26", "av>=14"],  # later pyarrows need numpy 2
+        "docs": [
+            "sphinx>=7.4",
+            "myst-parser>=3",
+            "furo>=2024.8.6",
+            "sphinx-design>=0.6",
+            "sphinx-copybutton>=0.5.2",
+        ],
         "test": [
             "pytest>=7.4",
             "pytest-xdist>=3.5",
@@ -49,6 +56,7 @@ setup(
             "python-xlib>=0.33; sys_platform == 'linux'",  # presses keys in windows
             "pyarrow>=15,<26",
             "av>=14",
+            "jsonschema>=4.18",
         ],
     },
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},

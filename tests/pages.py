@@ -1,0 +1,107 @@
+"""The code on the pages, as a reader runs it: block after block, in one folder.
+
+What stands before a block, unseen by readers, says how it is run:
+
+``<!-- file: NAME -->``       the block is a file of that name
+``<!-- slow -->``             it takes minutes: ``make test-all`` alone runs it
+``<!-- not run: REASON -->``  it needs what no test has
+
+Blocks without a language, and those of bash and Python, run; others are read by people alone.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "datasets/README.md"]
+PAGES = [page for page in [*PAGES, *sorted((ROOT / "docs").rglob("*.md"))] if page.is_file()]
+FENCE = re.compile(
+    r"^(?P<note><!-- [^\n]* -->\n\n?)?```(?P<language>\w*)\n(?P<code>.*?)^```", re.M | re.S
+)
+SHELL, PYTHON = ("", "bash"), "python"
+SHIPPED = ("configs", "datasets", "examples", "benchmarks", "tests", "train.py")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str  # below the clone
+    line: int
+    language: str
+    code: str
+    note: str
+
+    @property
+    def file(self) -> str:
+        return self.note.partition("file: ")[2]
+
+    @property
+    def is_slow(self) -> bool:
+        return self.note == "slow"
+
+    @property
+    def runs(self) -> bool:
+        return not self.note.startswith("not run") and self.language in (*SHELL, PYTHON)
+
+    @property
+    def place(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    def script(self) -> str:
+        """What bash runs for it."""
+        if self.file:
+            return _here_document(f"cat > {shlex.quote(self.file)}", self.code)
+        if self.language == PYTHON:
+            return _here_document("python -", self.code)
+        return self.code
+
+
+def _here_document(command: str, text: str) -> str:
+    return f"{command} <<'END_OF_THE_BLOCK'\n{text}END_OF_THE_BLOCK\n"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            page=str(page.relative_to(ROOT)),
+            line=text.count("\n", 0, match.start("code")),
+            language=match["language"],
+            code=match["code"],
+            note=(match["note"] or "").strip()[5:-4],
+        )
+        for match in FENCE.finditer(text)
+    ]
+
+
+def run_blocks(blocks: list[Block], folder: Path) -> None:
+    """Run blocks in ``folder``, where what the clone ships is at hand; ``AssertionError`` names the
+    page, the line and the command that failed."""
+    for name in SHIPPED:
+        if (ROOT / name).is_dir():
+            for file in (p for p in (ROOT / name).rglob("*") if p.is_file()):
+                place = folder / file.relative_to(ROOT)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(file)
+        else:
+            (folder / name).symlink_to(ROOT / name)
+    lines = ["set -euo pipefail"]
+    lines += ["trap 'echo \"$BLOCK: this ended with status $?: $BASH_COMMAND\" >&2' ERR"]
+    for block in blocks:
+        if block.file or block.runs:
+            lines += [f"BLOCK={block.place}", block.script()]
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
