@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "offrl"
 author = "the offrl authors"
+copyright = "2026, the offrl authors"
 version = release = offrl.__version__
 extensions = [
     "myst_parser",
