@@ -1,4 +1,24 @@
+import shutil
+from pathlib import Path
+
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithConfigs(build_py):
+    """Puts ``configs/`` into the package of a wheel. An editable installation reads the clone's."""
+
+    def run(self) -> None:
+        if self.editable_mode:
+            return super().run()
+        package = Path(self.build_lib, "offrl")
+        # An earlier build may have left modules there that are gone from the clone.
+        shutil.rmtree(package, ignore_errors=True)
+        super().run()
+        (package / "configs").mkdir()
+        for config in Path("configs").glob("*.json"):
+            shutil.copy(config, package / "configs")
+
 
 setup(
     name="offrl",
@@ -7,6 +27,16 @@ setup(
     long_description=open("README.md", encoding="utf-8").read(),
     long_description_content_type="text/markdown",
     license="MIT",
+    license_files=["LICENSE"],
+    author="the offrl authors",
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     # Said aloud, so that an editable installation is a plain path: a clone's folder may be called
     # offrl, too, and would else hide the package from scripts beside it.
     package_dir={"": "."},
@@ -59,5 +89,6 @@ setup(
             "jsonschema>=4.18",
         ],
     },
+    cmdclass={"build_py": BuildWithConfigs},
     entry_points={"console_scripts": ["offrl = offrl.__main__:main"]},
 )

@@ -1,6 +1,7 @@
 """Configs in files and on the command line, and where shipped files are found."""
 
 import json
+import logging
 import os
 import re
 from collections import Counter
@@ -9,21 +10,30 @@ from typing import Any
 
 import yaml
 
+from offrl import __version__
 from offrl.config.content import REPEATED, check_content, place, shown
 
-PROJECT_ROOT = Path(__file__).parents[2]
+log = logging.getLogger(__name__)
+
+# In a clone configs/ and all else lie beside the package, in a wheel configs/ alone within it.
+_PACKAGE = Path(__file__).parents[1]
+IS_WHEEL = (_PACKAGE / "configs").is_dir()
+SHIPPED = _PACKAGE if IS_WHEEL else _PACKAGE.parent
 LARGEST = 10_000_000  # bytes of a config file
 
 
 def find_file(path: str | Path, *folders: str) -> Path:
-    """``path`` as it is, or below the project, or in one of its ``folders``; absolute.
+    """``path`` as it is, or among what ships with offrl, or in one of ``folders`` there; absolute.
 
-    So the shipped configs and data are found from any working directory.
+    So the configs that ship, and a clone's data, are found from any working directory.
     """
     try:
         candidates = [Path(path).expanduser()]
         if not candidates[0].is_absolute():
-            candidates += [PROJECT_ROOT / folder / path for folder in ("", *folders)]
+            shipped = [SHIPPED / folder / path for folder in ("", *folders)]
+            if IS_WHEEL:  # where all else is code
+                shipped = [file for file in shipped if file.is_relative_to(SHIPPED / "configs")]
+            candidates += shipped
         for candidate in candidates:
             if candidate.is_file():
                 return candidate.resolve()
@@ -35,6 +45,21 @@ def find_file(path: str | Path, *folders: str) -> Path:
     places = dict.fromkeys(place(candidate.absolute()) for candidate in candidates)
     elsewhere = f" (looked for {', '.join(places)})" if candidates[1:] else ""
     raise FileNotFoundError(f"{place(path)}: no such file{elsewhere}")
+
+
+def find_config(path: str | Path) -> Path:
+    """``find_file`` for configs; says which file it is unless that is plain: the path as given, or
+    that below ``configs/`` here. Those that ship with this offrl come before such a folder, as
+    config and code of one version belong together."""
+    found = find_file(path, "configs")
+    here = Path("configs", path)
+    if found in (Path(path).expanduser().resolve(), here.resolve()):
+        return found
+    text = f"config: {found} (offrl {__version__})"
+    if here.is_file() and here.read_bytes() != found.read_bytes():
+        text += f"; {here} in this folder is another one and is not used (--config {here} uses it)"
+    log.info(text)
+    return found
 
 
 # What YAML 1.1 reads as base 8 or 60 and later versions as text or another number, or the reverse.

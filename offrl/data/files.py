@@ -11,14 +11,36 @@ from offrl.data.lerobot import LeRobotFolder, is_lerobot
 from offrl.data.minari import MINARI, MinariEpisodes, minari_folder, read_minari
 from offrl.data.robosuite_raw import RobosuiteRaw, is_raw
 
+# What makes the data that configs/ name, which a clone has but for the images, and a wheel has not.
+MADE_BY = {
+    "datasets/lift/low_dim.hdf5": "offrl collect --env Lift --n 200 --noise 0.1 "
+    "--output datasets/lift/low_dim.hdf5",
+    "datasets/lift/mixed.hdf5": "offrl collect --env Lift --n 150 --noise 0.5 1.0 1.5 2.0 "
+    "--keep-failures --horizon 100 --output datasets/lift/mixed.hdf5",
+    "datasets/lift/images.hdf5": "offrl images --dataset datasets/lift/low_dim.hdf5 --n 60 "
+    "--cameras agentview robot0_eye_in_hand --output datasets/lift/images.hdf5",
+}
+
 
 def find_data(path: str) -> Path:
     """The file or folder that ``train.data.path`` names, absolute; ``minari:NAME`` one of
-    Minari's, as ``find_file`` any other."""
+    Minari's, as ``find_data_file`` any other."""
     if path.startswith(MINARI):
         return minari_folder(path.removeprefix(MINARI))
     folder = Path(path).expanduser()
-    return folder.resolve() if folder.is_dir() else find_file(path)
+    return folder.resolve() if folder.is_dir() else find_data_file(path)
+
+
+def find_data_file(path: str) -> Path:
+    """``find_file`` for data: where a file is missing that ``configs/`` name, the error says which
+    command makes it."""
+    try:
+        return find_file(path)
+    except FileNotFoundError:
+        command = MADE_BY.get(Path(path).as_posix())
+        if command is None:
+            raise
+        raise FileNotFoundError(f"{path}: no such file here; make it with: {command}") from None
 
 
 def open_demos(path: str | Path, swmr: bool = False) -> Demos:

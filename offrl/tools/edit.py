@@ -30,13 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.config.files import find_file
     from offrl.data.edit import open_file
+    from offrl.data.files import find_data_file
     from offrl.data.provenance import provenance
     from offrl.outputs import new_file
 
     with ExitStack() as stack:
-        files = [stack.enter_context(open_file(find_file(path))) for path in args.inputs]
+        files = [stack.enter_context(open_file(find_data_file(path))) for path in args.inputs]
         new_file(args.output)
         edit = COMMANDS[args.what].edit(args, files, stack)
         history = provenance(args.words, [file.path for file in files])

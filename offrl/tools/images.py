@@ -65,8 +65,8 @@ def _size(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.config.files import find_file
     from offrl.data.edit import notes_of
+    from offrl.data.files import find_data_file
     from offrl.data.hdf5 import DemoFile
     from offrl.data.provenance import provenance
     from offrl.data.writer import DemoWriter
@@ -74,12 +74,12 @@ def run(args: argparse.Namespace) -> int:
     from offrl.processes import in_order
     from offrl.robomimic.configs import env_args_for_robomimic
 
+    path = find_data_file(args.dataset)
     backend = working_backend() if args.cameras else None
     if args.cameras and backend is None:
         raise ValueError(f"no rendering back end works here; {INSTALL_HINT}")
     if not args.cameras and (args.depth or args.segmentation):
         raise ValueError("--depth and --segmentation are of --cameras; name some")
-    path = find_file(args.dataset)
     with DemoFile(path) as file:
         if file.env_args is None:
             raise ValueError(f"{file.path}: names no environment (env_args) to render")

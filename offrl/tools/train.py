@@ -30,7 +30,12 @@ DEBUG = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", help="JSON or YAML file; also looked up in configs/")
+    parser.add_argument(
+        "--config",
+        help="JSON or YAML file: the path as it is, or else a config that ships with this version "
+        "of offrl (bc.json and configs/bc.json name the same one). A message says which file it is "
+        "where that is not plain",
+    )
     parser.add_argument("--dataset", help="HDF5 file, instead of the config's train.data")
     parser.add_argument("--name", help="name of the run (experiment.name)")
     parser.add_argument("--seed", type=seed, help="seed of everything random (train.seed)")
@@ -84,12 +89,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace) -> Any:
     from offrl.config import config_from_content
-    from offrl.config.files import find_file, parse_override, read_config_file
+    from offrl.config.files import find_config, parse_override, read_config_file
     from offrl.tree import merge
 
     if not args.config:
         raise ValueError("--config: name a config file, e.g. --config bc.json")
-    content = read_config_file(find_file(args.config, "configs"))
+    content = read_config_file(find_config(args.config))
     flags = {
         "train.data": args.dataset,
         "experiment.name": args.name,

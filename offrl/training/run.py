@@ -17,10 +17,12 @@ from typing import Any
 
 import offrl
 from offrl.config import Config, config_from_content
-from offrl.config.files import PROJECT_ROOT, read_config_file
+from offrl.config.files import read_config_file
 from offrl.outputs import check_place, in_words, whole_file, writable_folder
 
 log = logging.getLogger(__name__)
+
+PROJECT_ROOT = Path(offrl.__file__).parents[1]  # the clone, or the folder of installed packages
 
 
 class RunFolder:
