@@ -10,7 +10,7 @@ import time
 import h5py
 import pytest
 import torch
-from conftest import ROOT, SMALL, write_demos
+from conftest import ROOT, SMALL
 from toy_env import toy_args
 
 from offrl.__main__ import main
@@ -354,13 +354,3 @@ def test_bc_learns_to_lift_the_cube(tmp_path):
     test = json.loads(metrics[-1])
     assert test["type"] == "test" and test["logs"]["n"] == 20
     assert test["logs"]["Success_Rate"] >= 0.8
-
-
-def test_a_dataset_file_is_found_from_any_folder(tmp_path, monkeypatch):
-    from offrl.config.files import find_file
-
-    monkeypatch.chdir(tmp_path)
-    assert find_file("bc.json", "configs") == ROOT / "configs/bc.json"
-    assert find_file("datasets/lift/low_dim.hdf5") == ROOT / "datasets/lift/low_dim.hdf5"
-    write_demos(tmp_path / "own.hdf5")
-    assert find_file("own.hdf5") == tmp_path / "own.hdf5"
