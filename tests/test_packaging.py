@@ -167,9 +167,11 @@ def test_a_config_of_the_same_name_here_is_not_used_without_a_word(wheel, traine
     here.write_text('{"algo_name": "bc", "train": {"seed": 77}}')
     _, said = trained("--config", "bc.json", "--print-config")
     assert said.count("\n") == 1 and str(wheel / "configs/bc.json") in said
-    assert "configs/bc.json in this folder is another one and is not used" in said
-    (advice,) = re.findall(r"--config \S+", said)
-    assert trained(*advice.split(), "--print-config") == (0, "")
+    assert "configs/bc.json is another one and is not used" in said
+    (advice,) = re.findall(r"--config (\S+)", said)
+    status, said = trained("--config", advice, "--print-config")
+    assert status == 0 and said.startswith(f"config: {here}; ")  # and so says which it is, too
+    assert f"{wheel}/configs/bc.json is another one and is not used" in said
 
 
 # -- data that is not there -----------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Configs in files and on the command line, and where shipped files are found."""
 
+import filecmp
 import json
 import logging
 import os
@@ -48,17 +49,24 @@ def find_file(path: str | Path, *folders: str) -> Path:
 
 
 def find_config(path: str | Path) -> Path:
-    """``find_file`` for configs; says which file it is unless that is plain: the path as given, or
-    that below ``configs/`` here. Those that ship with this offrl come before such a folder, as
-    config and code of one version belong together."""
+    """``find_file`` for configs, which says which file it is where that is not plain: it is not the
+    path as given, or another config of that name is here or ships with this offrl.
+
+    A config that ships comes before one below ``configs/`` here, as config and code of one version
+    belong together.
+    """
     found = find_file(path, "configs")
-    here = Path("configs", path)
-    if found in (Path(path).expanduser().resolve(), here.resolve()):
-        return found
-    text = f"config: {found} (offrl {__version__})"
-    if here.is_file() and here.read_bytes() != found.read_bytes():
-        text += f"; {here} in this folder is another one and is not used (--config {here} uses it)"
-    log.info(text)
+    here, shipped = Path("configs", Path(path).name), SHIPPED / "configs" / Path(path).name
+    is_plain = found in (Path(path).expanduser().resolve(), here.resolve())
+    rivals = [here, shipped] if Path(path).parent.name in ("", "configs") else []
+    rivals = [r for r in rivals if r.is_file() and not filecmp.cmp(r, found, shallow=False)]
+    if rivals or not is_plain:
+        text = f"config: {found}" + (
+            f" (offrl {__version__})" if found == shipped.resolve() else ""
+        )
+        for rival in rivals:
+            text += f"; {rival} is another one and is not used (--config {rival} uses it)"
+        log.info(text)
     return found
 
 
