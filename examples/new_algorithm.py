@@ -1,11 +1,11 @@
-"""A new algorithm is one file: copy this one, rename it and change the update.
+"""A whole algorithm in one file. Copy it, give it another name, and change the update.
 
     offrl train --config examples/new_algorithm.json
 
-The file registers under its own name, and a config reaches it by its dotted path,
-``"algo_name": "examples.new_algorithm"``, from the folder in which you call ``offrl`` or from an
-installed package. This one clones actions with the absolute error, which outliers disturb less
-than the squared one. ``offrl.testing.check_algo("examples.new_algorithm")`` tests it.
+The file registers the algorithm under the file's own name. A config names it by its dotted path,
+``"algo_name": "examples.new_algorithm"``, seen from the folder in which you call ``offrl`` or from
+an installed package. This algorithm clones actions with the absolute error; outliers change it less
+than the squared error. ``offrl.testing.check_algo("examples.new_algorithm")`` tests it.
 """
 
 from offrl import models, register_algo

@@ -1,7 +1,9 @@
-"""Record CartPole, whose actions are discrete, played by a rule that often errs. Copy and change.
+"""Record CartPole, whose actions are discrete, played by a rule that often makes mistakes.
 
-python examples/record_cart_pole.py --output cart_pole.hdf5
-offrl train --config examples/discrete_cql.json --dataset cart_pole.hdf5
+    python examples/record_cart_pole.py --output cart_pole.hdf5
+    offrl train --config examples/discrete_cql.json --dataset cart_pole.hdf5
+
+Copy it to record a policy or a rule of your own in an environment of gymnasium's.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Record a robot at 10 Hz with its camera, with keys that end, label and discard episodes.
+"""Record a robot and its camera at 10 Hz; keys end, label and discard episodes.
 
-python examples/record_real_robot.py --output robot.hdf5
+    python examples/record_real_robot.py --output robot.hdf5
 
-Copy it, and put your robot in the place of ``Robot``: a simulated arm stands in for one here. An
-interrupted recording goes on where it was: run the same command again.
+Copy it, and put your robot in the place of ``Robot``: here a simulated arm stands in for it. If a
+recording was cut off, run the same command again: it goes on where it was.
 """
 
 import argparse

@@ -1,6 +1,8 @@
-"""A trained policy at an environment, bare: the loop that a robot runs, too. Copy and change.
+"""Run a trained policy in an environment, in a plain loop; a robot runs the same loop.
 
-python examples/rollout.py --checkpoint runs/bc/.../last.pth --n 3
+    python examples/rollout.py --checkpoint runs/bc/TIMESTAMP/last.pth --n 3
+
+Copy it to deploy a policy. ``offrl rollout`` evaluates one, in parallel and with an interval.
 """
 
 import argparse

@@ -1,6 +1,8 @@
-"""The training loop, bare: a dataset, a DataLoader, an algorithm. Copy and change.
+"""Train in a plain loop: a dataset, PyTorch's DataLoader and an algorithm, without a Trainer.
 
-python examples/simple_train_loop.py --dataset datasets/lift/low_dim.hdf5
+    python examples/simple_train_loop.py --dataset datasets/lift/low_dim.hdf5
+
+Copy it if you want to own the loop. ``offrl train`` also logs, evaluates and saves checkpoints.
 """
 
 import argparse
