@@ -81,14 +81,10 @@ def blocks_of(page: Path) -> list[Block]:
 def run_blocks(blocks: list[Block], folder: Path) -> None:
     """Run blocks in ``folder``, where what the clone ships is at hand; ``AssertionError`` names the
     page, the line and the command that failed."""
-    for name in SHIPPED:
-        if (ROOT / name).is_dir():
-            for file in (p for p in (ROOT / name).rglob("*") if p.is_file()):
-                place = folder / file.relative_to(ROOT)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.symlink_to(file)
-        else:
-            (folder / name).symlink_to(ROOT / name)
+    ships = subprocess.run(["git", "ls-files", *SHIPPED], cwd=ROOT, capture_output=True, text=True)
+    for name in ships.stdout.splitlines():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(ROOT / name)
     lines = ["set -euo pipefail"]
     lines += ["trap 'echo \"$BLOCK: this ended with status $?: $BASH_COMMAND\" >&2' ERR"]
     for block in blocks:
