@@ -14,7 +14,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, PolicyAlgo, masked_mean, register_algo
+from offrl.algos.base import (
+    Generators,
+    Obs,
+    PolicyAlgo,
+    masked_mean,
+    register_algo_factory_func,
+)
 from offrl.config import AlgoConfig, Count, OptimConfig, Section
 from offrl.config.algo import GaussianConfig, GMMConfig, RNNConfig, TransformerConfig, VAEConfig
 from offrl.tree import map_leaves
@@ -79,7 +85,6 @@ class BCConfig(AlgoConfig):
         return self
 
 
-@register_algo(BCConfig)
 class BC(PolicyAlgo):
     """One network, ``policy``: ``pi(a | s, g)``."""
 
@@ -235,3 +240,51 @@ class BC(PolicyAlgo):
         head = config.gmm if config.gmm.enabled else config.gaussian
         head = config.categorical if self.is_discrete else head
         return head.low_noise_eval and not self.nets.training
+
+
+# Names by which scripts for robomimic know a policy; ``BC`` is all that they do. A variant that
+# robomimic lacks has the name of the nearest: a VAE's own, whatever its trunk is, and its trunk's
+# for a Gaussian head behind an RNN or a Transformer.
+
+
+class BC_Gaussian(BC):
+    """robomimic's name for a Gaussian head behind an MLP."""
+
+
+class BC_GMM(BC_Gaussian):
+    """robomimic's name for a mixture head behind an MLP."""
+
+
+class BC_VAE(BC):
+    """robomimic's name for a VAE; with any trunk."""
+
+
+class BC_RNN(BC):
+    """robomimic's name for a deterministic head behind an RNN; here of a Gaussian one as well."""
+
+
+class BC_RNN_GMM(BC_RNN):
+    """robomimic's name for a mixture head behind an RNN."""
+
+
+class BC_Transformer(BC):
+    """robomimic's name for a deterministic head behind a Transformer; here of a Gaussian one as
+    well."""
+
+
+class BC_Transformer_GMM(BC_Transformer):
+    """robomimic's name for a mixture head behind a Transformer."""
+
+
+@register_algo_factory_func("bc")
+def algo_config_to_class(algo_config: BCConfig) -> tuple[type[BC], dict[str, Any]]:
+    has_gmm = algo_config.gmm.enabled
+    if algo_config.vae.enabled:
+        return BC_VAE, {}
+    if algo_config.rnn.enabled:
+        return BC_RNN_GMM if has_gmm else BC_RNN, {}
+    if algo_config.transformer.enabled:
+        return BC_Transformer_GMM if has_gmm else BC_Transformer, {}
+    if has_gmm:
+        return BC_GMM, {}
+    return BC_Gaussian if algo_config.gaussian.enabled else BC, {}

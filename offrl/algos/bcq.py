@@ -198,6 +198,9 @@ class DistributionalBCQ(DistributionalCritic, BCQ):
     pass
 
 
+BCQ_Distributional = DistributionalBCQ  # robomimic's name
+
+
 @register_algo_factory_func("bcq")
 def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[BCQ], dict[str, Any]]:
     return (DistributionalBCQ if algo_config.critic.distributional.enabled else BCQ), {}

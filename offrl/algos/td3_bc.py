@@ -99,3 +99,6 @@ class TD3BC(ActorCritic):
 
     def _cloning(self, policy: Tensor, actions: Tensor) -> Tensor:
         return torch.nn.functional.mse_loss(policy, actions)
+
+
+TD3_BC = TD3BC  # robomimic's name
