@@ -69,6 +69,11 @@ SIGNATURES = {
         "chunk_bytes=65536"
     ),
     "offrl.envs.make_env": "env_args, obs_keys=None",
+    "offrl.envs.robomimic_face.RobomimicFace": "env",
+    "offrl.envs.robomimic_face.RobomimicFace.reset": "self, seed=None",
+    "offrl.envs.robomimic_face.RobomimicFace.render": (
+        "self, mode='human', height=None, width=None, camera_name=None"
+    ),
     "offrl.envs.workers.EnvPool": "env_args, num_workers=None, timeout=300.0, gl_backend=None",
     "offrl.envs.workers.EpisodeRequest": (
         "seed, horizon, terminate_on_success=True, frame_every=None, record=False"

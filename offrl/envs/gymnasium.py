@@ -1,4 +1,4 @@
-"""Any registered gymnasium environment."""
+"""gymnasium's environments: those that it makes by name, and any that is there already."""
 
 from typing import Any
 
@@ -9,17 +9,16 @@ from offrl.acting.episode import RETURNS, Misfit, returned, truth
 from offrl.registry import ENVS
 
 
-@ENVS.register("gymnasium")
-class GymnasiumEnv(gymnasium.Wrapper):
-    """``gymnasium.make(env_name, **env_kwargs)`` with dict observations.
+class Adapted(gymnasium.Wrapper):
+    """An environment with what offrl asks for besides gymnasium's API: dict observations, success
+    and ``env_args``.
 
     A plain vector becomes the observation ``flat``, as in robomimic. Success is what ``info``
-    says under ``is_success`` or ``success``; without either no episode succeeds. An environment
-    of a user's own is named ``"module:Id"``: gymnasium imports the module, which registers it.
+    says under ``is_success`` or ``success``; without either no episode succeeds.
     """
 
-    def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
-        super().__init__(self._make(env_name, **env_kwargs))
+    def __init__(self, env: gymnasium.Env, env_name: str, env_kwargs: dict[str, Any]):
+        super().__init__(env)
         self._args = {
             "env_name": env_name,
             "env_version": gymnasium.__version__,
@@ -29,18 +28,6 @@ class GymnasiumEnv(gymnasium.Wrapper):
         self._success = False
         if not isinstance(self.env.observation_space, gymnasium.spaces.Dict):
             self.observation_space = gymnasium.spaces.Dict({"flat": self.env.observation_space})
-
-    def _make(self, env_name: str, **env_kwargs: Any) -> gymnasium.Env:
-        try:
-            try:
-                return gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
-            except TypeError:  # one that cannot render
-                return gymnasium.make(env_name, **env_kwargs)
-        except (gymnasium.error.Error, ModuleNotFoundError) as error:
-            raise ValueError(
-                f"gymnasium does not make {env_name!r}: {error} One of your own is named "
-                '"module:Id", where the module registers it and can be imported'
-            ) from None
 
     def reset(self, **kwargs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         obs, info = returned(self.env.reset(**kwargs), "reset")
@@ -68,3 +55,25 @@ class GymnasiumEnv(gymnasium.Wrapper):
     def _as_dict(obs: Any) -> dict[str, np.ndarray]:
         obs = obs if isinstance(obs, dict) else {"flat": obs}
         return {key: np.asarray(value) for key, value in obs.items()}
+
+
+@ENVS.register("gymnasium")
+class GymnasiumEnv(Adapted):
+    """``gymnasium.make(env_name, **env_kwargs)``. An environment of a user's own is named
+    ``"module:Id"``: gymnasium imports the module, which registers it.
+    """
+
+    def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
+        super().__init__(self._make(env_name, **env_kwargs), env_name, env_kwargs)
+
+    def _make(self, env_name: str, **env_kwargs: Any) -> gymnasium.Env:
+        try:
+            try:
+                return gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
+            except TypeError:  # one that cannot render
+                return gymnasium.make(env_name, **env_kwargs)
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
+            raise ValueError(
+                f"gymnasium does not make {env_name!r}: {error} One of your own is named "
+                '"module:Id", where the module registers it and can be imported'
+            ) from None

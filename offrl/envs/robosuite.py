@@ -106,6 +106,11 @@ class RobosuiteEnv(gymnasium.Env):
         _import_robosuite()
         return kwargs_for_installed(env_args)
 
+    @property
+    def base_env(self) -> Any:
+        """robosuite's own environment."""
+        return self._env
+
     def observe_only(self, keys: Sequence[str] | None) -> None:
         """From the next reset on, observations may be without all others than ``keys``, so that
         what they are made of need not be computed. ``None`` or none: all again."""
@@ -189,21 +194,24 @@ class RobosuiteEnv(gymnasium.Env):
         """The task's reward in the present state."""
         return float(self._env.reward(None))
 
-    def render(self, camera: str = CAMERA, size: int = FRAME_SIZE) -> np.ndarray:
-        """An image ``[size, size, 3]`` (uint8). Needs a rendering library, see ``offrl doctor``."""
+    def render(self, camera: str = CAMERA, size: int | tuple[int, int] = FRAME_SIZE) -> np.ndarray:
+        """An image ``[size, size, 3]`` (uint8), or ``[H, W, 3]`` where ``size`` is ``(H, W)``.
+        Needs a rendering library, see ``offrl doctor``."""
         import mujoco
 
         model, data = self._env.sim.model._model, self._env.sim.data._data
         if camera not in self._env.sim.model.camera_names:
             known = ", ".join(self._env.sim.model.camera_names)
             raise ValueError(f"{self._args['env_name']} has no camera {camera!r}; it has {known}")
-        if self._renderer is not None and self._renderer.height != size:
+        height, width = size if isinstance(size, tuple) else (size, size)
+        made = self._renderer
+        if made is not None and (made.height, made.width) != (height, width):
             self._close_renderer()
         if self._renderer is None:
             area = model.vis.global_
             before = area.offwidth, area.offheight
-            area.offwidth, area.offheight = (max(size, pixels) for pixels in before)
-            self._renderer = mujoco.Renderer(model, size, size)
+            area.offwidth, area.offheight = max(width, before[0]), max(height, before[1])
+            self._renderer = mujoco.Renderer(model, height, width)
             area.offwidth, area.offheight = before
         visible = mujoco.MjvOption()
         visible.geomgroup[0] = 0  # collision geometry

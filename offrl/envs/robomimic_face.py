@@ -1,0 +1,177 @@
+"""Environments with the methods of robomimic's, for scripts that were written for those."""
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from inspect import signature
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from offrl.envs.gymnasium import Adapted
+from offrl.envs.keyboard import check_window
+
+
+class RobomimicFace:
+    """An environment of ``make_env``, or any of gymnasium's, as robomimic's scripts call it:
+
+        env = RobomimicFace(make_env(env_args))
+        obs = env.reset()
+        obs, reward, done, info = env.step(action)
+
+    ``done`` is true when gymnasium's ``terminated`` or ``truncated`` is. What is not defined here is
+    that of the environment. Images are as datasets store them, uint8 ``[H, W, C]``, which is what
+    offrl's policies take.
+    """
+
+    rollout_exceptions: tuple[type[Exception], ...] = ()
+
+    def __init__(self, env: gymnasium.Env):
+        if not env.has_wrapper_attr("is_success"):
+            spec = env.spec
+            name = spec.id if spec else type(env.unwrapped).__name__
+            env = Adapted(env, name, dict(spec.kwargs) if spec else {})
+        self._env = env
+        self._obs: dict[str, np.ndarray] | None = None
+        self._reward, self._done = 0.0, False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_env":  # not made yet: while it is copied
+            raise AttributeError(name)
+        return self._env.get_wrapper_attr(name)
+
+    def __repr__(self) -> str:
+        kwargs = json.dumps(self.serialize()["env_kwargs"], sort_keys=True, indent=4, default=str)
+        return f"{self.name}\n{kwargs}"
+
+    # -- an episode -------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        """The first observation; with a seed the same one always."""
+        obs, _ = self._env.reset(seed=seed)
+        return self._at(obs)
+
+    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        self._at(obs, float(reward), bool(terminated or truncated))
+        return obs, self._reward, self._done, info
+
+    def get_observation(self) -> dict[str, np.ndarray]:
+        """What ``reset``, ``reset_to`` or ``step`` returned last."""
+        if self._obs is None:
+            raise ValueError(f"{self.name}: no observation yet; call reset() first")
+        return dict(self._obs)
+
+    def get_reward(self) -> float:
+        """The reward of the present state or, where the simulator does not tell it, that of the
+        last step."""
+        if self._env.has_wrapper_attr("get_reward"):
+            return float(self._env.get_wrapper_attr("get_reward")())
+        return self._reward
+
+    def is_done(self) -> bool:
+        """Whether the last step ended the episode."""
+        return self._done
+
+    def is_success(self) -> dict[str, bool]:
+        return self._method("is_success")()
+
+    def _at(self, obs: Any, reward: float = 0.0, done: bool = False) -> dict[str, np.ndarray]:
+        self._obs, self._reward, self._done = obs, reward, done
+        return obs
+
+    # -- states and goals -------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        return self._method("get_state")()
+
+    def reset_to(self, state: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+        """Go to a state of ``get_state`` or of a dataset, and to its ``goal`` if it has one; the
+        observation there, or ``None`` for a ``goal`` alone."""
+        if "goal" in state:
+            self.set_goal(**state["goal"])
+        rest = {key: value for key, value in state.items() if key != "goal"}
+        return self._at(self._method("reset_to")(rest)) if rest else None
+
+    def get_goal(self) -> Mapping[str, np.ndarray]:
+        return self._method("get_goal")()
+
+    def set_goal(self, **goal: Any) -> Any:
+        return self._method("set_goal")(**goal)
+
+    def _method(self, name: str) -> Any:
+        if not self._env.has_wrapper_attr(name):
+            raise NotImplementedError(f"{self.name} has no {name}, which not every simulator gives")
+        return self._env.get_wrapper_attr(name)
+
+    # -- pictures ---------------------------------------------------------------------------------
+
+    def render(
+        self,
+        mode: str = "human",
+        height: int | None = None,
+        width: int | None = None,
+        camera_name: str | None = None,
+    ) -> np.ndarray | None:
+        """An image ``[height, width, 3]`` (uint8) with ``mode="rgb_array"``; with ``"human"`` it is
+        shown in a window. Only robosuite's tasks take a size and a camera."""
+        if mode not in ("human", "rgb_array"):
+            raise ValueError(f'mode {mode!r}: "human" and "rgb_array" are known')
+        given: dict[str, Any] = {"camera": camera_name} if camera_name else {}
+        if height or width:
+            given["size"] = (height or width, width or height)
+        render = self._env.unwrapped.render
+        options = {k: v for k, v in given.items() if k in signature(render).parameters}
+        image = render(**options) if options else self._env.render()
+        if not isinstance(image, np.ndarray):
+            raise ValueError(
+                f'{self.name} renders no image: make it with render_mode="rgb_array", or by '
+                "make_env"
+            )
+        if mode == "rgb_array":
+            return image
+        self._show(image)
+        return None
+
+    def _show(self, image: np.ndarray) -> None:
+        if "_shows" not in vars(self):
+            check_window()
+            self._shows = True
+        import cv2
+
+        cv2.imshow(self.name, image[..., ::-1])
+        cv2.waitKey(1)
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.serialize()["env_name"]
+
+    @property
+    def type(self) -> int | str:
+        """robomimic's number of the simulator, or offrl's name of it."""
+        return self.serialize()["type"]
+
+    @property
+    def version(self) -> str | None:
+        return self.serialize().get("env_version")
+
+    @property
+    def action_dimension(self) -> int:
+        """Numbers in an action; of discrete actions how many there are."""
+        return int(gymnasium.spaces.flatdim(self._env.action_space))
+
+    @property
+    def base_env(self) -> Any:
+        """The simulator's own environment: robosuite's, or gymnasium's without wrappers."""
+        if self._env.has_wrapper_attr("base_env"):
+            return self._env.get_wrapper_attr("base_env")
+        return self._env.unwrapped
+
+    env = base_env  # as robomimic's environments hold it
+
+    def serialize(self) -> dict[str, Any]:
+        """The ``env_args`` that ``make_env`` takes."""
+        return deepcopy(self._method("serialize")())
