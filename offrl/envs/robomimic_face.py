@@ -20,9 +20,9 @@ class RobomimicFace:
         obs = env.reset()
         obs, reward, done, info = env.step(action)
 
-    ``done`` is true when gymnasium's ``terminated`` or ``truncated`` is. What is not defined here is
-    that of the environment. Images are as datasets store them, uint8 ``[H, W, C]``, which is what
-    offrl's policies take.
+    ``done`` is true when gymnasium's ``terminated`` or ``truncated`` is. What is not defined here
+    is that of the environment. Images are as datasets store them, uint8 ``[H, W, C]``, which is
+    what offrl's policies take.
     """
 
     rollout_exceptions: tuple[type[Exception], ...] = ()

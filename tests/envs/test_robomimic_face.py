@@ -160,7 +160,7 @@ def test_robosuites_tasks_run_as_in_robomimic():
     for key, value in before.items():
         np.testing.assert_array_equal(env.get_observation()[key], value)
     assert not np.allclose(env.reset(seed=2)["object"], before["object"])
-    np.testing.assert_allclose(env.reset_to(state)["object"], before["object"], atol=1e-9)
+    np.testing.assert_allclose(env.reset_to(state)["object"], before["object"], atol=2e-3)
     np.testing.assert_array_equal(env.get_state()["states"], state["states"])
     expected = plain.reset_to(state)
     np.testing.assert_array_equal(expected["object"], env.get_observation()["object"])
