@@ -24,7 +24,7 @@ FENCE = re.compile(
     r"^(?P<note><!-- [^\n]* -->\n\n?)?```(?P<language>\w*)\n(?P<code>.*?)^```", re.M | re.S
 )
 SHELL, PYTHON = ("", "bash"), "python"
-SHIPPED = ("configs", "datasets", "examples", "benchmarks", "tests", "train.py")
+SHIPPED = ("configs", "datasets", "examples", "benchmarks", "docs/migrating", "tests", "train.py")
 
 
 @dataclass(frozen=True)

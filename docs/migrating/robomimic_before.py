@@ -38,7 +38,9 @@ model = algo_factory(
     config=config,
     obs_key_shapes=shape_meta["all_shapes"],
     ac_dim=shape_meta["ac_dim"],
-    device=torch_utils.get_torch_device(config.train.cuda),
+    device=torch_utils.get_torch_device(
+        config.train.cuda
+    ),
 )
 dataset, _ = train_utils.load_data_for_training(
     config, obs_keys=shape_meta["all_obs_keys"]

@@ -2,7 +2,10 @@
 
 import argparse
 
-from offrl import env_from_checkpoint, policy_from_checkpoint
+from offrl import (
+    env_from_checkpoint,
+    policy_from_checkpoint,
+)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--checkpoint", required=True)
@@ -10,9 +13,7 @@ parser.add_argument("--n", type=int, default=3)
 parser.add_argument("--horizon", type=int, default=100)
 args = parser.parse_args()
 
-policy, ckpt = policy_from_checkpoint(
-    ckpt_path=args.checkpoint
-)
+policy, ckpt = policy_from_checkpoint(args.checkpoint)
 env, _ = env_from_checkpoint(ckpt_dict=ckpt)
 
 for episode in range(args.n):
@@ -20,8 +21,8 @@ for episode in range(args.n):
     obs, _ = env.reset(seed=episode)
     total = 0.0
     for _ in range(args.horizon):
-        action = policy(obs)
-        obs, reward, terminated, truncated, _ = env.step(action)
+        step = env.step(policy(obs))
+        obs, reward, terminated, truncated, _ = step
         total += reward
         success = env.is_success()["task"]
         if terminated or truncated or success:
