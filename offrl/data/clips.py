@@ -1,7 +1,7 @@
 """Camera images as films whose frames have exactly their size, many episodes in one file.
 
 H.264 (yuv420p) with a key frame at every other frame, so that a frame is found without decoding
-others, as LeRobot wants it. Pixels come back within a few units (``docs/data.md``).
+others, as LeRobot wants it. Pixels come back within a few units (``docs/howto/convert.md``).
 """
 
 import io
