@@ -8,6 +8,8 @@ an installed package. This algorithm clones actions with the absolute error; out
 than the squared error. ``offrl.testing.check_algo("examples.new_algorithm")`` tests it.
 """
 
+from pydantic import Field
+
 from offrl import models, register_algo
 from offrl.algos.base import PolicyAlgo, masked_mean
 from offrl.config import AlgoConfig, OptimConfig
@@ -19,8 +21,8 @@ class RobustBCConfig(AlgoConfig):
     ALGO_NAME = "new_algorithm"
 
     optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}  # one for each network
-    actor_layer_dims: list[int] = [256, 256]
-    error_scale: float = 1.0
+    actor_layer_dims: list[int] = Field([256, 256], description="Sizes of the hidden layers.")
+    error_scale: float = Field(1.0, description="Factor on the error, and so on the gradient.")
 
 
 @register_algo(RobustBCConfig)

@@ -10,7 +10,8 @@ from torch import Tensor
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig
-from offrl.config.algo import ActorConfig, CriticConfig, TDConfig, learning_rates
+from offrl.config.algo import CriticConfig, TDConfig, learning_rates
+from offrl.config.networks import ActorConfig
 
 LARGEST_WEIGHT = 100.0
 
@@ -20,9 +21,16 @@ class AWACConfig(TDConfig):
     DEFAULTS = {"train": {"batch_size": 1024}}
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
-    lam: float = Field(1.0, gt=0)  # lambda, the temperature: weights are exp(advantage / lambda)
+    lam: float = Field(
+        1.0,
+        gt=0,
+        description="Temperature (lambda): actions are weighted by exp(advantage / lam). The less, "
+        "the more the best actions count.",
+    )
     critic: CriticConfig = CriticConfig(layer_dims=[256, 256])
-    actor: ActorConfig = ActorConfig(layer_dims=[256, 256, 256, 256])
+    actor: ActorConfig = Field(
+        ActorConfig(layer_dims=[256, 256, 256, 256]), description="The policy."
+    )
 
 
 @register_algo(AWACConfig)

@@ -22,7 +22,13 @@ from offrl.algos.base import (
     register_algo_factory_func,
 )
 from offrl.config import AlgoConfig, Count, OptimConfig, Section
-from offrl.config.algo import GaussianConfig, GMMConfig, RNNConfig, TransformerConfig, VAEConfig
+from offrl.config.networks import (
+    GaussianConfig,
+    GMMConfig,
+    RNNConfig,
+    TransformerConfig,
+    VAEConfig,
+)
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
@@ -31,9 +37,14 @@ log = logging.getLogger(__name__)
 class LossConfig(Section):
     """Weights of the terms of a deterministic policy's loss."""
 
-    l2_weight: float = Field(1.0, ge=0)
-    l1_weight: float = Field(0.0, ge=0)
-    cos_weight: float = Field(0.0, ge=0)
+    l2_weight: float = Field(1.0, ge=0, description="Weight of the squared error.")
+    l1_weight: float = Field(0.0, ge=0, description="Weight of the Huber error.")
+    cos_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the cosine distance of an action's first three numbers, which are "
+        "the translation of the end effector.",
+    )
 
     @model_validator(mode="after")
     def _learns_something(self) -> "LossConfig":
@@ -43,23 +54,33 @@ class LossConfig(Section):
 
 
 class CategoricalConfig(Section):
-    """The head of discrete actions (offrl's own)."""
+    """The head of discrete actions."""
 
-    low_noise_eval: bool = True  # evaluate the most likely action, not a sample
+    low_noise_eval: bool = Field(
+        True, description="Take the likeliest action in evaluation. If false, one at random."
+    )
 
 
 class BCConfig(AlgoConfig):
     ALGO_NAME = "bc"
 
     optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}
-    loss: LossConfig = LossConfig()
-    actor_layer_dims: list[Count] = [1024, 1024]
-    gaussian: GaussianConfig = GaussianConfig()
-    gmm: GMMConfig = GMMConfig()
-    categorical: CategoricalConfig = CategoricalConfig()
-    vae: VAEConfig = VAEConfig()
-    rnn: RNNConfig = RNNConfig()
-    transformer: TransformerConfig = TransformerConfig()
+    loss: LossConfig = Field(
+        LossConfig(), description="Weights of the errors of a policy that is no distribution."
+    )
+    actor_layer_dims: list[Count] = Field(
+        [1024, 1024], description="Sizes of the hidden layers. They are behind an RNN, if any."
+    )
+    gaussian: GaussianConfig = Field(GaussianConfig(), description="A Gaussian policy.")
+    gmm: GMMConfig = Field(GMMConfig(), description="A policy that is a mixture of Gaussians.")
+    categorical: CategoricalConfig = Field(
+        CategoricalConfig(), description="The policy for discrete actions."
+    )
+    vae: VAEConfig = Field(VAEConfig(), description="A policy that is a VAE.")
+    rnn: RNNConfig = Field(RNNConfig(), description="Memory of earlier steps: an RNN.")
+    transformer: TransformerConfig = Field(
+        TransformerConfig(), description="Memory of earlier steps: a Transformer."
+    )
 
     @model_validator(mode="after")
     def _switches_agree(self) -> "BCConfig":

@@ -17,32 +17,45 @@ from offrl.algos.shared.td import TDLearner
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import (
     DistributionalCriticConfig,
-    GMMConfig,
     StagedOptimConfig,
     TDConfig,
-    VAEConfig,
     WeightedCriticConfig,
     WeightedEnsembleConfig,
     learning_rates,
 )
+from offrl.config.networks import GMMConfig, VAEConfig
 
 
 class BCQCriticConfig(WeightedCriticConfig, DistributionalCriticConfig):
-    num_action_samples: Count = 10  # proposals in a target
-    num_action_samples_rollout: Count = 100  # while acting
+    num_action_samples: Count = Field(
+        10, description="Number of proposed actions in a target, of which the best counts."
+    )
+    num_action_samples_rollout: Count = Field(
+        100, description="Number of proposed actions while acting, of which the best is taken."
+    )
 
 
 class ActionSamplerConfig(Section):
-    actor_layer_dims: list[Count] = [1024, 1024]
-    gmm: GMMConfig = GMMConfig()
-    vae: VAEConfig = VAEConfig(enabled=True)
-    freeze_encoder_epoch: int = -1  # from it on the VAE's posterior stays as it is; -1: never
+    actor_layer_dims: list[Count] = Field(
+        [1024, 1024], description="Sizes of the hidden layers of the mixture's network."
+    )
+    gmm: GMMConfig = Field(
+        GMMConfig(), description="A mixture of Gaussians; if enabled, it is used and not the VAE."
+    )
+    vae: VAEConfig = Field(VAEConfig(enabled=True), description="A VAE.")
+    freeze_encoder_epoch: int = Field(
+        -1, description="Epoch from which on the VAE's encoder is trained no more. -1: never."
+    )
 
 
 class PerturbationConfig(Section):
-    enabled: bool = False
-    perturbation_scale: float = Field(0.05, ge=0)
-    layer_dims: list[Count] = [300, 400]
+    enabled: bool = Field(False, description="Let a network change proposed actions a little.")
+    perturbation_scale: float = Field(
+        0.05, ge=0, description="Largest change of each of an action's numbers."
+    )
+    layer_dims: list[Count] = Field(
+        [300, 400], description="Sizes of the hidden layers of that network."
+    )
 
 
 class BCQConfig(TDConfig):
@@ -52,8 +65,12 @@ class BCQConfig(TDConfig):
         critic=1e-3, action_sampler=1e-3, actor=1e-3, staged=True
     )
     critic: BCQCriticConfig = BCQCriticConfig(ensemble=WeightedEnsembleConfig(weight=0.75))
-    action_sampler: ActionSamplerConfig = ActionSamplerConfig()
-    actor: PerturbationConfig = PerturbationConfig()
+    action_sampler: ActionSamplerConfig = Field(
+        ActionSamplerConfig(), description="Model of the data's actions, which proposes actions."
+    )
+    actor: PerturbationConfig = Field(
+        PerturbationConfig(), description="Network that changes proposed actions a little."
+    )
 
     @model_validator(mode="after")
     def _switches_agree(self) -> "BCQConfig":

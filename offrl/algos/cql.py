@@ -16,12 +16,27 @@ from offrl.config.algo import TDConfig, learning_rates
 
 
 class CQLCriticConfig(SACCriticConfig):
-    num_action_samples: Count = 1  # for a target, of which the best counts
-    cql_weight: float = Field(1.0, ge=0)  # alpha', where it is not tuned
+    num_action_samples: Count = Field(
+        1, description="Number of the policy's actions in a target, of which the best counts."
+    )
+    cql_weight: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the gap between the values of proposed actions and of the data's, "
+        "where it is not tuned (target_q_gap).",
+    )
     deterministic_backup: bool = True
-    min_q_weight: float = Field(1.0, ge=0)  # of the gap
-    target_q_gap: float | None = 5.0  # tau, to which the gap is tuned; None or negative: not tuned
-    num_random_actions: Count = 10
+    min_q_weight: float = Field(1.0, ge=0, description="Factor on the gap.")
+    target_q_gap: float | None = Field(
+        5.0,
+        description="Gap that the weight is tuned to hold. null or a negative number: no tuning, "
+        "the weight is cql_weight.",
+    )
+    num_random_actions: Count = Field(
+        10,
+        description="Number of proposed actions per state: so many uniform ones, so many of the "
+        "policy, and so many of the policy in the next state.",
+    )
 
 
 class CQLConfig(TDConfig):
@@ -30,7 +45,7 @@ class CQLConfig(TDConfig):
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=1e-3, actor=3e-4, decay_factor=0.0)
     critic: CQLCriticConfig = CQLCriticConfig()
-    actor: SACActorConfig = SACActorConfig()
+    actor: SACActorConfig = Field(SACActorConfig(), description="The policy.")
 
 
 @register_algo(CQLConfig)

@@ -10,7 +10,8 @@ from offrl.algos.awac import AWAC
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.config import Count, OptimConfig
-from offrl.config.algo import ActorConfig, DistributionalCriticConfig, TDConfig, learning_rates
+from offrl.config.algo import DistributionalCriticConfig, TDConfig, learning_rates
+from offrl.config.networks import ActorConfig
 
 
 class CRRConfig(TDConfig):
@@ -18,13 +19,21 @@ class CRRConfig(TDConfig):
     DEFAULTS = {"train": {"batch_size": 1024}}
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
-    f: Literal["exp", "binary"] = "exp"  # the weight: exp(A / beta), or 1 where A > 0
-    beta: float = Field(1.0, gt=0)
-    max_weight: float = Field(20.0, gt=0)  # of exp
-    m: Count = 4  # actions of the policy that the data's is compared with
+    f: Literal["exp", "binary"] = Field(
+        "exp",
+        description='Weight of an action by its advantage A: exp(A / beta), or with "binary" 1 '
+        "where A is positive and 0 elsewhere.",
+    )
+    beta: float = Field(1.0, gt=0, description='Temperature of the weights "exp".')
+    max_weight: float = Field(20.0, gt=0, description='Largest weight, of "exp".')
+    m: Count = Field(
+        4, description="Number of the policy's actions that the one in the data is compared with."
+    )
     # The paper's is distributional.
     critic: DistributionalCriticConfig = DistributionalCriticConfig(layer_dims=[256, 256])
-    actor: ActorConfig = ActorConfig(layer_dims=[256, 256, 256, 256])
+    actor: ActorConfig = Field(
+        ActorConfig(layer_dims=[256, 256, 256, 256]), description="The policy."
+    )
 
 
 class CRR(AWAC):

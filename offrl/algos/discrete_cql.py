@@ -17,7 +17,12 @@ from offrl.algos.ddqn import DDQN, DDQNConfig
 class DiscreteCQLConfig(DDQNConfig):
     ALGO_NAME = "discrete_cql"
 
-    alpha: float = Field(1.0, ge=0)  # weight of the gap; the less data, the larger
+    alpha: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the gap between the values of all actions and of the data's. The "
+        "less data there is, the larger it should be.",
+    )
 
 
 @register_algo(DiscreteCQLConfig)

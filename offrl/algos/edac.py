@@ -13,7 +13,7 @@ from offrl.config.algo import EnsembleConfig
 
 
 class SeveralConfig(EnsembleConfig):
-    n: int = Field(10, ge=2)
+    n: int = Field(10, ge=2, description="Number of critics, two at least.")
 
 
 class EDACCriticConfig(SACCriticConfig):
@@ -24,7 +24,7 @@ class EDACConfig(SACNConfig):
     ALGO_NAME = "edac"
 
     critic: EDACCriticConfig = EDACCriticConfig(layer_dims=[256, 256, 256])
-    eta: float = Field(1.0, ge=0)  # weight of the gradients' similarity
+    eta: float = Field(1.0, ge=0, description="Weight of the similarity of the critics' gradients.")
 
 
 @register_algo(EDACConfig)

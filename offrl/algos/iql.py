@@ -15,13 +15,18 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig, Section, Share
-from offrl.config.algo import ActorConfig, TDConfig, learning_rates
+from offrl.config.algo import TDConfig, learning_rates
+from offrl.config.networks import ActorConfig
 
 
 class AdvantageConfig(Section):
-    clip_adv_value: float | None = None
-    beta: float = Field(1.0, gt=0)  # the temperature: weights are exp(advantage / beta)
-    use_final_clip: bool = True  # weights at most 100
+    clip_adv_value: float | None = Field(
+        None, description="Largest advantage; larger ones are set to it. null: no limit."
+    )
+    beta: float = Field(
+        1.0, gt=0, description="Temperature: actions are weighted by exp(advantage / beta)."
+    )
+    use_final_clip: bool = Field(True, description="Limit these weights to 100.")
 
 
 class InSampleConfig(TDConfig):
@@ -31,14 +36,22 @@ class InSampleConfig(TDConfig):
         critic=1e-4, vf=1e-4, actor=1e-4, decay_factor=0.0
     )
     target_tau: Share = 0.01
-    actor: ActorConfig = ActorConfig()
-    adv: AdvantageConfig = AdvantageConfig()
+    actor: ActorConfig = Field(ActorConfig(), description="The policy.")
+    adv: AdvantageConfig = Field(
+        AdvantageConfig(), description="How actions are weighted by their advantage."
+    )
 
 
 class IQLConfig(InSampleConfig):
     ALGO_NAME = "iql"
 
-    vf_quantile: float = Field(0.9, gt=0, lt=1)  # tau, the expectile of the value regression
+    vf_quantile: float = Field(
+        0.9,
+        gt=0,
+        lt=1,
+        description="Expectile of the value regression (tau). The nearer to 1, the more the best "
+        "actions of the data count.",
+    )
 
 
 @register_algo(IQLConfig)

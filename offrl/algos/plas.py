@@ -14,31 +14,46 @@ from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import (
     TDConfig,
-    VAEConfig,
     WeightedCriticConfig,
     WeightedEnsembleConfig,
     learning_rates,
 )
+from offrl.config.networks import VAEConfig
 
 
 class PLASVAEConfig(VAEConfig):
-    enabled: Literal[True] = True
-    latent_clip: None = None  # the prior's; the actor has its own, max_latent_action
+    enabled: Literal[True] = Field(True, description="Must be true: PLAS is built on a VAE.")
+    latent_clip: None = Field(
+        None, description="Must be null: the actor limits latents by max_latent_action."
+    )
 
 
 class SamplerConfig(Section):
-    vae: PLASVAEConfig = PLASVAEConfig(
-        # The authors' is of the mean over the 14 latents, not of their sum.
-        kl_weight=0.5 / 14,
-        encoder_layer_dims=[750, 750],
-        decoder_layer_dims=[750, 750],
+    vae: PLASVAEConfig = Field(
+        PLASVAEConfig(
+            # The authors' is of the mean over the 14 latents, not of their sum.
+            kl_weight=0.5 / 14,
+            encoder_layer_dims=[750, 750],
+            decoder_layer_dims=[750, 750],
+        ),
+        description="A VAE.",
     )
 
 
 class LatentActorConfig(Section):
-    layer_dims: list[Count] = [400, 300]
-    perturbation: PerturbationConfig = PerturbationConfig(layer_dims=[400, 300])
-    max_latent_action: float = Field(2.0, gt=0)  # of each latent, in standard deviations
+    layer_dims: list[Count] = Field(
+        [400, 300], description="Sizes of the hidden layers of the actor."
+    )
+    perturbation: PerturbationConfig = Field(
+        PerturbationConfig(layer_dims=[400, 300]),
+        description="Network that changes the decoded action a little.",
+    )
+    max_latent_action: float = Field(
+        2.0,
+        gt=0,
+        description="Largest magnitude of each latent that the actor chooses, in standard "
+        "deviations of the prior.",
+    )
 
 
 class PLASConfig(TDConfig):
@@ -47,12 +62,18 @@ class PLASConfig(TDConfig):
     optim_params: dict[str, OptimConfig] = learning_rates(
         critic=1e-3, action_sampler=1e-4, actor=1e-4
     )
-    warmup_steps: int = Field(500_000, ge=0)  # updates of the VAE alone, before the rest
+    warmup_steps: int = Field(
+        500_000, ge=0, description="First training steps, in which only the VAE learns."
+    )
     critic: WeightedCriticConfig = WeightedCriticConfig(
         ensemble=WeightedEnsembleConfig(weight=0.75)
     )
-    action_sampler: SamplerConfig = SamplerConfig()
-    actor: LatentActorConfig = LatentActorConfig()
+    action_sampler: SamplerConfig = Field(
+        SamplerConfig(), description="Model of the data's actions."
+    )
+    actor: LatentActorConfig = Field(
+        LatentActorConfig(), description="The policy, which chooses latents of the VAE."
+    )
 
 
 @register_algo(PLASConfig)

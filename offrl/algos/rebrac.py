@@ -14,12 +14,22 @@ from offrl.config.algo import StagedOptimConfig, WeightedCriticConfig, learning_
 
 
 class ReBRACCriticConfig(WeightedCriticConfig):
-    layer_norm: bool = True
-    bc_coef: float = Field(0.01, ge=0)  # beta_2
+    layer_norm: bool = Field(True, description="Normalise the outputs of each hidden layer.")
+    bc_coef: float = Field(
+        0.01,
+        ge=0,
+        description="Weight, in targets, of the squared distance of the policy's action from the "
+        "data's (beta 2).",
+    )
 
 
 class ReBRACActorConfig(TD3BCActorConfig):
-    bc_coef: float = Field(0.01, ge=0)  # beta_1
+    bc_coef: float = Field(
+        0.01,
+        ge=0,
+        description="Weight, in the actor's loss, of the squared distance of its action from the "
+        "data's (beta 1).",
+    )
 
 
 class ReBRACConfig(TD3BCConfig):
@@ -29,7 +39,7 @@ class ReBRACConfig(TD3BCConfig):
     optim_params: dict[str, StagedOptimConfig] = learning_rates(
         critic=1e-3, actor=1e-3, staged=True
     )
-    alpha: float = Field(1.0, ge=0)  # weight of the normalised value
+    alpha: float = Field(1.0, ge=0, description="Weight of the normalised value.")
     critic: ReBRACCriticConfig = ReBRACCriticConfig(layer_dims=[256, 256, 256])
     actor: ReBRACActorConfig = ReBRACActorConfig(layer_dims=[256, 256, 256])
 

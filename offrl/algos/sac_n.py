@@ -12,14 +12,12 @@ from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig
 from offrl.config.algo import (
-    ActorConfig,
-    ActorNetConfig,
-    CommonNetConfig,
     CriticConfig,
     EnsembleConfig,
     TDConfig,
     learning_rates,
 )
+from offrl.config.networks import ActorConfig, ActorNetConfig, CommonNetConfig
 
 
 class TanhNetConfig(CommonNetConfig):
@@ -33,13 +31,21 @@ class SACNetConfig(ActorNetConfig):
 
 
 class SACActorConfig(ActorConfig):
-    bc_start_steps: int = Field(0, ge=0)  # updates in which the actor clones
-    target_entropy: float | Literal["default"] | None = "default"  # -A; None: entropy weight 1
+    bc_start_steps: int = Field(
+        0, ge=0, description="First training steps, in which the actor only clones the data."
+    )
+    target_entropy: float | Literal["default"] | None = Field(
+        "default",
+        description="Entropy of the policy that the weight of the entropy is tuned to hold. "
+        '"default": minus the number of action dimensions. null: no tuning, the weight is 1.',
+    )
     net: SACNetConfig = SACNetConfig()
 
 
 class SACCriticConfig(CriticConfig):
-    deterministic_backup: bool = False  # targets without the entropy
+    deterministic_backup: bool = Field(
+        False, description="Leave the entropy of the policy out of targets."
+    )
 
 
 class SACNConfig(TDConfig):
@@ -50,7 +56,9 @@ class SACNConfig(TDConfig):
     critic: SACCriticConfig = SACCriticConfig(
         layer_dims=[256, 256, 256], ensemble=EnsembleConfig(n=10)
     )
-    actor: SACActorConfig = SACActorConfig(layer_dims=[256, 256, 256])
+    actor: SACActorConfig = Field(
+        SACActorConfig(layer_dims=[256, 256, 256]), description="The policy."
+    )
 
 
 @register_algo(SACNConfig)

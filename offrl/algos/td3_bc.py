@@ -14,10 +14,16 @@ from offrl.config.algo import StagedOptimConfig, TDConfig, WeightedCriticConfig,
 
 
 class TD3BCActorConfig(Section):
-    update_freq: Count = 2  # critic updates per update of the actor and the targets
-    noise_std: float = Field(0.2, ge=0)
-    noise_clip: float = Field(0.5, ge=0)
-    layer_dims: list[Count] = [256, 256]
+    update_freq: Count = Field(
+        2, description="Number of critic updates for each update of the actor and of the targets."
+    )
+    noise_std: float = Field(
+        0.2, ge=0, description="Standard deviation of the noise on the next action in a target."
+    )
+    noise_clip: float = Field(0.5, ge=0, description="Largest magnitude of that noise.")
+    layer_dims: list[Count] = Field(
+        [256, 256], description="Sizes of the hidden layers of the actor."
+    )
 
 
 class TD3BCConfig(TDConfig):
@@ -30,9 +36,9 @@ class TD3BCConfig(TDConfig):
     optim_params: dict[str, StagedOptimConfig] = learning_rates(
         critic=3e-4, actor=3e-4, staged=True
     )
-    alpha: float = Field(2.5, ge=0)  # weight of the value against cloning
+    alpha: float = Field(2.5, ge=0, description="Weight of the value against cloning.")
     critic: WeightedCriticConfig = WeightedCriticConfig(layer_dims=[256, 256])
-    actor: TD3BCActorConfig = TD3BCActorConfig()
+    actor: TD3BCActorConfig = Field(TD3BCActorConfig(), description="The policy.")
 
 
 @register_algo(TD3BCConfig)

@@ -11,8 +11,15 @@ from offrl.algos.iql import IQL, InSampleConfig
 class XQLConfig(InSampleConfig):
     ALGO_NAME = "xql"
 
-    beta: float = Field(2.0, gt=0)  # temperature of the soft maximum
-    max_clip: float = Field(7.0, gt=0)  # of the error over beta, for the exponential's sake
+    beta: float = Field(
+        2.0,
+        gt=0,
+        description="Temperature of the soft maximum over the data's actions. The less, the nearer "
+        "to the maximum.",
+    )
+    max_clip: float = Field(
+        7.0, gt=0, description="Largest error over beta, so that its exponential stays finite."
+    )
 
 
 @register_algo(XQLConfig)

@@ -1,12 +1,11 @@
 """The base of every ``algo`` section of a config, and the sections that several algorithms share,
 with robomimic's key names."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from offrl.config.content import shown
-from offrl.config.section import Bounds, Count, FreeMap, Map, Section, Share, Steps, only
+from offrl.config.section import Bounds, Count, Section, Share, Steps, without_effect
 from offrl.registry import ALGO_CONFIGS
 
 
@@ -15,26 +14,55 @@ class LearningRateConfig(Section):
     to ``decay_factor`` at the one epoch named there; ``cosine``: ``warmup_steps`` up, then
     ``num_cycles`` cosine waves over the whole training."""
 
-    initial: float = Field(1e-4, ge=0)
-    decay_factor: float = Field(0.1, ge=0)
-    epoch_schedule: list[Count] = []
-    scheduler_type: Literal["multistep", "linear", "cosine", "constant"] = "multistep"
-    step_every_batch: bool = False  # count steps instead of epochs
-    warmup_steps: int = Field(0, ge=0)
-    num_cycles: float = 0.5
+    initial: float = Field(1e-4, ge=0, description="Learning rate at the start.")
+    decay_factor: float = Field(
+        0.1,
+        ge=0,
+        description='What the rate is multiplied by at each epoch of epoch_schedule ("multistep"), '
+        'or in all until the one epoch named there ("linear").',
+    )
+    epoch_schedule: list[Count] = Field(
+        [],
+        description='Epochs at which the rate falls ("multistep"), or the one epoch until which it '
+        'falls ("linear"). Empty: it stays.',
+    )
+    scheduler_type: Literal["multistep", "linear", "cosine", "constant"] = Field(
+        "multistep", description="How the rate changes during the training."
+    )
+    step_every_batch: bool = Field(
+        False, description="Count training steps instead of epochs, in all of these keys."
+    )
+    warmup_steps: int = Field(
+        0,
+        ge=0,
+        description='Epochs in which the rate rises from 0 to initial ("cosine", "constant").',
+    )
+    num_cycles: float = Field(
+        0.5,
+        description='Cosine waves over the whole training ("cosine"). 0.5: the rate falls to 0 '
+        "once.",
+    )
 
 
 class RegularizationConfig(Section):
-    L2: float = Field(0.0, ge=0)
+    L2: float = Field(0.0, ge=0, description="Weight decay of the optimizer.")
 
 
 class OptimConfig(Section):
-    optimizer_type: Literal["adam", "adamw"] = "adam"
-    learning_rate: LearningRateConfig = LearningRateConfig()
-    regularization: RegularizationConfig = RegularizationConfig()
+    optimizer_type: Literal["adam", "adamw"] = Field(
+        "adam",
+        description='Kind of optimizer. "adam" adds the weight decay to gradients, "adamw" takes '
+        "it from the weights directly.",
+    )
+    learning_rate: LearningRateConfig = Field(
+        LearningRateConfig(), description="Learning rate, and how it changes."
+    )
+    regularization: RegularizationConfig = Field(
+        RegularizationConfig(), description="What keeps weights small."
+    )
     # robomimic writes these two into the configs of its runs; offrl counts by itself.
-    num_train_batches: int | None = None
-    num_epochs: int | None = None
+    num_train_batches: int | None = without_effect(None, exclude=False)
+    num_epochs: int | None = without_effect(None, exclude=False)
 
     def is_due(self, epoch: int) -> bool:
         """Whether it works in this epoch."""
@@ -44,8 +72,12 @@ class OptimConfig(Section):
 class StagedOptimConfig(OptimConfig):
     """An optimizer that works from ``start_epoch`` on and before ``end_epoch``; -1: no limit."""
 
-    start_epoch: int = -1
-    end_epoch: int = -1
+    start_epoch: int = Field(
+        -1, description="First epoch in which the network is trained. -1: from the beginning."
+    )
+    end_epoch: int = Field(
+        -1, description="Epoch from which on the network is trained no more. -1: never."
+    )
 
     def is_due(self, epoch: int) -> bool:
         return epoch >= self.start_epoch and (self.end_epoch == -1 or epoch < self.end_epoch)
@@ -72,159 +104,48 @@ class AlgoConfig(Section):
     ALGO_NAME: ClassVar[str] = ""
     DEFAULTS: ClassVar[dict[str, Any]] = {}
 
-    optim_params: dict[str, OptimConfig] = {}  # by the name of the network
+    optim_params: dict[str, OptimConfig] = Field(
+        {}, description="Optimizer of each network, by the name of the network."
+    )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
         if "ALGO_NAME" in cls.__dict__:
             ALGO_CONFIGS.register(cls.ALGO_NAME)(cls)
 
 
-# -- networks -----------------------------------------------------------------------------------
-
-
-class GaussianConfig(Section):
-    enabled: bool = False
-    fixed_std: bool = False
-    use_tanh: bool = False  # offrl's own: a tanh of the distribution, not of its mean
-    init_std: float = Field(0.1, gt=0)
-    min_std: float = Field(0.01, ge=0)
-    std_activation: Literal["softplus", "exp"] = "softplus"
-    low_noise_eval: bool = True
-
-
-class GMMConfig(Section):
-    enabled: bool = False
-    num_modes: Count = 5
-    min_std: float = Field(1e-4, ge=0)
-    std_activation: Literal["softplus", "exp"] = "softplus"
-    low_noise_eval: bool = True
-
-
-class VAEDecoderConfig(Section):
-    is_conditioned: bool = True
-    reconstruction_sum_across_elements: bool = False
-
-
-class VAEPriorConfig(Section):
-    learn: bool = False
-    is_conditioned: bool = False
-    use_gmm: bool = False
-    gmm_num_modes: Count = 10
-    gmm_learn_weights: bool = False
-    use_categorical: bool = False
-    categorical_dim: Count = 10
-    categorical_gumbel_softmax_hard: bool = False
-    categorical_init_temp: float = Field(1.0, gt=0)
-    categorical_temp_anneal_step: float = 0.001
-    categorical_min_temp: float = Field(0.3, gt=0)
-
-    def temperature(self, epoch: int) -> float:
-        annealed = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
-        return max(annealed, self.categorical_min_temp)
-
-
-class VAEConfig(Section):
-    enabled: bool = False
-    latent_dim: Count = 14
-    latent_clip: float | None = Field(None, gt=0)
-    kl_weight: float = Field(1.0, ge=0)
-    decoder: VAEDecoderConfig = VAEDecoderConfig()
-    prior: VAEPriorConfig = VAEPriorConfig()
-    encoder_layer_dims: list[Count] = [300, 400]
-    decoder_layer_dims: list[Count] = [300, 400]
-    prior_layer_dims: list[Count] = [300, 400]
-
-
-class RNNConfig(Section):
-    enabled: bool = False
-    horizon: Steps = 10
-    hidden_dim: Count = 400
-    rnn_type: Literal["LSTM", "GRU"] = "LSTM"
-    num_layers: Count = 2
-    open_loop: bool = False
-    kwargs: FreeMap = Map(bidirectional=False)
-
-    @field_validator("kwargs")
-    @classmethod
-    def _known(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
-        for key, value in kwargs.items():
-            if key not in ("bidirectional", "dropout", "bias"):
-                raise ValueError(f"takes no {shown(key)}; it takes bidirectional, dropout, bias")
-            is_share = type(value) in (int, float) and 0 <= value <= 1
-            if not (is_share if key == "dropout" else isinstance(value, bool)):
-                kind = "a number from 0 to 1" if key == "dropout" else "true or false"
-                raise ValueError(f"{key} takes {kind}, not {shown(value)}")
-        return kwargs
-
-
-class TransformerConfig(Section):
-    enabled: bool = False
-    context_length: Steps = 10
-    embed_dim: Count = 512
-    num_layers: Count = 6
-    num_heads: Count = 8
-    emb_dropout: Share = 0.1
-    attn_dropout: Share = 0.1
-    block_output_dropout: Share = 0.1
-    sinusoidal_embedding: bool = False
-    activation: Literal["gelu", "geglu"] = "gelu"
-    supervise_all_steps: bool = False
-    nn_parameter_for_timesteps: bool = True
-    pred_future_acs: bool = False
-    # Of some of robomimic's revisions.
-    causal: Annotated[bool, only(True, "a step sees itself and those before it")] = Field(
-        True, exclude=True
-    )
-
-
-# -- actors and critics ---------------------------------------------------------------------------
-
-
-class CommonNetConfig(Section):
-    std_activation: Literal["softplus", "exp"] = "softplus"
-    low_noise_eval: bool = True
-    use_tanh: bool = False
-
-
-class GaussianNetConfig(Section):
-    init_last_fc_weight: float = Field(0.001, ge=0)
-    init_std: float = Field(0.3, gt=0)
-    fixed_std: bool = False
-
-
-class GMMNetConfig(Section):
-    num_modes: Count = 5
-    min_std: float = Field(1e-4, ge=0)
-
-
-class ActorNetConfig(Section):
-    type: Literal["gaussian", "gmm"] = "gaussian"
-    common: CommonNetConfig = CommonNetConfig()
-    gaussian: GaussianNetConfig = GaussianNetConfig()
-    gmm: GMMNetConfig = GMMNetConfig()
-
-
-class ActorConfig(Section):
-    net: ActorNetConfig = ActorNetConfig()
-    layer_dims: list[Count] = [300, 400]
-    max_gradient_norm: float | None = Field(None, gt=0)
-
-
 class EnsembleConfig(Section):
-    n: Count = 2
+    n: Count = Field(2, description="Number of critics.")
 
 
 class CriticConfig(Section):
-    use_huber: bool = False
-    max_gradient_norm: float | None = Field(None, gt=0)  # of each critic by itself
-    layer_dims: list[Count] = [300, 400]
-    ensemble: EnsembleConfig = EnsembleConfig()
-    value_bounds: Bounds | None = None  # the least and the largest that the networks can say
+    use_huber: bool = Field(
+        False,
+        description="Use the Huber loss, which limits the effect of large errors. If false, "
+        "the squared error.",
+    )
+    max_gradient_norm: float | None = Field(
+        None,
+        gt=0,
+        description="Largest norm of each critic's gradient. null: as train.max_grad_norm says.",
+    )
+    layer_dims: list[Count] = Field(
+        [300, 400], description="Sizes of the hidden layers of each critic."
+    )
+    ensemble: EnsembleConfig = Field(EnsembleConfig(), description="How many critics there are.")
+    value_bounds: Bounds | None = Field(
+        None,
+        description="Least and largest value that the critics can say, for example [0, 1]. null: "
+        "any.",
+    )
 
 
 class WeightedEnsembleConfig(EnsembleConfig):
-    weight: Share = 1.0  # of the least value in a target; the rest: the largest
+    weight: Share = Field(
+        1.0,
+        description="Weight of the least critic's value in a target; the largest has the rest.",
+    )
 
 
 class WeightedCriticConfig(CriticConfig):
@@ -232,12 +153,20 @@ class WeightedCriticConfig(CriticConfig):
 
 
 class DistributionalConfig(Section):
-    enabled: bool = False  # one critic, whatever ensemble.n says; robomimic's as well
-    num_atoms: int = Field(51, ge=2)
+    enabled: bool = Field(
+        False,
+        description="Let one critic learn how likely each return is, whatever ensemble.n says. "
+        "Needs value_bounds.",
+    )
+    num_atoms: int = Field(
+        51, ge=2, description="Number of returns that get a probability, between value_bounds."
+    )
 
 
 class DistributionalCriticConfig(CriticConfig):
-    distributional: DistributionalConfig = DistributionalConfig()
+    distributional: DistributionalConfig = Field(
+        DistributionalConfig(), description="A critic of distributions of returns (C51)."
+    )
 
     @model_validator(mode="after")
     def _is_bounded(self) -> "DistributionalCriticConfig":
@@ -252,8 +181,18 @@ class DistributionalCriticConfig(CriticConfig):
 class TDConfig(AlgoConfig):
     """Base of the ``algo`` sections of what learns by temporal differences."""
 
-    discount: Share = 0.99
-    n_step: Steps = 1  # rewards summed before a value is bootstrapped
-    infinite_horizon: bool = False  # the last reward of an episode is received for ever
-    target_tau: Share = 0.005
-    critic: CriticConfig = CriticConfig()
+    discount: Share = Field(
+        0.99, description="Factor on a reward for each step that it lies ahead (gamma)."
+    )
+    n_step: Steps = Field(
+        1, description="Number of rewards that are summed before the value of a later state counts."
+    )
+    infinite_horizon: bool = Field(
+        False, description="Let the last reward of an episode that ended be received for ever."
+    )
+    target_tau: Share = Field(
+        0.005,
+        description="How far the target networks move to the trained ones in each update: 1 copies "
+        "them.",
+    )
+    critic: CriticConfig = Field(CriticConfig(), description="Networks that estimate values.")

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import core_schema
 
 from offrl.config.content import check_content, shown
 
@@ -17,6 +19,25 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, validate_assignment=True, allow_inf_nan=False
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """A key whose type or default a subclass changes keeps its description."""
+        bases = [base.model_fields for base in cls.__mro__[1:] if issubclass(base, Section)]
+        for name, field in cls.model_fields.items():
+            if field.description is None:
+                said = (base[name].description for base in bases if name in base)
+                field.description = next(said, None)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        reference = handler(schema)
+        described = handler.resolve_ref_schema(reference)
+        described.pop("description", None)  # of the class: each key has one of its own
+        for name, field in cls.model_fields.items():
+            if field.description is not None:
+                described["properties"][name]["description"] = field.description
+        return reference
 
     def __contains__(self, key: str) -> bool:
         return key in type(self).model_fields
@@ -63,15 +84,35 @@ Steps = Annotated[int, Field(ge=1, le=100_000)]  # of a window: what is longer i
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def only(value: Any, otherwise: str) -> AfterValidator:
-    """What a key of robomimic's must say that can say one thing alone here."""
+@dataclass(frozen=True)
+class Only:
+    """What a key of robomimic's must say that can say one ``value`` alone here."""
 
-    def check(given: Any) -> Any:
-        if given != value:
-            raise ValueError(f"only {value!r} is known here, not {shown(given)}; {otherwise}")
+    value: Any
+    otherwise: str  # what to do who needs another
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return handler(schema) | {"const": self.value}
+
+    def _check(self, given: Any) -> Any:
+        if given != self.value:
+            raise ValueError(
+                f"only {self.value!r} is known here, not {shown(given)}; {self.otherwise}"
+            )
         return given
 
-    return AfterValidator(check)
+
+def without_effect(default: Any, exclude: bool = True) -> Any:
+    """A key that some of robomimic's files have, and that changes nothing here."""
+    return Field(
+        default,
+        exclude=exclude,
+        description="Accepted because files of robomimic's may have it. It changes nothing.",
+        json_schema_extra={"deprecated": True},
+    )
 
 
 def _ordered(bounds: list[float]) -> list[float]:

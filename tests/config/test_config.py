@@ -1,12 +1,14 @@
 import json
+from typing import get_args
 
 import pytest
 from conftest import GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
 from offrl import config_factory
-from offrl.config import AlgoConfig
+from offrl.config import AlgoConfig, Config, Section
 from offrl.config.files import parse_override, read_config_file
 from offrl.registry import ALGO_CONFIGS
 
@@ -207,3 +209,47 @@ def test_keys_without_effect_are_refused(algo, path, value):
 def test_formats_of_rotations_in_robomimics_templates_are_read():
     config = {"actions": {"format": "rot_axis_angle", "normalization": None}}
     assert config_factory("bc", {"train": {"action_config": config}})
+
+
+def keys_without_description(section, path):
+    for name, field in section.model_fields.items():
+        if not field.description:
+            yield f"{path}{name} ({section.__name__})"
+        for kind in sections_in(field.annotation):
+            yield from keys_without_description(kind, f"{path}{name}.")
+
+
+def sections_in(annotation):
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from sections_in(part)
+
+
+@pytest.mark.parametrize("name", ["examples.new_algorithm", *ALGO_CONFIGS.names()])
+def test_every_key_of_an_algorithm_has_a_description(name):
+    assert not list(keys_without_description(ALGO_CONFIGS[name], "algo."))
+
+
+def test_every_other_key_has_a_description():
+    assert not list(keys_without_description(Config, ""))
+
+
+def test_a_key_without_a_description_is_named():
+    class Inner(Section):
+        depth: int = 1
+
+    class Outer(Section):
+        inner: dict[str, Inner] | None = Field(None, description="Said.")
+
+    assert list(keys_without_description(Outer, "algo.")) == ["algo.inner.depth (Inner)"]
+
+
+def test_a_key_with_another_default_keeps_its_description():
+    class Slower(AlgoConfig):
+        optim_params: dict = {}
+
+    assert (
+        Slower.model_fields["optim_params"].description
+        == AlgoConfig.model_fields["optim_params"].description
+    )

@@ -1,0 +1,173 @@
+"""The section ``experiment`` of a config, as robomimic has it: logs, checkpoints, evaluation."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from offrl.config.content import shown
+from offrl.config.section import Count, FreeMap, Only, Section, without_effect
+
+
+class LoggingConfig(Section):
+    terminal_output_to_txt: bool = Field(
+        True, description="Write the messages and figures of the training to logs/log.txt as well."
+    )
+    log_tb: bool = Field(True, description="Write TensorBoard files to logs/tb.")
+    log_wandb: bool = Field(
+        False, description="Send the figures to Weights & Biases, which must be installed."
+    )
+    wandb_proj_name: str = Field("debug", description="Name of the project at Weights & Biases.")
+
+
+class SaveConfig(Section):
+    """Which epochs keep a checkpoint in ``models/``; ``last.pth`` is written whenever enabled."""
+
+    enabled: bool = Field(
+        True,
+        description="Write checkpoints. If false, there is not even a last.pth to resume from.",
+    )
+    every_n_seconds: float | None = Field(
+        None,
+        ge=0,
+        description="Keep a checkpoint at the end of an epoch when so many seconds have passed "
+        "since the one before. null: time does not matter.",
+    )
+    every_n_epochs: Count | None = Field(
+        50, description="Keep a checkpoint every so many epochs. null: epochs are not counted."
+    )
+    epochs: list[Count] = Field([], description="Keep a checkpoint after each of these epochs.")
+    on_best_validation: bool = Field(
+        False, description="Keep a checkpoint whenever the validation loss is the lowest so far."
+    )
+    on_best_rollout_return: bool = Field(
+        False,
+        description="Keep a checkpoint whenever the mean return in the simulator is the highest "
+        "so far.",
+    )
+    on_best_rollout_success_rate: bool = Field(
+        True,
+        description="Keep a checkpoint whenever the success rate in the simulator is the highest "
+        "so far. Of equal success rates the higher mean return counts.",
+    )
+
+
+class RolloutConfig(Section):
+    """Evaluation in the simulator every ``rate`` epochs, after ``warmstart`` of them."""
+
+    enabled: bool = Field(
+        True, description="Evaluate the policy in the simulator during and after the training."
+    )
+    n: Count = Field(50, description="Number of episodes per evaluation and environment.")
+    horizon: Count = Field(400, description="Largest number of steps in an episode.")
+    rate: Count = Field(
+        50, description="Evaluate every so many epochs, and always after the last one."
+    )
+    warmstart: int = Field(0, description="Do not evaluate in the first so many epochs.")
+    terminate_on_success: bool = Field(
+        True, description="End an episode when the task is solved, before the horizon."
+    )
+    batched: Annotated[
+        bool, Only(False, "episodes always run in parallel, in num_workers processes")
+    ] = without_effect(False)
+    num_batch_envs: int = without_effect(5)
+    num_workers: Count | None = Field(
+        None, description="Number of simulator processes. null: one for each CPU core."
+    )
+    timeout: float = Field(
+        300.0, gt=0, description="Seconds without an answer after which a simulator counts as hung."
+    )
+    video_episodes: int = Field(
+        3, ge=0, description="Number of episodes that a video shows. 0: no video."
+    )
+
+
+class ProxiesConfig(Section):
+    """Evaluation without an environment every ``rate`` epochs, on the held-out demonstrations with
+    ``validate``."""
+
+    enabled: bool = Field(
+        False,
+        description="Measure the policy on recorded data, without an environment: on the held-out "
+        "demonstrations if experiment.validate is true, else on those of the training.",
+    )
+    rate: Count = Field(1, description="Measure every so many epochs, and after the last one.")
+    fqe_steps: int = Field(
+        0,
+        ge=0,
+        description="Number of training steps of fitted Q evaluation, which starts anew each time. "
+        "0: no fitted Q evaluation.",
+    )
+
+
+with warnings.catch_warnings():
+    # robomimic's key `validate` shadows a long-deprecated method of pydantic's.
+    warnings.filterwarnings("ignore", message='Field name "validate"')
+
+    class ExperimentConfig(Section):
+        name: str = Field(
+            "test", description="Name of the experiment: its folder below train.output_dir."
+        )
+        validate: bool = Field(  # type: ignore[assignment]
+            False,
+            description="Measure the loss on held-out demonstrations after each epoch. Needs "
+            "train.hdf5_validation_filter_key.",
+        )
+        logging: LoggingConfig = Field(LoggingConfig(), description="What is logged, and where.")
+        save: SaveConfig = Field(
+            SaveConfig(), description="Which epochs keep a checkpoint in the folder models/."
+        )
+        epoch_every_n_steps: Count | None = Field(
+            100, description="Training steps that make an epoch. null: one pass over the data."
+        )
+        validation_epoch_every_n_steps: Count | None = Field(
+            10, description="Batches of a validation. null: one pass over the held-out data."
+        )
+        env: str | None = Field(
+            None,
+            description="Name of the environment to evaluate in. null: the one that the data was "
+            "recorded in.",
+        )
+        additional_envs: list[str] | None = Field(
+            None, description="Names of more environments to evaluate in. null: no others."
+        )
+        render: bool = Field(
+            False, description="Must be false: no windows are opened. Use render_video."
+        )
+        render_video: bool = Field(
+            True, description="Film the first episodes of each evaluation, into videos/."
+        )
+        keep_all_videos: bool = Field(
+            False, description="Keep the video of every evaluation, not only the latest one."
+        )
+        video_skip: Count = Field(5, description="Film every so many steps of an episode.")
+        rollout: RolloutConfig = Field(
+            RolloutConfig(), description="Evaluation of the policy in the simulator."
+        )
+        proxies: ProxiesConfig = Field(
+            ProxiesConfig(), description="Evaluation of the policy without an environment."
+        )
+        env_meta_update_dict: FreeMap = Field(
+            {},
+            description="Laid over the env_args of the data for evaluation, for example "
+            '{"env_kwargs": {"reward_shaping": true}}.',
+        )
+        ckpt_path: str | None = Field(
+            None,
+            description="Checkpoint whose weights a new training starts from. null: random "
+            "weights.",
+        )
+
+        @field_validator("name")
+        @classmethod
+        def _stays_inside(cls, name: str) -> str:
+            parts = Path(name).parts
+            is_folder = parts and ".." not in parts and not Path(name).is_absolute()
+            if not (is_folder and name.isprintable() and name.strip()):
+                raise ValueError(f"{shown(name)} is no name of a folder below train.output_dir")
+            longest = max(len(os.fsencode(part)) for part in parts)
+            if longest > 255:
+                raise ValueError(f"{shown(name)} is too long for a folder: {longest} bytes of 255")
+            return name

@@ -1,0 +1,247 @@
+"""Sections about policy networks that several algorithms share, with robomimic's key names."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from offrl.config.content import shown
+from offrl.config.section import Count, FreeMap, Map, Only, Section, Share, Steps, without_effect
+
+
+class GaussianConfig(Section):
+    enabled: bool = Field(
+        False, description="Let the policy be a Gaussian instead of one action per state."
+    )
+    fixed_std: bool = Field(
+        False, description="Keep the standard deviation at init_std instead of learning it."
+    )
+    use_tanh: bool = Field(
+        False, description="Squash the whole distribution by a tanh, not only its mean."
+    )
+    init_std: float = Field(
+        0.1, gt=0, description='Standard deviation at the start, with std_activation "softplus".'
+    )
+    min_std: float = Field(0.01, ge=0, description="Least standard deviation.")
+    std_activation: Literal["softplus", "exp"] = Field(
+        "softplus", description="Function that makes the network's output a standard deviation."
+    )
+    low_noise_eval: bool = Field(
+        True, description="Take the mean in evaluation. If false, actions are drawn at random."
+    )
+
+
+class GMMConfig(Section):
+    enabled: bool = Field(
+        False,
+        description="Let the policy be a mixture of Gaussians (GMM), for data that shows several "
+        "ways to act.",
+    )
+    num_modes: Count = Field(5, description="Number of Gaussians in the mixture.")
+    min_std: float = Field(1e-4, ge=0, description="Least standard deviation of each Gaussian.")
+    std_activation: Literal["softplus", "exp"] = Field(
+        "softplus", description="Function that makes the network's output a standard deviation."
+    )
+    low_noise_eval: bool = Field(
+        True,
+        description="Draw a Gaussian at random in evaluation, but take an action next to its mean. "
+        "If false, the action is drawn at random as well.",
+    )
+
+
+class VAEDecoderConfig(Section):
+    is_conditioned: bool = Field(True, description="Let the decoder see the observations, too.")
+    reconstruction_sum_across_elements: bool = Field(
+        False, description="Sum the squared errors of an action's dimensions. If false: their mean."
+    )
+
+
+class VAEPriorConfig(Section):
+    learn: bool = Field(
+        False, description="Learn the prior. If false, it is N(0, 1), or uniform over classes."
+    )
+    is_conditioned: bool = Field(
+        False, description="Let the prior depend on the observations. Needs learn."
+    )
+    use_gmm: bool = Field(
+        False, description="Let the prior be a mixture of Gaussians. Needs learn."
+    )
+    gmm_num_modes: Count = Field(10, description="Number of Gaussians in the prior.")
+    gmm_learn_weights: bool = Field(
+        False, description="Learn the weights of these Gaussians. If false, they are equal."
+    )
+    use_categorical: bool = Field(
+        False, description="Let each latent be one of some classes, instead of a real number."
+    )
+    categorical_dim: Count = Field(10, description="Number of classes of each latent.")
+    categorical_gumbel_softmax_hard: bool = Field(
+        False,
+        description="Give the decoder one class exactly in training. If false, a mixture of "
+        "classes that depends on the temperature.",
+    )
+    categorical_init_temp: float = Field(
+        1.0, gt=0, description="Temperature of that mixture in the first epoch."
+    )
+    categorical_temp_anneal_step: float = Field(
+        0.001, description="What the temperature falls by in each epoch."
+    )
+    categorical_min_temp: float = Field(0.3, gt=0, description="Least temperature.")
+
+    def temperature(self, epoch: int) -> float:
+        annealed = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
+        return max(annealed, self.categorical_min_temp)
+
+
+class VAEConfig(Section):
+    enabled: bool = Field(
+        False,
+        description="Model the actions by a conditional variational autoencoder (VAE).",
+    )
+    latent_dim: Count = Field(14, description="Number of latents.")
+    latent_clip: float | None = Field(
+        None,
+        gt=0,
+        description="Clip latents to plus and minus this number while acting. null: do not.",
+    )
+    kl_weight: float = Field(
+        1.0, ge=0, description="Weight of the KL divergence against the reconstruction error."
+    )
+    decoder: VAEDecoderConfig = Field(
+        VAEDecoderConfig(), description="Network from latents to an action."
+    )
+    prior: VAEPriorConfig = Field(
+        VAEPriorConfig(), description="Distribution that latents are drawn from while acting."
+    )
+    encoder_layer_dims: list[Count] = Field(
+        [300, 400], description="Sizes of the hidden layers of the encoder."
+    )
+    decoder_layer_dims: list[Count] = Field(
+        [300, 400], description="Sizes of the hidden layers of the decoder."
+    )
+    prior_layer_dims: list[Count] = Field(
+        [300, 400], description="Sizes of the hidden layers of a prior that is_conditioned."
+    )
+
+
+class RNNConfig(Section):
+    enabled: bool = Field(False, description="Let the policy remember earlier steps in an RNN.")
+    horizon: Steps = Field(
+        10,
+        description="Number of steps after which the memory starts anew while acting. It is also "
+        "the length of training samples, unless train.seq_length is set.",
+    )
+    hidden_dim: Count = Field(400, description="Size of the hidden state.")
+    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="Kind of recurrent layer.")
+    num_layers: Count = Field(2, description="Number of recurrent layers.")
+    open_loop: bool = Field(
+        False, description="Look only at the first observation of each horizon."
+    )
+    kwargs: FreeMap = Field(
+        Map(bidirectional=False),
+        description="More options of the recurrent layers: bidirectional and bias (true or false), "
+        "dropout (0 to 1).",
+    )
+
+    @field_validator("kwargs")
+    @classmethod
+    def _known(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        for key, value in kwargs.items():
+            if key not in ("bidirectional", "dropout", "bias"):
+                raise ValueError(f"takes no {shown(key)}; it takes bidirectional, dropout, bias")
+            is_share = type(value) in (int, float) and 0 <= value <= 1
+            if not (is_share if key == "dropout" else isinstance(value, bool)):
+                kind = "a number from 0 to 1" if key == "dropout" else "true or false"
+                raise ValueError(f"{key} takes {kind}, not {shown(value)}")
+        return kwargs
+
+
+class TransformerConfig(Section):
+    enabled: bool = Field(
+        False, description="Let the policy look back at earlier steps with a Transformer."
+    )
+    context_length: Steps = Field(
+        10,
+        description="Number of latest steps that it sees. train.frame_stack is the same, unless it "
+        "is set.",
+    )
+    embed_dim: Count = Field(512, description="Size of a step's embedding.")
+    num_layers: Count = Field(6, description="Number of layers.")
+    num_heads: Count = Field(8, description="Number of attention heads; embed_dim is a multiple.")
+    emb_dropout: Share = Field(0.1, description="Dropout of the embeddings.")
+    attn_dropout: Share = Field(0.1, description="Dropout of the attention.")
+    block_output_dropout: Share = Field(0.1, description="Dropout behind each layer.")
+    sinusoidal_embedding: bool = Field(
+        False, description="Embed positions as fixed sines instead of learning them."
+    )
+    activation: Literal["gelu", "geglu"] = Field("gelu", description="Activation function.")
+    supervise_all_steps: bool = Field(
+        False, description="Learn the action of every step of the context, not only the last one."
+    )
+    nn_parameter_for_timesteps: bool = Field(
+        True,
+        description="Learn positions as one parameter, whose start is zero. If false, as a table "
+        "with a random start.",
+    )
+    pred_future_acs: bool = Field(
+        False,
+        description="Predict the next context_length actions, from the current one on. Needs "
+        "supervise_all_steps.",
+    )
+    causal: Annotated[bool, Only(True, "a step sees itself and those before it")] = without_effect(
+        True
+    )
+
+
+class CommonNetConfig(Section):
+    std_activation: Literal["softplus", "exp"] = Field(
+        "softplus", description="Function that makes the network's output a standard deviation."
+    )
+    low_noise_eval: bool = Field(
+        True,
+        description="Act without noise in evaluation (a mixture: next to the mean of a random "
+        "mode). If false, actions are drawn at random.",
+    )
+    use_tanh: bool = Field(
+        False, description="Squash a whole Gaussian by a tanh, not only its mean."
+    )
+
+
+class GaussianNetConfig(Section):
+    init_last_fc_weight: float = Field(
+        0.001,
+        ge=0,
+        description="The weights of the last layer start between plus and minus this number.",
+    )
+    init_std: float = Field(
+        0.3, gt=0, description='Standard deviation at the start, with std_activation "softplus".'
+    )
+    fixed_std: bool = Field(
+        False, description="Keep the standard deviation at init_std instead of learning it."
+    )
+
+
+class GMMNetConfig(Section):
+    num_modes: Count = Field(5, description="Number of Gaussians in the mixture.")
+    min_std: float = Field(1e-4, ge=0, description="Least standard deviation of each Gaussian.")
+
+
+class ActorNetConfig(Section):
+    type: Literal["gaussian", "gmm"] = Field(
+        "gaussian", description="Distribution of the policy: a Gaussian or a mixture of Gaussians."
+    )
+    common: CommonNetConfig = Field(CommonNetConfig(), description="Options of both types.")
+    gaussian: GaussianNetConfig = Field(
+        GaussianNetConfig(), description='Options of the type "gaussian".'
+    )
+    gmm: GMMNetConfig = Field(GMMNetConfig(), description='Options of the type "gmm".')
+
+
+class ActorConfig(Section):
+    net: ActorNetConfig = Field(ActorNetConfig(), description="Distribution of the policy.")
+    layer_dims: list[Count] = Field(
+        [300, 400], description="Sizes of the hidden layers of the actor."
+    )
+    max_gradient_norm: float | None = Field(
+        None,
+        gt=0,
+        description="Largest norm of the actor's gradient. null: as train.max_grad_norm says.",
+    )

@@ -1,0 +1,220 @@
+"""The section ``train`` of a config, as robomimic has it: data, batches, actions, rewards."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from offrl.config.content import shown
+from offrl.config.section import Bounds, Count, Only, Section, Steps, without_effect
+
+
+class DatasetConfig(Section):
+    path: str = Field(
+        description="File or folder of demonstrations, or minari:NAME for one of Minari's datasets."
+    )
+    filter_key: str | None = Field(
+        None,
+        description="Train on the demonstrations under this filter key of the file. null: as "
+        "train.hdf5_filter_key says.",
+    )
+    demo_limit: Count | None = Field(
+        None, description="Use the first so many demonstrations only. null: all of them."
+    )
+    top_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Use only this share of the demonstrations, those with the highest returns: "
+        "0.1 is the best tenth. null: all of them.",
+    )
+    weight: float = Field(
+        1.0,
+        gt=0,
+        description="How often the samples of this dataset are drawn, relative to those of the "
+        "others. See train.normalize_weights_by_ds_size.",
+    )
+    eval: bool = Field(True, description="Evaluate in the environment of this dataset, too.")
+    key: str | None = Field(
+        None, description="Name of the environment in the logs. null: the name of its task."
+    )
+    lang: str | None = Field(
+        None,
+        description="Instruction that the demonstrations follow, a sentence. null: none, or the "
+        "embedding lang_emb that the file holds.",
+    )
+
+
+class ActionConfig(Section):
+    normalization: Literal["min_max", "gaussian"] | None = Field(
+        None,
+        description='Scale the actions for training, "min_max" to [-1, 1], "gaussian" to mean 0 '
+        "and standard deviation 1. The policy undoes it. null: leave them as they are.",
+    )
+    format: Literal["rot_6d", "rot_axis_angle", "rot_euler", "discrete"] | None = Field(
+        None,
+        description='What the numbers stand for. "rot_6d": a rotation in six numbers, which is '
+        'turned into convert_at_runtime while acting. "discrete": an integer from 0 on. Other '
+        "values change nothing.",
+    )
+    convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = Field(
+        "rot_axis_angle",
+        description='Form in which the environment takes a rotation of the format "rot_6d".',
+    )
+    num_actions: Count | None = Field(
+        None,
+        description="Number of discrete actions. null: those up to the largest one in the data.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "ActionConfig":
+        is_discrete = self.format == "discrete"
+        if is_discrete and self.normalization:
+            raise ValueError("discrete actions are not normalised; set normalization to null")
+        if self.num_actions and not is_discrete:
+            raise ValueError('num_actions is of discrete actions; set format to "discrete"')
+        return self
+
+
+class RewardsConfig(Section):
+    """``scale * normalised(clipped(r)) + shift``, in training."""
+
+    clip: Bounds | None = Field(
+        None, description="Least and largest reward; others are set to these. null: no limits."
+    )
+    normalization: Literal["min_max", "gaussian", "return"] | None = Field(
+        None,
+        description='"min_max" maps rewards to [0, 1], "gaussian" to mean 0 and standard deviation '
+        '1; "return" divides them so that the returns of demonstrations are at most 1 apart. '
+        "null: no normalisation.",
+    )
+    scale: float = Field(1.0, gt=0, description="Factor on the normalised reward.")
+    shift: float = Field(0.0, description="Added to the reward at the end.")
+
+
+class TrainConfig(Section):
+    data: list[DatasetConfig] | None = Field(
+        None,
+        description="Data to train on: a path, a map with a path, or a list of either. null: "
+        "offrl train takes it from --dataset.",
+    )
+    output_dir: str = Field("runs", description="Folder for runs: OUTPUT_DIR/NAME/TIMESTAMP.")
+    normalize_weights_by_ds_size: bool = Field(
+        False,
+        description="Let the weight of a dataset stand for the dataset as a whole, whatever its "
+        "size. If false, it is the weight of each of its samples.",
+    )
+    num_data_workers: int = Field(
+        0, ge=0, description="Processes that read data ahead, where it is not held in memory."
+    )
+    hdf5_cache_mode: Literal["all", "low_dim"] | None = Field(
+        "all",
+        description='What is held in memory: "all" data, or with "low_dim" all but images. null: '
+        "no observation; they are read from the file all the time.",
+    )
+    hdf5_use_swmr: bool = Field(
+        True, description="Read a file also while another program is writing it."
+    )
+    hdf5_load_next_obs: bool = Field(
+        False,
+        description="Load the observations that follow each step, too. Unless the config says it, "
+        "this is true for algorithms that need them.",
+    )
+    hdf5_normalize_obs: bool = Field(
+        False,
+        description="Normalise vector observations to mean 0 and standard deviation 1. The policy "
+        "does the same while acting.",
+    )
+    hdf5_filter_key: str | None = Field(
+        None,
+        description='Train on the demonstrations under this filter key, for example "train". '
+        "null: all demonstrations.",
+    )
+    hdf5_validation_filter_key: str | None = Field(
+        None,
+        description='Validate on the demonstrations under this filter key, for example "valid". '
+        "null: there are none.",
+    )
+    seq_length: Steps = Field(
+        1,
+        description="Number of successive steps in a sample, from the current one on. Unless the "
+        "config says it, the algorithm chooses: the horizon of an RNN, for example.",
+    )
+    pad_seq_length: bool = Field(
+        True,
+        description="Repeat the last step of a demonstration, so that samples near its end are "
+        "complete. If false, such samples are left out.",
+    )
+    frame_stack: Steps = Field(
+        1,
+        description="Number of latest observations that the policy sees at once. Unless the config "
+        "says it, the algorithm chooses: the context length of a Transformer, for example.",
+    )
+    pad_frame_stack: bool = Field(
+        True,
+        description="Repeat the first step of a demonstration, so that samples near its start are "
+        "complete. If false, such samples are left out.",
+    )
+    dataset_keys: list[str] = Field(
+        ["actions", "rewards", "dones"],
+        description="What to load of each step besides observations. Unless the config says it, "
+        "what the algorithm needs is added.",
+    )
+    action_keys: Annotated[list[str], Field(min_length=1)] = Field(
+        ["actions"], description="Keys of the file that together make the action, in this order."
+    )
+    action_config: dict[str, ActionConfig] = Field(
+        {"actions": ActionConfig()}, description="Form and normalisation of each action key."
+    )
+    rewards: RewardsConfig = Field(
+        RewardsConfig(),
+        description="What training makes of rewards: scale * normalised(clipped(reward)) + shift.",
+    )
+    goal_mode: Literal["last"] | None = Field(
+        None,
+        description='"last": the last observation of its demonstration is the goal of a sample. '
+        "null: there are no goals.",
+    )
+    data_format: Annotated[
+        str, Only("robomimic", "turn other data into HDF5 files of robomimic's layout")
+    ] = without_effect("robomimic")
+    cuda: bool = Field(True, description="Train on a GPU if there is one.")
+    batch_size: Count = Field(100, description="Number of samples in a batch.")
+    num_epochs: Count = Field(2000, description="Number of epochs of the whole training.")
+    seed: int = Field(1, ge=0, description="Seed of everything random in the training.")
+    max_grad_norm: float | None = Field(
+        None,
+        gt=0,
+        description="Largest norm of a network's gradient; longer ones are shortened. null: no "
+        "limit.",
+    )
+    mask_padded_steps: bool = Field(
+        True,
+        description="Let padded steps count for nothing in a loss. If false, they count as "
+        "recorded ones do, as in robomimic.",
+    )
+
+    @property
+    def acts_discretely(self) -> bool:
+        config = self.action_config
+        return any(key in config and config[key].format == "discrete" for key in self.action_keys)
+
+    @field_validator("action_keys")
+    @classmethod
+    def _stand_once(cls, keys: list[str]) -> list[str]:
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"{shown(key)} is named twice")
+        return keys
+
+    @field_validator(
+        "data",
+        mode="before",
+        json_schema_input_type=str | DatasetConfig | list[str | DatasetConfig] | None,
+    )
+    @classmethod
+    def _path_to_list(cls, data: Any) -> Any:
+        entries = [data] if isinstance(data, (str, Path, dict)) else data
+        if not isinstance(entries, (list, tuple)):
+            return entries
+        return [{"path": str(e)} if isinstance(e, (str, Path)) else e for e in entries]
