@@ -13,8 +13,9 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from tqdm import tqdm
@@ -30,6 +31,31 @@ class AboveTheBar(logging.Handler):
         tqdm.write(self.format(record), file=sys.stderr)
 
 
+def commands() -> dict[str, ModuleType]:
+    """The module of each command in ``offrl.tools``, by the command's name."""
+    return {
+        module.name.replace("_", "-"): importlib.import_module(f"offrl.tools.{module.name}")
+        for module in pkgutil.iter_modules(tools.__path__)
+    }
+
+
+def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
+    """The parser of the program's arguments, with a parser for each command."""
+    parser = argparse.ArgumentParser(
+        prog="offrl",
+        description="Train robot policies from demonstrations, evaluate and record them.",
+        epilog="example: offrl train --config bc.json",
+    )
+    parser.add_argument("--version", action="version", version=f"offrl {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in modules.items():
+        subparser = subparsers.add_parser(
+            name, help=command.HELP, description=command.HELP.capitalize(), epilog=command.EPILOG
+        )
+        command.add_arguments(subparser)
+    return parser
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status. Errors that are the user's to mend are one line."""
     # Threads that wait spin for so many rounds before they sleep: libgomp's default makes trainings
@@ -38,29 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if os.getcwd() not in sys.path:  # a user's own algorithms, as with `python -m offrl`
         sys.path.append(os.getcwd())
-    parser = argparse.ArgumentParser(
-        prog="offrl",
-        description="Train robot policies from demonstrations, evaluate and record them.",
-        epilog="example: offrl train --config bc.json",
-    )
-    parser.add_argument("--version", action="version", version=f"offrl {__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands = {}
-    for module in pkgutil.iter_modules(tools.__path__):
-        name = module.name.replace("_", "-")
-        commands[name] = command = importlib.import_module(f"offrl.tools.{module.name}")
-        subparser = subparsers.add_parser(
-            name, help=command.HELP, description=command.HELP.capitalize(), epilog=command.EPILOG
-        )
-        command.add_arguments(subparser)
-    args = parser.parse_args(argv)
+    modules = commands()
+    args = make_parser(modules).parse_args(argv)
     args.words = _words(sys.argv[1:] if argv is None else argv)
     package, terminal = logging.getLogger("offrl"), AboveTheBar()
     package.setLevel(logging.INFO)
     package.addHandler(terminal)
     try:
         with _signals_interrupt():
-            return commands[args.command].run(args)
+            return modules[args.command].run(args)
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)
     except SystemExit as error:

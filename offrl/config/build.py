@@ -14,6 +14,9 @@ from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
 from offrl.tree import merge
 
+# Of a config: where its schema is. It is for editors and reaches no model.
+SCHEMA_KEY = "$schema"
+
 
 def without_pretrained(config: Config) -> Config:
     """A copy whose image backbones fetch no weights, where others are about to be loaded."""
@@ -44,7 +47,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     """
     overrides = overrides or {}
     check_content(overrides)
-    overrides = upgrade_config(overrides)
+    overrides = upgrade_config(_without_schema(overrides))
     stated = overrides.get("algo_name", algo_name)
     if stated != algo_name:
         raise ValueError(
@@ -63,6 +66,15 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
                 except ValidationError as error:  # of an algorithm that wants what cannot be
                     raise ValueError(f"train.{_explain(error.errors()[0], {})}") from None
     return config
+
+
+def _without_schema(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(content.get(SCHEMA_KEY, ""), str):
+        raise ValueError(
+            f"{SCHEMA_KEY}: the address of a JSON Schema is needed, a text, not "
+            f"{shown(content[SCHEMA_KEY])}"
+        )
+    return {key: value for key, value in content.items() if key != SCHEMA_KEY}
 
 
 def complete_config(

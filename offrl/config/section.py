@@ -37,6 +37,8 @@ class Section(BaseModel):
         for name, field in cls.model_fields.items():
             if field.description is not None:
                 described["properties"][name]["description"] = field.description
+            if isinstance(field.default, Map):  # which pydantic takes for what JSON cannot say
+                described["properties"][name]["default"] = dict(field.default)
         return reference
 
     def __contains__(self, key: str) -> bool:

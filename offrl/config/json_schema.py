@@ -1,0 +1,92 @@
+"""The JSON Schema (draft 2020-12) of configs, by which editors complete, check and explain keys."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.json_schema import PydanticJsonSchemaWarning, models_json_schema
+
+from offrl.config.algo import AlgoConfig
+from offrl.config.build import SCHEMA_KEY
+from offrl.config.schema import Config
+from offrl.config.section import Section
+from offrl.registry import ALGO_CONFIGS
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+OWN_ALGORITHM = r"^[\w-]+(\.[\w-]+)+$"  # my_package.my_algo
+UNKNOWN = object()
+
+
+def config_schema() -> dict[str, Any]:
+    """One schema for the configs of all algorithms: ``algo_name`` says which keys ``algo`` has.
+
+    Every key has its type, its limits, its default and a description. The section of a user's own
+    algorithm may hold any keys.
+    """
+    sections = {name: algo_schema(ALGO_CONFIGS[name]) for name in ALGO_CONFIGS.names()}
+    schema = section_schema(Config, Config(algo_name="").to_dict())
+    keys = schema["properties"]
+    keys["algo"] = {"type": "object", "description": keys["algo"]["description"]}
+    own = {"type": "string", "pattern": OWN_ALGORITHM}
+    keys["algo_name"] = {
+        "description": keys["algo_name"]["description"],
+        "anyOf": [{"enum": list(sections)}, own],
+    }
+    says = "Address of this schema, for editors. offrl does not look at it."
+    return {
+        "$schema": DIALECT,
+        "title": "Config of offrl",
+        **schema,
+        "properties": {SCHEMA_KEY: {"type": "string", "description": says}, **keys},
+        "allOf": [
+            {
+                "if": {"properties": {"algo_name": {"const": name}}, "required": ["algo_name"]},
+                "then": {"properties": {"algo": {"$ref": f"#/$defs/{name}"}}},
+            }
+            for name in sections
+        ],
+        "$defs": sections,
+    }
+
+
+def algo_schema(section: type[AlgoConfig]) -> dict[str, Any]:
+    """The schema of one algorithm's section ``algo``."""
+    return section_schema(section, section().to_dict())
+
+
+def section_schema(section: type[Section], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a section and those in it, without references, with these ``defaults``."""
+    with warnings.catch_warnings():
+        # Of defaults that are a Map; all of them are replaced.
+        warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
+        references, content = models_json_schema([(section, "validation")])
+    return _complete(references[section, "validation"], content["$defs"], defaults)
+
+
+def _complete(node: Mapping[str, Any], parts: Mapping[str, Any], default: Any) -> dict[str, Any]:
+    """A node of the schema with the parts that it refers to, and with its default."""
+    node = dict(node)
+    if "$ref" in node:
+        part = parts[node.pop("$ref").rpartition("/")[2]]
+        node = {**part, **node}
+    node.pop("title", None)
+    if "properties" in node:
+        known = default if isinstance(default, Mapping) else {}
+        node["properties"] = {
+            name: _complete(key, parts, known.get(name, UNKNOWN))
+            for name, key in node["properties"].items()
+        }
+        node.pop("default", None)  # its keys have theirs
+    elif default is not UNKNOWN:
+        node["default"] = default
+    entry = node.get("additionalProperties")
+    if isinstance(entry, Mapping):
+        node["additionalProperties"] = _complete(entry, parts, UNKNOWN)
+        if "$ref" in entry:  # the entries that are there by default have defaults of their own
+            known = node.pop("default", {})
+            node["properties"] = {k: _complete(entry, parts, v) for k, v in known.items()}
+    if "items" in node:
+        node["items"] = _complete(node["items"], parts, UNKNOWN)
+    if "anyOf" in node:
+        node["anyOf"] = [_complete(one, parts, UNKNOWN) for one in node["anyOf"]]
+    return node

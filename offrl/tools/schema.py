@@ -1,0 +1,26 @@
+"""``offrl schema``: what configs may hold, for editors."""
+
+import argparse
+import json
+
+HELP = "write a JSON Schema of config files, by which editors complete, check and explain keys"
+EPILOG = "example: offrl schema --output offrl.schema.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", metavar="FILE", help="a new file, instead of the terminal")
+
+
+def run(args: argparse.Namespace) -> int:
+    from offrl.config.json_schema import config_schema
+    from offrl.outputs import new_file, whole_file
+
+    path = new_file(args.output) if args.output else None
+    text = json.dumps(config_schema(), indent=1)
+    if path is None:
+        print(text)
+        return 0
+    with whole_file(path) as file:
+        file.write_text(text + "\n", encoding="utf-8")
+    print(path)
+    return 0
