@@ -16,6 +16,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx_design",
     "sphinx_copybutton",
+    "config_reference",
+    "command_reference",
+    "docstrings",
 ]
 exclude_patterns = ["images/README.md"]
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]

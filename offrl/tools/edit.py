@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for name, command in COMMANDS.items():
         example = f"example: offrl edit {name} {command.example}"
-        text = command.help
-        sub = subparsers.add_parser(name, help=text, description=text.capitalize(), epilog=example)
+        text, says = command.help, command.help[0].upper() + command.help[1:]
+        sub = subparsers.add_parser(name, help=text, description=says, epilog=example)
         number = "+" if name == "merge" else 1
         sub.add_argument("inputs", metavar="IN", nargs=number, help="in robomimic's layout")
         sub.add_argument("--output", required=True, help="the HDF5 file to write")
