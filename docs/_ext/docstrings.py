@@ -5,6 +5,8 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+from offrl.config import Section
+
 ARGUMENT = re.compile(r"^(\w+(?:, \w+)*): (?=\S)")
 
 
@@ -19,6 +21,15 @@ def arguments_as_fields(
             lines[i] = ARGUMENT.sub(r":param \1: ", line)
 
 
+def sections_without_keys(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any
+) -> tuple[str, None] | None:
+    """The keys of a config's section are on pages of their own."""
+    is_section = isinstance(obj, type) and issubclass(obj, Section)
+    return ("(**keys)", None) if is_section else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", arguments_as_fields)
+    app.connect("autodoc-process-signature", sections_without_keys)
     return {"parallel_read_safe": True}
