@@ -38,7 +38,7 @@ REQUIRED = {"model": Mapping, "config": str, "algo_name": str, "shape_metadata":
 
 
 def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Write beside, sync, rename: at any moment the old file or the new one is there, whole."""
+    """Write a checkpoint. At any moment either the old file or the new one is there, whole."""
     sizes: list[int] = []
     plain = map_leaves(lambda leaf: sizes.append(getattr(leaf, "nbytes", 0)) or leaf, content)
     with _interrupts_wait(), whole_file(path, sum(sizes)) as partial, open(partial, "wb") as file:
@@ -143,7 +143,8 @@ def while_loading(content: Mapping[str, Any], where: object) -> Iterator[None]:
 def maybe_dict_from_checkpoint(
     ckpt_path: str | Path | None = None, ckpt_dict: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The checkpoint, read if only its path is given."""
+    """Give the content of a checkpoint: read from ``ckpt_path``, or ``ckpt_dict`` itself. Exactly
+    one of the two is needed."""
     if (ckpt_path is None) == (ckpt_dict is None):
         raise ValueError("give either ckpt_path or ckpt_dict")
     return upgrade_checkpoint(ckpt_dict) if ckpt_path is None else read_checkpoint(ckpt_path)  # type: ignore[arg-type]
@@ -154,7 +155,10 @@ def config_from_checkpoint(
     ckpt_path: str | Path | None = None,
     ckpt_dict: dict[str, Any] | None = None,
 ) -> tuple[Config, dict[str, Any]]:
-    """The config of a checkpoint; ``ValueError`` if it is of another algorithm than asked for."""
+    """Read the config of a checkpoint. Returns it and the checkpoint.
+
+    Raises ``ValueError`` if it is of another algorithm than ``algo_name``, where that is given.
+    """
     content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
     stored = content["algo_name"]
     with while_loading(content, ckpt_path or "ckpt_dict"):
@@ -169,7 +173,16 @@ def policy_from_checkpoint(
     device: torch.device | str | None = None,
     verbose: bool = False,
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
-    """A policy ready to act, and the checkpoint that it came from."""
+    """Load a policy that is ready to act. Returns it and the checkpoint that it came from.
+
+    Checkpoints of robomimic are read as well. Raises ``FileNotFoundError``, or ``ValueError`` for
+    what is no checkpoint or is damaged.
+
+    ckpt_path: a ``.pth`` file.
+    ckpt_dict: instead of it, what ``maybe_dict_from_checkpoint`` returned.
+    device: ``None``: a GPU if there is one, else the CPU.
+    verbose: log the config and the networks.
+    """
     config, content = config_from_checkpoint(ckpt_path=ckpt_path, ckpt_dict=ckpt_dict)
     shapes = content["shape_metadata"]
     algo = algo_factory(
@@ -246,7 +259,10 @@ def env_from_checkpoint(
     env_name: str | None = None,
     verbose: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
-    """The environment that the policy was trained for (or ``env_name`` with its arguments)."""
+    """Make the environment that a policy was trained for. Returns it and the checkpoint.
+
+    env_name: another environment to make instead, with the same arguments.
+    """
     content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
     env_args = env_args_of(content, env_name)
     if verbose:

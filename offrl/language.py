@@ -11,8 +11,8 @@ NUM_TOKENS = 25  # longer sentences are cut
 
 
 def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
-    """The embedding ``[768]`` of each sentence. ``ValueError`` where the model's weights are
-    neither here nor to be fetched."""
+    """Compute the embedding ``[768]`` of each sentence. Raises ``ValueError`` where the model's
+    weights are neither here nor can be fetched."""
     sentences = list(dict.fromkeys(sentences))
     if not sentences:
         return {}

@@ -9,7 +9,8 @@ Stats = Mapping[str, Mapping[str, Any]]  # key -> {"scale": [1, D], "offset": [1
 
 
 class Normalizer:
-    """Statistics per key, as tensors on one device. Keys without statistics pass unchanged."""
+    """Normalises arrays by statistics ``{key: {"scale", "offset"}}``: ``(x - offset) / scale``. The
+    statistics are tensors on one device. Keys without statistics pass unchanged."""
 
     def __init__(self, stats: Stats | None = None, device: Any = "cpu"):
         self.stats = {
@@ -18,7 +19,7 @@ class Normalizer:
         }
 
     def normalize(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Nested values ``{key: [..., D]}``, key by key."""
+        """Normalise values ``{key: [..., D]}``, key by key."""
         return {
             k: (v - self.stats[k]["offset"]) / self.stats[k]["scale"] if k in self.stats else v
             for k, v in values.items()

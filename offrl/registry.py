@@ -19,7 +19,7 @@ def shown(value: Any) -> str:
 
 
 class Registry:
-    """Names and what they stand for.
+    """A table from names in a config to what they stand for.
 
     A dotted name that nobody registered yet is in a module of a user's own, ``module.name``, or is
     that module; a plain one, in a registry with a ``package``, is ``<package>.<name>``. Importing

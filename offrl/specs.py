@@ -84,7 +84,8 @@ class ObsSpec:
     def from_config(
         cls, config: ObservationConfig, shapes: Mapping[str, Sequence[int]]
     ) -> "ObsSpec":
-        """``shapes`` are those that networks see: images ``[C, H, W]``."""
+        """Make the spec of a config. ``shapes`` are those that networks see: images are
+        ``[C, H, W]``."""
         groups = {}
         for group, modality_of in modalities(config).items():
             for key, modality in modality_of.items():
@@ -105,6 +106,7 @@ class ObsSpec:
         return cls(groups)
 
     def keys(self, group: str) -> list[str]:
+        """The names of a group's observations, in order."""
         return list(self.groups.get(group, {}))
 
     def check_shapes(self, stored: Mapping[str, Sequence[int]], group: str) -> None:

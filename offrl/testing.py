@@ -44,10 +44,14 @@ STREAMED = {"hdf5_cache_mode": None, "num_data_workers": 2, "frame_stack": 2}
 
 
 def check_algo(name: str, config: Mapping[str, Any] | None = None) -> None:
-    """Run all of ``CHECKS`` on a registered algorithm, on small data that is made for it.
+    """Test a registered algorithm as offrl's own are tested, on small data that is made for it.
 
-    name: as in a config's ``algo_name``. config: overrides for its defaults; small networks keep
-    this to seconds. An ``AssertionError`` says which promise is broken.
+    Among other things the loss falls, validation changes nothing, a resumed training equals an
+    uninterrupted one, and padded steps do not count. Raises ``AssertionError`` that says which
+    promise is broken.
+
+    name: as in a config's ``algo_name``.
+    config: overrides for its defaults; small networks keep this to seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         case = AlgoCase(name, config or {}, Path(folder))

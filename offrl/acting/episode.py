@@ -25,8 +25,8 @@ class Misfit(ValueError):
 
 
 class Policy:
-    """Answers observations with actions, of several environments at once: trained policies
-    (``RolloutPolicy``), scripted experts, and policies of a user's own, which derive from it:
+    """Answers observations with actions, in several environments at once. Trained policies
+    (``RolloutPolicy``) and scripted experts are policies. Derive from it for one of your own::
 
         class Still(Policy):
             def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
@@ -35,11 +35,12 @@ class Policy:
     ``EnvPool.run``, ``evaluate`` and ``rollout`` take any of them.
     """
 
-    needs_goal: bool = False  # whether it is given each episode's goal (``env.get_goal()``)
-    counts_rewards: bool = False  # whether it must be told the reward of each action
-    num_environments: int | None = None  # that it can serve at a time; None: any number
-    # The observations that it reads: no NaN may reach it in these, and a simulator may leave out
-    # others. Empty: all, unchecked.
+    needs_goal: bool = False  #: Whether it is given each episode's goal (``env.get_goal()``).
+    counts_rewards: bool = False  #: Whether it must be told the reward of each action.
+    #: The number of environments that it can serve at a time; ``None``: any number.
+    num_environments: int | None = None
+    #: The observations that it reads. No NaN reaches it in these, and a simulator may leave out
+    #: others. Empty: all, unchecked.
     obs_keys: Sequence[str] = ()
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
@@ -52,14 +53,14 @@ class Policy:
         goal_by_env: Mapping[int, Obs] | None = None,
         reward_by_env: Mapping[int, float] | None = None,
     ) -> dict[int, np.ndarray]:
-        """The next action of each environment that has an observation here. Rewards are those of
-        the last actions, 0 before the first."""
+        """Choose the next action ``{env: [A]}`` of each environment that has an observation
+        ``{env: {key: [...]}}``. Rewards are those of the last actions, 0 before the first."""
         raise NotImplementedError(type(self).__name__)
 
     def __call__(
         self, obs: Obs, goal: Obs | None = None, reward: float | None = None
     ) -> np.ndarray:
-        """The next action in one environment, environment 0."""
+        """Choose the next action ``[A]`` in one environment, environment 0."""
         goals = None if goal is None else {0: goal}
         rewards = None if reward is None else {0: reward}
         return self.act({0: obs}, goals, rewards)[0]
@@ -93,27 +94,28 @@ def as_policy(policy: Any) -> Policy:
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """An episode to run, of at most ``horizon`` steps."""
+    """An episode to run."""
 
-    seed: int | None  # of the environment and the policy; None: as it comes
-    horizon: int
-    terminate_on_success: bool = True
-    frame_every: int | None = None  # steps between the frames of a video; None: no video
-    record: bool = False  # bring the trajectory back
+    seed: int | None  #: Seed of the environment and the policy. ``None``: any.
+    horizon: int  #: The largest number of steps.
+    terminate_on_success: bool = True  #: Whether it ends when the task is solved.
+    frame_every: int | None = None  #: Steps between the frames of a video. ``None``: no video.
+    record: bool = False  #: Whether the result holds the trajectory.
 
 
 @dataclass
 class EpisodeResult:
-    """What came of a request. ``error`` says why an episode could not be run to its end: such an
-    episode says nothing about the policy."""
+    """The result of an episode."""
 
-    request: EpisodeRequest
-    success: bool = False
-    total_reward: float = 0.0
-    length: int = 0
+    request: EpisodeRequest  #: What was asked for.
+    success: bool = False  #: Whether the task was solved at some step.
+    total_reward: float = 0.0  #: The sum of the rewards.
+    length: int = 0  #: The number of steps.
+    #: Images ``[H, W, 3]`` of uint8.
     frames: list[np.ndarray] = field(default_factory=list)
-    trajectory: dict[str, Any] | None = None
-    no_video: str | None = None  # why there are no (more) frames
+    trajectory: dict[str, Any] | None = None  #: Arrays by path, as ``DemoWriter.write`` takes them.
+    no_video: str | None = None  #: Why there are no (more) frames.
+    #: Why the episode could not be run to its end. Such an episode says nothing about the policy.
     error: str | None = None
 
 
@@ -123,8 +125,12 @@ def run_episode(
     answer: Callable[[Any, Any, float], np.ndarray],
     needs_goal: bool = False,
 ) -> EpisodeResult:
-    """One episode. ``answer`` turns an observation, the goal (``None`` unless it is needed) and the
-    reward of the last action into an action; a ``Policy`` is such a function."""
+    """Run one episode in this process.
+
+    answer: turns an observation, the goal (``None`` unless it is needed) and the reward of the last
+        action into an action; a ``Policy`` is such a function.
+    needs_goal: whether ``answer`` gets the goal of the episode.
+    """
     result = EpisodeResult(request)
     trajectory = _Recorder(env) if request.record else None
     space = getattr(env, "action_space", None)
@@ -163,7 +169,11 @@ def rollout(
     seed: int | None = None,
     terminate_on_success: bool = True,
 ) -> dict[str, Any]:
-    """One episode in this process: ``{"Return", "Horizon", "Success_Rate"}``."""
+    """Run one episode of a policy in this process.
+
+    Returns ``{"Return", "Horizon", "Success_Rate"}``: the sum of the rewards, the number of steps,
+    and 1 or 0.
+    """
     policy = as_policy(policy)
     policy.start_episode(seed=seed)
     request = EpisodeRequest(seed, horizon, terminate_on_success)

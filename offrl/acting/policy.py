@@ -68,6 +68,7 @@ class RolloutPolicy(Policy):
 
     @property
     def obs_keys(self) -> list[str]:  # type: ignore[override]
+        """The observations that the policy reads."""
         given = () if self.instruction is None else (LANGUAGE,)
         return [key for key in self._keys["obs"] if key not in given]
 
@@ -96,8 +97,9 @@ class RolloutPolicy(Policy):
     def __call__(
         self, obs: Obs, goal: Obs | None = None, reward: float | None = None
     ) -> np.ndarray:
-        """``{key: [...]}`` of one environment to an action ``[A]``, a discrete one a number;
-        ``reward`` is that of the last action, for policies that count them."""
+        """Choose an action ``[A]``, or a number if actions are discrete, for the raw observation
+        ``{key: [...]}`` of one environment. Policies that count rewards need the ``reward`` of the
+        last action."""
         action = super().__call__(obs, goal, reward)
         seen = self._episodes[0].frames or {}
         bad = [key for key, x in seen.items() if not np.isfinite(x[-1]).all()]

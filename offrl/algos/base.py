@@ -27,10 +27,10 @@ class Algo:
     names gets an optimizer of that name.
     """
 
-    NEEDS: ClassVar[tuple[str, ...]] = ("obs", "actions")  # the parts of a batch that it reads
-    GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  # of observations that the algorithm uses
-    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  # or "discrete", or both
-    COUNTS_REWARDS: ClassVar[bool] = False  # whether ``receive`` is to be called while acting
+    NEEDS: ClassVar[tuple[str, ...]] = ("obs", "actions")  #: The parts of a batch that it reads.
+    GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  #: The groups of observations that it uses.
+    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  #: Also ``"discrete"``, or both.
+    COUNTS_REWARDS: ClassVar[bool] = False  #: Whether acting must call ``receive``.
 
     algo_config: AlgoConfig
 
@@ -72,12 +72,13 @@ class Algo:
 
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
-        """The ``seq_length`` and ``frame_stack`` that it wants, where they are not 1."""
+        """Say which ``seq_length`` and ``frame_stack`` it wants, where they are not 1."""
         return {}
 
     @classmethod
     def train_defaults(cls, algo_config: AlgoConfig) -> dict[str, Any]:
-        """What of ``train`` follows from ``NEEDS`` and ``window``, unless the config says it."""
+        """The keys of ``train`` that follow from ``NEEDS`` and ``window``, unless a config sets
+        them."""
         keys = dict.fromkeys((*TrainConfig().dataset_keys, *cls.NEEDS))
         return {
             "hdf5_load_next_obs": "next_obs" in keys,
@@ -109,14 +110,14 @@ class Algo:
         return dict(self.algo_config.optim_params)
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
-        """Look at the data before training: ``ValueError`` if nothing can be learned from it.
-        ``values`` is the dataset's method."""
+        """Look at the data before training, and raise ``ValueError`` if nothing can be learned
+        from it. ``values(key)`` gives all steps of a dataset key (``SequenceDataset.values``)."""
 
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """What the algorithm needs of a batch, on its device, observations normalised; a
-        ``pad_mask`` ``[B, T, 1]`` if there are steps that must not count, else ``None``."""
+        """Choose what the algorithm needs of a batch, move it to the device and normalise the
+        observations. ``pad_mask`` is ``[B, T, 1]`` if some steps must not count, else ``None``."""
         mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
         ready: dict[str, Any] = {
             "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
@@ -130,8 +131,8 @@ class Algo:
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
     ) -> dict[str, Tensor]:
-        """One update (none if ``validate``). Returns detached 0-dim tensors, ``"loss"`` among
-        them: nothing in here waits for the device."""
+        """Make one update, or none with ``validate``. Returns detached tensors without dimensions,
+        ``"loss"`` among them, so that nothing waits for the device."""
         self.epoch, self.validates = epoch, validate
         with torch.set_grad_enabled(not validate):
             info = self.update(batch)
@@ -141,14 +142,14 @@ class Algo:
         return {name: _detached(value) for name, value in info.items() if value is not None}
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        """The rule: losses, an optimizer step for each (``optimize``), and numbers for the log,
-        ``"loss"`` among them; ``None`` stands for one that was not measured. While validating,
-        ``optimize`` does nothing and no gradients are kept."""
+        """The rule of the algorithm: compute losses, make an optimizer step for each
+        (``optimize``), and return numbers for the log, ``"loss"`` among them. ``None`` stands for a
+        number that was not measured. While validating, no gradients are kept."""
         raise NotImplementedError(type(self).__name__)
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        """What ``train_on_batch`` returned (or an average of it) as numbers with robomimic's
-        names. The only place where tensors become floats."""
+        """Turn what ``train_on_batch`` returned, or an average of it, into numbers with robomimic's
+        names. This is the only place where tensors become floats."""
         logs = {
             f"Optimizer/{name}{i}_lr": float(group["lr"])
             for name, optimizer in self.optimizers.items()
@@ -157,6 +158,7 @@ class Algo:
         return logs | {"Loss": float(info["loss"])}
 
     def on_epoch_end(self, epoch: int) -> None:
+        """Move the learning rates that count epochs."""
         with warnings.catch_warnings():
             # A training that was resumed right here made its steps in another process.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
@@ -165,13 +167,15 @@ class Algo:
                     schedule.step()
 
     def set_train(self) -> None:
+        """Put the networks into training mode (dropout, random crops)."""
         self.nets.train()
 
     def set_eval(self) -> None:
+        """Put the networks into evaluation mode."""
         self.nets.eval()
 
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
-        """``batch[key]``; ``ValueError`` if the config does not ask the data for it."""
+        """Give ``batch[key]``; ``ValueError`` if the config does not ask the data for it."""
         if key not in batch:
             remedy = f"train.dataset_keys: lacks {key!r}; add it"
             if key == "next_obs":
@@ -180,11 +184,12 @@ class Algo:
         return batch[key]
 
     def to_device(self, batch: Any) -> Any:
+        """Move tensors, also in nested dicts, to the device as float32."""
         return map_leaves(lambda x: x.to(self.device, torch.float32), batch)
 
     def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | None:
-        """Raw observations ``{key: [B, T, ...]}`` as the networks see them, in training and
-        acting: on the device, processed by their modality, normalised."""
+        """Turn raw observations ``{key: [B, T, ...]}`` into what the networks see, in training and
+        in acting: on the device, processed by their modality, normalised."""
         if obs is None:
             return None
         raw = {key: obs[key].to(self.device) for key in self.obs_spec.keys(group)}
@@ -202,10 +207,12 @@ class Algo:
     def optimize(
         self, name: str, loss: Tensor, max_grad_norm: float | None = None, measures: bool = True
     ) -> Tensor | None:
-        """One optimizer step of ``nets[name]``, whatever other networks the loss goes through; the
-        squared norm of its gradient (of each critic's, ``[N]``), clipped at ``max_grad_norm`` or
-        else ``train.max_grad_norm``. Without ``measures`` it is taken only if it is clipped.
-        While the network does not learn (``trains``) nothing happens."""
+        """Make one optimizer step of ``nets[name]``, whatever other networks the loss goes through.
+
+        The gradient is clipped at ``max_grad_norm``, or else at ``train.max_grad_norm``. Returns
+        its squared norm (of each critic, ``[N]``); without ``measures`` only if it is clipped.
+        While the network does not learn (``trains``), nothing happens and ``None`` is returned.
+        """
         if name not in self.optimizers:
             raise ValueError(
                 f"optimize: {name!r} has no optimizer; there are {', '.join(self.optimizers)} "
@@ -236,8 +243,9 @@ class Algo:
         """Forget what a policy remembers of an episode."""
 
     def raw_action(self, action: Tensor) -> Tensor:
-        """What ``act`` returned, ``[B, A]``, as the environment takes it: normalisation undone and
-        rotations in the format of ``train.action_config``; discrete actions as integers ``[B]``."""
+        """Turn what ``act`` returned, ``[B, A]``, into what the environment takes: normalisation is
+        undone, rotations have the format of ``train.action_config``, discrete actions are
+        integers ``[B]``."""
         if self.is_discrete:
             return action.argmax(-1)
         raw = self.action_normalizer.unnormalize_vector(action)
@@ -253,19 +261,20 @@ class Algo:
         return torch.cat(parts, dim=-1)
 
     def receive(self, state: Any, action: Tensor, reward: Tensor) -> Any:
-        """The state of a policy that counts rewards, after the ``action`` ``[B, A]`` that was taken
-        and its ``reward`` ``[B, 1]``."""
+        """Give a policy that counts rewards its next state, after the ``action`` ``[B, A]`` that
+        was taken and its ``reward`` ``[B, 1]``."""
         return state
 
     # -- statistics and state ---------------------------------------------------------------------
 
     def set_statistics(self, obs: Stats, actions: Stats) -> None:
-        """Take over a dataset's ``get_obs_normalization_stats()`` and its like for actions."""
+        """Take over the statistics of a dataset: ``get_obs_normalization_stats()`` and
+        ``get_action_normalization_stats()``."""
         self.obs_normalizer = Normalizer(obs, self.device)
         self.action_normalizer = Normalizer(actions, self.device)
 
     def serialize(self) -> dict[str, Any]:
-        """All state, as tensors, numbers, strings, lists and dicts."""
+        """Give all state, as tensors, numbers, strings, lists and dicts."""
         return {
             "nets": dict(self.nets.state_dict()),
             "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
@@ -315,7 +324,7 @@ def _detached(value: Any) -> Any:
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean over ``[B, T]``; with a mask ``[B, T, 1]`` over the steps where it is one."""
+    """The mean of values ``[B, T]``; with a mask ``[B, T, 1]``, over the steps where it is one."""
     if mask is None:
         return values.mean()
     mask = mask.squeeze(-1)
@@ -349,14 +358,15 @@ class PolicyAlgo(Algo):
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
-        """What ``act`` samples from before any lowering of noise: ``mean``, ``std``, ``logits``,
-        ``log_prob(actions)`` over ``[B, T, A]``; and the next state."""
+        """Give the distribution that ``act`` samples from, before noise is lowered (``mean``,
+        ``std``, ``logits``, ``log_prob(actions)`` over ``[B, T, A]``), and the next state."""
         raise ValueError(
             f"{self.global_config.algo_name}: its actions have no density in closed form"
         )
 
     def get_action(self, obs_dict: Obs, goal_dict: Obs | None = None) -> Tensor:
-        """``{key: [B, ...]}`` (``[B, T, ...]`` if frames are stacked) to actions ``[B, A]``."""
+        """Choose actions ``[B, A]`` for observations ``{key: [B, ...]}``, or ``[B, T, ...]`` if
+        frames are stacked. The policy remembers one episode until ``reset``."""
         if self.COUNTS_REWARDS and self._state is not None:
             raise ValueError(
                 f"{self.global_config.algo_name} counts rewards while acting: use RolloutPolicy "
@@ -377,11 +387,13 @@ class ValueAlgo(Algo):
     """An algorithm that estimates values, ``[B, 1]``."""
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
+        """Estimate the value of states ``{key: [B, ...]}``: ``[B, 1]``."""
         raise NotImplementedError(type(self).__name__)
 
     def get_state_action_value(
         self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
     ) -> Tensor:
+        """Estimate the value of actions ``[B, A]`` in states ``{key: [B, ...]}``: ``[B, 1]``."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -389,11 +401,13 @@ class PlannerAlgo(Algo):
     """An algorithm that proposes subgoals, ``{key: [B, ...]}``."""
 
     def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
+        """Propose the likeliest subgoal of each state."""
         raise NotImplementedError(type(self).__name__)
 
     def sample_subgoals(
         self, obs_dict: Obs, goal_dict: Any = None, num_samples: int = 1
     ) -> dict[str, Tensor]:
+        """Draw ``num_samples`` subgoals for each state."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -402,4 +416,5 @@ class HierarchicalAlgo(PolicyAlgo):
 
     @property
     def current_subgoal(self) -> dict[str, Tensor] | None:
+        """The subgoal that the actor follows, or ``None`` before the first step."""
         raise NotImplementedError(type(self).__name__)

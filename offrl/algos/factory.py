@@ -17,7 +17,10 @@ AlgoClass = TypeVar("AlgoClass", bound="type[Algo]")
 
 
 def register_algo(config_class: type[AlgoConfig]) -> Callable[[AlgoClass], AlgoClass]:
-    """Decorate an algorithm's class with its ``algo`` section, whose ``ALGO_NAME`` names both."""
+    """Register an algorithm: decorate its class with the class of its section ``algo``.
+
+    config_class: a subclass of ``AlgoConfig``; its ``ALGO_NAME`` is the name of both.
+    """
 
     def register(algo_class: AlgoClass) -> AlgoClass:
         ALGOS.register(config_class.ALGO_NAME)(lambda algo_config: (algo_class, {}))
@@ -27,8 +30,11 @@ def register_algo(config_class: type[AlgoConfig]) -> Callable[[AlgoClass], AlgoC
 
 
 def register_algo_factory_func(name: str) -> Callable:
-    """Decorate a function ``algo_config -> (Algo subclass, keyword arguments)``, which may choose
-    the class by the config."""
+    """Register an algorithm whose class depends on the config: decorate a function
+    ``algo_config -> (subclass of Algo, dict of keyword arguments)``.
+
+    name: the ``ALGO_NAME`` of its section.
+    """
     return ALGOS.register(name)
 
 
@@ -39,8 +45,16 @@ def algo_factory(
     ac_dim: int,
     device: torch.device | str,
 ) -> "Algo":
-    """Build an algorithm for observations of the given shapes and ``ac_dim`` action dimensions;
-    ``ValueError`` for one whose networks do not fit in memory."""
+    """Make an algorithm, with untrained networks, for given shapes of data.
+
+    Raises ``ValueError`` if the networks do not fit in memory, or if the config contradicts itself.
+
+    config: made by ``config_factory``.
+    obs_key_shapes: the shape of each observation per time step, as networks see it: images are
+        ``[C, H, W]``.
+    ac_dim: the number of action dimensions, or of discrete actions.
+    device: where the networks are, ``"cpu"`` or ``"cuda"``.
+    """
     if config.algo_name != algo_name:
         raise ValueError(
             f"algo_name: the config is for {config.algo_name!r}, but {algo_name!r} was asked for"

@@ -49,6 +49,8 @@ class RegularizationConfig(Section):
 
 
 class OptimConfig(Section):
+    """The optimizer of one network."""
+
     optimizer_type: Literal["adam", "adamw"] = Field(
         "adam",
         description='Kind of optimizer. "adam" adds the weight decay to gradients, "adamw" takes '
@@ -95,9 +97,9 @@ def learning_rates(
 
 
 class AlgoConfig(Section):
-    """Base of every algorithm's ``algo`` section; a subclass registers under its ``ALGO_NAME``.
+    """Base of every algorithm's section ``algo``; a subclass registers under its ``ALGO_NAME``.
 
-    ``DEFAULTS`` holds what the algorithm wants different in the other sections, e.g.
+    ``DEFAULTS`` holds the defaults that the algorithm changes in other sections, for example
     ``{"train": {"batch_size": 1024}}``.
     """
 
@@ -179,7 +181,7 @@ class DistributionalCriticConfig(CriticConfig):
 
 
 class TDConfig(AlgoConfig):
-    """Base of the ``algo`` sections of what learns by temporal differences."""
+    """Base of the sections ``algo`` of algorithms that learn by temporal differences."""
 
     discount: Share = Field(
         0.99, description="Factor on a reward for each step that it lies ahead (gamma)."

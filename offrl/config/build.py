@@ -31,7 +31,11 @@ def without_pretrained(config: Config) -> Config:
 
 
 def config_from_content(content: Mapping[str, Any]) -> Config:
-    """The config that a file holds, whose key ``algo_name`` says of which algorithm it is."""
+    """Make the complete config of what a config file holds (``read_config_file``).
+
+    Its key ``algo_name`` says of which algorithm it is. Raises ``ValueError`` as ``config_factory``
+    does.
+    """
     name = content.get("algo_name")
     if not isinstance(name, str):
         raise ValueError(f'algo_name: the name of an algorithm is needed, "bc", not {shown(name)}')
@@ -39,11 +43,14 @@ def config_from_content(content: Mapping[str, Any]) -> Config:
 
 
 def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The defaults of an algorithm with nested ``overrides`` laid over them.
+    """Make a complete config: the defaults of an algorithm with ``overrides`` laid over them.
 
     What data it needs (``train.dataset_keys``, ``seq_length``, ...) is asked of the algorithm,
     where neither its defaults nor ``overrides`` say so. Raises ``ValueError`` that names every
     wrong key or value by its dotted path.
+
+    algo_name: one of offrl's algorithms, or the dotted path of a user's own.
+    overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.
     """
     overrides = overrides or {}
     check_content(overrides)

@@ -18,7 +18,7 @@ UNKNOWN = object()
 
 
 def config_schema() -> dict[str, Any]:
-    """One schema for the configs of all algorithms: ``algo_name`` says which keys ``algo`` has.
+    """Make the schema of the configs of all algorithms: ``algo_name`` says which keys ``algo`` has.
 
     Every key has its type, its limits, its default and a description. The section of a user's own
     algorithm may hold any keys.

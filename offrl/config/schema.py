@@ -49,6 +49,8 @@ class ModalitiesConfig(Section):
 
 
 class EncoderConfig(Section):
+    """What the observations of one modality go through."""
+
     core_class: str | None = Field(
         None,
         description="Network that turns an observation into features: VisualCore, "
@@ -83,6 +85,8 @@ class EncoderConfig(Section):
 
 
 class ObservationConfig(Section):
+    """What the policy sees, and how it is encoded."""
+
     modalities: ModalitiesConfig = Field(
         ModalitiesConfig(), description="Which observations the policy sees."
     )
@@ -115,7 +119,10 @@ class MetaConfig(Section):
 
 
 class Config(Section):
-    """All settings of a training. ``config_factory`` makes one."""
+    """All settings of a training. ``config_factory`` makes one.
+
+    Its sections are ``experiment``, ``train``, ``algo``, ``observation`` and ``meta``.
+    """
 
     algo_name: str = Field(
         description="Name of the algorithm: one of offrl's, or my_package.my_algo for one of your "

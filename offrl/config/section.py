@@ -13,7 +13,11 @@ from offrl.config.content import check_content, shown
 
 
 class Section(BaseModel):
-    """A part of a config: attribute access, ``in``, iteration over key names."""
+    """A part of a config. Its keys are attributes, with a type, a default and a description.
+
+    An assignment is checked as a config file is, and raises ``ValueError``. ``"key" in section``,
+    ``section["key"]`` and ``section.keys()`` work as with a dict.
+    """
 
     # Neither NaN nor infinity: JSON has none, so that they could not be read again.
     model_config = ConfigDict(
@@ -51,6 +55,7 @@ class Section(BaseModel):
         return iter(type(self).model_fields)
 
     def to_dict(self) -> dict[str, Any]:
+        """The section as nested dicts."""
         return self.model_dump()
 
     def dump(self) -> str:

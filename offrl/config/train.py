@@ -93,6 +93,8 @@ class RewardsConfig(Section):
 
 
 class TrainConfig(Section):
+    """Data, batches, rewards, and the length of the training."""
+
     data: list[DatasetConfig] | None = Field(
         None,
         description="Data to train on: a path, a map with a path, or a list of either. null: "

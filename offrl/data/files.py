@@ -23,8 +23,8 @@ MADE_BY = {
 
 
 def find_data(path: str) -> Path:
-    """The file or folder that ``train.data.path`` names, absolute; ``minari:NAME`` one of
-    Minari's, as ``find_data_file`` any other."""
+    """Find the file or folder that ``train.data.path`` names: a path, also below the clone, or
+    ``minari:NAME`` for one of Minari's datasets."""
     if path.startswith(MINARI):
         return minari_folder(path.removeprefix(MINARI))
     folder = Path(path).expanduser()
@@ -44,7 +44,11 @@ def find_data_file(path: str) -> Path:
 
 
 def open_demos(path: str | Path, swmr: bool = False) -> Demos:
-    """The demonstrations in a file or folder, to train on."""
+    """Open the demonstrations in a file or folder, to train on. ``ValueError`` or
+    ``FileNotFoundError`` says what is wrong with it.
+
+    swmr: also while another program writes the file.
+    """
     path = Path(path)
     if path.is_dir():
         if is_lerobot(path):
@@ -57,7 +61,7 @@ def open_demos(path: str | Path, swmr: bool = False) -> Demos:
 
 
 def open_episodes(path: str | Path) -> Episodes:
-    """The demonstrations in a file or folder of any kind, to read them one after the other."""
+    """Open the demonstrations in a file or folder of any kind, to read one after the other."""
     path = Path(path)
     if path.is_dir():
         return LeRobotFolder(path) if is_lerobot(path) else MinariEpisodes(path)

@@ -26,7 +26,7 @@ EACH_DIMENSION = 64  # at most so many have a range of their own
 
 
 class DataInfo:
-    """Facts of demonstrations, read in one pass; ``facts()`` is a nested dict of plain values.
+    """Reads facts about demonstrations in one pass; ``facts()`` is a nested dict of plain values.
 
     reads_all: whether ranges of images are of all of them, not of a sample.
     advance: is told of each demonstration that was read.

@@ -20,7 +20,8 @@ GATHERED_BYTES = 2**20
 
 
 class BatchLoader:
-    """Endless batches of windows: pass after pass over the data, each in an order of its own.
+    """Gives batches of windows without end: pass after pass over the data, each in an order of its
+    own.
 
     The order of pass ``p`` is drawn from ``(seed, p)`` alone, so ``position``, the number of
     batches given out, is all the state there is: set it to go on from there. As in robomimic the

@@ -29,14 +29,21 @@ def _say_once(message: str) -> None:
 
 
 class SequenceDataset(WindowDataset):
-    """Windows over the demonstrations in files, as ``WindowDataset`` gives them.
+    """The demonstrations in files, as samples of successive steps for training.
 
     ``actions`` ``[T, A]`` are all ``action_keys``, normalised and joined, discrete ones one-hot.
     Observations are float32 (images uint8) and are *not* normalised here. Dataset keys that no file
     has are zeros ``[T, 1]``.
 
+    Most arguments are keys of the config's section ``train``. The others are:
+
     hdf5_path: a file or several, whose demonstrations are strung together and share statistics;
         for several, ``filter_by_attribute``, ``demo_limit`` and ``top_share`` may be lists, too.
+    obs_keys: the observations to load.
+    get_pad_mask: whether batches hold a ``pad_mask``.
+    filter_by_attribute: the filter key whose demonstrations are used; ``None`` for all.
+    load_next_obs: as ``train.hdf5_load_next_obs``.
+    demo_limit: only the first so many demonstrations.
     top_share: only this share of the demonstrations, those with the highest returns.
     hdf5_cache_mode: ``"all"``, all in memory; ``"low_dim"``, only vectors, images are read from
         the file; ``None``, no observation in memory.
@@ -44,7 +51,8 @@ class SequenceDataset(WindowDataset):
         (an instruction's embedding), instead of stored ones. They are not normalised.
     action_stats: normalise actions by these instead of by the data's own: held-out demonstrations
         by those of the training.
-    rewards: see ``train.rewards``; reward_stats: normalise them by these, not by the data's own.
+    rewards: as ``train.rewards``.
+    reward_stats: normalise rewards by these statistics, not by the data's own.
     discount: of the rewards in the dataset key ``returns``, which is computed (``COMPUTED``).
     """
 

@@ -76,7 +76,7 @@ class StepStore:
         self._next_row = self._num_rows = int(self.lengths.sum())
 
     def fill(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Columns ``[sum(lengths), ...]``, which are not copied."""
+        """Add columns ``[sum(lengths), ...]``, which are not copied."""
         for key, array in arrays.items():
             self.columns[key] = ArrayColumn(torch.from_numpy(array))
 

@@ -20,8 +20,10 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Validation:
-    """``wrong``: what training would refuse, or should. ``remarks``: what may be meant so.
-    ``counts`` of demonstrations, steps, arrays, bytes and arrays with checksums.
+    """Looks for damage and mistakes in a file of demonstrations.
+
+    ``wrong`` is what training would refuse, or should; ``remarks`` is what may be meant so;
+    ``counts`` are of demonstrations, steps, arrays, bytes and arrays with checksums.
 
     advance: is told how many bytes have been read.
     """

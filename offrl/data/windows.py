@@ -106,7 +106,7 @@ class WindowDataset(Dataset):
         self.make_windows()
 
     def make_windows(self) -> None:
-        """Windows over what the store holds now; to be called when it has grown."""
+        """Make the windows of what the store holds now. Call it when the store has grown."""
         stored = self.store.columns
         self._derived = {key for key in self.obs_keys if f"next_obs/{key}" not in stored}
         self._windows = Windows(self.store.first_rows, self.lengths, self._seen(), self.window)
@@ -128,18 +128,22 @@ class WindowDataset(Dataset):
 
     @property
     def lengths(self) -> np.ndarray:
+        """The number of steps of each demonstration."""
         return self.store.lengths
 
     @property
     def n_demos(self) -> int:
+        """The number of demonstrations."""
         return len(self.lengths)
 
     @property
     def obs_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each observation at one step, as it is stored."""
         return {key: self.store.columns[f"obs/{key}"].shape for key in self.obs_keys}
 
     @property
     def nbytes(self) -> int:
+        """The bytes that the steps take in memory."""
         return self.store.nbytes
 
     @property
@@ -149,6 +153,7 @@ class WindowDataset(Dataset):
 
     @property
     def is_streamed(self) -> bool:
+        """Whether some of the data is read from files all the time."""
         return any(isinstance(c, FileColumn) for c in self.store.columns.values())
 
     def to(self, device: torch.device | str) -> "WindowDataset":
@@ -158,7 +163,7 @@ class WindowDataset(Dataset):
         return self
 
     def get_batch(self, indices: Tensor) -> dict[str, Any]:
-        """Windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
+        """Gather the windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
         windows, columns = self._windows, self.store.columns
         rows = windows.rows(indices)
         batch: dict[str, Any] = {key: columns[key].take(rows) for key in self.dataset_keys}

@@ -24,7 +24,8 @@ METADATA_BYTES = 2**11  # of an array, at most
 
 
 class DemoWriter(AbstractContextManager):
-    """Writes ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``. A context manager.
+    """Writes demonstrations to an HDF5 file, as
+    ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``. It is a context manager.
 
     Everything is float32 but integers (images, discrete actions) and simulator states (float64:
     playing back needs all their bits), with HDF5's checksums (``fletcher32``). The file appears
@@ -32,6 +33,7 @@ class DemoWriter(AbstractContextManager):
     ``NAME.partial.hdf5`` beside it is a valid file of all finished episodes: it stays there if the
     recording is cut off.
 
+    path: the new file.
     env_args: what ``make_env`` makes the environment of, if there is one.
     compression: of arrays: ``png`` or ``jpeg`` (of images alone), ``gzip``, ``lzf``, or none.
     provenance: how the file comes about (``offrl.data.provenance``); an attribute of ``data``.
@@ -99,7 +101,7 @@ class DemoWriter(AbstractContextManager):
         self._file.flush()
 
     def annotate(self, /, **attributes: Any) -> None:
-        """Say what holds for all the data: attributes of ``data``."""
+        """Write attributes of ``data``, about all of the file."""
         self._change(lambda: self._set_notes(attributes))
 
     def _set_notes(self, notes: Mapping[str, Any]) -> None:
@@ -188,7 +190,7 @@ class DemoWriter(AbstractContextManager):
         self._file.flush()
 
     def write_mask(self, filter_key: str, demos: Sequence[str]) -> None:
-        """Name a subset of the demonstrations."""
+        """Write a filter key: a name for the demonstrations ``demos``."""
         check_filter_key(self.path, filter_key)
         strange = [name for name in demos if name not in self._data]
         if strange or not len(demos):

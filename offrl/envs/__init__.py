@@ -18,15 +18,17 @@ UNNAMED = {"type": 2, "env_kwargs": {}}  # whose name is given besides, for data
 
 
 def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> gymnasium.Env:
-    """The environment that ``env_args`` (``env_name``, ``type``, ``env_kwargs``) describe.
+    """Make the environment that ``env_args`` (``env_name``, ``type``, ``env_kwargs``) describe.
 
     Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.
-    Beside gymnasium's there are ``is_success() -> {"task": bool}``, ``serialize()`` (the
+    Beside gymnasium's methods there are ``is_success() -> {"task": bool}``, ``serialize()`` (the
     ``env_args`` again) and, where the simulator can, ``get_state()``, ``reset_to(state)``,
     ``render()`` and ``get_goal()``, the goal ``{key: [...]}`` of the episode.
+    Raises ``ValueError`` for what makes no environment.
 
+    env_args: as they stand in data and checkpoints.
     obs_keys: the observations that are needed; a simulator (``observe_only(keys)``) may leave out
-        others, and what they cost. ``None`` or none for all.
+        others, and what they cost. ``None`` for all.
     """
     if not isinstance(env_args, Mapping):
         raise ValueError(f"env_args must be an object with env_name, not {env_args!r}")

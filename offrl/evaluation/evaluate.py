@@ -23,9 +23,10 @@ EVALUATION_BATCH = 4  # small: every call pays for all rows
 def evaluate(
     policy: Policy, pool: EnvPool, requests: Sequence[EpisodeRequest]
 ) -> Iterator[EpisodeResult]:
-    """Run the episodes that are asked for; results in the order of ending.
+    """Run episodes of a policy, and yield their results in the order in which they end.
 
-    Bit-equal for any number of workers; torch's random state stays untouched.
+    The results do not depend on the number of workers, to the bit. PyTorch's random state stays as
+    it was.
     """
     if isinstance(policy, RolloutPolicy):
         policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction)
@@ -56,9 +57,10 @@ def _one_thread() -> Iterator[None]:
 
 
 def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:
-    """Mean over the episodes that ran: success rate with its 95 % interval, return, length.
+    """Average the episodes that ran: ``Success_Rate`` with its 95 % interval
+    (``Success_Rate_Low``, ``Success_Rate_High``), ``Return``, ``Horizon`` (length) and ``n``.
 
-    ``Crashed`` counts the episodes that could not be run; where all of them crashed there is no
+    ``Crashed`` counts the episodes that could not be run. If all of them crashed, there is no
     success rate.
     """
     ordered = sorted(results, key=lambda r: r.request.seed or 0)

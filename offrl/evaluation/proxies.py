@@ -23,7 +23,7 @@ AT_ONCE = 256  # demonstrations; images of a step of each are in memory together
 def proxies(
     algo: Any, data: SequenceDataset, held_out: SequenceDataset, fqe_steps: int = 0, seed: int = 0
 ) -> dict[str, float]:
-    """What can be said of an algorithm on ``held_out``, both datasets of single steps; with
+    """Measure an algorithm on the data ``held_out``; both datasets are of single steps. With
     ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
     if not callable(getattr(algo, "act", None)):
         name = algo.global_config.algo_name

@@ -50,10 +50,13 @@ class Actor(nn.Module):
 def actor_from_config(
     config: Section, spec: ObsSpec, ac_dim: int, num_frames: int = 1, is_discrete: bool = False
 ) -> Actor:
-    """The actor that robomimic's switches (``gaussian.enabled``, ``rnn.enabled``, ...) describe.
+    """Make the actor that robomimic's switches (``gaussian.enabled``, ``rnn.enabled``, ...)
+    describe. This is the one place where the switches are read.
 
-    The one place where the switches are read. num_frames: see ``Encoder``. is_discrete: a
-    probability for each of ``ac_dim`` actions; ``ValueError`` if a switch asks for another head.
+    config: an algorithm's section with the switches and ``actor_layer_dims``.
+    num_frames: so many observations make one step.
+    is_discrete: a probability for each of ``ac_dim`` actions; ``ValueError`` if a switch asks for
+        another head.
     """
     encoder = encoder_from_config(config, spec, num_frames)
     trunk = trunk_from_config(config, encoder.output_dim, config["actor_layer_dims"])
@@ -77,7 +80,10 @@ def mlp_actor(
     num_frames: int = 1,
     **options: Any,
 ) -> Actor:
-    """An actor for one step at a time; ``options`` are the head's."""
+    """Make an actor of fully connected layers, for one step at a time.
+
+    head: a name in the registry ``HEADS``; ``options`` are its arguments.
+    """
     encoder = Encoder(spec, num_frames=num_frames)
     trunk = TRUNKS["mlp"](encoder.output_dim, layer_dims)
     return Actor(encoder, trunk, HEADS[head](trunk.output_dim, ac_dim, **options))

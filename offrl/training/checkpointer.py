@@ -21,7 +21,8 @@ class Checkpointer:
     """Writes ``last.pth`` and, when ``experiment.save`` says so, ``models/model_epoch_N-SHA8.pth``.
     The ``last.pth`` before stays as ``previous.pth``.
 
-    Stands outside the evaluator and the logger: what a checkpoint knows of has been logged.
+    It stands outside the evaluator and the logger, so that what a checkpoint knows of has been
+    logged.
     """
 
     # last.pth is for resuming and is written as often as costs a twentieth of the time.

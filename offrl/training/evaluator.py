@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 
 
 class Evaluator:
-    """Inserts, every ``experiment.rollout.rate`` epochs and in the last one, an ``episode`` record
-    per episode and one ``rollout`` record before the ``epoch`` record.
+    """Evaluates the policy in the simulator every ``experiment.rollout.rate`` epochs and in the
+    last one. It inserts an ``episode`` record per episode and one ``rollout`` record, before the
+    ``epoch`` record.
 
     With several environments that record is of all their episodes, and an ``env_rollout`` record
     for each comes before. The episodes have the same seeds every time. Training goes on as if
@@ -72,11 +73,12 @@ class Evaluator:
         yield self.trainer.record(kind, summarize(everything))
 
     def test(self, algo: Any) -> Iterator[Record]:
-        """A final success rate, on initial states that were not used to choose a checkpoint."""
+        """Run the final test, on initial states that were not used to choose a checkpoint."""
         if self._pools:
             yield from self.evaluate(algo, kind="test", first_seed=TEST_SEEDS)
 
     def close(self) -> None:
+        """End the simulators' processes."""
         for pool in self._pools.values():
             pool.close()
 

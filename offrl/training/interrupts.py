@@ -27,7 +27,7 @@ def _leave_the_terminal() -> None:
 
 
 class Interrupts(AbstractContextManager):
-    """Whether a training is to stop or to save, which it asks between two steps (``check``).
+    """Tells a training whether to stop or to save; it asks between two steps (``check``).
 
     As a context manager it is a program's: SIGINT, SIGTERM and SIGHUP stop the training, a second
     one ends the process at once; SIGUSR1 saves. A signal that is ignored, as below ``nohup``, stays

@@ -27,14 +27,16 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Result:
-    """What came of a training, and where it lies."""
+    """The result of a training, and where its files are."""
 
-    run: RunFolder
-    checkpoint: Path | None  # the best by what was measured, else the last
-    test: dict[str, float] | None  # its success rate on initial states that chose nothing
-    learning_curve: Path | None
-    video: Path | None
-    no_video: str  # why there is none
+    run: RunFolder  #: The run folder.
+    checkpoint: Path | None  #: The best checkpoint by what was measured, else the last one.
+    #: The final test of that checkpoint, on initial states that chose nothing: ``Success_Rate``,
+    #: its 95 % interval, ``Return``, ``n``. ``None`` if there was no evaluation.
+    test: dict[str, float] | None
+    learning_curve: Path | None  #: A picture of the loss and the success rate.
+    video: Path | None  #: The last video.
+    no_video: str  #: Why there is no video.
 
     @property
     def is_measured(self) -> bool:
@@ -42,7 +44,7 @@ class Result:
         return self.test is None or not self.test["Crashed"]
 
     def describe(self) -> dict[str, object]:
-        """What a person wants to know."""
+        """The lines that ``offrl train`` prints at the end, by their labels."""
         return {
             "result": "not measured" if self.test is None else success_line(self.test),
             "run folder": self.run.path,
@@ -56,10 +58,14 @@ class Result:
 def train(
     config: Config, run: RunFolder | None = None, interrupts: Interrupts | None = None
 ) -> Result:
-    """Train with checkpoints, logs, evaluations and a bar, and test the best checkpoint.
+    """Train as ``offrl train`` does, and test the best checkpoint at the end.
 
+    This writes checkpoints, logs and videos into a run folder and shows a progress bar. Raises
+    ``ValueError`` or ``FileNotFoundError`` for what cannot be trained, before anything is written.
+
+    config: made by ``config_factory``; ``train.data`` must name the data.
     run: an earlier run to go on with from its newest whole checkpoint (``RunFolder.open``).
-    interrupts: a program's, which stop or save the training by signals.
+    interrupts: what a program uses to stop or save the training by signals.
     """
     if run is None:
         RunFolder.check_place(config)  # before the data is read

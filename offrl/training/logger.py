@@ -67,6 +67,7 @@ class Logger:
             yield record
 
     def close(self) -> None:
+        """Close all files."""
         if self._text:
             logging.getLogger("offrl").removeHandler(self._text)
         for output in (self._jsonl, self._csv, self._text, self._tensorboard):

@@ -10,8 +10,8 @@ from offrl.training.trainer import Record, Trainer
 
 
 class Progress:
-    """A bar over steps, and a line for each evaluation; without a terminal now and then a line
-    instead of the bar."""
+    """Shows a bar over the steps, and a line for each evaluation. Without a terminal it prints a
+    line now and then instead of the bar."""
 
     SECONDS_BETWEEN_LINES = 10.0
 

@@ -8,10 +8,12 @@ from offrl.training.trainer import Record, Trainer
 
 
 class Proxies:
-    """Inserts, every ``experiment.proxies.rate`` epochs and in the last one, a ``proxy`` record
-    before the ``epoch`` record: of the held-out demonstrations if there are any
-    (``experiment.validate``), else of those of the training, which goes on as if nothing had been
-    measured."""
+    """Measures the policy without an environment every ``experiment.proxies.rate`` epochs and in
+    the last one. It inserts a ``proxy`` record before the ``epoch`` record.
+
+    The data are the held-out demonstrations if there are any (``experiment.validate``), else those
+    of the training, which goes on as if nothing had been measured.
+    """
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer

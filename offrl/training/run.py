@@ -26,7 +26,7 @@ PROJECT_ROOT = Path(offrl.__file__).parents[1]  # the clone, or the folder of in
 
 
 class RunFolder:
-    """``OUTPUT/NAME/TIMESTAMP`` and the names of what lies in it.
+    """The folder of a run, ``OUTPUT/NAME/TIMESTAMP``, and the names of the files in it.
 
     Artefact names carry the first eight characters of the git commit, or the version.
     """

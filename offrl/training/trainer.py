@@ -91,6 +91,7 @@ class Trainer:
                 ) from None
 
     def __call__(self) -> Iterator[Record]:
+        """Train, and yield a record after each part of the work."""
         if self._is_torn:
             raise ValueError(
                 f"{self.config.algo_name}: step {self.step + 1} was left in its midst, by an error "
@@ -112,6 +113,7 @@ class Trainer:
                 yield self.record(self._due.pop(0), logs)
 
     def record(self, kind: str, logs: Mapping[str, float]) -> Record:
+        """Make a record of type ``kind`` for this moment of the training."""
         return {
             "type": kind,
             "epoch": self.epoch,
@@ -122,8 +124,8 @@ class Trainer:
 
     @contextmanager
     def holding(self, record: Record) -> Iterator[None]:
-        """While a wrapper works on a record before it passes it on: if that is abandoned, the
-        record comes again."""
+        """A context for a wrapper that works on a record before it passes it on. If the work is
+        abandoned, the record comes again."""
         self.pending = record
         yield
         self.pending = None

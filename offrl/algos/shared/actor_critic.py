@@ -17,7 +17,8 @@ class ActorCritic(TDLearner, PolicyAlgo):
     _low_noise_eval = True
 
     def add_stochastic_actor(self) -> None:
-        """``algo.actor.net``: a Gaussian, its tanh, or a mixture."""
+        """Add the network ``actor`` that ``algo.actor.net`` describes: a Gaussian, its tanh, or a
+        mixture of Gaussians."""
         net = self.algo_config.actor.net
         options = net.common.to_dict() | net[net.type].to_dict()
         self._low_noise_eval = options.pop("low_noise_eval")
@@ -49,5 +50,5 @@ class ActorCritic(TDLearner, PolicyAlgo):
         return self.nets["actor"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
 
     def best_guess(self, obs: Any, goal: Any) -> Tensor:
-        """The actor's most likely action ``[B, 1, A]``, of what its network sees."""
+        """The actor's most likely action ``[B, 1, A]``, for observations as networks see them."""
         return self.nets["actor"](obs, goal)[0].mode()

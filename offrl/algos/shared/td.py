@@ -49,7 +49,8 @@ class TDLearner(ValueAlgo):
         return self.global_config.train.frame_stack
 
     def add_critics(self, network: type | None = None, **options: Any) -> None:
-        """``critic`` and its target, ``models.Critics`` unless another ``network`` is given."""
+        """Add the network ``critic`` and its slow copy: ``models.Critics``, or another
+        ``network``."""
         config = self.algo_config.critic
         self.nets["critic"] = (network or models.Critics)(
             self.obs_spec,
@@ -62,12 +63,13 @@ class TDLearner(ValueAlgo):
         self.add_target("critic")
 
     def add_target(self, name: str) -> None:
+        """Add a slow copy of ``nets[name]``, called ``<name>_target``."""
         self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False)
 
     def update_targets(self, *names: str) -> None:
-        """Polyak averaging of every slow copy, or of those ``names``, one kernel for all weights of
-        each; statistics of batch normalisation, of which copies take none themselves, as they are.
-        While validating nothing happens."""
+        """Move every slow copy, or those of ``names``, towards its network by ``algo.target_tau``
+        (Polyak averaging, one kernel for all weights of each). Statistics of batch normalisation
+        are copied as they are. While validating nothing happens."""
         if self.validates:
             return
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(1 - self.algo_config.target_tau)
@@ -185,8 +187,8 @@ class TDLearner(ValueAlgo):
     def optimize_critics(
         self, batch: Mapping[str, Any], losses: Tensor
     ) -> dict[str, Tensor | None]:
-        """One step of each critic; for the log, where ``loss`` is their sum, to which others are
-        added."""
+        """Make one optimizer step of each critic. Returns numbers for the log, where ``loss`` is
+        the sum of the ``losses``, to which you add others."""
         info = {f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses, 1)}
         info["Critic/Done_Mask_Percentage"] = 100 * (1 - batch["dones"]).mean()
         norms = self.optimize("critic", losses.sum(), self.algo_config.critic.max_gradient_norm)

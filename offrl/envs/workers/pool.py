@@ -25,9 +25,12 @@ HOPELESS = 5  # episodes lost in a row: the others are not tried
 
 
 class EnvPool(AbstractContextManager):
-    """Simulators in worker processes, kept between evaluations. A context manager.
+    """Runs episodes in simulators in worker processes, which it keeps for the next call. It is a
+    context manager.
 
-    timeout: seconds without a word before a worker counts as hung.
+    env_args: the environment, see ``make_env``.
+    num_workers: the number of processes; ``None``: one for each CPU core.
+    timeout: seconds without an answer before a worker counts as hung.
     gl_backend: what MuJoCo renders with in the workers (see ``rendering``); ``None`` for none.
     """
 
@@ -55,12 +58,13 @@ class EnvPool(AbstractContextManager):
         self.close()
 
     def close(self) -> None:
+        """End the worker processes."""
         for slot in list(self._workers):
             self._kill(slot)
 
     def check(self, policy: Policy, num_episodes: int = 1) -> None:
-        """Take one step; ``ValueError`` if environment and policy do not go together. Meanwhile
-        the workers for the episodes to come start, which then need not be waited for."""
+        """Take one step, and raise ``ValueError`` if environment and policy do not go together.
+        Meanwhile the workers for the coming episodes start, so that these need not wait."""
         policy = as_policy(policy)
         for slot in range(min(self._num_workers(policy), num_episodes)):
             self._start(slot)
@@ -70,7 +74,8 @@ class EnvPool(AbstractContextManager):
                 raise ValueError(f"the environment {name!r}: {result.error}")
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
-        """Results in the order in which episodes end; those of lost episodes have an ``error``."""
+        """Run episodes, and yield results in the order in which episodes end. A lost episode is
+        tried three times; then its result has an ``error``."""
         policy = as_policy(policy)
         slots = range(min(self._num_workers(policy), len(requests)))
         todo = deque(requests)
