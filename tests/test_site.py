@@ -1,0 +1,146 @@
+"""The site of the pages: it builds without a warning, is searched and read without a network."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from conftest import GOLDEN, ROOT
+
+from offrl.algos.base import Algo
+from offrl.config import config_factory
+from offrl.registry import ALGO_CONFIGS, ALGOS
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+PAGE = (ROOT / "docs/reference/algorithms.md").read_text(encoding="utf-8")
+
+
+def build(docs, site):
+    """Build a site as ``make docs`` does; what ``sphinx-build`` said, and its exit status."""
+    pytest.importorskip("sphinx", reason="no Sphinx; pip install 'offrl[docs]'")
+    pytest.importorskip("myst_parser", reason="no MyST; pip install 'offrl[docs]'")
+    options = ["--quiet", "--nitpicky", "--fail-on-warning", "--keep-going"]
+    command = [sys.executable, "-m", "sphinx", *options, "-c", str(ROOT / "docs")]
+    folders = ["-d", str(site.with_name("doctrees")), str(docs), str(site)]
+    return subprocess.run(
+        [*command, *folders],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site") / "html"
+    done = build(ROOT / "docs", folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@contextmanager
+def opened(page):
+    """A page in Chromium, and the addresses that it asked for."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on the PATH")
+    with playwright.sync_playwright() as driver:
+        options = ["--no-sandbox"] if os.getuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=options)
+        tab, asked = browser.new_page(), []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(page.as_uri())
+        yield tab, asked
+        browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [("expectile", "reference/algorithms"), ("hdf5_filter_key", "reference/config.html")],
+)
+def test_the_search_finds_a_word(site, word, page):
+    with opened(site / "search.html") as (tab, asked):
+        tab.fill("form[action='search.html'] input[name=q] >> nth=-1", word)
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("#search-results li a")
+        links = [a.get_attribute("href") for a in tab.query_selector_all("#search-results li a")]
+        assert any(page in link for link in links), links
+        assert all(url.startswith("file://") for url in asked), asked
+
+
+@pytest.mark.slow
+def test_no_page_asks_a_network_for_anything(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 20
+    with opened(pages[0]) as (tab, asked):
+        for page in pages:
+            tab.goto(page.as_uri())
+        assert len(asked) > len(pages)
+        assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
+
+
+@pytest.mark.slow
+def test_every_config_key_is_a_link_target(site):
+    common = (site / "reference/config.html").read_text(encoding="utf-8")
+    special = (site / "reference/config_algorithms.html").read_text(encoding="utf-8")
+    assert 'id="train.data.top_share"' in common and 'id="algo.vf_quantile"' in special
+    for name in ALGO_CONFIGS.names():
+        for key in config_factory(name).algo.keys():
+            assert f"algo.{key}" in special, (name, key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[there](nowhere.md)", "nowhere.md"),
+        ("[there](#train.batchsize)", "train.batchsize"),
+        ("{py:class}`offrl.Trainr`", "offrl.Trainr"),
+    ],
+    ids=["page", "key", "class"],
+)
+def test_a_broken_link_fails_the_build_and_is_named(tmp_path, text, named):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text(f"# A page\n\n{text}\n")
+    done = build(docs, tmp_path / "html")
+    assert done.returncode != 0
+    assert named in done.stderr and "index.md" in done.stderr, done.stderr
+
+
+# -- the table of algorithms ----------------------------------------------------------------------
+
+ROWS = re.findall(r"^\| \[`(\w+)`\]\(#[\w-]+\) \| (.*) \|$", PAGE, re.M)
+
+
+def test_the_table_has_every_algorithm():
+    offrls = {name for name in ALGOS.names() if ALGO_CONFIGS[name].__module__.startswith("offrl.")}
+    assert {name for name, _ in ROWS} == offrls
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=[name for name, _ in ROWS])
+def test_a_row_says_what_the_code_says(name, row):
+    paper, learns, actions, configs, is_robomimics = row.split(" | ")
+    algo: type[Algo] = ALGOS[name](config_factory(name).algo)[0]
+    assert actions == ", ".join(algo.ACTIONS)
+    assert ("rewards" in learns or "returns" in learns) == bool(
+        {"rewards", "returns"} & {*algo.NEEDS}
+    )
+    assert (is_robomimics == "yes") == (GOLDEN / f"configs/{name}.json").exists()
+    module = (ROOT / f"offrl/algos/{name}.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"\[arXiv:([\d.]+)\]", paper)) <= set(
+        re.findall(r"arXiv:([\d.]+)", module)
+    )
+    shipped = {p.name for p in (ROOT / "configs").glob("*.json")}
+    own = {
+        file
+        for file in shipped
+        if f'"algo_name": "{name}"' in (ROOT / "configs" / file).read_text()
+    }
+    assert set(re.findall(r"`(\w+\.json)`", configs)) == own
