@@ -30,7 +30,8 @@ class Commands(SphinxDirective):
         options = [a for a in parser._actions if _is_shown(a)]
         if options:
             section += nodes.definition_list("", *map(_option, options), classes=["options"])
-        section += _examples(parser.epilog or "")
+        if parser.epilog:
+            section += [nodes.paragraph("", "Example:"), *_examples(parser.epilog)]
         for name, part in _parsers_in(parser).items():
             section += self._section(f"{title} {name}", part)
         return section

@@ -107,14 +107,17 @@ class ConfigShared(KeyDirective):
     def run(self) -> list[nodes.Node]:
         roots = self.arguments[0].split()
         chosen = [p for p in shared_keys() if any(f"{p}.".startswith(f"{r}.") for r in roots)]
-        return [self._shared(path) for path in chosen]
+        usual = max((set(shared_keys()[path]) for path in chosen), key=len)
+        names = "all algorithms" if len(usual) == len(algorithm_keys()) else _listed(usual)
+        says = f"The keys are those of {names}, unless a key names others."
+        return [nodes.paragraph("", says), *(self._shared(path, usual) for path in chosen)]
 
-    def _shared(self, path: str) -> nodes.Node:
+    def _shared(self, path: str, usual: set[str]) -> nodes.Node:
         group = shared_keys()[path]
         key = next(iter(group.values()))
         facts = list(self.facts(key, self._defaults(path), key.origin(tuple(group))))
-        if len(group) < len(algorithm_keys()):
-            facts.append(nodes.Text(f" · of {', '.join(group)}"))
+        if set(group) != usual:
+            facts.append(nodes.Text(f" · of {_listed(group)}"))
         return self.entry(key, path, facts)
 
     def _defaults(self, path: str) -> Iterator[nodes.Node]:
@@ -178,6 +181,10 @@ class ConfigAlgorithms(KeyDirective):
             text = [self.link(path, explained), nodes.Text(": "), nodes.literal("", default)]
             table += nodes.list_item("", nodes.paragraph("", "", *text))
         return [nodes.paragraph("", "Defaults that are not the usual ones:"), table]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 @cache

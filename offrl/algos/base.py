@@ -29,7 +29,7 @@ class Algo:
 
     NEEDS: ClassVar[tuple[str, ...]] = ("obs", "actions")  #: The parts of a batch that it reads.
     GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  #: The groups of observations that it uses.
-    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  #: Also ``"discrete"``, or both.
+    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  #: ``"real-valued"``, ``"discrete"``.
     COUNTS_REWARDS: ClassVar[bool] = False  #: Whether acting must call ``receive``.
 
     algo_config: AlgoConfig
