@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "datasets/README.md"]
 PAGES = [page for page in [*PAGES, *sorted((ROOT / "docs").rglob("*.md"))] if page.is_file()]
 FENCE = re.compile(
-    r"^(?P<note><!-- [^\n]* -->\n\n?)?```(?P<language>\w*)\n(?P<code>.*?)^```", re.M | re.S
+    r"^(?P<note><!-- [^\n]* -->\n\n?)?```(?P<language>\w*|\{[^\n]*)\n(?P<code>.*?)^```", re.M | re.S
 )
 SHELL, PYTHON = ("", "bash"), "python"
 SHIPPED = ("configs", "datasets", "examples", "benchmarks", "docs/migrating", "tests", "train.py")
