@@ -52,7 +52,7 @@ setup(
         "opencv-python<4.12",  # newer ones need numpy 2; without this old pips search for ever
         "mujoco>=3.3,<3.10",  # robosuite 1.5.2 fails with 3.10: it compares enums as integers
         "tqdm>=4.60",
-        "pydantic>=2.5",
+        "pydantic>=2.10",
         "gymnasium>=1.0",
         "pyyaml>=6.0",
         "imageio[ffmpeg]>=2.30",

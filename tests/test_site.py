@@ -14,6 +14,9 @@ from offrl.algos.base import Algo
 from offrl.config import config_factory
 from offrl.registry import ALGO_CONFIGS, ALGOS
 
+sys.path.insert(0, str(ROOT / "docs/_ext"))  # noqa: E402
+import config_keys  # noqa: E402
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 PAGE = (ROOT / "docs/reference/algorithms.md").read_text(encoding="utf-8")
 
@@ -145,3 +148,44 @@ def test_a_row_says_what_the_code_says(name, row):
         if f'"algo_name": "{name}"' in (ROOT / "configs" / file).read_text()
     }
     assert set(re.findall(r"`(\w+\.json)`", configs)) == own
+
+
+# -- the reference of config keys -----------------------------------------------------------------
+
+
+def origin(path):
+    keys = config_keys.common_keys(path.partition(".")[0])
+    return next(key for key in keys if key.path == path).origin()
+
+
+def test_whose_key_it_is_was_looked_up():
+    assert origin("train.batch_size") == "robomimic's key"
+    assert origin("train.mask_padded_steps") == "offrl's own key"
+    assert origin("experiment.rollout.batched") == "a key of some versions of robomimic"
+    assert origin("train.data.path") == "robomimic's key"
+    assert origin("train.data.weight") is None  # no recorded config has a list with one
+    for key in config_keys.algorithm_keys()["edac"].values():
+        assert key.origin(("edac",)) != "robomimic's key", key.path
+
+
+def test_a_key_without_a_description_ends_the_build():
+    with pytest.raises(ValueError, match=r"algo\.new_key: the key has no description"):
+        _ = config_keys.Key("algo.new_key", {"type": "integer"}, False).description
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ({"type": "integer", "minimum": 1}, "a whole number from 1 on"),
+        ({"type": "number", "minimum": 0, "maximum": 1}, "a number from 0 to 1"),
+        ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "a number from 0 and below 1"),
+        ({"enum": ["a", "b"]}, '"a" or "b"'),
+        ({"const": True}, "always true"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "text or null"),
+        ({"type": "array", "items": {"type": "integer"}}, "a list of whole numbers"),
+        ({"type": "object", "additionalProperties": True}, "a map"),
+    ],
+    ids=str,
+)
+def test_types_are_said_in_words(node, words):
+    assert config_keys.in_words(node) == words

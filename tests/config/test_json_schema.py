@@ -20,8 +20,13 @@ NAMES = ALGO_CONFIGS.names()
 
 
 @cache
+def the_schema():
+    return config_schema()
+
+
+@cache
 def validator():
-    return Draft202012Validator(config_schema())
+    return Draft202012Validator(the_schema())
 
 
 def errors(content):
@@ -47,7 +52,7 @@ def keys(node, path=()):
 
 
 def test_it_is_a_schema():
-    Draft202012Validator.check_schema(config_schema())
+    Draft202012Validator.check_schema(the_schema())
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
@@ -69,7 +74,7 @@ def test_robomimics_configs_are_valid(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_has_a_description_and_a_default(name):
-    schema = config_schema()
+    schema = the_schema()
     sections = [schema["properties"][s] for s in ("experiment", "train", "observation", "meta")]
     for section in [schema["$defs"][name], *sections]:
         for path, key in keys(section):
@@ -79,7 +84,7 @@ def test_every_key_has_a_description_and_a_default(name):
 
 
 def test_defaults_are_those_of_the_algorithm():
-    schema = config_schema()
+    schema = the_schema()
     awac, bc = (schema["$defs"][name]["properties"] for name in ("awac", "bc"))
     assert awac["critic"]["properties"]["layer_dims"]["default"] == [256, 256]
     optim = schema["$defs"]["plas"]["properties"]["optim_params"]["properties"]["actor"]
@@ -172,7 +177,7 @@ VALUES = st.recursive(
 
 
 def paths():
-    schema = config_schema()
+    schema = the_schema()
     for section in ("experiment", "train", "observation", "meta"):
         for path, _ in keys(schema["properties"][section], (section,)):
             yield "bc", path
