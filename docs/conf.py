@@ -28,6 +28,7 @@ myst_heading_anchors = 3
 # looked up without a network, and type variables are no classes.
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!offrl).*"), ("py:class", r"offrl\..*\.(T|AlgoClass)")]
+smartquotes_action = "qe"  # but no dashes: options begin with two hyphens
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

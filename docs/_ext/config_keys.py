@@ -232,16 +232,18 @@ def _and(words: list[str]) -> str:
 def _limits(node: Node) -> str:
     above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
     least, largest = node.get("minimum"), node.get("maximum")
-    start = f"from {least}" if least is not None else f"above {above}" if above is not None else ""
-    end = f"to {largest}" if largest is not None else f"below {below}" if below is not None else ""
-    if start and end:
-        return f" {start}{' and' if above is not None or below is not None else ''} {end}"
-    return f" {start}{' on' if least is not None else ''}" if start else f" {end}".rstrip()
+    if least is not None and largest is not None:
+        return f" from {least} to {largest}"
+    parts = [f"from {least}{'' if below is not None else ' on'}"] if least is not None else []
+    parts += [f"above {above}"] if above is not None else []
+    parts += [f"up to {largest}"] if largest is not None else []
+    parts += [f"below {below}"] if below is not None else []
+    return f" {' and '.join(parts)}" if parts else ""
 
 
 def _list(node: Node) -> str:
     if "anyOf" in node.get("items", {}):
-        return "a list of such"
+        return "a list of these"
     if node.get("minItems") == node.get("maxItems") == 2:
         return f"a list of two {_plural(node['items'])}"
     least = ", one at least" if node.get("minItems") else ""

@@ -22,7 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 COMMON = ("experiment", "train", "observation", "meta")
 # What is code in a description: dotted paths, names with an underscore, text in quotes, constants.
 CODE = re.compile(
-    r'(?:experiment|train|algo|observation)(?:\.\w+)+|\b\w+_\w+\b|"[^"]*"|\b(?:null|true|false)\b'
+    r'(?:experiment|train|algo|observation)(?:\.\w+)+|\b\w+_\w+\b|--\w+|"[^"]*"|\b(?:null|true|false)\b'
 )
 
 

@@ -24,8 +24,8 @@ class AWACConfig(TDConfig):
     lam: float = Field(
         1.0,
         gt=0,
-        description="Temperature (lambda): actions are weighted by exp(advantage / lam). The less, "
-        "the more the best actions count.",
+        description="Temperature (lambda): actions are weighted by exp(advantage / lam). With a "
+        "smaller value the best actions count more.",
     )
     critic: CriticConfig = CriticConfig(layer_dims=[256, 256])
     actor: ActorConfig = Field(

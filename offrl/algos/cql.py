@@ -34,8 +34,8 @@ class CQLCriticConfig(SACCriticConfig):
     )
     num_random_actions: Count = Field(
         10,
-        description="Number of proposed actions per state: so many uniform ones, so many of the "
-        "policy, and so many of the policy in the next state.",
+        description="Number of proposed actions per state, of each of three kinds: uniform ones, "
+        "actions of the policy, and actions of the policy in the next state.",
     )
 
 

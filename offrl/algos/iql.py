@@ -49,8 +49,8 @@ class IQLConfig(InSampleConfig):
         0.9,
         gt=0,
         lt=1,
-        description="Expectile of the value regression (tau). The nearer to 1, the more the best "
-        "actions of the data count.",
+        description="Expectile of the value regression (tau). With a value nearer to 1 the best "
+        "actions of the data count more.",
     )
 
 

@@ -14,8 +14,8 @@ class XQLConfig(InSampleConfig):
     beta: float = Field(
         2.0,
         gt=0,
-        description="Temperature of the soft maximum over the data's actions. The less, the nearer "
-        "to the maximum.",
+        description="Temperature of the soft maximum over the data's actions. With a smaller value "
+        "it is nearer to the maximum.",
     )
     max_clip: float = Field(
         7.0, gt=0, description="Largest error over beta, so that its exponential stays finite."

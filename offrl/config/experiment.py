@@ -32,11 +32,11 @@ class SaveConfig(Section):
     every_n_seconds: float | None = Field(
         None,
         ge=0,
-        description="Keep a checkpoint at the end of an epoch when so many seconds have passed "
-        "since the one before. null: time does not matter.",
+        description="Seconds between two checkpoints, which are kept at the end of an epoch. null: "
+        "time does not matter.",
     )
     every_n_epochs: Count | None = Field(
-        50, description="Keep a checkpoint every so many epochs. null: epochs are not counted."
+        50, description="Number of epochs between two checkpoints. null: epochs do not matter."
     )
     epochs: list[Count] = Field([], description="Keep a checkpoint after each of these epochs.")
     on_best_validation: bool = Field(
@@ -63,9 +63,10 @@ class RolloutConfig(Section):
     n: Count = Field(50, description="Number of episodes per evaluation and environment.")
     horizon: Count = Field(400, description="Largest number of steps in an episode.")
     rate: Count = Field(
-        50, description="Evaluate every so many epochs, and always after the last one."
+        50,
+        description="Number of epochs between two evaluations. The last epoch always has one.",
     )
-    warmstart: int = Field(0, description="Do not evaluate in the first so many epochs.")
+    warmstart: int = Field(0, description="Number of first epochs without an evaluation.")
     terminate_on_success: bool = Field(
         True, description="End an episode when the task is solved, before the horizon."
     )
@@ -93,7 +94,7 @@ class ProxiesConfig(Section):
         description="Measure the policy on recorded data, without an environment: on the held-out "
         "demonstrations if experiment.validate is true, else on those of the training.",
     )
-    rate: Count = Field(1, description="Measure every so many epochs, and after the last one.")
+    rate: Count = Field(1, description="Number of epochs between two measurements.")
     fqe_steps: int = Field(
         0,
         ge=0,
@@ -142,7 +143,7 @@ with warnings.catch_warnings():
         keep_all_videos: bool = Field(
             False, description="Keep the video of every evaluation, not only the latest one."
         )
-        video_skip: Count = Field(5, description="Film every so many steps of an episode.")
+        video_skip: Count = Field(5, description="Number of steps between two frames of a video.")
         rollout: RolloutConfig = Field(
             RolloutConfig(), description="Evaluation of the policy in the simulator."
         )

@@ -19,7 +19,8 @@ class DatasetConfig(Section):
         "train.hdf5_filter_key says.",
     )
     demo_limit: Count | None = Field(
-        None, description="Use the first so many demonstrations only. null: all of them."
+        None,
+        description="Number of demonstrations to use, from the first one on. null: all of them.",
     )
     top_share: float | None = Field(
         None,
