@@ -4,13 +4,14 @@
 #   make test      the tests that CI runs, in 15
 #   make test-all  all of them, every loss with its sign flipped and every command of the docs too
 #   make docs      the site of the pages in docs/, into site/
+#   make drawings  the pictures on them, from the code and the results
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo quick test test-all docs lint clean
+.PHONY: demo quick test test-all docs drawings lint clean
 
 demo: .venv/installed
 	$(BIN)/python train.py --config configs/bc.json --name demo
@@ -27,6 +28,9 @@ test-all: .venv/installed-test lint
 docs: .venv/installed-docs
 	$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -d build/doctrees docs site
 	@echo "site/index.html"
+
+drawings: .venv/installed-docs
+	$(BIN)/python docs/drawings
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

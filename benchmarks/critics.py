@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from statistics import median
 
 import torch
-from measure import alternate, machine, ratio, timed
+from measure import alternate, machine, ratios, spread, timed
 
 from offrl import config_factory
 from offrl.kernels.allocator import FreedMemory
@@ -49,8 +48,8 @@ def main() -> None:
     seconds = alternate({f"{n} critics": timed(steps(n)) for n in (2, 10)}, args.repeats)
     print(machine())
     for name, values in seconds.items():
-        print(f"{name}: {1000 * median(values) / STEPS:.2f} ms per step")
-    print(f"ten cost {ratio(seconds['10 critics'], seconds['2 critics']):.2f} times two")
+        print(f"{name}: {spread([1000 * x / STEPS for x in values])} ms per step")
+    print(f"ten cost {spread(ratios(seconds['10 critics'], seconds['2 critics']))} times two")
 
 
 if __name__ == "__main__":

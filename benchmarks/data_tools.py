@@ -13,11 +13,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 
 import h5py
 import numpy as np
-from measure import alternate, machine, markdown, ratio, timed
+from measure import alternate, machine, markdown, ratio, spread, timed
 
 from offrl.envs.rendering import working_backend
 
@@ -68,10 +67,6 @@ def write_large_file(path: Path, gigabytes: float) -> None:
                 demo[f"obs/{camera}"] = images
 
 
-def row(name: str, seconds: Sequence[float]) -> list[str]:
-    return [name, f"{median(seconds):.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}"]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=5.0, help="of the file for info")
@@ -90,7 +85,7 @@ def main() -> None:
             "playback": ["playback", str(LIFT), "--n", str(args.demos), "--size", "128"],
             "images": ["images", "--dataset", str(LIFT), "--n", str(args.demos), "--size", "84"],
         }
-        rows, ratios = [row(f"info, {size:.1f} GB", info)], []
+        rows, ratios = [[f"info, {size:.1f} GB", spread(info)]], []
         for name, words in jobs.items():
             one, two = f"{name}, one core", f"{name}, two cores"
             contestants = {
@@ -98,9 +93,9 @@ def main() -> None:
                 two: writing(Path(folder), cores, *words),
             }
             found = alternate(contestants, args.repeats, warm_up=False)
-            rows += [row(name, seconds) for name, seconds in found.items()]
+            rows += [[name, spread(seconds)] for name, seconds in found.items()]
             ratios.append(f"{name}: {ratio(found[one], found[two]):.2f} times faster on two")
-    print(markdown(["", "median, s", "range, s"], rows))
+    print(markdown(["", "s"], rows))
     print("\n".join(ratios))
 
 

@@ -27,7 +27,7 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
-from measure import alternate, machine, markdown, ratio, timed
+from measure import alternate, machine, markdown, ratios, spread, timed
 from peers import ROBOMIMIC
 
 from offrl.data.loader import BatchLoader
@@ -158,17 +158,17 @@ def main() -> None:
     rows = [
         [
             name,
-            f"{(median(peak for peak, _ in runs) - bare) / raw:.2f}",
-            f"{median(first[name]):.2f}",
-            f"{ratio(first[name], first['offrl']):.1f}",
+            spread([(peak - bare) / raw for peak, _ in runs]),
+            spread(first[name]),
+            spread(ratios(first[name], first["offrl"]), 1),
         ]
         for name, runs in measured.items()
     ]
     header = ["", "peak memory / raw bytes", "first batch, s", "time / offrl's"]
     print(markdown(header, rows))
-    milliseconds = {name: 10 * median(seconds) for name, seconds in gathers.items()}
-    print(f"A batch of {BATCH_SIZE} x {SEQ_LENGTH} x 2 images: {milliseconds['offrl']:.2f} ms, ")
-    print(f"{ratio(gathers['offrl'], gathers['bare']):.2f} times the bare gather.")
+    milliseconds = spread([10 * seconds for seconds in gathers["offrl"]])
+    print(f"A batch of {BATCH_SIZE} x {SEQ_LENGTH} x 2 images: {milliseconds} ms, ")
+    print(f"{spread(ratios(gathers['offrl'], gathers['bare']))} times the bare gather.")
 
 
 if __name__ == "__main__":

@@ -42,9 +42,20 @@ def alternate(
     return {name: values[int(warm_up) :] for name, values in results.items()}
 
 
+def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Within each round."""
+    return [a / b for a, b in zip(values, others, strict=True)]
+
+
 def ratio(values: Sequence[float], others: Sequence[float]) -> float:
     """The median of the ratios within each round."""
-    return median(a / b for a, b in zip(values, others, strict=True))
+    return median(ratios(values, others))
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, and the smallest and the largest."""
+    middle, low, high = (f"{f(values):.{digits}f}" for f in (median, min, max))
+    return f"{middle} ({low} to {high})"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

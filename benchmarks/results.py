@@ -6,7 +6,7 @@ Trains the configs in ``configs/`` on Lift and on a task of Meta-World, one proc
 of one thread; measures the best and the last checkpoint on initial states that chose neither. The
 answers are kept in ``benchmarks/results`` and not asked for again as long as their configs stay the
 same; a run that was interrupted goes on from ``benchmarks/.results``. Takes some hours. Needs the
-extras ``metaworld`` and ``plot``.
+extra ``metaworld``. ``make drawings`` then draws the picture on the page.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from offrl.training.run import git_commit
 
 ROOT = Path(__file__).parents[1]
 FOLDER, ANSWERS = ROOT / "benchmarks" / ".results", ROOT / "benchmarks" / "results"
-PAGE, PICTURE = ROOT / "docs" / "results.md", ROOT / "docs" / "images" / "offline_rl.png"
+PAGE = ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- results of benchmarks/results.py -->\n", "<!-- end of the results -->\n"
 EPOCHS, STEPS, EPISODES, HORIZON = 20, 500, 25, 150
 COMMON = {
@@ -93,9 +93,6 @@ ALGORITHMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "crr": ("CRR", "crr", {}),
     "dt": ("Decision Transformer", "dt", {}),
 }
-
-
-CLONES = ("bc", "filtered_bc")
 
 
 @dataclass(frozen=True)
@@ -236,24 +233,6 @@ def table(task: str) -> str:
     return f"### {TASKS[task].title}\n" + markdown(header, rows)
 
 
-def draw() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(TASKS), figsize=(10, 4.2), layout="constrained")
-    for axis, task in zip(axes, TASKS, strict=True):
-        rates = {k: pooled(a, "last") for k, a in answers_of(task).items()}
-        for place, (algorithm, (rate, low, high, _)) in enumerate(reversed(rates.items())):
-            axis.barh(place, rate, color="tab:grey" if algorithm in CLONES else "tab:blue")
-            axis.plot([low, high], [place, place], color="black", linewidth=1)
-        axis.set_yticks(range(len(rates)), [ALGORITHMS[a][0] for a in reversed(rates)])
-        axis.set(xlim=(0, 1), xlabel="success rate", title=TASKS[task].title)
-    figure.savefig(PICTURE, dpi=110)
-    pyplot.close(figure)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
@@ -276,7 +255,6 @@ def main() -> int:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text(f"{before}{BEGIN}{text}\n{machine()}\n{END}{after}", encoding="utf-8")
-    draw()
     print(text)
     return 1 if failed else 0
 

@@ -14,13 +14,12 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
-from measure import alternate, machine, markdown, ratio, timed
+from measure import alternate, machine, markdown, ratio, spread, timed
 from playwright.sync_api import sync_playwright
 
 from offrl.data.writer import DemoWriter
@@ -61,10 +60,6 @@ def opening(browser: Any, folder: Path, repeats: int) -> tuple[list[float], list
         clicked.append(time.perf_counter() - began)
         page.close()
     return opened, clicked
-
-
-def spread(seconds: Sequence[float]) -> str:
-    return f"{median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
 def main() -> None:
