@@ -1,0 +1,13 @@
+"""The tables of success rates in the docs are those of the answers that are kept."""
+
+from conftest import ROOT
+
+
+def test_the_page_has_the_tables_of_the_present_answers(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import results
+
+    page = results.PAGE.read_text(encoding="utf-8")
+    written = page.partition(results.BEGIN)[2].partition(results.END)[0]
+    for task in results.TASKS:
+        assert results.table(task) in written, "benchmarks/results.py fills them"
