@@ -1,0 +1,58 @@
+"""Every benchmark runs, in little; what it says of speed then means nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+FOLDER = ROOT / "benchmarks"
+POLICIES = ["mlp", "gmm", "vae", "rnn_gmm", "transformer_gmm", "iql", "awac", "td3_bc", "rebrac"]
+POLICIES += ["cql", "bcq", "sac_n", "edac"]
+SMALLEST = [
+    "convert --repeats 1",
+    "critics --repeats 1",
+    "data_tools --gigabytes 0.01 --demos 2 --repeats 1",
+    "edit --demos 2 --steps 50 --repeats 1",
+    "evaluation --parts reset playback policy --repeats 1",
+    "images --demos 4 --steps 12 --repeats 1",
+    "kernels --turns 2 --seconds 0.01",
+    *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
+    "view --repeats 1 --rendered 1",
+]
+# They need robomimic or hours; what all others share has no contest of its own.
+OTHERS = {"parity", "record", "results", "bare", "bare_rl", "measure", "peers"}
+NEEDED = {"view": "chromium", "data_tools": "taskset"}
+
+
+def test_every_script_is_tried_or_known():
+    scripts = {path.stem for path in FOLDER.glob("*.py")}
+    assert scripts == {command.split()[0] for command in SMALLEST} | OTHERS
+
+
+def test_every_policy_of_the_trainings_is_tried(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    import throughput
+
+    assert set(throughput.POLICIES) == set(POLICIES)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("command", SMALLEST)
+def test_a_benchmark_runs(command):
+    script, *options = command.split()
+    program = NEEDED.get(script)
+    if program and not shutil.which(program):
+        pytest.skip(f"no {program} on the PATH")
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{script}.py"), *options],
+        cwd=ROOT,
+        env=os.environ | {"PIP_NO_INDEX": "1"},  # peers that are not there stay away
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert " torch threads, " in done.stdout  # the machine
