@@ -220,6 +220,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9, help="turns of each (default: 9)")
     args = parser.parse_args()
     print(f"{machine()}; {args.repeats} turns\n")
+    # The first optimizer imports Triton, whose LLVM crashes if Mesa has loaded another to render.
+    torch.optim.SGD([torch.zeros(1)])
     rows: list[list[str]] = []
     for task in TASKS if "step" in args.parts else ():
         rows.append([f"{STEPS} steps of {task}", *simulate(task, step, 3 * args.repeats)])
