@@ -47,7 +47,7 @@ lint: .venv/installed-test
 	@touch $@
 
 .venv/installed-test: .venv/installed
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e ".[test,plot]"
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e ".[test,docs,plot]"
 	@touch $@
 
 .venv/installed-docs: .venv/installed
