@@ -37,8 +37,8 @@ setup(
         "Programming Language :: Python :: 3.12",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
-    # Said aloud, so that an editable installation is a plain path: a clone's folder may be called
-    # offrl, too, and would else hide the package from scripts beside it.
+    # The default, written out so that an editable installation is a plain path: the folder of a
+    # clone may be called offrl as well, and would otherwise hide the package from scripts in it.
     package_dir={"": "."},
     packages=find_packages(include=["offrl", "offrl.*"]),
     package_data={"offrl.reports.view": ["assets/*"]},

@@ -49,7 +49,7 @@ def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"offrl {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in modules.items():
-        says = command.HELP[0].upper() + command.HELP[1:]
+        says = tools.sentence(command.HELP)
         subparser = subparsers.add_parser(
             name, help=command.HELP, description=says, epilog=command.EPILOG
         )

@@ -54,6 +54,7 @@ def test_all_commands_of_a_page_run(page, tmp_path):
 
 def test_what_is_not_run_has_a_reason():
     for block in (block for blocks in BLOCKS.values() for block in blocks):
+        assert block.language in ("", "bash", "python", "text", "json", "yaml"), block.place
         kind = block.note.partition(":")[0]
         assert kind in ("", "slow", "file") or re.match(r"not run: \w+", block.note), block.place
 

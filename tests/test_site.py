@@ -1,5 +1,6 @@
 """The site of the pages: it builds without a warning, is searched and read without a network."""
 
+import html
 import os
 import re
 import shutil
@@ -10,9 +11,11 @@ from contextlib import contextmanager
 import pytest
 from conftest import GOLDEN, ROOT
 
+from offrl.__main__ import commands
 from offrl.algos.base import Algo
 from offrl.config import config_factory
 from offrl.registry import ALGO_CONFIGS, ALGOS
+from offrl.tools import sentence
 
 sys.path.insert(0, str(ROOT / "docs/_ext"))  # noqa: E402
 import config_keys  # noqa: E402
@@ -96,7 +99,8 @@ def test_every_config_key_is_a_link_target(site):
     assert 'id="train.data.top_share"' in common and 'id="algo.vf_quantile"' in special
     for name in ALGO_CONFIGS.names():
         for key in config_factory(name).algo.keys():
-            assert f"algo.{key}" in special, (name, key)
+            ids = [f'id="algo.{key}"', f'id="{name}:algo.{key}"']
+            assert any(i in special for i in ids), (name, key)
 
 
 @pytest.mark.slow
@@ -121,6 +125,16 @@ def test_a_broken_link_fails_the_build_and_is_named(tmp_path, text, named):
 # -- the table of algorithms ----------------------------------------------------------------------
 
 ROWS = re.findall(r"^\| \[`(\w+)`\]\(#[\w-]+\) \| (.*) \|$", PAGE, re.M)
+
+
+@pytest.mark.slow
+def test_the_page_of_commands_shows_every_example_whole(site):
+    page = html.unescape((site / "reference/commands.html").read_text(encoding="utf-8"))
+    page = re.sub("<[^>]*>", "", page)
+    for name, command in commands().items():
+        example = re.match("example: (offrl .*?[^.])(?:; |[.] |$)", command.EPILOG)
+        assert example and example[1] in page, name
+        assert sentence(command.HELP) in page.replace("’", "'"), name
 
 
 def test_the_table_has_every_algorithm():

@@ -9,6 +9,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from offrl.__main__ import commands, make_parser
+from offrl.tools import sentence
 
 WIDTH = 88  # of usages, in characters
 
@@ -24,8 +25,7 @@ class Commands(SphinxDirective):
         section = nodes.section("", nodes.title("", title), ids=[target], names=[target])
         standard = self.env.domains.standard_domain
         standard.note_hyperlink_target(target, self.env.docname, target, title)
-        says = (parser.description or "").rstrip(".")
-        section += nodes.paragraph("", f"{says}.")
+        section += nodes.paragraph("", "", *_text(parser.description or ""))
         section += _code(_usage(parser))
         options = [a for a in parser._actions if _is_shown(a)]
         if options:
@@ -58,11 +58,15 @@ def _option(action: argparse.Action) -> nodes.definition_list_item:
     values = argparse.HelpFormatter("")._format_args(action, _metavar(action))
     names = ", ".join(action.option_strings)
     term = nodes.term("", "", nodes.literal("", f"{names} {values}".strip()))
-    says = (action.help or "").strip()
-    says = f"{says[:1].upper()}{says[1:]}" or f"The {action.dest.replace('_', ' ')}"
-    return nodes.definition_list_item(
-        "", term, nodes.definition("", nodes.paragraph("", says.rstrip(".") + "."))
-    )
+    says = sentence(action.help or f"the {action.dest.replace('_', ' ')}")
+    definition = nodes.definition("", nodes.paragraph("", "", *_text(says)))
+    return nodes.definition_list_item("", term, definition)
+
+
+def _text(words: str) -> Iterator[nodes.Node]:
+    """A help text, in which what stands in quotes is code."""
+    for i, part in enumerate(re.split(r"'([^']*)'(?!\w)", words)):
+        yield nodes.literal("", part) if i % 2 else nodes.Text(part)
 
 
 def _metavar(action: argparse.Action) -> str:
@@ -73,11 +77,11 @@ def _metavar(action: argparse.Action) -> str:
 
 def _examples(epilog: str) -> Iterator[nodes.Node]:
     """What an epilog says: commands are code, other sentences are text."""
-    for part in re.split(r";\s+|\.\s+", epilog.removeprefix("example: ").rstrip(".")):
+    for part in re.split(r";\s+|(?<!\.)\.\s+", epilog.removeprefix("example: ")):
         if part.startswith("offrl "):
             yield _code(part)
         elif part:
-            yield nodes.paragraph("", f"{part[0].upper()}{part[1:]}.")
+            yield nodes.paragraph("", sentence(part))
 
 
 def _code(text: str) -> nodes.literal_block:

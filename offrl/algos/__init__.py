@@ -21,6 +21,7 @@ _ROBOMIMIC = {
     "BC_Transformer_GMM": "bc",
     "BCQ": "bcq",
     "BCQ_Distributional": "bcq",
+    "BCQ_GMM": "bcq",
     "CQL": "cql",
     "IQL": "iql",
     "TD3_BC": "td3_bc",

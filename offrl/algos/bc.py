@@ -299,13 +299,14 @@ class BC_Transformer_GMM(BC_Transformer):
 
 @register_algo_factory_func("bc")
 def algo_config_to_class(algo_config: BCConfig) -> tuple[type[BC], dict[str, Any]]:
-    has_gmm = algo_config.gmm.enabled
+    """Choose the class that robomimic has for these switches, or the nearest."""
     if algo_config.vae.enabled:
         return BC_VAE, {}
+    plain, gaussian, gmm = BC, BC_Gaussian, BC_GMM
     if algo_config.rnn.enabled:
-        return BC_RNN_GMM if has_gmm else BC_RNN, {}
-    if algo_config.transformer.enabled:
-        return BC_Transformer_GMM if has_gmm else BC_Transformer, {}
-    if has_gmm:
-        return BC_GMM, {}
-    return BC_Gaussian if algo_config.gaussian.enabled else BC, {}
+        plain, gaussian, gmm = BC_RNN, BC_RNN, BC_RNN_GMM
+    elif algo_config.transformer.enabled:
+        plain, gaussian, gmm = BC_Transformer, BC_Transformer, BC_Transformer_GMM
+    if algo_config.gmm.enabled:
+        return gmm, {}
+    return gaussian if algo_config.gaussian.enabled else plain, {}

@@ -215,7 +215,9 @@ class DistributionalBCQ(DistributionalCritic, BCQ):
     pass
 
 
-BCQ_Distributional = DistributionalBCQ  # robomimic's name
+# robomimic's names
+BCQ_Distributional = DistributionalBCQ
+BCQ_GMM = BCQ  # whose VAE has a mixture as its prior
 
 
 @register_algo_factory_func("bcq")

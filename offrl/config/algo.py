@@ -5,6 +5,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from offrl.config.networks import (  # noqa: F401 (where users' algorithms know them)
+    ActorConfig,
+    GaussianConfig,
+    GMMConfig,
+    RNNConfig,
+    TransformerConfig,
+    VAEConfig,
+)
 from offrl.config.section import Bounds, Count, Section, Share, Steps, without_effect
 from offrl.registry import ALGO_CONFIGS
 

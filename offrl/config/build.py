@@ -14,7 +14,7 @@ from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
 from offrl.tree import merge
 
-# Of a config: where its schema is. It is for editors and reaches no model.
+# The key under which a config may name its JSON Schema, for editors. It is taken out when read.
 SCHEMA_KEY = "$schema"
 
 

@@ -9,7 +9,7 @@ from offrl.acting.episode import RETURNS, Misfit, returned, truth
 from offrl.registry import ENVS
 
 
-class Adapted(gymnasium.Wrapper):
+class GymnasiumAdapter(gymnasium.Wrapper):
     """An environment with what offrl asks for besides gymnasium's API: dict observations, success
     and ``env_args``.
 
@@ -58,7 +58,7 @@ class Adapted(gymnasium.Wrapper):
 
 
 @ENVS.register("gymnasium")
-class GymnasiumEnv(Adapted):
+class GymnasiumEnv(GymnasiumAdapter):
     """``gymnasium.make(env_name, **env_kwargs)``. An environment of a user's own is named
     ``"module:Id"``: gymnasium imports the module, which registers it.
     """

@@ -9,12 +9,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.envs.gymnasium import Adapted
+from offrl.envs.gymnasium import GymnasiumAdapter
 from offrl.envs.keyboard import check_window
 
 
 class RobomimicFace:
-    """An environment of ``make_env``, or any of gymnasium's, as robomimic's scripts call it:
+    """An environment of ``make_env``, or any of gymnasium's, as robomimic's scripts call it::
 
         env = RobomimicFace(make_env(env_args))
         obs = env.reset()
@@ -28,10 +28,10 @@ class RobomimicFace:
     rollout_exceptions: tuple[type[Exception], ...] = ()
 
     def __init__(self, env: gymnasium.Env):
-        if not env.has_wrapper_attr("is_success"):
+        if not env.has_wrapper_attr("serialize"):  # not one of offrl's
             spec = env.spec
             name = spec.id if spec else type(env.unwrapped).__name__
-            env = Adapted(env, name, dict(spec.kwargs) if spec else {})
+            env = GymnasiumAdapter(env, name, dict(spec.kwargs) if spec else {})
         self._env = env
         self._obs: dict[str, np.ndarray] | None = None
         self._reward, self._done = 0.0, False
@@ -102,7 +102,8 @@ class RobomimicFace:
 
     def _method(self, name: str) -> Any:
         if not self._env.has_wrapper_attr(name):
-            raise NotImplementedError(f"{self.name} has no {name}, which not every simulator gives")
+            kind = type(self._env.unwrapped).__name__
+            raise NotImplementedError(f"{kind} has no {name}, which not every simulator gives")
         return self._env.get_wrapper_attr(name)
 
     # -- pictures ---------------------------------------------------------------------------------

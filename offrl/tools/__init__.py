@@ -13,6 +13,11 @@ from typing import Any
 from offrl.outputs import whole_file
 
 
+def sentence(text: str) -> str:
+    """A help text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
 def count(text: str, minimum: int = 1) -> int:
     """An argument that is a whole number from ``minimum`` on."""
     try:

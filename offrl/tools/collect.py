@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--type",
         choices=("robosuite", "metaworld"),
         default="robosuite",
-        help="whose task it is (default: robosuite)",
+        help="the simulator of the task (default: robosuite)",
     )
     parser.add_argument(
         "--env-kwargs",
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="arguments of the task, e.g. '{\"reward_shaping\": true}'",
     )
     parser.add_argument(
-        "--n", type=count, default=200, help="demonstrations to keep (default: 200)"
+        "--n", type=count, default=200, help="number of demonstrations to keep (default: 200)"
     )
     parser.add_argument("--output", required=True, help="the HDF5 file to write")
     parser.add_argument("--seed", type=seed, default=0, help="number of the first episode")
@@ -52,9 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation of the noise on the arm's actions; with several, episodes take "
         "them in turn (default: 0)",
     )
-    parser.add_argument("--horizon", type=count, default=150, help="longest episode (default: 150)")
-    parser.add_argument("--keep-failures", action="store_true", help="keep episodes that fail too")
-    parser.add_argument("--workers", type=count, help="simulator processes (default: one per core)")
+    parser.add_argument(
+        "--horizon", type=count, default=150, help="steps of the longest episode (default: 150)"
+    )
+    parser.add_argument(
+        "--keep-failures", action="store_true", help="keep the episodes that fail as well"
+    )
+    parser.add_argument(
+        "--workers",
+        type=count,
+        help="number of simulators that run side by side (default: one per core)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,15 +21,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("output", metavar="OUT", help="a new file or folder, or minari:NAME")
     parser.add_argument(
-        "--to", required=True, choices=("robomimic", "d4rl", "minari", "lerobot"), help="the format"
+        "--to",
+        required=True,
+        choices=("robomimic", "d4rl", "minari", "lerobot"),
+        help="the format to convert to",
     )
     parser.add_argument(
-        "--obs", nargs="+", metavar="KEY", help="these observations alone (default: all it holds)"
+        "--obs",
+        nargs="+",
+        metavar="KEY",
+        help="convert only these observations (default: all that the format can hold)",
     )
-    parser.add_argument("--task", help="what is shown, in words (LeRobot; default: the env_name)")
-    parser.add_argument("--fps", type=count, help="steps a second (LeRobot; default: control_freq)")
+    parser.add_argument("--task", help="the task in words, for LeRobot (default: the env_name)")
     parser.add_argument(
-        "--workers", type=count, help="processes (default: one per core to make films, else one)"
+        "--fps", type=count, help="steps in a second, for LeRobot (default: control_freq)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=count,
+        help="number of processes (default: one per core to make films, otherwise one)",
     )
 
 

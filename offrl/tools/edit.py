@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
-from offrl.tools import count, finite, seed
+from offrl.tools import count, finite, seed, sentence
 
-HELP = "make a new file of demonstrations of others: split, filter, merge, relabel, repack, ..."
+HELP = "make a new file of demonstrations out of others: split, filter, merge, relabel or repack"
 EPILOG = (
     "example: offrl edit split in.hdf5 --output out.hdf5 --valid 0.1 --seed 0; more with "
     "offrl edit WHAT --help"
@@ -19,10 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for name, command in COMMANDS.items():
         example = f"example: offrl edit {name} {command.example}"
-        text, says = command.help, command.help[0].upper() + command.help[1:]
+        text, says = command.help, sentence(command.help)
         sub = subparsers.add_parser(name, help=text, description=says, epilog=example)
         number = "+" if name == "merge" else 1
-        sub.add_argument("inputs", metavar="IN", nargs=number, help="in robomimic's layout")
+        sub.add_argument("inputs", metavar="IN", nargs=number, help="a file in robomimic's layout")
         sub.add_argument("--output", required=True, help="the HDF5 file to write")
         command.add_arguments(sub)
 
@@ -51,19 +51,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _split_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--valid", type=_share, help="the share of the second part, drawn at random (default: 0.1)"
+        "--valid",
+        type=_share,
+        help="share of demonstrations that the second part gets at random (default: 0.1)",
     )
-    parser.add_argument("--seed", type=seed, default=0, help="of the draw (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the random choice (default: 0)")
     parser.add_argument(
         "--by",
         choices=["success"],
-        help="success: parts are successes and failures; with --valid that share of both",
+        help="split into successes and failures; with --valid, take that share of both",
     )
     parser.add_argument(
         "--names",
         nargs=2,
         metavar=("FIRST", "SECOND"),
-        help="the filter keys (default: train valid, or success failure)",
+        help="names of the two filter keys (default: train valid, or success failure)",
     )
     parser.add_argument("--filter-key", help="split only the demonstrations of mask/FILTER_KEY")
 
@@ -78,13 +80,18 @@ def _split(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> 
 
 def _filter_arguments(parser: argparse.ArgumentParser) -> None:
     for what, kind in (("length", count), ("return", finite)):
-        parser.add_argument(f"--min-{what}", type=kind, metavar="X", help=f"{what} >= X")
-        parser.add_argument(f"--max-{what}", type=kind, metavar="X", help=f"{what} <= X")
-    parser.add_argument("--success", action="store_true", help="only those that succeeded")
+        parser.add_argument(
+            f"--min-{what}", type=kind, metavar="X", help=f"keep those whose {what} is at least X"
+        )
+        parser.add_argument(
+            f"--max-{what}", type=kind, metavar="X", help=f"keep those whose {what} is at most X"
+        )
+    parser.add_argument("--success", action="store_true", help="keep only those that succeeded")
     parser.add_argument(
         "--where",
         metavar="CONDITION",
-        help="of length, return, success and attributes: 'length < 100 and seed != 7'",
+        help="keep those for which this is true: 'length < 100 and seed != 7'; it may use length, "
+        "return, success and attributes",
     )
 
 
@@ -110,7 +117,9 @@ def _filter(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) ->
 
 def _merge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--masks", action="store_true", help="also a filter key for each file, called as it is"
+        "--masks",
+        action="store_true",
+        help="also write a filter key for each file, with the name of the file",
     )
 
 
@@ -121,10 +130,12 @@ def _merge(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> 
 
 
 def _subset_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--filter-key", help="of mask/FILTER_KEY")
-    parser.add_argument("--demos", nargs="+", metavar="DEMO", help="these, e.g. demo_3 demo_7")
-    parser.add_argument("--n", type=count, help="so many: the first, or with --seed random ones")
-    parser.add_argument("--seed", type=seed, help="of the draw")
+    parser.add_argument("--filter-key", help="choose from the demonstrations of mask/FILTER_KEY")
+    parser.add_argument(
+        "--demos", nargs="+", metavar="DEMO", help="names of demonstrations, e.g. demo_3 demo_7"
+    )
+    parser.add_argument("--n", type=count, help="how many: the first, or random ones with --seed")
+    parser.add_argument("--seed", type=seed, help="seed of the random choice")
 
 
 def _subset(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
@@ -147,7 +158,7 @@ def _rename_arguments(parser: argparse.ArgumentParser) -> None:
         type=_pair,
         default=[],
         metavar="OLD=NEW",
-        help="arrays (obs/x=obs/y: next_obs/x, too), groups, filter keys (mask/x=mask/y)",
+        help="rename arrays (obs/x=obs/y, next_obs/x too), groups, filter keys (mask/x=mask/y)",
     )
     parser.add_argument(
         "--drop", nargs="+", default=[], metavar="KEY", help="leave arrays or filter keys out"
@@ -167,13 +178,13 @@ def _repack_arguments(parser: argparse.ArgumentParser) -> None:
         "--compression",
         choices=("png", "jpeg", "gzip", "lzf", "none"),
         default="none",
-        help="png and jpeg: of images alone, each a frame (default: none)",
+        help="how arrays are compressed; png and jpeg compress images only (default: none)",
     )
     parser.add_argument(
         "--chunk-bytes",
         type=count,
         default=2**16,
-        help="what is read at once, at least a step (default: 65536)",
+        help="bytes that are read at once, at least one step (default: 65536)",
     )
 
 
@@ -190,10 +201,10 @@ def _repack(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) ->
 
 def _rewards_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--dense", action="store_true", help="the simulator's shaped rewards")
-    kinds.add_argument("--success-only", action="store_true", help="1 at success, else 0")
-    parser.add_argument("--scale", type=finite, default=1.0, help="times this (default: 1)")
-    parser.add_argument("--shift", type=finite, default=0.0, help="then plus this (default: 0)")
+    kinds.add_argument("--dense", action="store_true", help="use the simulator's shaped rewards")
+    kinds.add_argument("--success-only", action="store_true", help="1 at success, 0 otherwise")
+    parser.add_argument("--scale", type=finite, default=1.0, help="multiply by this (default: 1)")
+    parser.add_argument("--shift", type=finite, default=0.0, help="then add this (default: 0)")
     _workers_argument(parser)
 
 
@@ -214,12 +225,14 @@ def _rewards(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -
 
 def _actions_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--absolute", action="store_true", help="what relative actions aim at, by the simulator"
+        "--absolute",
+        action="store_true",
+        help="replace relative actions by the poses that they aim at",
     )
     parser.add_argument(
         "--action-dict",
         action="store_true",
-        help="position, rotation (also in six numbers) and gripper apart, as robomimic has them",
+        help="also store position, rotation (in six numbers, too) and gripper as separate arrays",
     )
     ranges = parser.add_mutually_exclusive_group()
     ranges.add_argument(
@@ -227,9 +240,9 @@ def _actions_arguments(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         type=finite,
         metavar=("LOW", "HIGH"),
-        help="scale each dimension to this",
+        help="scale each dimension of the actions to this range",
     )
-    ranges.add_argument("--undo-range", action="store_true", help="what --range did, undone")
+    ranges.add_argument("--undo-range", action="store_true", help="undo what --range did")
     _kind_argument(parser)
     _workers_argument(parser)
 
@@ -260,12 +273,14 @@ def _actions(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -
 
 
 def _downsample_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--factor", type=_factor, required=True, help="steps that become one")
+    parser.add_argument(
+        "--factor", type=_factor, required=True, help="number of steps that become one"
+    )
     parser.add_argument(
         "--commands",
         type=seed,
         default=1,
-        help="numbers at the end of an action that are no motion and do not add up (default: 1)",
+        help="numbers at the end of an action (the gripper) that are not summed (default: 1)",
     )
     _kind_argument(parser)
     _workers_argument(parser)
@@ -305,12 +320,16 @@ def _kind_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind",
         choices=("delta", "absolute"),
-        help="what the actions are, where the simulator is not to be asked",
+        help="what kind of actions these are, if the simulator shall not be asked",
     )
 
 
 def _workers_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=count, help="simulator processes (default: one per core)")
+    parser.add_argument(
+        "--workers",
+        type=count,
+        help="number of simulators that run side by side (default: one per core)",
+    )
 
 
 def _share(text: str) -> float:
@@ -363,31 +382,31 @@ COMMANDS = {
         _subset,
     ),
     "rename": Command(
-        "call arrays and filter keys otherwise, or leave them out",
+        "rename arrays and filter keys, or leave them out",
         "in.hdf5 --output out.hdf5 --keys obs/agentview_image=obs/front --drop obs/object",
         _rename_arguments,
         _rename,
     ),
     "rewards": Command(
-        "give other rewards: the simulator's dense ones, success alone, scaled, shifted",
+        "write other rewards: the simulator's dense ones, 1 at success, scaled or shifted ones",
         "in.hdf5 --output out.hdf5 --success-only --shift -1",
         _rewards_arguments,
         _rewards,
     ),
     "actions": Command(
-        "say actions in other terms: absolute, in parts, in another range",
+        "write actions in another form: absolute, in parts, or in another range",
         "in.hdf5 --output out.hdf5 --absolute --action-dict",
         _actions_arguments,
         _actions,
     ),
     "downsample": Command(
-        "make one step of several; sets control_freq",
+        "make one step out of several, and lower control_freq accordingly",
         "in.hdf5 --output out.hdf5 --factor 2",
         _downsample_arguments,
         _downsample,
     ),
     "repack": Command(
-        "store arrays otherwise: images as PNG or JPEG, other chunks, float32, with checksums",
+        "store arrays in another way: images as PNG or JPEG, other chunks, float32, with checksums",
         "in.hdf5 --output out.hdf5 --compression png",
         _repack_arguments,
         _repack,

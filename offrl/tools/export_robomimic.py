@@ -4,7 +4,7 @@ import argparse
 
 from offrl.outputs import new_file
 
-HELP = "write a checkpoint as robomimic would have, for its own scripts"
+HELP = "write a checkpoint that robomimic's own scripts can load"
 EPILOG = "example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth"
 
 

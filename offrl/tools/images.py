@@ -10,7 +10,7 @@ from typing import Any
 
 from offrl.tools import count
 
-HELP = "copy a dataset with observations of its simulator states: images, and what else it lacks"
+HELP = "copy a dataset, and add what cameras see in its simulator states, and what else it lacks"
 EPILOG = (
     "example: offrl images --dataset datasets/lift/low_dim.hdf5 --n 20 --cameras agentview "
     "robot0_eye_in_hand --size 84 --output lift_images.hdf5. "
@@ -22,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", required=True, help="HDF5 file with states and model_file")
     parser.add_argument("--output", required=True, help="the HDF5 file to write")
     parser.add_argument(
-        "--cameras", nargs="*", default=["agentview"], help="any number (default: agentview)"
+        "--cameras",
+        nargs="*",
+        default=["agentview"],
+        help="cameras to render, any number of them (default: agentview)",
     )
     parser.add_argument(
         "--size",
@@ -30,27 +33,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_size,
         default=[(84, 84)],
         metavar="SIZE",
-        help="pixels, 84 or HEIGHTxWIDTH; of all cameras or of each (default: 84)",
+        help="size in pixels, 84 or HEIGHTxWIDTH, of all cameras or of each (default: 84)",
     )
-    parser.add_argument("--depth", action="store_true", help="depth maps as well")
     parser.add_argument(
-        "--segmentation", choices=("instance", "class", "element"), help="what each pixel shows"
+        "--depth",
+        action="store_true",
+        help="also render depth maps: the depth buffer from 0 (near) to 1 (far), not metres",
     )
-    parser.add_argument("--shaped", action="store_true", help="the task's dense rewards")
+    parser.add_argument(
+        "--segmentation",
+        choices=("instance", "class", "element"),
+        help="also render which object each pixel shows",
+    )
+    parser.add_argument(
+        "--shaped", action="store_true", help="replace the rewards by the task's dense rewards"
+    )
     parser.add_argument(
         "--done",
         choices=("success", "end", "both"),
-        help="where dones are 1 (default: as recorded, else at success)",
+        help="in which steps dones are 1 (default: as recorded, otherwise at success)",
     )
-    parser.add_argument("--next-obs", action="store_true", help="next observations as well")
+    parser.add_argument(
+        "--next-obs", action="store_true", help="also store the observations after each action"
+    )
     parser.add_argument(
         "--compression",
         choices=("png", "jpeg", "gzip", "lzf"),
-        help="of the images (png, jpeg), or of all that is added (default: none)",
+        help="how images (png, jpeg) or all added arrays are compressed (default: none)",
     )
     parser.add_argument("--filter-key", help="only the demonstrations of mask/FILTER_KEY")
     parser.add_argument("--n", type=count, help="only the first n of them")
-    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+    parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
 
 
 def _size(text: str) -> tuple[int, int]:

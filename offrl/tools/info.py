@@ -16,9 +16,11 @@ SENTENCES = {"wrong": 20, "remarks": 20, "unusual": 5}  # of which so many are s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="DATA|RUN|CHECKPOINT")
-    parser.add_argument("--json", action="store_true", help="all of it, as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
-        "--ranges", action="store_true", help="read all images for their ranges, not a sample"
+        "--ranges",
+        action="store_true",
+        help="read all images to find their ranges, not only a sample",
     )
 
 

@@ -10,29 +10,37 @@ from typing import Any, NamedTuple
 from offrl.outputs import new_file, whole_file
 from offrl.tools import count
 
-HELP = "film demonstrations, by the simulator's states, by their actions or of stored images"
+HELP = "film demonstrations: from simulator states, by executing their actions, or stored images"
 EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="a file or folder of demonstrations")
     parser.add_argument(
-        "--output", metavar="MP4", help="the film, or with --first the PNG, to write"
+        "--output", metavar="MP4", help="the film to write, or the PNG with --first"
     )
-    parser.add_argument("--n", type=count, default=5, help="the first n (default: 5)")
-    parser.add_argument("--filter-key", help="of mask/FILTER_KEY only")
+    parser.add_argument(
+        "--n", type=count, default=5, help="how many demonstrations, from the first on (default: 5)"
+    )
+    parser.add_argument("--filter-key", help="only the demonstrations of mask/FILTER_KEY")
     parser.add_argument(
         "--use",
         choices=("states", "actions", "images"),
-        help="actions are taken once more in the simulator, and the divergence from the recorded "
-        "states is printed and plotted (default: states, where they are recorded, else images)",
+        help="states: render the recorded states. actions: execute the actions again, print and "
+        "plot how far the states differ. images: show stored images (default: states of "
+        "robosuite's data, otherwise images, otherwise actions)",
     )
-    parser.add_argument("--first", action="store_true", help="first frames only, as one picture")
     parser.add_argument(
-        "--cameras", nargs="+", default=[], help="side by side (default: the task's)"
+        "--first", action="store_true", help="show only the first frames, in one picture"
     )
-    parser.add_argument("--size", type=count, help="height and width of what is rendered")
-    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+    parser.add_argument(
+        "--cameras",
+        nargs="+",
+        default=[],
+        help="cameras to show side by side (default: that of the task)",
+    )
+    parser.add_argument("--size", type=count, help="height and width of rendered frames in pixels")
+    parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
 
 
 def run(args: argparse.Namespace) -> int:

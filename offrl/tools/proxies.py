@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
     parser.add_argument("--dataset", help="HDF5 file (default: the data that it was trained on)")
     parser.add_argument("--filter-key", help="only the demonstrations of this filter key")
-    parser.add_argument("--fqe-steps", type=count, help="steps of fitted Q evaluation as well")
+    parser.add_argument(
+        "--fqe-steps", type=count, help="also run fitted Q evaluation for so many steps"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
 
 

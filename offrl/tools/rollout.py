@@ -9,7 +9,7 @@ from typing import Any
 from offrl.outputs import in_words, new_file
 from offrl.tools import count, seed, write_figures
 
-HELP = "evaluate a checkpoint, film it, record what it does as a dataset"
+HELP = "evaluate a checkpoint, film it, and record what it does as a dataset"
 EPILOG = (
     "example: offrl rollout --checkpoint runs/bc/.../last.pth --n 50 --seed 0 "
     "--video out.mp4 --record out.hdf5"
@@ -18,20 +18,28 @@ EPILOG = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
-    parser.add_argument("--n", type=count, default=50, help="episodes (default: 50)")
+    parser.add_argument("--n", type=count, default=50, help="number of episodes (default: 50)")
     parser.add_argument(
         "--seed",
         type=seed,
         default=0,
         help="seed of the first episode; the others count on from it (default: 0)",
     )
-    parser.add_argument("--horizon", type=count, help="longest episode (default: the config's)")
+    parser.add_argument(
+        "--horizon", type=count, help="steps of the longest episode (default: as in the config)"
+    )
     parser.add_argument("--env", help="another environment than that of the dataset")
     parser.add_argument("--lang", help="another instruction than that of the dataset")
     parser.add_argument("--video", metavar="MP4", help="film the first episodes")
-    parser.add_argument("--video-episodes", type=count, default=3, help="how many (default: 3)")
+    parser.add_argument(
+        "--video-episodes", type=count, default=3, help="how many episodes to film (default: 3)"
+    )
     parser.add_argument("--record", metavar="HDF5", help="write the episodes as a dataset")
-    parser.add_argument("--workers", type=count, help="simulator processes (default: one per core)")
+    parser.add_argument(
+        "--workers",
+        type=count,
+        help="number of simulators that run side by side (default: one per core)",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
 
 

@@ -3,12 +3,14 @@
 import argparse
 import json
 
-HELP = "write a JSON Schema of config files, by which editors complete, check and explain keys"
+HELP = "write a JSON Schema of configs, with which editors complete, check and explain keys"
 EPILOG = "example: offrl schema --output offrl.schema.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", metavar="FILE", help="a new file, instead of the terminal")
+    parser.add_argument(
+        "--output", metavar="FILE", help="the file to write (default: the terminal)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

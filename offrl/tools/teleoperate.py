@@ -22,13 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help='arguments of the task, e.g. \'{"robots": "Sawyer"}\'',
     )
-    parser.add_argument("--n", type=count, help="demonstrations to keep (default: until esc)")
     parser.add_argument(
-        "--output", required=True, help="the HDF5 file to write; one that was cut off goes on"
+        "--n", type=count, help="number of demonstrations to keep (default: until you press Escape)"
+    )
+    parser.add_argument(
+        "--output",
+        required=True,
+        help="the HDF5 file to write; a recording that was cut off is continued",
     )
     parser.add_argument("--seed", type=seed, default=0, help="number of the first episode")
     parser.add_argument(
-        "--horizon", type=count, default=1000, help="longest episode (default: 1000)"
+        "--horizon", type=count, default=1000, help="steps of the longest episode (default: 1000)"
     )
 
 

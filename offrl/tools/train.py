@@ -32,9 +32,9 @@ DEBUG = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
-        help="JSON or YAML file: the path as it is, or else a config that ships with this version "
-        "of offrl (bc.json and configs/bc.json name the same one). A message says which file it is "
-        "where that is not plain",
+        help="a JSON or YAML file. If there is no such file, the config of this name that ships "
+        "with offrl (bc.json or configs/bc.json). If this is not plain, a message says which file "
+        "is used",
     )
     parser.add_argument("--dataset", help="HDF5 file, instead of the config's train.data")
     parser.add_argument("--name", help="name of the run (experiment.name)")
@@ -45,14 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any config key, dotted; the value is read as JSON; repeatable",
+        help="set any config key by its dotted path; the value is read as JSON, otherwise as text; "
+        "can be given several times",
     )
     parser.add_argument(
         "--resume",
         metavar="RUN_FOLDER",
-        help="go on with an interrupted run; takes no other option",
+        help="go on with an interrupted run; no other option is allowed with it",
     )
-    parser.add_argument("--debug", action="store_true", help="a complete tiny run, in seconds")
+    parser.add_argument("--debug", action="store_true", help="make a complete tiny run, in seconds")
     parser.add_argument(
         "--print-config",
         action="store_true",

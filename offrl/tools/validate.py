@@ -9,19 +9,20 @@ SHOWN = 20  # of each kind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="in robomimic's or D4RL's layout")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="an HDF5 file in robomimic's or D4RL's layout"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from tqdm import tqdm
 
+    from offrl.data.files import find_data_file
     from offrl.data.validation import Validation
 
     num_wrong = 0
-    for path in args.files:
-        size = Path(path).stat().st_size if Path(path).is_file() else None
+    for path in map(find_data_file, args.files):
+        size = path.stat().st_size
         with tqdm(total=size, unit="B", unit_scale=True, leave=False, disable=None) as bar:
             found = Validation(path, bar.update)
         num_wrong += len(found.wrong)

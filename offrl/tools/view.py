@@ -31,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cameras",
         nargs="+",
         default=[],
-        help="which cameras, side by side: of the simulator with --render (default: the "
-        "environment's own), else of stored images (default: all)",
+        help="cameras to show side by side: of the simulator with --render (default: the "
+        "environment's own), otherwise of stored images (default: all)",
     )
     parser.add_argument(
         "--size", type=count, default=256, help="height and width of --render (default: 256)"
     )
-    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+    parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
 
 
 def run(args: argparse.Namespace) -> int:

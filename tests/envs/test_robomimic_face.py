@@ -84,6 +84,20 @@ def test_attributes_are_those_of_the_environment_and_its_wrappers(cart_pole):
     assert copy.deepcopy(cart_pole).gravity == 9.8
 
 
+class Reporting(gymnasium.Wrapper):
+    """An environment of a user's own that knows success, and nothing else of offrl's."""
+
+    def is_success(self):
+        return {"task": True}
+
+
+def test_an_environment_that_knows_success_alone_is_adapted_too():
+    env = RobomimicFace(Reporting(gymnasium.make("CartPole-v1")))
+    assert env.reset()["flat"].shape == (4,) and env.name == "CartPole-v1"
+    with pytest.raises(NotImplementedError, match="CartPoleEnv has no get_state"):
+        env.get_state()
+
+
 def test_what_a_simulator_cannot_do_is_said(cart_pole):
     for call in (
         cart_pole.get_state,
