@@ -17,7 +17,7 @@ MKL_IS_SLOW = (
 )
 
 # Multiplications (rows x inputs x outputs) from which on oneDNN's kernels pay for being called from
-# Python, see docs/benchmarks.md.
+# Python.
 SMALLEST = 2**25
 
 
