@@ -26,6 +26,7 @@ test-all: .venv/installed-test lint
 	$(PYTEST) -m ""
 
 docs: .venv/installed-docs
+	@rm -rf site
 	$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -d build/doctrees docs site
 	@echo "site/index.html"
 

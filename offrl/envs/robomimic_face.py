@@ -28,6 +28,9 @@ class RobomimicFace:
     rollout_exceptions: tuple[type[Exception], ...] = ()
 
     def __init__(self, env: gymnasium.Env):
+        self._success: Any = None  # the method of a user's own environment, which comes first
+        if env.has_wrapper_attr("is_success"):
+            self._success = env.get_wrapper_attr("is_success")
         if not env.has_wrapper_attr("serialize"):  # not one of offrl's
             spec = env.spec
             name = spec.id if spec else type(env.unwrapped).__name__
@@ -75,7 +78,7 @@ class RobomimicFace:
         return self._done
 
     def is_success(self) -> dict[str, bool]:
-        return self._method("is_success")()
+        return (self._success or self._method("is_success"))()
 
     def _at(self, obs: Any, reward: float = 0.0, done: bool = False) -> dict[str, np.ndarray]:
         self._obs, self._reward, self._done = obs, reward, done

@@ -94,6 +94,7 @@ class Reporting(gymnasium.Wrapper):
 def test_an_environment_that_knows_success_alone_is_adapted_too():
     env = RobomimicFace(Reporting(gymnasium.make("CartPole-v1")))
     assert env.reset()["flat"].shape == (4,) and env.name == "CartPole-v1"
+    assert env.is_success() == {"task": True}
     with pytest.raises(NotImplementedError, match="CartPoleEnv has no get_state"):
         env.get_state()
 
