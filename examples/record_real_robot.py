@@ -3,7 +3,7 @@
     python examples/record_real_robot.py --output robot.hdf5
 
 Copy it, and put your robot in the place of ``Robot``: here a simulated arm stands in for it. If a
-recording was cut off, run the same command again: it goes on where it was.
+recording was cut off, run the same command again: it continues where it stopped.
 """
 
 import argparse
