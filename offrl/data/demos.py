@@ -51,8 +51,8 @@ class Episodes(AbstractContextManager):
         recording, place = self.trajectory(demo, keys), f"{self.path}: {self.root}{demo}"
         if not {"states", "model_file"} <= recording.keys():
             raise ValueError(
-                f"{place} cannot be played back: it lacks states or the attribute model_file; "
-                "record with the simulator's states"
+                f"{place} cannot be played back: it lacks states or the attribute model_file, "
+                "which recordings of robosuite have; offrl playback --use actions films others"
             )
         if "actions" not in recording:
             raise ValueError(f"{place} has no actions; leave it out")
@@ -73,10 +73,10 @@ class Episodes(AbstractContextManager):
         return None if steps is None else bool(steps.any())
 
     def success_steps(self, trajectory: Mapping[str, Any]) -> np.ndarray | None:
-        """Whether the task was done at each step ``[T]``: where rewards are 0 and then 1, those;
-        else ``dones``, where they are successes; ``None`` where nothing tells."""
+        """Whether the task was done at each step ``[T]``: where rewards are 0 at first and then 0
+        or 1, those; otherwise ``dones``, where they are successes; ``None`` where nothing tells."""
         rewards = np.reshape(trajectory.get("rewards", np.nan), -1)
-        is_alive = len(rewards) > 1 and (rewards == 1).all()  # what surviving a step is paid with
+        is_alive = len(rewards) > 1 and rewards[0] == 1  # what surviving a step is paid with
         if np.isin(rewards, (0, 1)).all() and not is_alive:
             return rewards == 1
         if self.dones_are_successes and "dones" in trajectory:

@@ -53,8 +53,9 @@ def success_steps(file: DemoFile, demo: str) -> np.ndarray:
     steps = file.success_steps(told(file, demo))
     if steps is None:
         raise ValueError(
-            f"{file.path}: data/{demo} does not say where it succeeded: it has neither dones nor "
-            "rewards that are but 0 and 1; record them, or give it the attribute success"
+            f"{file.path}: data/{demo} does not say where it succeeded: its rewards are not 0 "
+            "before success and 1 at success, and its dones may be failures; give it the attribute "
+            "success"
         )
     return steps
 

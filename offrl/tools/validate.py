@@ -15,14 +15,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from contextlib import suppress
+    from pathlib import Path
+
     from tqdm import tqdm
 
     from offrl.data.files import find_data_file
     from offrl.data.validation import Validation
 
     num_wrong = 0
-    for path in map(find_data_file, args.files):
-        size = path.stat().st_size
+    for path in map(Path, args.files):
+        with suppress(FileNotFoundError):  # which is said with what else is wrong
+            path = find_data_file(path)
+        size = path.stat().st_size if path.is_file() else None
         with tqdm(total=size, unit="B", unit_scale=True, leave=False, disable=None) as bar:
             found = Validation(path, bar.update)
         num_wrong += len(found.wrong)
