@@ -179,7 +179,7 @@ class Demos(Episodes):
         what = "a value beyond what float32 can hold" if is_large else "NaN or infinity"
         raise ValueError(
             f"{self.path}: {self.root}{demos[demo]}/{key} holds {what} at step {step}; "
-            "leave the demonstration out (with a filter key, where files have those), or mend it"
+            "leave the demonstration out (with a filter key, where files have those), or correct it"
         )
 
     @abstractmethod

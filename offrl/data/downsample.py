@@ -52,7 +52,7 @@ def downsample(
                 if len(rows) != len(actions):
                     raise ValueError(
                         f"{place}/{key} has {len(rows)} steps, but the actions {len(actions)}; "
-                        "leave the demonstration out, or mend it"
+                        "leave the demonstration out, or correct it"
                     )
                 trajectory[key] = slowed(key, rows, factor)
         if "fps" in trajectory:

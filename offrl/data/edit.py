@@ -111,8 +111,8 @@ def _check_mask(key: str, members: Sequence[Source], there: set[Source]) -> None
     for file, demo in members:
         if (file, demo) not in there:
             raise ValueError(
-                f"{file.path}: mask/{key} names {demo}, which is not there; mend it, or leave it "
-                f"out: offrl edit rename {file.path} --drop mask/{key} --output OUT"
+                f"{file.path}: mask/{key} names {demo}, which is not there; correct it, or leave "
+                f"it out: offrl edit rename {file.path} --drop mask/{key} --output OUT"
             )
 
 

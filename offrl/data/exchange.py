@@ -114,7 +114,8 @@ def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(
                 f"{place}/{key} holds NaN or infinity at step "
-                f"{np.argwhere(~np.isfinite(array))[0, 0]}; leave the demonstration out, or mend it"
+                f"{np.argwhere(~np.isfinite(array))[0, 0]}; leave the demonstration out, or "
+                "correct it"
             )
     return arrays
 

@@ -66,7 +66,7 @@ class DemoFile(Demos):
                 wrong = "has an env_name in env_kwargs besides its own: take that out"
         if wrong:
             raise ValueError(
-                f"{self.path}: the attribute env_args of data {wrong}; mend it, or "
+                f"{self.path}: the attribute env_args of data {wrong}; correct it, or "
                 "delete it and train with experiment.rollout.enabled=false"
             )
         try:

@@ -348,7 +348,7 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
         return array
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
-        raise ValueError(f"{place} holds NaN or infinity at step {wrong[0, 0]}; mend it")
+        raise ValueError(f"{place} holds NaN or infinity at step {wrong[0, 0]}; correct it")
     if key == "states":
         return array
     with np.errstate(over="ignore"):

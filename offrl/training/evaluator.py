@@ -117,7 +117,7 @@ class Evaluator:
                     pool.check(policy, self.config.n if len(pools) == 1 else 1)
                 except ValueError as error:
                     raise ValueError(
-                        f"{error}; mend it, or train without evaluation "
+                        f"{error}; correct it, or train without evaluation "
                         "(experiment.rollout.enabled=false)"
                     ) from None
             unless_they_fit.pop_all()

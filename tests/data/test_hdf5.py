@@ -1,4 +1,4 @@
-"""Each kind of broken file gets a message that says what, where and how to mend it."""
+"""Each kind of broken file gets a message that says what, where and how to correct it."""
 
 import h5py
 import numpy as np
