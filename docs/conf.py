@@ -20,7 +20,6 @@ extensions = [
     "command_reference",
     "docstrings",
 ]
-exclude_patterns = ["images/README.md"]
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
 
@@ -41,4 +40,3 @@ html_css_files = ["offrl.css"]
 html_show_search_summary = False  # fetches pages, which browsers refuse to those on a disk
 html_copy_source = False
 html_show_sphinx = False
-copybutton_prompt_text = "$ "

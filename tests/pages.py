@@ -81,7 +81,9 @@ def blocks_of(page: Path) -> list[Block]:
 def run_blocks(blocks: list[Block], folder: Path) -> None:
     """Run blocks in ``folder``, where what the clone ships is at hand; ``AssertionError`` names the
     page, the line and the command that failed."""
-    ships = subprocess.run(["git", "ls-files", *SHIPPED], cwd=ROOT, capture_output=True, text=True)
+    ships = subprocess.run(
+        ["git", "ls-files", *SHIPPED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     for name in ships.stdout.splitlines():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(ROOT / name)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from pages import PAGES, ROOT, SHELL, blocks_of, run_blocks
+from pages import PAGES, ROOT, SHELL, Block, blocks_of, run_blocks
 
 from offrl import tools
 from offrl.__main__ import main
@@ -51,6 +51,14 @@ def test_all_commands_of_a_page_run(page, tmp_path):
     if not any(block.is_slow for block in BLOCKS[page]):
         pytest.skip("the quick test has run them all")
     run_blocks(BLOCKS[page], tmp_path)
+
+
+def test_a_command_that_no_longer_runs_is_named(tmp_path):
+    good = Block("docs/page.md", 3, "bash", "true\n", "")
+    bad = Block("docs/page.md", 7, "bash", "true\noffrl nothing --such\necho after\n", "")
+    run_blocks([good], tmp_path / "good")
+    with pytest.raises(AssertionError, match="docs/page.md:7: .* status 2: offrl nothing --such"):
+        run_blocks([good, bad], tmp_path / "bad")
 
 
 def test_what_is_not_run_has_a_reason():

@@ -288,8 +288,10 @@ class DemoFile(Demos):
             inside = sorted(parent) if isinstance(parent, h5py.Group) else []
             if name not in inside:
                 has = ", ".join(f"{group}/{k}" if group else k for k in inside)
-                config = group in ("obs", "next_obs")
-                remedy = "; a config names what it uses in observation.modalities" if config else ""
+                is_seen = group in ("obs", "next_obs")
+                remedy = (
+                    "; a config names what it uses in observation.modalities" if is_seen else ""
+                )
                 raise ValueError(
                     f"{self.path}: data/{demo} has no {key!r}; it has {has or 'nothing there'}"
                     f"{remedy}"
