@@ -11,7 +11,7 @@ from offrl.data.lerobot import LeRobotFolder, is_lerobot
 from offrl.data.minari import MINARI, MinariEpisodes, minari_folder, read_minari
 from offrl.data.robosuite_raw import RobosuiteRaw, is_raw
 
-# What makes the data that configs/ name, which a clone has but for the images, and a wheel has not.
+# The commands that make the data of configs/. A clone has the first two files; a wheel has none.
 MADE_BY = {
     "datasets/lift/low_dim.hdf5": "offrl collect --env Lift --n 200 --noise 0.1 "
     "--output datasets/lift/low_dim.hdf5",
@@ -31,7 +31,7 @@ def find_data(path: str) -> Path:
     return folder.resolve() if folder.is_dir() else find_data_file(path)
 
 
-def find_data_file(path: str) -> Path:
+def find_data_file(path: str | Path) -> Path:
     """``find_file`` for data: where a file is missing that ``configs/`` name, the error says which
     command makes it."""
     try:
