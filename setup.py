@@ -72,7 +72,7 @@ setup(
             "sphinx-copybutton>=0.5.2",
         ],
         "test": [
-            "pytest>=7.4",
+            "pytest>=9",
             "pytest-xdist>=3.5",
             "pytest-timeout>=2.2",
             "hypothesis>=6.90",

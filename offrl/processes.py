@@ -1,19 +1,19 @@
 """What signals ask of processes, and what those that work for another one have in common."""
 
+import atexit
 import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
+import socket
 import sys
 import traceback
-from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
 from operator import length_hint
-from typing import Any, NamedTuple
+from typing import Any
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A terminal and a scheduler send them to every process: what comes of them the parent decides.
@@ -51,9 +51,105 @@ def is_explained(error: BaseException) -> bool:
     return is_ours and isinstance(error, (ValueError, OSError, ImportError))
 
 
+class Channel:
+    """Objects through a socket."""
+
+    def __init__(self, end: socket.socket):
+        self._out, self._in, self._end = end.makefile("wb"), end.makefile("rb"), end
+
+    def send(self, message: Any) -> None:
+        pickle.dump(message, self._out, protocol=pickle.HIGHEST_PROTOCOL)
+        self._out.flush()
+
+    def receive(self) -> Any:
+        return pickle.load(self._in)
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def close(self) -> None:
+        for file in (self._out, self._in, self._end):
+            with suppress(OSError):  # what was not sent is not wanted any more
+                file.close()
+
+
+class Child(Channel):
+    """A process that calls ``work(channel, *arguments)``, and the channel to it.
+
+    Children share nothing, not even a lock, so that one that is killed leaves all others as they
+    were. (In a pool of Python's own, one that is killed while it sends leaves the parent waiting.)
+
+    start_method: "fork" is fast; "spawn" begins a fresh interpreter, in today's ``os.environ``.
+    does, remedy: what it does and what helps where memory is short, for messages.
+    """
+
+    def __init__(
+        self,
+        start_method: str,
+        work: Callable[..., None],
+        arguments: Sequence[Any],
+        does: str,
+        remedy: str,
+    ):
+        own_end, other_end = socket.socketpair()
+        super().__init__(own_end)
+        self._does, self._remedy = does, remedy
+        context: Any = multiprocessing.get_context(start_method)
+        arguments = (work, tuple(arguments), other_end, os.getpid())
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
+        try:
+            with other_end:
+                self._process.start()
+            atexit.register(self.close)  # a program may end while it works
+        except BaseException as error:
+            super().close()
+            if isinstance(error, OSError):
+                raise OSError(
+                    f"no process that {does} could be started ({error.strerror}); {remedy}"
+                ) from None
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def send(self, message: Any) -> None:
+        with suppress(OSError):  # it has ended; receiving will say so
+            super().send(message)
+
+    def receive(self) -> Any:
+        """What it sent, or an exception: what it met, or ``ChildProcessError`` if it ended."""
+        try:
+            return super().receive()
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self._process.join()
+            how = exit_status(self._process.exitcode or 0)
+            return ChildProcessError(
+                f"a process that {self._does} ended ({how}); if memory is short, {self._remedy}"
+            )
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        self._process.kill()
+        self._process.join()
+        super().close()
+
+
+def _serve(
+    work: Callable[..., None], arguments: Sequence[Any], end: socket.socket, parent: int
+) -> None:
+    end_with(parent)
+    channel = Channel(end)
+    with suppress(OSError):  # nobody wants any more
+        try:
+            work(channel, *arguments)
+        except Exception as error:
+            in_words = RuntimeError(f"in a process of its own:\n{traceback.format_exc()}")
+            channel.send(error if is_explained(error) else in_words)
+
+
 def in_order(
     make_worker: Callable[..., Callable[[Any], Any]],
-    arguments: Sequence[Hashable],
+    arguments: Sequence[Any],
     items: Iterable[Any],
     num_workers: int | None = None,
     environ: Mapping[str, str] | None = None,
@@ -67,66 +163,53 @@ def in_order(
     num_workers = num_workers or len(os.sched_getaffinity(0))
     num_workers = max(1, min(num_workers, length_hint(items, num_workers)))
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(
-        num_workers,
-        multiprocessing.get_context("spawn"),
-        initializer=_begin,
-        initargs=(os.getpid(),),
-    )
-    waiting: deque[Future[Any]] = deque()
+    wording = "works on it", "use fewer --workers"
+    coming, wanted = enumerate(items), 0
+    children: list[Child] = []
+    idle: list[Child] = []
+    busy: dict[Child, int] = {}  # with which item
+    done: dict[int, Any] = {}
     try:
-        with _environment({**one_thread, **(environ or {})}):
-            for item in items:
-                waiting.append(pool.submit(_work, make_worker, tuple(arguments), item))
-                if len(waiting) > 2 * num_workers:
-                    yield _result(waiting.popleft())
-            while waiting:
-                yield _result(waiting.popleft())
-    except BaseException:  # nobody waits for what is in progress
-        for child in set(multiprocessing.active_children()) - set(others):
-            child.kill()
-        raise
+        while True:
+            while len(busy) < num_workers and len(done) < 2 * num_workers:
+                number, item = next(coming, (-1, None))
+                if number < 0:
+                    break
+                if not idle:
+                    with _environment({**one_thread, **(environ or {})}):
+                        idle.append(Child("spawn", _work, (make_worker, arguments), *wording))
+                    children.append(idle[-1])
+                busy[idle[-1]] = number
+                idle.pop().send(item)
+            if not busy and not done:
+                return
+            for child in wait(list(busy), 0 if wanted in done else None):
+                done[busy.pop(child)] = child.receive()
+                idle.append(child)
+            if wanted in done:
+                result = done.pop(wanted)
+                if isinstance(result, Exception):
+                    raise result
+                yield result
+                wanted += 1
     finally:
-        pool.shutdown(cancel_futures=True)
+        for child in children:
+            child.close()
 
 
-def _result(future: Future[Any]) -> Any:
-    try:
-        result = future.result()
-    except BrokenProcessPool:
-        raise ChildProcessError(
-            "a process that worked on it was killed or crashed; where memory is short use fewer "
-            "--workers"
-        ) from None
-    if isinstance(result, _Explained):
-        raise result.error
-    return result
-
-
-class _Explained(NamedTuple):
-    """An error that a worker's item met, to be raised where its result is waited for."""
-
-    error: Exception
-
-
-def _begin(parent: int) -> None:
-    """A worker's first act. What comes of a signal, its parent decides."""
-    end_with(parent)
+def _work(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """A worker's life. What comes of a signal, its parent decides; but what it starts itself gets
+    its signals as usual."""
     for number in FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
-
-
-_worker = cache(lambda make, arguments: make(*arguments))
-
-
-def _work(make_worker: Any, arguments: tuple[Hashable, ...], item: Any) -> Any:
-    try:
-        return _worker(make_worker, arguments)(item)
-    except Exception as error:
-        if is_explained(error):
-            return _Explained(error)
-        raise
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
+    work = make_worker(*arguments)
+    while True:
+        try:
+            item = channel.receive()
+        except EOFError:  # nothing more to do
+            return
+        channel.send(work(item))
 
 
 @contextmanager

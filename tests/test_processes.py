@@ -10,13 +10,14 @@ from contextlib import closing
 import pytest
 from conftest import ROOT, heeding
 
+from offrl.outputs import new_file
 from offrl.processes import in_order
 
 
 def make_slow_doubler(name, factor):
     def double(item):
         if item == "explained":
-            raise FileNotFoundError(f"{name}: is not there; look elsewhere")
+            new_file(__file__)  # which offrl refuses in words
         if item == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         if item == "environment":
@@ -65,9 +66,9 @@ def make_counter(name):
 @pytest.mark.parametrize(
     ("item", "error", "words"),
     [
-        ("explained", FileNotFoundError, "a: is not there; look elsewhere"),
-        ("crash", ChildProcessError, "killed or crashed.*--workers"),
-        (None, TypeError, "unsupported operand"),
+        ("explained", FileExistsError, "^.*test_processes.py.*exists"),
+        ("crash", ChildProcessError, "ended .killed by signal 9.*--workers"),
+        (None, RuntimeError, "unsupported operand"),
     ],
 )
 def test_what_a_process_meets_is_said_here(item, error, words):
@@ -75,8 +76,15 @@ def test_what_a_process_meets_is_said_here(item, error, words):
         list(in_order(make_slow_doubler, ("a", 2), [1, item, 3], 2))
 
 
+def test_what_is_met_later_hides_no_result():
+    results = in_order(make_slow_doubler, ("a", 2), [1, 2, "crash", 3], 2)
+    assert [next(results)[0], next(results)[0]] == [2, 4]
+    with pytest.raises(ChildProcessError):
+        next(results)
+
+
 def test_what_cannot_be_made_is_said_here():
-    with pytest.raises(ValueError, match="it cannot be made"):
+    with pytest.raises(RuntimeError, match="it cannot be made"):
         list(in_order(make_nothing, ("it",), [1, 2], 2))
 
 

@@ -1,3 +1,4 @@
+from functools import partial
 from itertools import islice
 from multiprocessing import active_children
 
@@ -8,6 +9,7 @@ import torch
 
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
+from offrl.outputs import new_file
 
 
 @pytest.fixture
@@ -66,40 +68,39 @@ def test_workers_that_read_ahead_change_nothing(tmp_path):
 
 
 class Troubled:
-    """Data of which one window raises an error."""
+    """Data of which one window is trouble."""
 
     is_streamed = True
 
-    def __init__(self, error):
-        self.error = error
+    def __init__(self, trouble=lambda: None):
+        self.trouble = trouble
 
     def __len__(self):
         return 100
 
     def get_batch(self, indices):
-        if 50 in indices and self.error is not None:
-            raise self.error
+        if 50 in indices:
+            self.trouble()
         return {"obs": {"position": indices}}
 
 
-@pytest.mark.parametrize("error", [ValueError("demos.hdf5: is damaged"), OSError("no space")])
-def test_what_a_reader_says_is_said_as_it_says_it(error):
+def test_what_offrl_says_in_a_reader_is_said_as_it_says_it():
     others = active_children()
-    loader = BatchLoader(Troubled(error), 10, seed=0, num_workers=2)
-    with pytest.raises(type(error), match=f"^{error}$"):
+    loader = BatchLoader(Troubled(partial(new_file, __file__)), 10, seed=0, num_workers=2)
+    with pytest.raises(FileExistsError, match=f"^{__file__}"):
         list(islice(loader, 10))
     assert active_children() == others
 
 
 def test_a_mistake_in_the_reading_keeps_its_traceback():
-    loader = BatchLoader(Troubled(RuntimeError("a mistake")), 10, seed=0, num_workers=2)
-    with pytest.raises(RuntimeError, match="(?s)in get_batch.*a mistake"):
+    loader = BatchLoader(Troubled(partial(int, "a mistake")), 10, seed=0, num_workers=2)
+    with pytest.raises(RuntimeError, match="(?s)in get_batch.*ValueError.*a mistake"):
         list(islice(loader, 10))
 
 
 def test_a_reader_that_is_killed_is_found_where_its_data_is_awaited():
     others = set(active_children())
-    batches = iter(BatchLoader(Troubled(None), 10, seed=0, num_workers=2))
+    batches = iter(BatchLoader(Troubled(), 10, seed=0, num_workers=2))
     next(batches)
     readers = set(active_children()) - others
     min(readers, key=id).kill()
