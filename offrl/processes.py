@@ -163,7 +163,7 @@ def in_order(
     num_workers = num_workers or len(os.sched_getaffinity(0))
     num_workers = max(1, min(num_workers, length_hint(items, num_workers)))
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    wording = "works on it", "use fewer --workers"
+    wording = "shares the work", "use fewer --workers"
     coming, wanted = enumerate(items), 0
     children: list[Child] = []
     idle: list[Child] = []

@@ -439,8 +439,8 @@ def test_a_killed_simulator_is_one_line_and_nothing_is_left(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert [line for line in err.splitlines() if "offrl: error: " in line] == [
-        "offrl: error: a process that worked on it was killed or crashed; where memory is short "
-        "use fewer --workers"
+        "offrl: error: a process that shares the work ended (killed by signal 9); if memory is "
+        "short, use fewer --workers"
     ]
     assert list(tmp_path.iterdir()) == []
 
