@@ -122,7 +122,8 @@ def cases() -> dict[str, dict[str, Any]]:
     optimizer = {"learning_rate": {"initial": 0.001}, "regularization": {"L2": 0.01}}
     found["losses, weight decay"] = {"algo": {"loss": loss, "optim_params": {"policy": optimizer}}}
     found = {name: complete(overrides) for name, overrides in found.items()}
-    return found | offline_cases(image | {"encoder": {"rgb": cores["shallow"]}}, goal)
+    image |= {"encoder": {"rgb": cores["shallow"]}}
+    return found | planner_cases(vaes, image, goal) | offline_cases(image, goal)
 
 
 def offline_cases(image: dict[str, Any], goal: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -178,6 +179,25 @@ def offline_cases(image: dict[str, Any], goal: dict[str, Any]) -> dict[str, dict
     }
 
 
+def planner_cases(
+    vaes: dict[str, Any], image: dict[str, Any], goal: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    subgoals = {"modalities": {"subgoal": {"low_dim": ["pos", "touch"]}}}
+    kinds = {"regression": {"enabled": False}}
+    kinds |= {f"vae, {name}": {"enabled": True} | vae for name, vae in vaes.items()}
+    found = {name: {"algo": {"vae": vae}, "observation": subgoals} for name, vae in kinds.items()}
+    for name in ("regression", "vae, plain", "vae, learned-conditioned"):
+        for kind, seen in {"goal": goal, "image": image}.items():
+            found[f"{name}, {kind}"] = found[name] | {"observation": merge(subgoals, seen)}
+    dims = {"ae": {"planner_layer_dims": [16, 12]}, "subgoal_horizon": 3}
+    found = {f"gl, {name}": complete(overrides) for name, overrides in found.items()}
+    for overrides in found.values():
+        del overrides["algo"]["actor_layer_dims"]
+        overrides["algo"] |= dims
+        overrides |= {"algo_name": "gl", "train": {"seq_length": 4}}
+    return found
+
+
 def complete(overrides: dict[str, Any]) -> dict[str, Any]:
     """With small networks, and windows that fit the trunk."""
     vae_dims = {"latent_dim": 4, "encoder_layer_dims": [16, 12], "prior_layer_dims": [10]}
@@ -231,7 +251,9 @@ class Case:
         steps = self.config.train.frame_stack - 1 + self.config.train.seq_length
         algo, lead = self.config.algo, (BATCH_SIZE,)
         transitions = {}
-        if "critic" in algo:
+        if self.config.algo_name == "gl":
+            transitions = {"next_obs": self.observations(*lead, steps)}
+        elif "critic" in algo:
             steps = algo["n_step"]
             transitions = {
                 "next_obs": self.observations(*lead, steps),
@@ -284,9 +306,8 @@ class Case:
     def episode(self) -> float | None:
         """The largest difference of two actions; ``None`` where draws come in another order."""
         algo = self.config.algo
-        if "gmm" in algo and (
-            algo.gmm.enabled or algo.vae.prior.learn or algo.vae.prior.use_categorical
-        ):
+        is_mixture = "gmm" in algo and algo.gmm.enabled
+        if is_mixture or "vae" in algo and (algo.vae.prior.learn or algo.vae.prior.use_categorical):
             return None
         if self.config.algo_name == "iql" and algo.actor.net.type == "gmm":
             return None
@@ -304,12 +325,18 @@ class Case:
             if len(window) == 1:
                 obs = frames[-1]
             torch.manual_seed(step)
-            expected = self.theirs.get_action(self._their_obs(obs), self._their_obs(goal))
+            expected = self._acts(self.theirs, self._their_obs(obs), self._their_obs(goal))
             torch.manual_seed(step)
-            actual = self.ours.get_action(obs, goal)
+            actual = self._acts(self.ours, obs, goal)
             error = (actual - expected.reshape(actual.shape)).abs().max()
             worst = max(worst, error.item())
         return worst
+
+    def _acts(self, side: Any, obs: Any, goal: Any) -> Tensor:
+        if self.config.algo_name != "gl":
+            return side.get_action(obs, goal)
+        subgoals = side.sample_subgoals(obs, goal, num_samples=3)
+        return torch.cat([subgoals[key].flatten() for key in sorted(subgoals)])
 
     def _their_obs(self, obs: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
         processed = None if obs is None else self.obs_utils.process_obs_dict(dict(obs))

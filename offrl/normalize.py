@@ -25,6 +25,13 @@ class Normalizer:
             for k, v in values.items()
         }
 
+    def unnormalize(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Undo ``normalize``."""
+        return {
+            k: v * self.stats[k]["scale"] + self.stats[k]["offset"] if k in self.stats else v
+            for k, v in values.items()
+        }
+
     def unnormalize_vector(self, vector: Any) -> Any:
         """Undo the normalisation of ``[..., D]``, the keys' values joined in their order."""
         if not self.stats:

@@ -109,6 +109,10 @@ class ObsSpec:
         """The names of a group's observations, in order."""
         return list(self.groups.get(group, {}))
 
+    def shapes(self, group: str) -> dict[str, tuple[int, ...]]:
+        """The shape of each of a group's observations, as networks see it, in order."""
+        return {key: spec.shape for key, spec in self.groups.get(group, {}).items()}
+
     def check_shapes(self, stored: Mapping[str, Sequence[int]], group: str) -> None:
         """``ValueError`` if an observation has another shape than the networks were made for."""
         for key, spec in self.groups.get(group, {}).items():

@@ -13,6 +13,7 @@ import torch
 from replay import Draw, Replay
 
 from offrl import policy_from_checkpoint
+from offrl.algos import PlannerAlgo
 from offrl.models.heads import EVAL_STD
 from offrl.models.vae import VAE
 from offrl.normalize import Normalizer
@@ -50,7 +51,7 @@ class Recording:
 
     def outputs_under(self, prefix):
         """The names of outputs: all that is neither given nor drawn."""
-        given = rf"{NOISE}|.+/{NOISE}|(raw_)?(obs|goal)(_normalized)?/"
+        given = rf"{NOISE}|.+/{NOISE}|(raw_)?(obs|goal|target_subgoal)(_normalized)?/"
         return {name for name in self.under(prefix) if not re.match(given, name)}
 
     def draws(self, prefix, step=None):
@@ -137,7 +138,9 @@ class Recording:
         names = self.outputs_under(f"{split}/")
         self.algo.set_eval()
         with torch.no_grad(), self.unnormalized(), self._closed_loop():
-            known = self._values() | self._actions(split)
+            is_planner = isinstance(self.algo, PlannerAlgo)
+            outputs = self._subgoals if is_planner else self._actions
+            known = self._values() | outputs(split)
             found = {name: known[name]() for name in names & known.keys()}
         if "network_action" in names and "action" in found:
             found["network_action"] = found["action"]
@@ -164,6 +167,25 @@ class Recording:
     def _given(self, name="actions"):
         given = self.arrays[name]
         return given if given.ndim == 3 else given[:, None]
+
+    def _subgoals(self, split):
+        """Proposals; of a VAE also what it makes of the recorded subgoals and latents."""
+        net = self.algo.nets["goal_network"]
+        obs, goal = self.algo.prepare_obs(self.obs), self.algo.prepare_obs(self.goal, "goal")
+        known = {}
+        if isinstance(net, VAE):
+            given = map_leaves(lambda x: x[:, None], self.nested("target_subgoal/"))
+            known = self._vae(net, obs, goal, f"{split}/", given)
+
+        def subgoal(key):
+            if "z" in self.arrays:
+                return net.decoder(obs, goal, given=self._given("z"))[0][key]
+            with Replay(self.draws(f"{split}/")):
+                now = map_leaves(lambda x: x[:, 0], self.obs)
+                return self.algo.get_subgoal_predictions(now, self.goal)[key]
+
+        keys = self.algo.obs_spec.keys("subgoal")
+        return known | {f"subgoal/{key}": lambda key=key: subgoal(key) for key in keys}
 
     def _actions(self, split):
         nets = self.algo.nets
@@ -202,13 +224,12 @@ class Recording:
         with Replay(draws):
             return self.algo.act(self.obs, self.goal)[0] if is_policys else pi.sample()
 
-    def _vae(self, net, obs, goal, prefix):
-        """The posterior of the recorded actions; the decoder for the recorded latents, or for those
+    def _vae(self, net, obs, goal, prefix, given=None):
+        """The posterior of what was recorded; the decoder for the recorded latents, or for those
         that the recorded numbers draw from the prior."""
+        given = self._given() if given is None else given
         known = {
-            f"encoder_{name}": lambda name=name: net.posterior(obs, goal, given=self._given())[0][
-                name
-            ]
+            f"encoder_{name}": lambda name=name: net.posterior(obs, goal, given=given)[0][name]
             for name in net.prior.posterior_shapes
         }
         if net.prior.learn:
@@ -227,7 +248,7 @@ class Recording:
                 return net.sample(obs, goal)[0]
 
         def kl_loss():
-            posterior, _ = net.posterior(obs, goal, given=self._given())
+            posterior, _ = net.posterior(obs, goal, given=given)
             z = self._given("z") if "z" in self.arrays else None
             return net.prior.kl(posterior, z, net.prior.parameters_for(obs, goal)).mean()
 

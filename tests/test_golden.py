@@ -20,7 +20,7 @@ from offrl.models.heads import ActionDistribution
 from offrl.registry import ALGOS
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 
-SHARED = {"bc", "bcq", "cql", "iql", "td3_bc"}  # with robomimic
+SHARED = {"bc", "bcq", "cql", "gl", "iql", "td3_bc"}  # with robomimic
 
 FORWARD = {"rtol": 1e-5, "atol": 2e-6}
 # After training: Adam makes whole steps of gradients that are nothing but rounding errors.
@@ -28,13 +28,13 @@ TRAINED = {"rtol": 1e-4, "atol": 5e-6}
 # Small differences of large numbers, divided by small scales.
 NORMALIZED = {"rtol": 1e-5, "atol": 3e-5}
 
-OBS = r"(obs|goal)(_normalized)?/.+"
+OBS = r"(obs|goal|target_subgoal)(_normalized)?/.+"
 BATCH = rf"(obs|next_obs|goal_obs)/.+|actions|rewards|dones|pad_mask|{NOISE}\d+"
 INPUTS = [OBS, "actions", "z", rf"rollout/((raw_)?{OBS}|{NOISE}(\d+/)?\d+)"]
 INFORMATION = ["debug/.+"]  # intermediate results, which help to find a difference
 KEYS = {  # of expected.json: what is checked here, what describes the rest, and what tells people
     *("algo", "arrays", "train_losses", "train_loss_key", "train_logs", "train_epoch"),
-    *("final_param_norms", "obs_key_order", "goal_key_order"),
+    *("final_param_norms", "obs_key_order", "goal_key_order", "subgoal_key_order"),
     *("supervise_all_steps", "pred_future_acs"),
     *("case", "origin", "mode", "method", "rollout", "training_is_deterministic_given"),
 }
@@ -110,7 +110,7 @@ def test_every_entry_of_a_recording_is_known(folder):
     for name, described in expected["arrays"].items():
         array = recording.arrays[name]
         assert described == f"{str(array.dtype).partition('.')[2]}{list(array.shape)}", name
-    for group in ("obs", "goal"):
+    for group in ("obs", "goal", "subgoal"):
         order = expected.get(f"{group}_key_order", [])
         assert not order or order == recording.algo.obs_spec.keys(group)
     for key in ("supervise_all_steps", "pred_future_acs"):

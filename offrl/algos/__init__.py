@@ -23,6 +23,8 @@ _ROBOMIMIC = {
     "BCQ_Distributional": "bcq",
     "BCQ_GMM": "bcq",
     "CQL": "cql",
+    "GL": "gl",
+    "GL_VAE": "gl",
     "IQL": "iql",
     "TD3_BC": "td3_bc",
 }

@@ -53,8 +53,7 @@ class Algo:
         self._create_networks()
         self.nets.to(self.device)
 
-        self.obs_normalizer = Normalizer()
-        self.action_normalizer = Normalizer()
+        self.set_statistics(obs={}, actions={})
         self.optim_params = self._optim_params()
         unknown = [name for name in self.optim_params if name not in self.nets]
         if unknown:
@@ -86,6 +85,12 @@ class Algo:
             **cls.window(algo_config),
         }
 
+    @classmethod
+    def observation_defaults(cls, modalities: Mapping[str, Any]) -> dict[str, Any]:
+        """Say which observations the groups of ``modalities``
+        (``observation.modalities``) have that a config does not name."""
+        return {}
+
     @property
     def is_discrete(self) -> bool:
         """Whether an action is one of ``ac_dim``, a one-hot vector."""
@@ -112,6 +117,9 @@ class Algo:
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         """Look at the data before training, and raise ``ValueError`` if nothing can be learned
         from it. ``values(key)`` gives all steps of a dataset key (``SequenceDataset.values``)."""
+
+    def inspect_lengths(self, lengths: Sequence[int]) -> None:
+        """Do the same with the number of steps of each demonstration."""
 
     # -- training ---------------------------------------------------------------------------------
 
@@ -409,6 +417,11 @@ class PlannerAlgo(Algo):
     ) -> dict[str, Tensor]:
         """Draw ``num_samples`` subgoals for each state."""
         raise NotImplementedError(type(self).__name__)
+
+    def get_action(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
+        raise ValueError(
+            f"{self.global_config.algo_name}: a planner proposes subgoals, and takes no actions"
+        )
 
 
 class HierarchicalAlgo(PolicyAlgo):

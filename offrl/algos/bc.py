@@ -88,21 +88,10 @@ class BCConfig(AlgoConfig):
             on = [f"algo.{name}.enabled" for name in switches if self[name].enabled]
             if len(on) > 1:
                 raise ValueError(f"{' and '.join(on)} are both true; enable one of them")
-        transformer, prior = self.transformer, self.vae.prior
+        transformer = self.transformer
         if transformer.pred_future_acs and not transformer.supervise_all_steps:
             raise ValueError("algo.transformer.pred_future_acs: needs supervise_all_steps")
-        for switch in ("is_conditioned", "use_gmm"):
-            if prior[switch] and not prior.learn:
-                raise ValueError(f"algo.vae.prior.{switch}: needs algo.vae.prior.learn")
-        if prior.use_gmm and prior.use_categorical:
-            raise ValueError(
-                "algo.vae.prior.use_gmm and use_categorical are both true; enable one of them"
-            )
-        if self.vae.enabled and not (self.vae.decoder.is_conditioned or prior.is_conditioned):
-            raise ValueError(
-                "algo.vae: neither decoder nor prior is conditioned, so the policy would see "
-                "nothing; set algo.vae.decoder.is_conditioned to true"
-            )
+        self.vae.check()
         return self
 
 

@@ -65,6 +65,11 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     make_class = ALGOS.get(algo_name)
     if make_class is not None:
         algo_class, _ = make_class(config.algo)
+        modalities = config.observation.modalities
+        named = overrides.get("observation", {}).get("modalities", {})
+        for group, keys in algo_class.observation_defaults(modalities).items():
+            if group not in named:
+                setattr(modalities, group, {**modalities[group], **keys})
         said = merge(section.DEFAULTS.get("train", {}), overrides.get("train", {}))
         for key, value in algo_class.train_defaults(config.algo).items():
             if key not in said:

@@ -121,6 +121,22 @@ class VAEConfig(Section):
         [300, 400], description="Sizes of the hidden layers of a prior that is_conditioned."
     )
 
+    def check(self, place: str = "algo.vae") -> None:
+        """``ValueError`` if its switches, which stand at ``place``, contradict each other."""
+        prior = self.prior
+        for switch in ("is_conditioned", "use_gmm"):
+            if prior[switch] and not prior.learn:
+                raise ValueError(f"{place}.prior.{switch}: needs {place}.prior.learn")
+        if prior.use_gmm and prior.use_categorical:
+            raise ValueError(
+                f"{place}.prior.use_gmm and use_categorical are both true; enable one of them"
+            )
+        if self.enabled and not (self.decoder.is_conditioned or prior.is_conditioned):
+            raise ValueError(
+                f"{place}: neither decoder nor prior is conditioned, so the policy would see "
+                f"nothing; set {place}.decoder.is_conditioned to true"
+            )
+
 
 class RNNConfig(Section):
     enabled: bool = Field(False, description="Let the policy remember earlier steps in an RNN.")

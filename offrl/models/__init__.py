@@ -20,8 +20,10 @@ _EXPORTS = {
     "DeterministicHead": "offrl.models.heads",
     "GaussianHead": "offrl.models.heads",
     "GMMHead": "offrl.models.heads",
+    "Outputs": "offrl.models.heads",
     "VAE": "offrl.models.vae",
     "vae_from_config": "offrl.models.vae",
+    "observation_vae_from_config": "offrl.models.vae",
 }
 __all__ = sorted(_EXPORTS)
 

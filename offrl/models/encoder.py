@@ -17,6 +17,7 @@ class Encoder(nn.Module):
     An observation goes through its modality's core, if that has one, every time step by itself.
     Goals ``[B, ...]`` have no time of their own and repeat over ``T``. The embedding of an
     instruction, ``LANGUAGE``, goes into the cores that see it, or else is a feature of its own.
+    A group ``input`` is what ``given`` holds, ``[B, T, ...]``, and comes first.
 
     core_relu: a ReLU behind each core, as robomimic has it everywhere but before Transformers.
     num_frames: so many observations make one step: ``[B, num_frames, ...]`` to ``[B, 1, F]``.
@@ -52,12 +53,17 @@ class Encoder(nn.Module):
             self.output_dim += dim
 
     def forward(
-        self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None = None
+        self,
+        obs: Mapping[str, Tensor],
+        goal: Mapping[str, Tensor] | None = None,
+        given: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         language = obs.get(LANGUAGE)
         features = [core(obs[key], language) for key, core in self.cores["obs"].items()]
         if self.num_frames > 1:
             features = [torch.cat(features, dim=-1).flatten(1)[:, None]]
+        if given is not None:
+            features = [core(given[k], None) for k, core in self.cores["input"].items()] + features
         if "goal" in self.keys:
             if goal is None:
                 raise ValueError(

@@ -5,7 +5,7 @@ at evaluation. Bounds and parametrisations are robomimic's.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, TypeVar
 
@@ -45,6 +45,23 @@ def draw_index(weights: Tensor, generators: Generators | None) -> Tensor:
     uniform = random_rows("rand", weights[..., 0], generators)
     index = (uniform[..., None] > weights.cumsum(-1)).sum(-1)
     return index.clamp(max=weights.shape[-1] - 1)
+
+
+class Outputs(nn.Module):
+    """A head with several outputs, ``{name: [B, T, *shape]}``: the parameters of a distribution, or
+    predicted observations."""
+
+    def __init__(self, input_dim: int, shapes: Mapping[str, Sequence[int]]):
+        super().__init__()
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        for name, shape in self.shapes.items():
+            self.add_module(name, Linear(input_dim, math.prod(shape)))
+
+    def forward(self, features: Tensor) -> dict[str, Tensor]:
+        return {
+            name: self.get_submodule(name)(features).unflatten(-1, shape)
+            for name, shape in self.shapes.items()
+        }
 
 
 class ActionDistribution:

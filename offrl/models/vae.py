@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offrl.config import Section
-from offrl.kernels.linear import Linear
 from offrl.models.encoder import Encoder
-from offrl.models.heads import DeterministicHead, Generators, draw_index, random_rows
+from offrl.models.heads import DeterministicHead, Generators, Outputs, draw_index, random_rows
 from offrl.models.nets import Actor, encoder_from_config, trunk_from_config
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec
@@ -45,10 +44,9 @@ class VAE(nn.Module):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_posterior_frozen):
             posterior, _ = self.posterior(obs, goal, given=actions)
         z = self.prior.draw(posterior, temperature)
-        reconstruction, _ = self.decoder(obs, goal, given=z)
-        errors = (reconstruction.mode() - actions).square()
+        output, _ = self.decoder(obs, goal, given=z)
         return {
-            "reconstruction": errors.sum(-1) if self.sum_errors else errors.mean(-1),
+            "reconstruction": self.error(self.reconstruction(output), actions),
             "kl": self.prior.kl(posterior, z, self.prior.parameters_for(obs, goal)),
             **self.prior.diagnostics(posterior, temperature),
         }
@@ -67,24 +65,41 @@ class VAE(nn.Module):
         shape = len(some), some.shape[1] if num_samples is None else num_samples
         like = torch.empty(*shape, self.prior.latent_size, device=some.device)
         z = self.prior.sample(self.prior.parameters_for(obs, goal), like, generators)
-        actions, state = self.decoder(obs, goal, state, given=z)
-        return actions.mode(), state
+        output, state = self.decoder(obs, goal, state, given=z)
+        return self.reconstruction(output), state
+
+    def reconstruction(self, output: Any) -> Any:
+        """What the decoder's output stands for."""
+        return output.mode()
+
+    def error(self, reconstruction: Any, target: Any) -> Tensor:
+        """The squared error of each time step, ``[B, T]``."""
+        errors = (reconstruction - target).square()
+        return errors.sum(-1) if self.sum_errors else errors.mean(-1)
 
 
-class Parameters(nn.Module):
-    """A head whose outputs are the parameters of a distribution, ``{name: [B, T, *shape]}``."""
+class ObservationVAE(VAE):
+    """The same over observations ``{key: [B, T, ...]}``, such as subgoals."""
 
-    def __init__(self, input_dim: int, shapes: Mapping[str, Sequence[int]]):
-        super().__init__()
-        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
-        for name, shape in self.shapes.items():
-            self.add_module(name, Linear(input_dim, math.prod(shape)))
+    def reconstruction(self, output: Parts) -> Parts:
+        return output
 
-    def forward(self, features: Tensor) -> dict[str, Tensor]:
-        return {
-            name: self.get_submodule(name)(features).unflatten(-1, shape)
-            for name, shape in self.shapes.items()
-        }
+    def error(self, reconstruction: Parts, target: Parts) -> Tensor:
+        """Of several observations it is the mean of theirs, or the sum (``sum_errors``)."""
+        errors = [(reconstruction[key] - target[key]).square().flatten(2) for key in reconstruction]
+        if self.sum_errors:
+            return torch.stack([error.sum(-1) for error in errors]).sum(0)
+        return torch.stack([error.mean(-1) for error in errors]).mean(0)
+
+
+class ObservationPosterior(Actor):
+    """``q(z | x, s)`` for observations ``x``, the group ``input`` of its encoder."""
+
+    def forward(  # type: ignore[override]
+        self, obs: Obs, goal: Obs | None, given: Obs
+    ) -> tuple[Parts, None]:
+        features, _ = self.trunk(self.encoder(obs, goal, given), None)  # type: ignore[misc]
+        return self.head(features), None
 
 
 class Prior(nn.Module):
@@ -238,6 +253,22 @@ def vae_from_config(config: Section, spec: ObsSpec, ac_dim: int, num_frames: int
     return VAE(posterior, decoder, prior, vae.decoder.reconstruction_sum_across_elements)
 
 
+def observation_vae_from_config(vae: Section, spec: ObsSpec, group: str, num_frames: int) -> VAE:
+    """The VAE over the observations of a ``group``, given those of the others."""
+    prior = prior_from_config(vae, spec, num_frames)
+    inputs = ObsSpec({**spec.groups, "input": spec.groups[group]})
+    encoder = Encoder(inputs, ("input", "obs", "goal"), num_frames=num_frames)
+    trunk = MLP(encoder.output_dim, vae["encoder_layer_dims"])
+    head = Outputs(trunk.output_dim, prior.posterior_shapes)
+    posterior = ObservationPosterior(encoder, trunk, head)
+    context = Encoder(spec, num_frames=num_frames) if vae["decoder"].is_conditioned else None
+    size_in = prior.latent_size + (context.output_dim if context else 0)
+    trunk = MLP(size_in, vae["decoder_layer_dims"])
+    decoder = Actor(context, trunk, Outputs(trunk.output_dim, spec.shapes(group)))
+    sums = vae["decoder"].reconstruction_sum_across_elements
+    return ObservationVAE(posterior, decoder, prior, sums)
+
+
 def prior_from_config(vae: Section, spec: ObsSpec, num_frames: int) -> Prior:
     config = vae["prior"]
     if config.use_categorical:
@@ -264,4 +295,4 @@ def _network(
 ) -> Actor:
     encoder = Encoder(spec, num_frames=num_frames)
     trunk = MLP(extra_dim + encoder.output_dim, layer_dims)
-    return Actor(encoder, trunk, Parameters(trunk.output_dim, shapes))
+    return Actor(encoder, trunk, Outputs(trunk.output_dim, shapes))

@@ -10,7 +10,7 @@ from offrl.robomimic.configs import env_args_for_robomimic
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.tree import map_leaves
 
-ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", "iql", "td3_bc")  # of those that offrl has
+ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", "gl", "iql", "td3_bc")  # of those that offrl has
 
 
 def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
@@ -22,6 +22,8 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
         "obs": _statistics(content.get("obs_normalization_stats")),
         "actions": _statistics(content.get("action_normalization_stats")),
     }
+    if content["algo_name"] == "gl":
+        stats["subgoals"] = {}  # which are never normalised in robomimic
     nets = weights_from_robomimic(model.get("nets", model))
     return content | {"model": {"nets": nets, "normalization": stats}}
 
@@ -49,6 +51,11 @@ def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
     if heads and trunks:
         raise ValueError(
             f"robomimic has no policy with algo.{heads[0]}.enabled and algo.{trunks[0]}.enabled"
+        )
+    if algo_name == "gl" and config["train"]["hdf5_normalize_obs"]:
+        raise ValueError(
+            "robomimic's subgoals are never normalised, and this planner's are; train it with "
+            "train.hdf5_normalize_obs=false"
         )
     if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
         raise ValueError("robomimic has no policy with algo.gaussian.use_tanh")

@@ -37,6 +37,9 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         decoder = _below(upgraded, "algo", "vae", "decoder")
         if decoder.get("is_conditioned") is False:
             decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
+        if upgraded.get("algo_name") == "gl" and upgraded["train"]["seq_length"] == 1:
+            # As in robomimic's template, whose subgoals lie behind the end of its samples.
+            del upgraded["train"]["seq_length"]
     dropped = [
         f"{section}.{key}"
         for section, keys in REMOVED.items()

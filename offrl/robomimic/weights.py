@@ -44,6 +44,7 @@ RULES = (
     (CORE + ".pool.{rest}", OUR_CORE + ".pool.{rest}"),
     (CORE + ".nets.{i}.{leaf}", OUR_CORE + ".linear.{leaf}"),
 )
+PLANNER = "goal_network."  # where it is a VAE, there is no ``_vae`` in its names
 MEMBER = r"(?P<top>\w+)\.(?P<i>\d+)\.(?P<rest>.+)"  # of an ensemble, a list in robomimic
 # Second names of weights, and attention masks, which are constants.
 ALIASES = re.compile(
@@ -62,8 +63,11 @@ GROUPS = {
 
 def weights_from_robomimic(weights: Mapping[str, Any]) -> dict[str, Any]:
     """A robomimic ``state_dict`` under our names; names without a rule stay as they are."""
+    plans_by_vae = any(name.startswith(f"{PLANNER}nets.encoder.nets.mlp.") for name in weights)
     renamed = {}
     for name, value in weights.items():
+        if plans_by_vae and name.startswith(PLANNER):
+            name = PLANNER + "_vae." + name.removeprefix(PLANNER)
         if not ALIASES.search(name):
             ours = _rename(_rename(name, VAE_RULES), RULES)
             renamed[ours.replace(".cores.condition.", ".cores.obs.")] = value
@@ -115,6 +119,7 @@ def weights_to_robomimic(nets: Any) -> dict[str, Any]:
             if re.match(r"\w+\.(posterior|decoder)\.", name):
                 theirs = theirs.replace(".nets.encoder.nets.obs.", ".nets.encoder.nets.condition.")
             theirs = _rename(theirs, VAE_RULES, to_robomimic=True)
+            theirs = theirs.replace(f"{PLANNER}_vae.", PLANNER)
             renamed[theirs] = value
             renamed |= dict.fromkeys(_aliases(theirs, name, nets), value)
     return renamed | dict(_masks(nets))

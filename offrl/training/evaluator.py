@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.acting.policy import RolloutPolicy
+from offrl.algos import PlannerAlgo
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
 from offrl.evaluation.evaluate import (
@@ -40,7 +41,12 @@ class Evaluator:
         films = trainer.config.experiment.render_video
         self._num_filmed = self.config.video_episodes if films else 0
         self.no_video = "no evaluation (experiment.rollout.enabled is false)"
-        self._pools = self._make_pools() if self.config.enabled else {}
+        self._pools: dict[str, EnvPool] = {}
+        if self.config.enabled and isinstance(trainer.algo, PlannerAlgo):
+            self.no_video = f"no evaluation ({trainer.config.algo_name} takes no actions)"
+            log.info(self.no_video)
+        elif self.config.enabled:
+            self._pools = self._make_pools()
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:

@@ -163,6 +163,7 @@ class Experiment:
         batch = self.dataset.get_batch(first)
         try:
             algo.obs_spec.process(batch["obs"], "obs")
+            algo.inspect_lengths(self.dataset.lengths)
             algo.inspect_data(self.dataset.values)
         except ValueError as error:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from offrl.algos import PlannerAlgo
 from offrl.evaluation.proxies import proxies
 from offrl.seeding import preserved_rng
 from offrl.training.trainer import Record, Trainer
@@ -19,6 +20,11 @@ class Proxies:
         self.trainer = trainer
         self.config = trainer.config.experiment.proxies
         if self.config.enabled:
+            if isinstance(trainer.algo, PlannerAlgo):
+                raise ValueError(
+                    f"experiment.proxies.enabled: {trainer.config.algo_name} takes no actions that "
+                    "could be measured; set it to false"
+                )
             data = held_out = trainer.dataset.single_steps()
             if trainer.valid_loader is not None:
                 held_out = trainer.valid_loader.dataset.single_steps()

@@ -88,18 +88,21 @@ VARIANTS = {
     },
     "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
+    "gl": {"regression": {"vae": {"enabled": False}}, "vae": {}},
     "ddqn": {"default": {}, "several_critics": {"critic": {"ensemble": {"n": 3}}}},
 }
 DISCRETE = {"train": {"action_config": {"actions": {"format": "discrete"}}}}
-SMALL = {"actor_layer_dims": [16, 16]}
+SMALL = {"bc": {"actor_layer_dims": [16, 16]}, "gl": {"subgoal_horizon": 2}}
 CASES = [
-    pytest.param(algo, {"algo": (SMALL if algo == "bc" else {}) | overrides}, id=f"{algo}-{name}")
+    pytest.param(algo, {"algo": SMALL.get(algo, {}) | overrides}, id=f"{algo}-{name}")
     for algo in ALGOS.names()
     for name, overrides in VARIANTS.get(algo, {"default": {}}).items()
 ]
 # With discrete actions, where an algorithm takes others as well.
 CASES += [
-    pytest.param("bc", DISCRETE | {"algo": SMALL | SAMPLING | trunk}, id=f"bc-{name}-categorical")
+    pytest.param(
+        "bc", DISCRETE | {"algo": SMALL["bc"] | SAMPLING | trunk}, id=f"bc-{name}-categorical"
+    )
     for name, trunk in TRUNKS.items()
 ]
 
@@ -116,7 +119,8 @@ def floor(name, overrides):
     real_valued = any(head in algo for head in ("gaussian", "gmm"))
     estimated = algo.get("vae", {}).get("prior", {}).get("use_gmm")  # its divergence
     is_bc = name == "bc" and not real_valued and not estimated
-    return 0.0 if is_bc or name in ("dt", "ddqn", "discrete_bcq", "discrete_cql") else -math.inf
+    others = ("dt", "ddqn", "discrete_bcq", "discrete_cql", "gl")
+    return 0.0 if is_bc or name in others else -math.inf
 
 
 @pytest.mark.parametrize(("name", "overrides"), CASES)

@@ -1,0 +1,198 @@
+"""Goal prediction: what will be observed ``subgoal_horizon`` steps on.
+
+It is the high level of HBC (GTI: Mandlekar et al., 2020, arXiv:2003.06085) and of IRIS (Mandlekar
+et al., 2020, arXiv:1911.05321). A regression predicts the mean of what may come; a conditional
+VAE draws one of several futures.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from offrl import models
+from offrl.algos.base import Generators, Obs, PlannerAlgo, register_algo_factory_func
+from offrl.config import AlgoConfig, Count, OptimConfig, Section
+from offrl.config.networks import VAEConfig
+from offrl.config.section import Steps
+from offrl.normalize import Normalizer, Stats
+from offrl.tree import map_leaves
+
+
+class RegressionConfig(Section):
+    """The network that predicts one subgoal."""
+
+    planner_layer_dims: list[Count] = Field(
+        [300, 400], description="Sizes of the hidden layers of a planner that is no VAE."
+    )
+
+
+class GLConfig(AlgoConfig):
+    ALGO_NAME = "gl"
+
+    optim_params: dict[str, OptimConfig] = {"goal_network": OptimConfig()}
+    subgoal_horizon: Steps = Field(
+        10,
+        description="Number of steps after which a subgoal is to be reached. It is also the length "
+        "of training samples, unless train.seq_length is set.",
+    )
+    ae: RegressionConfig = Field(
+        RegressionConfig(), description="A planner that predicts one subgoal for each state."
+    )
+    vae: VAEConfig = Field(
+        VAEConfig(enabled=True, latent_dim=16),
+        description="A planner that is a VAE, which draws one of several subgoals.",
+    )
+
+    @model_validator(mode="after")
+    def _switches_agree(self) -> "GLConfig":
+        self.vae.check()
+        return self
+
+
+class GL(PlannerAlgo):
+    """One network, ``goal_network``: the subgoal ``s_g(s, g)``."""
+
+    algo_config: GLConfig
+
+    NEEDS = ("obs", "next_obs")
+    GROUPS = ("obs", "goal", "subgoal")
+
+    @classmethod
+    def window(cls, algo_config: GLConfig) -> dict[str, int]:
+        return {"seq_length": algo_config.subgoal_horizon}
+
+    @classmethod
+    def observation_defaults(cls, modalities: Mapping[str, Any]) -> dict[str, Any]:
+        return {"subgoal": {"low_dim": modalities["obs"].get("low_dim", [])}}
+
+    def _create_networks(self) -> None:
+        horizon, seq_length = self.algo_config.subgoal_horizon, self.global_config.train.seq_length
+        if seq_length < horizon:
+            raise ValueError(
+                f"train.seq_length: {seq_length}, but algo.subgoal_horizon is {horizon}: a sample "
+                "would end before its subgoal; set train.seq_length to that or more"
+            )
+        if not self.obs_spec.keys("subgoal"):
+            raise ValueError(
+                "observation.modalities.subgoal: name the observations that are predicted"
+            )
+        self._num_frames = self.global_config.train.frame_stack
+        self.nets["goal_network"] = self._goal_network()
+
+    def _goal_network(self) -> torch.nn.Module:
+        encoder = models.Encoder(self.obs_spec, num_frames=self._num_frames)
+        trunk = models.MLP(encoder.output_dim, self.algo_config.ae.planner_layer_dims)
+        head = models.Outputs(trunk.output_dim, self.obs_spec.shapes("subgoal"))
+        return models.Actor(encoder, trunk, head)
+
+    def inspect_lengths(self, lengths: Sequence[int]) -> None:
+        horizon, longest = self.algo_config.subgoal_horizon, max(lengths)
+        if horizon > longest:
+            raise ValueError(
+                f"algo.subgoal_horizon: {horizon}, but the longest demonstration has {longest} "
+                "steps, so that every subgoal would be its end; lower it"
+            )
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        at = self._num_frames - 1 + self.algo_config.subgoal_horizon - 1
+        subgoals = map_leaves(lambda x: x[:, at : at + 1], self.needed(batch, "next_obs"))
+        return {
+            "obs": self.prepare_obs(map_leaves(lambda x: x[:, : self._num_frames], batch["obs"])),
+            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            "target_subgoals": self.prepare_obs(subgoals, "subgoal"),
+        }
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        losses = self._losses(batch)
+        loss = losses["goal_loss"]
+        return {"loss": loss, **losses, "grad_norm": self.optimize("goal_network", loss)}
+
+    def _losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        predicted, _ = self.nets["goal_network"](batch["obs"], batch["goal_obs"])
+        targets = batch["target_subgoals"]
+        errors = {key: (x - targets[key]).square().mean() for key, x in predicted.items()}
+        losses = {f"goal_{key}_loss": error for key, error in errors.items()}
+        return losses | {"goal_loss": torch.stack([*errors.values()]).sum()}
+
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
+        logs = super().log_info(info)
+        logs |= {key: float(value) for key, value in info.items() if key.endswith("_loss")}
+        return logs | ({"Grad_Norms": float(info["grad_norm"])} if "grad_norm" in info else {})
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
+        return map_leaves(lambda x: x[:, 0], self.sample_subgoals(obs_dict, goal_dict))
+
+    def sample_subgoals(
+        self, obs_dict: Obs, goal_dict: Any = None, num_samples: int = 1
+    ) -> dict[str, Tensor]:
+        obs = self.prepare_obs(self._with_time(obs_dict))
+        goal = self.prepare_obs(goal_dict, "goal")
+        return self.subgoal_normalizer.unnormalize(self._propose(obs, goal, num_samples))
+
+    def _propose(
+        self, obs: Any, goal: Any, num_samples: int, generators: Generators = None
+    ) -> dict[str, Tensor]:
+        """Subgoals ``{key: [B, num_samples, ...]}`` as the network gives them."""
+        predicted, _ = self.nets["goal_network"](obs, goal)
+        return map_leaves(lambda x: x.repeat_interleave(num_samples, dim=1), predicted)
+
+    # -- statistics -------------------------------------------------------------------------------
+
+    def set_statistics(self, obs: Stats, actions: Stats, subgoals: Stats | None = None) -> None:
+        """``subgoals``: the statistics that the network's subgoals are normalised with, if not
+        those of the observations; robomimic's planners say theirs as they are recorded."""
+        super().set_statistics(obs, actions)
+        self.subgoal_normalizer = Normalizer(obs if subgoals is None else subgoals, self.device)
+
+    def serialize(self) -> dict[str, Any]:
+        state = super().serialize()
+        state["normalization"]["subgoals"] = self.subgoal_normalizer.stats
+        return state
+
+
+class GL_VAE(GL):
+    """The goal network is a VAE: ``p(s_g | z, s, g)``."""
+
+    def _goal_network(self) -> torch.nn.Module:
+        return models.observation_vae_from_config(
+            self.algo_config.vae, self.obs_spec, "subgoal", self._num_frames
+        )
+
+    def _losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        vae = self.algo_config.vae
+        terms = self.nets["goal_network"].losses(
+            batch["obs"],
+            batch["goal_obs"],
+            batch["target_subgoals"],
+            vae.prior.temperature(self.epoch or 0),
+        )
+        terms = {term: value.mean() for term, value in terms.items()}
+        reconstruction, kl = terms.pop("reconstruction"), terms.pop("kl")
+        loss = reconstruction + vae.kl_weight * kl
+        return {"recons_loss": reconstruction, "kl_loss": kl, "goal_loss": loss, **terms}
+
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
+        names = {
+            "recons_loss": "Reconstruction_Loss",
+            "kl_loss": "KL_Loss",
+            "variance": "Encoder_Variance",
+            "temperature": "Gumbel_Temperature",
+        }
+        named = {name: float(info[key]) for key, name in names.items() if key in info}
+        return super().log_info(info) | named
+
+    def _propose(
+        self, obs: Any, goal: Any, num_samples: int, generators: Generators = None
+    ) -> dict[str, Tensor]:
+        subgoals, _ = self.nets["goal_network"].sample(obs, goal, None, generators, num_samples)
+        return subgoals
+
+
+@register_algo_factory_func("gl")
+def algo_config_to_class(algo_config: GLConfig) -> tuple[type[GL], dict[str, Any]]:
+    return (GL_VAE if algo_config.vae.enabled else GL), {}
