@@ -59,6 +59,7 @@ class GL(PlannerAlgo):
 
     NEEDS = ("obs", "next_obs")
     GROUPS = ("obs", "goal", "subgoal")
+    ACTIONS = ("real-valued", "discrete")
 
     @classmethod
     def window(cls, algo_config: GLConfig) -> dict[str, int]:

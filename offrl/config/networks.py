@@ -51,7 +51,9 @@ class GMMConfig(Section):
 class VAEDecoderConfig(Section):
     is_conditioned: bool = Field(True, description="Let the decoder see the observations, too.")
     reconstruction_sum_across_elements: bool = Field(
-        False, description="Sum the squared errors of an action's dimensions. If false: their mean."
+        False,
+        description="Sum the squared errors of an action's or a subgoal's dimensions. If false: "
+        "their mean.",
     )
 
 
@@ -94,19 +96,20 @@ class VAEPriorConfig(Section):
 class VAEConfig(Section):
     enabled: bool = Field(
         False,
-        description="Model the actions by a conditional variational autoencoder (VAE).",
+        description="Let the network be a conditional variational autoencoder (VAE), which draws "
+        "actions, or subgoals.",
     )
     latent_dim: Count = Field(14, description="Number of latents.")
     latent_clip: float | None = Field(
         None,
         gt=0,
-        description="Clip latents to plus and minus this number while acting. null: do not.",
+        description="Clip drawn latents to plus and minus this number. null: do not.",
     )
     kl_weight: float = Field(
         1.0, ge=0, description="Weight of the KL divergence against the reconstruction error."
     )
     decoder: VAEDecoderConfig = Field(
-        VAEDecoderConfig(), description="Network from latents to an action."
+        VAEDecoderConfig(), description="Network from latents to an action or a subgoal."
     )
     prior: VAEPriorConfig = Field(
         VAEPriorConfig(), description="Distribution that latents are drawn from while acting."
