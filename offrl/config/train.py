@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from offrl.config.content import shown
-from offrl.config.section import Bounds, Count, Only, Section, Steps, without_effect
+from offrl.config.section import Bounds, Count, Only, Section, Share, Steps, without_effect
 
 
 class DatasetConfig(Section):
@@ -93,6 +93,14 @@ class RewardsConfig(Section):
     shift: float = Field(0.0, description="Added to the reward at the end.")
 
 
+class GoalSharesConfig(Section):
+    current: Share = Field(0.2, description="Share of goals that are the current observation.")
+    future: Share = Field(
+        0.5, description="Share of goals that are later observations of the same demonstration."
+    )
+    random: Share = Field(0.3, description="Share of goals that are observations of anywhere.")
+
+
 class TrainConfig(Section):
     """Data, batches, rewards, and the length of the training."""
 
@@ -173,10 +181,22 @@ class TrainConfig(Section):
         RewardsConfig(),
         description="What training makes of rewards: scale * normalised(clipped(reward)) + shift.",
     )
-    goal_mode: Literal["last"] | None = Field(
+    goal_mode: Literal["last", "future_uniform", "future_geometric", "mixture"] | None = Field(
         None,
-        description='"last": the last observation of its demonstration is the goal of a sample. '
-        "null: there are no goals.",
+        description='Goal of a sample. "last": the last observation of its demonstration. '
+        '"future_uniform": a later one of it, all equally likely. "future_geometric": a later one, '
+        'near ones more likely (train.goal_discount). "mixture": any observation, as '
+        "train.goal_shares says. null: there are no goals.",
+    )
+    goal_shares: GoalSharesConfig = Field(
+        GoalSharesConfig(), description='Shares of the kinds of goals, for goal_mode "mixture".'
+    )
+    goal_discount: float = Field(
+        0.99,
+        gt=0,
+        lt=1,
+        description="How much less likely a goal becomes with each step that it lies ahead, for "
+        'goal_mode "future_geometric" and "mixture".',
     )
     data_format: Annotated[
         str, Only("robomimic", "turn other data into HDF5 files of robomimic's layout")
@@ -196,6 +216,15 @@ class TrainConfig(Section):
         description="Let padded steps count for nothing in a loss. If false, they count as "
         "recorded ones do, as in robomimic.",
     )
+
+    @model_validator(mode="after")
+    def _shares_are_all(self) -> "TrainConfig":
+        total = sum(self.goal_shares.to_dict().values())
+        if self.goal_mode == "mixture" and abs(total - 1) > 1e-6:
+            raise ValueError(
+                f"train.goal_shares: current, future and random add up to {total:g}; let it be 1"
+            )
+        return self
 
     @property
     def acts_discretely(self) -> bool:

@@ -29,6 +29,7 @@ class BatchLoader:
 
     dataset: a ``SequenceDataset``, or whatever has a length and ``get_batch(indices)``; where it is
         silent about its ``device`` and whether it ``is_streamed``, data lies in the CPU's memory.
+        One that says ``num_draws`` is given so many random numbers for each window.
     weights: how often to draw from each of the dataset's files: windows of file ``k`` are drawn
         with probability in proportion to ``weights[k]``, with replacement.
     num_workers: processes that read streamed data ahead; data in memory is gathered at once.
@@ -52,6 +53,7 @@ class BatchLoader:
         self.seed = seed
         self.weights = weights
         self._is_streamed = getattr(dataset, "is_streamed", False)
+        self._num_draws = getattr(dataset, "num_draws", 0)
         self.num_workers = num_workers if self._is_streamed else 0
         self.batches_per_pass = len(dataset) // batch_size
         self.position = 0
@@ -75,30 +77,39 @@ class BatchLoader:
     def _gathered(self, first: int = 0, every: int = 1) -> Iterator[dict[str, Any]]:
         """Every ``every``-th batch from number ``first`` on. Small batches of data in memory are
         gathered several at a time, then split."""
-        indices, num = islice(self._indices(), first, None, every), 1
+        chosen, num = islice(self._chosen(), first, None, every), 1
         if not self._is_streamed:
-            num = GATHERED_BYTES // (self.batch_size * self._bytes_per_window())
-            num = max(1, min(num, self.batches_per_pass))
+            num = max(1, min(GATHERED_BYTES // self._batch_bytes(), self.batches_per_pass))
         while True:
-            together = self.dataset.get_batch(torch.cat(list(islice(indices, num))))
+            together = self._batch(list(islice(chosen, num)))
             parts = map_leaves(lambda x: deque(x.split(self.batch_size)), together)
             for _ in range(num):
                 yield map_leaves(deque.popleft, parts)
 
-    def _bytes_per_window(self) -> int:
+    def _batch_bytes(self) -> int:
         sizes: list[int] = []
-        first = next(self._indices())[:1]
-        map_leaves(lambda x: sizes.append(x.nbytes), self.dataset.get_batch(first))
+        map_leaves(lambda x: sizes.append(x.nbytes), self._batch([next(self._chosen())]))
         return sum(sizes)
 
-    def _indices(self) -> Iterator[Tensor]:
+    def _batch(self, chosen: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
+        """Several batches as one."""
+        return self.dataset.get_batch(*(torch.cat(parts) for parts in zip(*chosen, strict=True)))
+
+    def _chosen(self) -> Iterator[Sequence[Tensor]]:
+        """The windows of each batch, ``[B]``, and the numbers ``[B, num_draws]`` that choose their
+        goals, if any."""
         first_pass, skip = divmod(self.position, self.batches_per_pass)
         for number in count(first_pass):
             # Seeds of passes must not collide with those of a run whose seed is one higher.
             own_seed = (self.seed * 1_000_003 + number) % 2**63
             generator = torch.Generator().manual_seed(own_seed)
             order = self._order(generator).to(getattr(self.dataset, "device", "cpu"))
-            yield from order.split(self.batch_size)[skip : self.batches_per_pass]
+            parts = [order]
+            if self._num_draws:
+                size = len(order), self._num_draws
+                parts.append(torch.rand(size, generator=generator, dtype=torch.float64))
+            batches = zip(*(part.split(self.batch_size) for part in parts), strict=True)
+            yield from islice(batches, skip, self.batches_per_pass)
             skip = 0
 
     def _order(self, generator: torch.Generator) -> Tensor:

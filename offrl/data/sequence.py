@@ -14,6 +14,7 @@ from torch import Tensor
 
 from offrl.data.actions import encode_actions
 from offrl.data.computed import COMPUTED, Statistics, obs_statistics, outlier, transformed
+from offrl.data.goals import DISCOUNT, GOAL_MODES, SHARES, GoalMode, Goals
 from offrl.data.sources import FileColumn, Files
 from offrl.data.steps import ConstantColumn, StepStore
 from offrl.data.windows import Window, WindowDataset
@@ -68,7 +69,7 @@ class SequenceDataset(WindowDataset):
         pad_frame_stack: bool = True,
         pad_seq_length: bool = True,
         get_pad_mask: bool = False,
-        goal_mode: Literal["last"] | None = None,
+        goal_mode: GoalMode | None = None,
         hdf5_cache_mode: Literal["all", "low_dim"] | None = "all",
         hdf5_use_swmr: bool = True,
         hdf5_normalize_obs: bool = False,
@@ -81,9 +82,15 @@ class SequenceDataset(WindowDataset):
         reward_stats: Mapping[str, float] | None = None,
         constants: Sequence[Mapping[str, np.ndarray]] | None = None,
         discount: float = 1.0,
+        goal_shares: Mapping[str, float] | None = None,
+        goal_discount: float = DISCOUNT,
     ):
-        if goal_mode not in (None, "last"):
-            raise ValueError(f"goal_mode: {goal_mode!r}; allowed: null, 'last'")
+        if goal_mode not in (None, *GOAL_MODES):
+            allowed = ", ".join(GOAL_MODES)
+            raise ValueError(f"goal_mode: {goal_mode!r}; allowed: null, {allowed}")
+        goals = (
+            None if goal_mode is None else Goals(goal_mode, goal_shares or SHARES, goal_discount)
+        )
         if hdf5_cache_mode not in (None, "low_dim", "all"):
             raise ValueError(f"hdf5_cache_mode: {hdf5_cache_mode!r}; allowed: null, low_dim, all")
         paths = [hdf5_path] if isinstance(hdf5_path, (str, os.PathLike)) else list(hdf5_path)
@@ -106,7 +113,7 @@ class SequenceDataset(WindowDataset):
             self._load_actions(action_keys, action_config or {}, action_stats or {})
         keys = (*dataset_keys, *action_keys, "actions")
         window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
-        super().__init__(self.store, obs_keys, keys, window, get_pad_mask, goal_mode, load_next_obs)
+        super().__init__(self.store, obs_keys, keys, window, get_pad_mask, goals, load_next_obs)
         self._check_windows()
         if wants_next and self._derived:
             _say_once(
@@ -250,8 +257,10 @@ class SequenceDataset(WindowDataset):
         return rows[self.first_rows] if first else rows
 
     def single_steps(self) -> "SequenceDataset":
-        """The same data, not copied: every step by itself, with its stack of frames."""
+        """The same data, not copied: every step by itself, with its stack of frames. Goals, if
+        there are any, are the ends of demonstrations."""
         view = copy.copy(self)
+        view.goals = self.goals and Goals("last")
         view.window = Window(self.window.frame_stack)
         view.get_pad_mask = view.load_next_obs = False
         view.make_windows()

@@ -2,13 +2,14 @@
 batches that are gathered by it."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from offrl.data.goals import Goals
 from offrl.data.sources import FileColumn
 from offrl.data.steps import StepStore, ranges
 from offrl.tree import map_leaves
@@ -69,6 +70,14 @@ class Windows:
         """The rows ``[B, T]`` of what follows; the last step of a demonstration follows itself."""
         return torch.minimum(rows + 1, self._end[indices][:, None])
 
+    def current(self, indices: Tensor) -> Tensor:
+        """The row ``[B, 1]`` of the current step of windows."""
+        return self._start[indices][:, None]
+
+    def steps_left(self, indices: Tensor) -> Tensor:
+        """The number of steps ``[B]`` from the current one to the last of its demonstration."""
+        return self._last[indices] - self._start[indices] + 1
+
     def goal(self, indices: Tensor) -> Tensor:
         """The row ``[B, 1]`` of the last step that is the current one of a window."""
         return self._last[indices][:, None] - self.skipped_end
@@ -82,8 +91,8 @@ class WindowDataset(Dataset):
     steps inside the demonstration. ``get_batch`` gives many windows at once. Nothing is copied per
     window: memory is that of the data.
 
-    goal_mode: ``"last"``, the goal is the last ``next_obs`` (of the last window's first step if
-        sequences are not padded).
+    goals: how goals are chosen, or ``None`` if there are none. With the mode ``"last"`` the goal is
+        the last ``next_obs`` (of the last window's first step if sequences are not padded).
     """
 
     def __init__(
@@ -93,7 +102,7 @@ class WindowDataset(Dataset):
         dataset_keys: Iterable[str],
         window: Window,
         get_pad_mask: bool = False,
-        goal_mode: Literal["last"] | None = None,
+        goals: Goals | None = None,
         load_next_obs: bool = True,
     ):
         self.store = store
@@ -101,7 +110,7 @@ class WindowDataset(Dataset):
         self.dataset_keys = tuple(dict.fromkeys(dataset_keys))
         self.window = window
         self.get_pad_mask = get_pad_mask
-        self.goal_mode = goal_mode
+        self.goals = goals
         self.load_next_obs = load_next_obs
         self.make_windows()
 
@@ -162,16 +171,24 @@ class WindowDataset(Dataset):
         self._windows.to(device)
         return self
 
-    def get_batch(self, indices: Tensor) -> dict[str, Any]:
-        """Gather the windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``."""
+    @property
+    def num_draws(self) -> int:
+        """How many random numbers a window of ``get_batch`` takes, to choose its goal."""
+        return self.goals.num_draws if self.goals else 0
+
+    def get_batch(self, indices: Tensor, draws: Tensor | None = None) -> dict[str, Any]:
+        """Gather the windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``.
+
+        draws: ``[B, num_draws]`` in [0, 1), which choose goals; ``None``: of torch's global state.
+        """
         windows, columns = self._windows, self.store.columns
         rows = windows.rows(indices)
         batch: dict[str, Any] = {key: columns[key].take(rows) for key in self.dataset_keys}
         batch["obs"] = {key: columns[f"obs/{key}"].take(rows) for key in self.obs_keys}
         if self.load_next_obs:
             batch["next_obs"] = self._next_obs(rows, indices)
-        if self.goal_mode == "last":
-            goal = self._next_obs(windows.goal(indices), indices)
+        if self.goals:
+            goal = self._goal_obs(self.goals, indices, draws)
             batch["goal_obs"] = {k: v[:, 0] for k, v in goal.items()}
         if self.get_pad_mask:
             batch["pad_mask"] = (rows == windows.steps(indices))[..., None]
@@ -184,6 +201,25 @@ class WindowDataset(Dataset):
             raise IndexError(f"window {index} of {len(self)}")
         batch = self.get_batch(torch.tensor([index % len(self)], device=self.device))
         return map_leaves(lambda x: x[0].cpu().numpy(), batch)
+
+    def _goal_obs(self, goals: Goals, indices: Tensor, draws: Tensor | None) -> dict[str, Tensor]:
+        windows = self._windows
+        if not goals.num_draws:
+            return self._next_obs(windows.goal(indices), indices)
+        if draws is None:
+            draws = torch.rand(len(indices), goals.num_draws, dtype=torch.float64)
+        draws, now = draws.to(self.device), windows.current(indices)
+        rows = now + goals.steps_ahead(draws, windows.steps_left(indices))[:, None]
+        if goals.mode != "mixture":
+            return self._next_obs(rows, indices)
+        is_current, is_random = goals.kinds(draws)
+        others = torch.where(is_random, (draws[:, 2] * len(self)).long(), indices)
+        rows = torch.where(is_random[:, None], windows.current(others), rows)
+        goal = self._next_obs(rows, others)
+        for key, later in goal.items():
+            mask = is_current.view(-1, *[1] * (later.ndim - 1))
+            goal[key] = torch.where(mask, self.store.columns[f"obs/{key}"].take(now), later)
+        return goal
 
     def _next_obs(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
         """The observations after ``rows``: stored ones, or those one row later."""

@@ -188,7 +188,8 @@ def _checked(config: Config, resumes: bool) -> Config:
     if any(config.observation.modalities.goal.values()) and config.train.goal_mode is None:
         raise ValueError(
             'observation.modalities.goal: the data has no goals; set train.goal_mode to "last" '
-            "(the last observation of a demonstration), or name no goals"
+            '(the last observation of a demonstration), "future_uniform" (any later one) or '
+            "another mode, or name no goals"
         )
     if config.experiment.render:
         raise ValueError("experiment.render: no windows; use experiment.render_video")

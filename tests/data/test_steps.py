@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offrl.data.computed import COMPUTED
+from offrl.data.goals import Goals
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.data.steps import StepStore
@@ -60,16 +61,16 @@ windows = st.builds(Window, st.integers(1, 3), st.integers(1, 4), st.booleans(),
     num_filled=st.integers(0, 3),
     capacity=st.integers(8, 30),
     window=windows,
-    goal_mode=st.sampled_from([None, "last"]),
+    goals=st.sampled_from([None, Goals("last")]),
     next_obs=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_batches_do_not_show_that_a_store_has_grown_and_wrapped_around(
-    lengths, num_filled, capacity, window, goal_mode, next_obs, seed
+    lengths, num_filled, capacity, window, goals, next_obs, seed
 ):
     rng = np.random.default_rng(seed)
     episodes = [make_episode(n, rng, next_obs, terminates=rng.random() < 0.5) for n in lengths]
-    options = (KEYS, DATASET_KEYS, window, True, goal_mode)
+    options = (KEYS, DATASET_KEYS, window, True, goals)
     # Some of them from files, more of them later.
     filled = episodes[:num_filled] if sum(lengths[:num_filled]) <= capacity else []
     store = fresh_store(filled) if filled else StepStore()
@@ -106,7 +107,7 @@ def test_batches_are_those_of_the_same_episodes_in_a_file(tmp_path, next_obs):
             for key in episode.keys() - COMPUTED.keys():
                 file[f"data/demo_{i}/{key}"] = episode[key]
     window = Window(frame_stack=2, seq_length=3)
-    data = WindowDataset(store, KEYS, DATASET_KEYS, window, True, "last")
+    data = WindowDataset(store, KEYS, DATASET_KEYS, window, True, Goals("last"))
     from_file = SequenceDataset(
         tmp_path / "demos.hdf5",
         KEYS,

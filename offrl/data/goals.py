@@ -1,0 +1,51 @@
+"""Goals in hindsight: states of the data, as if somebody had wanted to reach them.
+
+A later state of the same demonstration is one that its actions do reach (Andrychowicz et al., 2017,
+arXiv:1707.01495); a mixture with the current state and with states of other demonstrations is what
+values of goals are learned from (HIQL: Park et al., 2023, arXiv:2307.11949).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+GoalMode = Literal["last", "future_uniform", "future_geometric", "mixture"]
+GOAL_MODES = get_args(GoalMode)
+SHARES = {"current": 0.2, "future": 0.5, "random": 0.3}
+DISCOUNT = 0.99
+
+
+class Goals(NamedTuple):
+    """How the goal of a window is chosen.
+
+    ``last``: the end of its demonstration. ``future_uniform``: each state after the window's
+    current one is as likely as the others. ``future_geometric``: one that is ``k`` steps ahead has
+    the probability ``(1 - discount) discount^(k - 1)``; what would lie behind the end is the end.
+    ``mixture``: by ``shares`` the current state itself, one of the future (geometric) or any state
+    of the data.
+    """
+
+    mode: GoalMode
+    shares: Mapping[str, float] = SHARES
+    discount: float = DISCOUNT
+
+    @property
+    def num_draws(self) -> int:
+        """So many uniform random numbers choose a goal."""
+        return {"last": 0, "mixture": 3}.get(self.mode, 1)
+
+    def steps_ahead(self, draws: Tensor, steps: Tensor) -> Tensor:
+        """How many of the ``steps`` ``[B]`` that are left lie before the goal, ``[B]``."""
+        if self.mode == "future_uniform":
+            return (draws[:, 0] * steps).long()
+        ahead = torch.log1p(-draws[:, 0]) / math.log(self.discount)
+        return torch.minimum(ahead.long(), steps - 1)
+
+    def kinds(self, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """Which goals of a mixture are the current state, and which are of anywhere, ``[B]``
+        each."""
+        current, future = self.shares["current"], self.shares["future"]
+        return draws[:, 1] < current, draws[:, 1] >= current + future
