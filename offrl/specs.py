@@ -86,6 +86,16 @@ class ObsSpec:
     ) -> "ObsSpec":
         """Make the spec of a config. ``shapes`` are those that networks see: images are
         ``[C, H, W]``."""
+        groups: dict[str, dict[str, ObsKey]] = {}
+        for part in config.parts():
+            for group, keys in cls._groups(part, shapes).items():
+                groups[group] = dict(sorted((groups.get(group, {}) | keys).items()))
+        return cls(groups)
+
+    @staticmethod
+    def _groups(
+        config: ObservationConfig, shapes: Mapping[str, Sequence[int]]
+    ) -> dict[str, dict[str, ObsKey]]:
         groups = {}
         for group, modality_of in modalities(config).items():
             for key, modality in modality_of.items():
@@ -101,9 +111,9 @@ class ObsSpec:
                     )
             groups[group] = {
                 key: ObsKey(modality, tuple(shapes[key]), config.encoder[modality])
-                for key, modality in sorted(modality_of.items())
+                for key, modality in modality_of.items()
             }
-        return cls(groups)
+        return groups
 
     def keys(self, group: str) -> list[str]:
         """The names of a group's observations, in order."""
@@ -135,11 +145,13 @@ class ObsSpec:
 
 
 def modalities(config: ObservationConfig) -> dict[str, dict[str, str]]:
-    """The modality of each key, by group."""
-    return {
-        group: {key: modality for modality, keys in by_modality.items() for key in keys}
-        for group, by_modality in config.modalities.to_dict().items()
-    }
+    """The modality of each key, by group; of all parts of a hierarchy."""
+    groups: dict[str, dict[str, str]] = {}
+    for part in config.parts():
+        for group, by_modality in part.modalities.to_dict().items():
+            of_key = {key: modality for modality, keys in by_modality.items() for key in keys}
+            groups[group] = groups.get(group, {}) | of_key
+    return groups
 
 
 def processed_shapes(

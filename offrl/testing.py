@@ -20,7 +20,7 @@ import torch
 
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import Algo, PolicyAlgo, algo_factory
-from offrl.config import Config, config_factory
+from offrl.config import Config, ObservationConfig, Section, config_factory
 from offrl.config.algo import TDConfig
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
@@ -37,7 +37,6 @@ SMALL = {
         "save": {"every_n_epochs": 1},
     },
     "train": {"num_epochs": 3, "batch_size": 4, "cuda": False, "hdf5_normalize_obs": False},
-    "observation": {"modalities": {"obs": {"low_dim": list(OBS_SHAPES)}}},
 }
 IN_MEMORY = {"seq_length": 2}
 STREAMED = {"hdf5_cache_mode": None, "num_data_workers": 2, "frame_stack": 2}
@@ -69,7 +68,8 @@ class AlgoCase:
         self, name: str, overrides: Mapping[str, Any], folder: Path, floor: float = -math.inf
     ):
         self.floor = floor
-        self.name, self.overrides = name, merge(SMALL, overrides)
+        small = SMALL | {"observation": _seen(config_factory(name).observation)}
+        self.name, self.overrides = name, merge(small, overrides)
         self.data = folder / "demos.hdf5"
         self.overrides = merge(
             self.overrides, {"train": {"data": str(self.data), "output_dir": str(folder / "runs")}}
@@ -83,8 +83,7 @@ class AlgoCase:
         if "transformer" in algo:  # whose context is the stack of frames
             frames = train.get("frame_stack", 1)
             algo = merge(algo, {"transformer": {"context_length": frames}})
-        networks = config_factory(self.name, self.overrides).algo.optim_params
-        algo = merge(algo, {"optim_params": dict.fromkeys(networks, optim)})
+        algo = merge(algo, _every_optimizer(config_factory(self.name, self.overrides).algo, optim))
         return config_factory(self.name, merge(self.overrides, {"algo": algo, "train": train}))
 
     def make(self, train: Mapping[str, Any] | None = None) -> tuple[Algo, Iterator[dict]]:
@@ -152,7 +151,8 @@ def frozen_weights_stay(case: AlgoCase) -> None:
     algo, batches = case.make()
     batch = algo.process_batch_for_training(next(batches))
     algo.train_on_batch(batch, epoch=1)
-    parameters = [list(algo.nets[name].parameters()) for name in algo.optimizers]
+    nets = [algo.nets.get_submodule(name) for name in algo.optimizers]
+    parameters = [list(net.parameters()) for net in nets]
     frozen = [some[0].requires_grad_(False) for some in parameters if len(some) > 1]
     before = [weight.clone() for weight in frozen]
     for _ in range(2):
@@ -277,6 +277,25 @@ CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
     partial(resumed_equals_uninterrupted, train=STREAMED),
     padded_steps_never_enter_the_loss,
 )
+
+
+def _seen(section: Section) -> dict[str, Any]:
+    """The overrides of a section ``observation``, also of an algorithm's parts."""
+    if isinstance(section, ObservationConfig):
+        return {"modalities": {"obs": {"low_dim": list(OBS_SHAPES)}}}
+    return {key: _seen(section[key]) for key in section.keys()}
+
+
+def _every_optimizer(section: Section, optim: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides of a section ``algo``, and of those of an algorithm's parts in it."""
+    found: dict[str, Any] = {}
+    for key in section.keys():
+        if key == "optim_params":
+            found[key] = dict.fromkeys(section[key], optim)
+        elif isinstance(section[key], Section):
+            below = _every_optimizer(section[key], optim)
+            found |= {key: below} if below else {}
+    return found
 
 
 def _weights(algo: Algo) -> dict[str, torch.Tensor]:

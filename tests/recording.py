@@ -13,13 +13,36 @@ import torch
 from replay import Draw, Replay
 
 from offrl import policy_from_checkpoint
-from offrl.algos import PlannerAlgo
+from offrl.algos import HierarchicalAlgo, PlannerAlgo
 from offrl.models.heads import EVAL_STD
 from offrl.models.vae import VAE
 from offrl.normalize import Normalizer
-from offrl.tree import map_leaves
+from offrl.robomimic.weights import weights_to_robomimic
+from offrl.tree import gather, map_leaves
 
 NOISE = r"(\w+_)?noise/"
+INPUTS = "obs|goal|target_subgoal|given_subgoal|seq_obs"
+
+
+def joined(model):
+    """All weights; of an algorithm that is made of others as ``part:name``."""
+    if "nets" in model:
+        return model["nets"]
+    return {f"{name}:{key}": x for name, part in model.items() for key, x in joined(part).items()}
+
+
+def exported(algo):
+    """The same, of an algorithm of offrl's."""
+    if not hasattr(algo, "parts"):
+        return weights_to_robomimic(algo.nets)
+    parts = algo.parts.items()
+    return {f"{name}:{key}": x for name, part in parts for key, x in exported(part).items()}
+
+
+def leaves(algo):
+    """The algorithms that have networks of their own."""
+    parts = getattr(algo, "parts", {}).values()
+    return [leaf for part in parts for leaf in leaves(part)] or [algo]
 
 
 class Recording:
@@ -29,7 +52,7 @@ class Recording:
         with np.load(folder / "io.npz") as arrays:
             self.arrays = {name: torch.tensor(array) for name, array in arrays.items()}
         self.policy, _ = policy_from_checkpoint(folder / "model.pth", device="cpu")
-        self.weights = torch.load(folder / "model.pth", weights_only=True)["model"]["nets"]
+        self.weights = joined(torch.load(folder / "model.pth", weights_only=True)["model"])
         self.algo = self.policy.policy
 
     # -- what is recorded -------------------------------------------------------------------------
@@ -51,7 +74,7 @@ class Recording:
 
     def outputs_under(self, prefix):
         """The names of outputs: all that is neither given nor drawn."""
-        given = rf"{NOISE}|.+/{NOISE}|(raw_)?(obs|goal|target_subgoal)(_normalized)?/"
+        given = rf"{NOISE}|.+/{NOISE}|(raw_)?({INPUTS})(_normalized)?/"
         return {name for name in self.under(prefix) if not re.match(given, name)}
 
     def draws(self, prefix, step=None):
@@ -112,13 +135,15 @@ class Recording:
     @contextmanager
     def unnormalized(self):
         """Inputs and outputs are what networks see and return."""
-        algo = self.algo
-        before = algo.obs_normalizer, algo.action_normalizer
-        algo.obs_normalizer = algo.action_normalizer = Normalizer()
+        algos = [self.algo, *leaves(self.algo)]
+        before = [(algo.obs_normalizer, algo.action_normalizer) for algo in algos]
+        for algo in algos:
+            algo.obs_normalizer = algo.action_normalizer = Normalizer()
         try:
             yield
         finally:
-            algo.obs_normalizer, algo.action_normalizer = before
+            for algo, normalizers in zip(algos, before, strict=True):
+                algo.obs_normalizer, algo.action_normalizer = normalizers
 
     @contextmanager
     def _closed_loop(self):
@@ -138,9 +163,7 @@ class Recording:
         names = self.outputs_under(f"{split}/")
         self.algo.set_eval()
         with torch.no_grad(), self.unnormalized(), self._closed_loop():
-            is_planner = isinstance(self.algo, PlannerAlgo)
-            outputs = self._subgoals if is_planner else self._actions
-            known = self._values() | outputs(split)
+            known = self._values() | self._kind()(split)
             found = {name: known[name]() for name in names & known.keys()}
         if "network_action" in names and "action" in found:
             found["network_action"] = found["action"]
@@ -167,6 +190,29 @@ class Recording:
     def _given(self, name="actions"):
         given = self.arrays[name]
         return given if given.ndim == 3 else given[:, None]
+
+    def _kind(self):
+        if isinstance(self.algo, HierarchicalAlgo):
+            return self._levels
+        return self._subgoals if isinstance(self.algo, PlannerAlgo) else self._actions
+
+    def _levels(self, split):
+        """The planner's subgoals, and what the actor does with given ones."""
+        planner, actor = self.algo.parts["planner"], self.algo.parts["actor"]
+
+        def subgoal(key):
+            with Replay(self.draws(f"{split}/")):
+                now = map_leaves(lambda x: x[:, 0], self.obs)
+                return planner.get_subgoal_predictions(now, self.goal)[key]
+
+        def actions():
+            obs = actor.prepare_obs(self.nested("seq_obs/"))
+            goal = actor.prepare_obs(self.nested("given_subgoal/"), "goal")
+            return actor.nets["policy"](obs, goal)[0].mode()
+
+        keys = self.algo.obs_spec.keys("subgoal")
+        known = {f"subgoal/{key}": lambda key=key: subgoal(key) for key in keys}
+        return known | {"actor_action_seq": actions}
 
     def _subgoals(self, split):
         """Proposals; of a VAE also what it makes of the recorded subgoals and latents."""
@@ -321,7 +367,7 @@ class Recording:
     def _episode(self, obs, goal_at, prefix=None):
         """Actions for observations ``{key: [T, ...]}``, with and without normalisation undone."""
         self.policy.start_episode()
-        actions, network_actions = [], []
+        actions, network_actions, subgoals = [], [], []
         for t in range(len(next(iter(obs.values())))):
             frame, goal = (
                 {k: x.numpy() for k, x in tree.items()}
@@ -336,7 +382,11 @@ class Recording:
             ):
                 actions.append(torch.from_numpy(self.policy(frame, goal or None)))
             network_actions.append(raw.call_args.args[0][0])
-        return {"action": torch.stack(actions), "network_action": torch.stack(network_actions)}
+            state = self.policy._episodes[0].state
+            if isinstance(self.algo, HierarchicalAlgo):
+                subgoals.append({f"subgoal/{key}": x[0] for key, x in state["subgoal"].items()})
+        found = {"action": torch.stack(actions), "network_action": torch.stack(network_actions)}
+        return found | (gather(torch.stack, subgoals) if subgoals else {})
 
     def _distributions(self):
         """What each step's action was drawn from, ``[T, frames, ...]``."""

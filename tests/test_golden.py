@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import GOLDEN
-from recording import NOISE, Recording
+from recording import INPUTS as GIVEN
+from recording import NOISE, Recording, exported, leaves
 from replay import Replay
 
 from offrl.models.heads import ActionDistribution
 from offrl.registry import ALGOS
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 
-SHARED = {"bc", "bcq", "cql", "gl", "iql", "td3_bc"}  # with robomimic
+SHARED = {"bc", "bcq", "cql", "gl", "hbc", "iql", "td3_bc"}  # with robomimic
 
 FORWARD = {"rtol": 1e-5, "atol": 2e-6}
 # After training: Adam makes whole steps of gradients that are nothing but rounding errors.
@@ -28,7 +29,7 @@ TRAINED = {"rtol": 1e-4, "atol": 5e-6}
 # Small differences of large numbers, divided by small scales.
 NORMALIZED = {"rtol": 1e-5, "atol": 3e-5}
 
-OBS = r"(obs|goal|target_subgoal)(_normalized)?/.+"
+OBS = rf"({GIVEN})(_normalized)?/.+"
 BATCH = rf"(obs|next_obs|goal_obs)/.+|actions|rewards|dones|pad_mask|{NOISE}\d+"
 INPUTS = [OBS, "actions", "z", rf"rollout/((raw_)?{OBS}|{NOISE}(\d+/)?\d+)"]
 INFORMATION = ["debug/.+"]  # intermediate results, which help to find a difference
@@ -36,6 +37,7 @@ KEYS = {  # of expected.json: what is checked here, what describes the rest, and
     *("algo", "arrays", "train_losses", "train_loss_key", "train_logs", "train_epoch"),
     *("final_param_norms", "obs_key_order", "goal_key_order", "subgoal_key_order"),
     *("supervise_all_steps", "pred_future_acs"),
+    *("actor_goal_key_order", "actor_is_goal_conditioned"),
     *("case", "origin", "mode", "method", "rollout", "training_is_deterministic_given"),
 }
 
@@ -113,6 +115,10 @@ def test_every_entry_of_a_recording_is_known(folder):
     for group in ("obs", "goal", "subgoal"):
         order = expected.get(f"{group}_key_order", [])
         assert not order or order == recording.algo.obs_spec.keys(group)
+    if "actor_goal_key_order" in expected:
+        goals = recording.algo.parts["actor"].obs_spec.keys("goal")
+        assert goals == expected["actor_goal_key_order"]
+        assert bool(goals) == expected["actor_is_goal_conditioned"]
     for key in ("supervise_all_steps", "pred_future_acs"):
         if key in expected:
             assert expected[key] == recording.config["algo"]["transformer"][key]
@@ -162,7 +168,7 @@ def test_training_steps(folder):
     for split in ("expected_after", "expected_after_eval"):
         if recording.under(f"{split}/"):
             check(recording, f"{split}/", recording.outputs(split), TRAINED)
-    weights = weights_to_robomimic(algo.nets)
+    weights = exported(algo)
     names = {value.data_ptr(): name for name, value in algo.nets.state_dict().items()}
     for name, norm in expected["final_param_norms"].items():
         ours = names.get(weights[name].data_ptr())
@@ -187,8 +193,9 @@ def test_episodes(folder):
 @each(CASES)
 def test_weights_come_back_under_robomimics_names(folder):
     recording = Recording(folder)
-    exported = weights_to_robomimic(recording.algo.nets)
-    assert exported.keys() == recording.weights.keys()
-    assert all(torch.equal(exported[key], recording.weights[key]) for key in exported)
-    again = weights_from_robomimic(exported)
-    assert again.keys() == recording.algo.nets.state_dict().keys()
+    weights = exported(recording.algo)
+    assert weights.keys() == recording.weights.keys()
+    assert all(torch.equal(weights[key], recording.weights[key]) for key in weights)
+    for algo in leaves(recording.algo):
+        again = weights_from_robomimic(weights_to_robomimic(algo.nets))
+        assert again.keys() == algo.nets.state_dict().keys()

@@ -25,6 +25,9 @@ _ROBOMIMIC = {
     "CQL": "cql",
     "GL": "gl",
     "GL_VAE": "gl",
+    "HBC": "hbc",
+    "IRIS": "iris",
+    "ValuePlanner": "iris",
     "IQL": "iql",
     "TD3_BC": "td3_bc",
 }

@@ -86,10 +86,9 @@ class Algo:
         }
 
     @classmethod
-    def observation_defaults(cls, modalities: Mapping[str, Any]) -> dict[str, Any]:
-        """Say which observations the groups of ``modalities``
-        (``observation.modalities``) have that a config does not name."""
-        return {}
+    def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
+        """Fill in, in the section ``observation`` of a config, what follows from the rest of it.
+        ``stated`` is what the config itself says there."""
 
     @property
     def is_discrete(self) -> bool:
@@ -406,7 +405,15 @@ class ValueAlgo(Algo):
 
 
 class PlannerAlgo(Algo):
-    """An algorithm that proposes subgoals, ``{key: [B, ...]}``."""
+    """An algorithm that proposes subgoals, ``{key: [B, ...]}``, in the units of the data.
+
+    For hierarchies it defines ``seen(obs, goal)``, raw observations ``{key: [B, T, ...]}`` to what
+    its networks see (parts of a training batch), and ``plan(batch, generators)``, a subgoal for
+    each row of what was seen, with a source of randomness per row.
+    """
+
+    seen: Callable[..., dict[str, Any]]
+    plan: Callable[..., dict[str, Tensor]]
 
     def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
         """Propose the likeliest subgoal of each state."""

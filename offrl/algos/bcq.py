@@ -195,7 +195,10 @@ class BCQ(TDLearner, PolicyAlgo):
     ) -> tuple[Tensor, Tensor]:
         """The first critic's value ``[B, 1]`` of the best proposal ``[B, A]``, for observations
         ``[B, frames, ...]``."""
-        obs, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
+        return self.best_seen(self.prepare_obs(obs), self.prepare_obs(goal, "goal"), generators)
+
+    def best_seen(self, obs: Any, goal: Any, generators: Generators) -> tuple[Tensor, Tensor]:
+        """The same for observations as networks see them."""
         num = self.algo_config.critic.num_action_samples_rollout
         proposals = self._propose(obs, goal, num, "actor", generators)
         value, best = self.nets["critic"].first(obs, proposals, goal).max(1, keepdim=True)

@@ -66,8 +66,10 @@ class GL(PlannerAlgo):
         return {"seq_length": algo_config.subgoal_horizon}
 
     @classmethod
-    def observation_defaults(cls, modalities: Mapping[str, Any]) -> dict[str, Any]:
-        return {"subgoal": {"low_dim": modalities["obs"].get("low_dim", [])}}
+    def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
+        if "subgoal" not in stated.get("modalities", {}):
+            seen = observation.modalities.obs.get("low_dim", [])
+            observation.modalities.subgoal = {**observation.modalities.subgoal, "low_dim": seen}
 
     def _create_networks(self) -> None:
         horizon, seq_length = self.algo_config.subgoal_horizon, self.global_config.train.seq_length
@@ -126,19 +128,31 @@ class GL(PlannerAlgo):
     # -- planning ---------------------------------------------------------------------------------
 
     def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
-        return map_leaves(lambda x: x[:, 0], self.sample_subgoals(obs_dict, goal_dict))
+        return self.plan(self.seen(self._with_time(obs_dict), goal_dict))
 
     def sample_subgoals(
         self, obs_dict: Obs, goal_dict: Any = None, num_samples: int = 1
     ) -> dict[str, Tensor]:
-        obs = self.prepare_obs(self._with_time(obs_dict))
-        goal = self.prepare_obs(goal_dict, "goal")
-        return self.subgoal_normalizer.unnormalize(self._propose(obs, goal, num_samples))
+        return self.propose(self.seen(self._with_time(obs_dict), goal_dict), num_samples)
+
+    def seen(self, obs: Obs, goal: Obs | None) -> dict[str, Any]:
+        return {"obs": self.prepare_obs(obs), "goal_obs": self.prepare_obs(goal, "goal")}
+
+    def plan(self, batch: Mapping[str, Any], generators: Generators = None) -> dict[str, Tensor]:
+        return map_leaves(lambda x: x[:, 0], self.propose(batch, 1, generators))
+
+    def propose(
+        self, batch: Mapping[str, Any], num_samples: int, generators: Generators = None
+    ) -> dict[str, Tensor]:
+        """Draw subgoals ``{key: [B, num_samples, ...]}`` as they are recorded, for what was
+        ``seen``."""
+        said = self._propose(batch["obs"], batch["goal_obs"], num_samples, generators)
+        return self.subgoal_normalizer.unnormalize(said)
 
     def _propose(
         self, obs: Any, goal: Any, num_samples: int, generators: Generators = None
     ) -> dict[str, Tensor]:
-        """Subgoals ``{key: [B, num_samples, ...]}`` as the network gives them."""
+        """The same as the network gives them."""
         predicted, _ = self.nets["goal_network"](obs, goal)
         return map_leaves(lambda x: x.repeat_interleave(num_samples, dim=1), predicted)
 
@@ -192,6 +206,26 @@ class GL_VAE(GL):
     ) -> dict[str, Tensor]:
         subgoals, _ = self.nets["goal_network"].sample(obs, goal, None, generators, num_samples)
         return subgoals
+
+    def latent_subgoals(self, batch: Mapping[str, Any], num_prior_samples: int = 0) -> Tensor:
+        """Encode the subgoals of a training batch: ``[B, Z]``, drawn from the posterior.
+
+        With ``num_prior_samples`` the nearest of so many draws from the prior instead, as acting
+        knows only these.
+        """
+        net, obs, goal = self.nets["goal_network"], batch["obs"], batch["goal_obs"]
+        posterior, _ = net.posterior(obs, goal, given=batch["target_subgoals"])
+        z = net.prior.draw(posterior, self.algo_config.vae.prior.temperature(self.epoch or 0))
+        if num_prior_samples:
+            drawn = net.latents(obs, goal, num_samples=num_prior_samples)
+            nearest = (drawn - z).square().sum(-1).argmin(1)
+            z = drawn[torch.arange(len(z)), nearest][:, None]
+        return z[:, 0]
+
+    def draw_latents(self, batch: Mapping[str, Any], generators: Generators = None) -> Tensor:
+        """Draw subgoals that no decoder has seen: ``[B, Z]`` from the prior."""
+        net = self.nets["goal_network"]
+        return net.latents(batch["obs"], batch["goal_obs"], generators, 1)[:, 0]
 
 
 @register_algo_factory_func("gl")

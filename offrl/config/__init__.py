@@ -9,6 +9,11 @@ A config knows no behaviour.
 
 from offrl.config.algo import AlgoConfig, LearningRateConfig, OptimConfig, RegularizationConfig
 from offrl.config.build import config_factory, config_from_content, without_pretrained
-from offrl.config.schema import Config, EncoderConfig, ObservationConfig
+from offrl.config.schema import (
+    Config,
+    EncoderConfig,
+    HierarchyObservationConfig,
+    ObservationConfig,
+)
 from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Only, Section, Share, Steps
 from offrl.config.train import ActionConfig, RewardsConfig, TrainConfig

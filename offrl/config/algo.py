@@ -108,11 +108,13 @@ class AlgoConfig(Section):
     """Base of every algorithm's section ``algo``; a subclass registers under its ``ALGO_NAME``.
 
     ``DEFAULTS`` holds the defaults that the algorithm changes in other sections, for example
-    ``{"train": {"batch_size": 1024}}``.
+    ``{"train": {"batch_size": 1024}}``. ``OBSERVATION`` is the class of the section
+    ``observation``, if that is not the usual one.
     """
 
     ALGO_NAME: ClassVar[str] = ""
     DEFAULTS: ClassVar[dict[str, Any]] = {}
+    OBSERVATION: ClassVar[type[Section] | None] = None
 
     optim_params: dict[str, OptimConfig] = Field(
         {}, description="Optimizer of each network, by the name of the network."

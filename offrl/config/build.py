@@ -21,7 +21,8 @@ SCHEMA_KEY = "$schema"
 def without_pretrained(config: Config) -> Config:
     """A copy whose image backbones fetch no weights, where others are about to be loaded."""
     config = config.model_copy(deep=True)
-    for encoder in config.observation.encoder.values():
+    encoders = [part.encoder for part in config.observation.parts()]
+    for encoder in (encoder for by_modality in encoders for encoder in by_modality.values()):
         options = encoder.core_kwargs.get("backbone_kwargs") or {}
         backbone = encoder.core_kwargs.get("backbone_class") or ""
         may_fetch = backbone and "." not in backbone  # not one of a user's own
@@ -65,11 +66,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     make_class = ALGOS.get(algo_name)
     if make_class is not None:
         algo_class, _ = make_class(config.algo)
-        modalities = config.observation.modalities
-        named = overrides.get("observation", {}).get("modalities", {})
-        for group, keys in algo_class.observation_defaults(modalities).items():
-            if group not in named:
-                setattr(modalities, group, {**modalities[group], **keys})
+        algo_class.complete_observation(config.observation, overrides.get("observation", {}))
         said = merge(section.DEFAULTS.get("train", {}), overrides.get("train", {}))
         for key, value in algo_class.train_defaults(config.algo).items():
             if key not in said:
@@ -105,7 +102,10 @@ def complete_config(
 
 @cache
 def _config_class(algo_section: type[AlgoConfig]) -> type[Config]:
-    return create_model("Config", __base__=Config, algo=(algo_section, algo_section()))
+    sections: dict[str, Any] = {"algo": (algo_section, algo_section())}
+    if algo_section.OBSERVATION is not None:
+        sections["observation"] = (algo_section.OBSERVATION, algo_section.OBSERVATION())
+    return create_model("Config", __base__=Config, **sections)
 
 
 def _explain(error: Any, defaults: Mapping[str, Any]) -> str:

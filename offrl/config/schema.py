@@ -1,5 +1,6 @@
 """A whole config, and its sections ``observation`` and ``meta``, as robomimic has them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -99,6 +100,27 @@ class ObservationConfig(Section):
         },
         description="What the observations of each modality go through before they are joined.",
     )
+
+    def parts(self) -> Iterator["ObservationConfig"]:
+        """Itself; of a hierarchy, those of its parts."""
+        yield self
+
+    @property
+    def has_goals(self) -> bool:
+        """Whether goals of the task are seen."""
+        return any(self.modalities.goal.values())
+
+
+class HierarchyObservationConfig(Section):
+    """What each part of a policy of several levels sees."""
+
+    def parts(self) -> Iterator[ObservationConfig]:
+        for name in self.keys():
+            yield from self[name].parts()
+
+    @property
+    def has_goals(self) -> bool:
+        return any(self[name].has_goals for name in self.keys() if name != "actor")
 
 
 class MetaConfig(Section):

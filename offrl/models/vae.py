@@ -61,12 +61,22 @@ class VAE(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Actions ``[B, T, A]`` for latents from the prior, and the decoder's state; or
         ``num_samples`` actions ``[B, num_samples, A]`` for the one step of ``obs``."""
+        z = self.latents(obs, goal, generators, num_samples)
+        output, state = self.decoder(obs, goal, state, given=z)
+        return self.reconstruction(output), state
+
+    def latents(
+        self,
+        obs: Obs,
+        goal: Obs | None,
+        generators: Generators | None = None,
+        num_samples: int | None = None,
+    ) -> Tensor:
+        """Latents ``[B, T, Z]`` from the prior, or ``num_samples`` for the one step of ``obs``."""
         some = next(iter(obs.values()))
         shape = len(some), some.shape[1] if num_samples is None else num_samples
         like = torch.empty(*shape, self.prior.latent_size, device=some.device)
-        z = self.prior.sample(self.prior.parameters_for(obs, goal), like, generators)
-        output, state = self.decoder(obs, goal, state, given=z)
-        return self.reconstruction(output), state
+        return self.prior.sample(self.prior.parameters_for(obs, goal), like, generators)
 
     def reconstruction(self, output: Any) -> Any:
         """What the decoder's output stands for."""

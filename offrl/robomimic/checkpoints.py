@@ -10,7 +10,8 @@ from offrl.robomimic.configs import env_args_for_robomimic
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.tree import map_leaves
 
-ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", "gl", "iql", "td3_bc")  # of those that offrl has
+PLANNING = ("gl", "hbc", "iris")
+ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", *PLANNING, "iql", "td3_bc")  # of those that offrl has
 
 
 def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
@@ -22,10 +23,17 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
         "obs": _statistics(content.get("obs_normalization_stats")),
         "actions": _statistics(content.get("action_normalization_stats")),
     }
-    if content["algo_name"] == "gl":
+    if content["algo_name"] in PLANNING:
         stats["subgoals"] = {}  # which are never normalised in robomimic
-    nets = weights_from_robomimic(model.get("nets", model))
-    return content | {"model": {"nets": nets, "normalization": stats}}
+    return content | {"model": {"nets": _weights(model), "normalization": stats}}
+
+
+def _weights(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an algorithm, or of one that is made of others by the names of its parts."""
+    has_parts = "nets" not in model and all(isinstance(x, Mapping) for x in model.values())
+    if not has_parts:
+        return weights_from_robomimic(model.get("nets", model))
+    return {f"{name}.{key}": x for name, part in model.items() for key, x in _weights(part).items()}
 
 
 def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -44,21 +52,23 @@ def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
         raise ValueError("robomimic has no policy for discrete actions")
     if algo_name not in ROBOMIMIC_ALGOS:
         raise ValueError(f"robomimic has no {algo_name}; it has {', '.join(ROBOMIMIC_ALGOS)}")
+    place, algo = ("algo.actor", algo["actor"]) if "latent_subgoal" in algo else ("algo", algo)
     heads, trunks = (
         [name for name in names if algo.get(name, {}).get("enabled")]
         for names in (("gaussian", "vae"), ("rnn", "transformer"))
     )
     if heads and trunks:
         raise ValueError(
-            f"robomimic has no policy with algo.{heads[0]}.enabled and algo.{trunks[0]}.enabled"
+            f"robomimic has no policy with {place}.{heads[0]}.enabled and "
+            f"{place}.{trunks[0]}.enabled"
         )
-    if algo_name == "gl" and config["train"]["hdf5_normalize_obs"]:
+    if algo_name in PLANNING and config["train"]["hdf5_normalize_obs"]:
         raise ValueError(
             "robomimic's subgoals are never normalised, and this planner's are; train it with "
             "train.hdf5_normalize_obs=false"
         )
     if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
-        raise ValueError("robomimic has no policy with algo.gaussian.use_tanh")
+        raise ValueError(f"robomimic has no policy with {place}.gaussian.use_tanh")
 
 
 def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
@@ -67,13 +77,6 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     if "provenance" not in content:
         raise ValueError("this is robomimic's own checkpoint already")
     _check_robomimic_has(content["algo_name"], json.loads(content["config"]))
-    optimizers, schedules = {}, {}
-    for name, optimizer in content["model"]["optimizers"].items():
-        fresh = {"state": {}, "param_groups": optimizer["param_groups"]}
-        # One for each critic.
-        members = getattr(nets[name], "num_critics", None)
-        optimizers[name] = fresh if members is None else [fresh] * members
-        schedules[name] = None if members is None else [None] * members
     statistics = {
         name: map_leaves(lambda x: x.tolist(), content[name])
         for name in ("obs_normalization_stats", "action_normalization_stats")
@@ -89,11 +92,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     env_name = (env_args or {}).get("env_name", "")
     state = content["variable_state"]
     return {
-        "model": {
-            "nets": weights_to_robomimic(nets),
-            "optimizers": optimizers,
-            "lr_schedulers": schedules,
-        },
+        "model": _exported(content["model"], nets),
         "config": content["config"],
         "algo_name": content["algo_name"],
         "env_metadata": env_args and env_args_for_robomimic(env_args),
@@ -106,4 +105,22 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
             "best_success_rate": {env_name: state.get("best_success_rate")},
         },
         **statistics,
+    }
+
+
+def _exported(model: Mapping[str, Any], nets: Any) -> dict[str, Any]:
+    """What ``serialize`` returned, of robomimic's form."""
+    if "parts" in model:
+        return {name: _exported(part, nets[name]) for name, part in model["parts"].items()}
+    optimizers, schedules = {}, {}
+    for name, optimizer in model["optimizers"].items():
+        fresh = {"state": {}, "param_groups": optimizer["param_groups"]}
+        # One for each critic.
+        members = getattr(nets[name], "num_critics", None)
+        optimizers[name] = fresh if members is None else [fresh] * members
+        schedules[name] = None if members is None else [None] * members
+    return {
+        "nets": weights_to_robomimic(nets),
+        "optimizers": optimizers,
+        "lr_schedulers": schedules,
     }

@@ -185,7 +185,7 @@ def _checked(config: Config, resumes: bool) -> Config:
     config = config.model_copy(deep=True)
     if not config.train.data:
         raise ValueError("train.data: name a dataset, or give --dataset FILE.hdf5")
-    if any(config.observation.modalities.goal.values()) and config.train.goal_mode is None:
+    if config.observation.has_goals and config.train.goal_mode is None:
         raise ValueError(
             'observation.modalities.goal: the data has no goals; set train.goal_mode to "last" '
             '(the last observation of a demonstration), "future_uniform" (any later one) or '

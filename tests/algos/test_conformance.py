@@ -7,6 +7,7 @@ import pytest
 
 from offrl.registry import ALGOS
 from offrl.testing import CHECKS, AlgoCase
+from offrl.tree import merge
 
 HEADS = {
     "deterministic": {},
@@ -89,12 +90,31 @@ VARIANTS = {
     "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
     "gl": {"regression": {"vae": {"enabled": False}}, "vae": {}},
+    "hbc": {
+        "separate": {},
+        "regression": {"planner": {"vae": {"enabled": False}}, "subgoal_update_interval": 2},
+        "cascade": {"mode": "cascade", "actor": {"gmm": {"enabled": True}}},
+        "mlp": {"actor": {"rnn": {"enabled": False}}, "actor_use_random_subgoals": True},
+        "latent": {"latent_subgoal": {"enabled": True}},
+        "corrected": {
+            "latent_subgoal": {"enabled": True, "prior_correction": {"enabled": True}},
+            "planner": {"vae": {"prior": {"learn": True, "is_conditioned": True}}},
+        },
+    },
+    "iris": {"separate": {}, "cascade": {"mode": "cascade", "subgoal_update_interval": 2}},
     "ddqn": {"default": {}, "several_critics": {"critic": {"ensemble": {"n": 3}}}},
 }
 DISCRETE = {"train": {"action_config": {"actions": {"format": "discrete"}}}}
-SMALL = {"bc": {"actor_layer_dims": [16, 16]}, "gl": {"subgoal_horizon": 2}}
+PLANNER = {"subgoal_horizon": 2}
+ACTOR = {"actor_layer_dims": [16, 16], "rnn": {"hidden_dim": 16, "horizon": 2}}
+SMALL = {
+    "bc": {"actor_layer_dims": [16, 16]},
+    "gl": PLANNER,
+    "hbc": {"planner": PLANNER, "actor": ACTOR},
+    "iris": {"value_planner": {"planner": PLANNER, "num_samples": 5}, "actor": ACTOR},
+}
 CASES = [
-    pytest.param(algo, {"algo": SMALL.get(algo, {}) | overrides}, id=f"{algo}-{name}")
+    pytest.param(algo, {"algo": merge(SMALL.get(algo, {}), overrides)}, id=f"{algo}-{name}")
     for algo in ALGOS.names()
     for name, overrides in VARIANTS.get(algo, {"default": {}}).items()
 ]

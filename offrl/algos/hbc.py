@@ -1,0 +1,257 @@
+"""Hierarchical behavioural cloning: a planner draws subgoals, and an actor is cloned that reaches
+them (GTI: Mandlekar et al., 2020, arXiv:2003.06085).
+
+Both learn from the same windows. The subgoal of a state is what was observed
+``planner.subgoal_horizon`` steps later; while acting, the planner draws a new one every
+``subgoal_update_interval`` steps.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from offrl.algos.base import Generators, HierarchicalAlgo, Obs, register_algo
+from offrl.algos.bc import BC, BCConfig
+from offrl.algos.bc import algo_config_to_class as bc_class
+from offrl.algos.gl import GL, GLConfig
+from offrl.algos.gl import algo_config_to_class as gl_class
+from offrl.algos.shared.hierarchy import Composite
+from offrl.config import (
+    AlgoConfig,
+    Count,
+    EncoderConfig,
+    HierarchyObservationConfig,
+    ObservationConfig,
+    Section,
+)
+from offrl.config.networks import RNNConfig
+from offrl.config.section import Steps
+from offrl.specs import ObsKey
+
+log = logging.getLogger(__name__)
+
+LATENT = "latent_subgoal"  # robomimic's name of the observation
+
+
+class PriorCorrectionConfig(Section):
+    enabled: bool = Field(
+        False,
+        description="Train the actor with the nearest of some latents of the prior, which are all "
+        "that it sees while acting, instead of those of the encoder.",
+    )
+    num_samples: Count = Field(100, description="Number of latents that are drawn for that.")
+
+
+class LatentSubgoalConfig(Section):
+    enabled: bool = Field(
+        False,
+        description="Give the actor the planner's latents instead of observations. Needs a planner "
+        "that is a VAE.",
+    )
+    prior_correction: PriorCorrectionConfig = Field(
+        PriorCorrectionConfig(), description="Latents that the actor is trained with."
+    )
+
+
+class HierarchyConfig(AlgoConfig):
+    """What HBC and IRIS have in common."""
+
+    mode: Literal["separate", "cascade"] = Field(
+        "separate",
+        description='Subgoals that the actor is trained with: "separate", those of the data; '
+        '"cascade", those that the planner predicts.',
+    )
+    actor_use_random_subgoals: bool = Field(
+        False,
+        description="Train the actor with the observation of a random later step of each sample "
+        "instead of the one at the horizon.",
+    )
+    subgoal_update_interval: Steps = Field(
+        10, description="Number of steps for which the actor follows a subgoal."
+    )
+    latent_subgoal: LatentSubgoalConfig = Field(
+        LatentSubgoalConfig(), description="Subgoals that are latents of the planner."
+    )
+    actor: BCConfig = Field(
+        BCConfig(rnn=RNNConfig(enabled=True)),
+        description="The actor, with the keys of the algorithm bc.",
+    )
+
+    @model_validator(mode="after")
+    def _has_no_networks(self) -> "HierarchyConfig":
+        if self.optim_params:
+            raise ValueError(
+                "algo.optim_params: each part has optimizers of its own, such as "
+                "algo.actor.optim_params"
+            )
+        return self
+
+
+class HBCObservation(HierarchyObservationConfig):
+    planner: ObservationConfig = Field(
+        ObservationConfig(), description="What the planner sees and predicts."
+    )
+    actor: ObservationConfig = Field(
+        ObservationConfig(), description="What the actor sees; its goals are the subgoals."
+    )
+
+
+class HBCConfig(HierarchyConfig):
+    ALGO_NAME = "hbc"
+    OBSERVATION = HBCObservation
+
+    planner: GLConfig = Field(GLConfig(), description="The planner, with the keys of gl.")
+
+
+@register_algo(HBCConfig)
+class HBC(Composite, HierarchicalAlgo):
+    """``parts``: the planner ``s_g(s, g)`` and the actor ``pi(a | s, s_g)``."""
+
+    algo_config: HBCConfig
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("obs", "next_obs", "actions")
+    ACTIONS = BC.ACTIONS
+    LOG_NAMES = {"planner": "Planner", "actor": "Actor"}
+
+    @classmethod
+    def window(cls, algo_config: Any) -> dict[str, int]:
+        wanted = BC.window(algo_config.actor)
+        horizon = cls.planner_config(algo_config).subgoal_horizon
+        return wanted | {"seq_length": max(horizon, wanted.get("seq_length", 1))}
+
+    @staticmethod
+    def planner_config(algo_config: Any) -> GLConfig:
+        return algo_config.planner
+
+    @classmethod
+    def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
+        GL.complete_observation(observation.planner, stated.get("planner", {}))
+        follow_subgoals(observation.planner, observation.actor, stated.get("actor", {}))
+
+    def _make_parts(self) -> dict[str, Any]:
+        planner = self._part("planner", gl_class(self.algo_config.planner)[0], "gl")
+        return {"planner": planner, "actor": self._make_actor(planner)}
+
+    def _make_actor(self, planner: Any) -> Any:
+        """An actor whose goals are the planner's subgoals."""
+        make = bc_class(self.algo_config.actor)[0]
+        if self.algo_config.latent_subgoal.enabled:
+            if not planner.algo_config.vae.enabled:
+                raise ValueError(
+                    "algo.latent_subgoal.enabled: a regression has no latents; set "
+                    "algo.planner.vae.enabled to true"
+                )
+            size = planner.nets["goal_network"].prior.latent_size
+            latent = ObsKey("low_dim", (size,), EncoderConfig())
+            return self._part("actor", make, "bc", goal={LATENT: latent})
+        actor = self._part("actor", make, "bc")
+        goals, subgoals = actor.obs_spec.shapes("goal"), planner.obs_spec.keys("subgoal")
+        for key, shape in goals.items():
+            if key not in subgoals or len(shape) > 1:
+                why = "does not predict" if key not in subgoals else "predicts as an image only"
+                raise ValueError(
+                    f"observation.actor.modalities.goal: names {key}, which the planner {why}; it "
+                    f"predicts {', '.join(subgoals)} (modalities.subgoal)"
+                )
+        if not goals:
+            log.warning(
+                "observation.actor.modalities.goal names nothing, so that the actor does not see "
+                "its subgoal, as by default in robomimic; leave it out, or name there "
+                f"{', '.join(subgoals)}"
+            )
+        return actor
+
+    @property
+    def goal_planner(self) -> Any:
+        """The part that predicts."""
+        return self.parts["planner"]
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        planner = self.parts["planner"].process_batch_for_training(batch)
+        goals = self._subgoals(batch)
+        actor = self.parts["actor"].process_batch_for_training({**batch, "goal_obs": goals})
+        return {"planner": planner, "actor": actor}
+
+    def _subgoals(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What the actor is to reach, ``{key: [B, ...]}``, as it is recorded."""
+        gl, config, train = self.goal_planner, self.algo_config, self.global_config.train
+        later = self.needed(batch, "next_obs")
+        size = len(batch["actions"])
+        steps = torch.full((size,), gl.algo_config.subgoal_horizon - 1)
+        if config.actor_use_random_subgoals:
+            steps = torch.randint(train.seq_length, (size,))
+        rows = torch.arange(size), train.frame_stack - 1 + steps
+        subgoals = {key: later[key][rows] for key in gl.obs_spec.keys("subgoal")}
+        if not config.latent_subgoal.enabled:
+            return subgoals
+        correction = config.latent_subgoal.prior_correction
+        targets = {key: x[:, None] for key, x in subgoals.items()}
+        seen = gl.process_batch_for_training(batch)
+        seen["target_subgoals"] = gl.prepare_obs(targets, "subgoal")
+        with torch.no_grad():
+            samples = correction.num_samples if correction.enabled else 0
+            return {LATENT: gl.latent_subgoals(seen, samples)}
+
+    def _batch_of(self, name: str, batch: dict[str, Any]) -> dict[str, Any]:
+        if name != "actor" or self.algo_config.mode == "separate":
+            return batch[name]
+        with torch.no_grad():
+            predicted = self._plan(batch["planner"])
+        return {**batch["actor"], "goal_obs": self.parts["actor"].prepare_obs(predicted, "goal")}
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def _plan(self, seen: Mapping[str, Any], generators: Generators = None) -> dict[str, Tensor]:
+        planner = self.parts["planner"]
+        if self.algo_config.latent_subgoal.enabled:
+            return {LATENT: planner.draw_latents(seen, generators)}
+        return planner.plan(seen, generators)
+
+    def act(
+        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
+    ) -> tuple[Tensor, Any]:
+        planner, actor = self.parts["planner"], self.parts["actor"]
+        size = len(next(iter(obs.values())))
+        # A state of zeros is a start, at which a subgoal is due.
+        left = torch.zeros(size, dtype=torch.long) if state is None else state["steps_left"].cpu()
+        due = left == 0
+        if generators is not None:  # rows without one are nobody's
+            due &= torch.tensor([generator is not None for generator in generators])
+        subgoal = None if state is None else state["subgoal"]
+        if subgoal is None or due.any():
+            drawing = None
+            if generators is not None:  # the others draw nothing, whoever shares their batch
+                drawing = [g if d else None for g, d in zip(generators, due, strict=True)]
+            new = self._plan(planner.seen(obs, goal), drawing)
+            subgoal = new if subgoal is None else _where(due, new, subgoal)
+        left = torch.where(due, self.algo_config.subgoal_update_interval, left)
+        followed = None if state is None else state["actor"]
+        action, followed = actor.act(obs, subgoal, followed, generators)
+        left = (left - 1).clamp(min=0)
+        return action, {"steps_left": left, "subgoal": subgoal, "actor": followed}
+
+    @property
+    def current_subgoal(self) -> dict[str, Tensor] | None:
+        return None if self._state is None else self._state["subgoal"]
+
+
+def follow_subgoals(planner: Any, actor: Any, stated: Mapping[str, Any]) -> None:
+    """Let the actor see what the planner sees and its subgoals, where nothing else is said."""
+    named = stated.get("modalities", {})
+    if "obs" not in named:
+        actor.modalities.obs = planner.modalities.obs
+    if "goal" not in named:
+        actor.modalities.goal = planner.modalities.subgoal
+
+
+def _where(rows: Tensor, new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        key: torch.where(rows.to(x.device).view(-1, *[1] * (x.ndim - 1)), x, old[key])
+        for key, x in new.items()
+    }

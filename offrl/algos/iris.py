@@ -1,0 +1,175 @@
+"""IRIS: a planner proposes subgoals, a value function chooses the best of them, and an actor is
+cloned that reaches it (Mandlekar et al., 2020, arXiv:1911.05321).
+
+The planner is a model of what comes next in the data, good or bad; the value function, of BCQ,
+makes it prefer what leads to rewards.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from offrl.algos.base import Generators, Obs, PlannerAlgo, ValueAlgo, register_algo
+from offrl.algos.bcq import BCQ, BCQConfig
+from offrl.algos.bcq import algo_config_to_class as bcq_class
+from offrl.algos.gl import GL, GLConfig
+from offrl.algos.gl import algo_config_to_class as gl_class
+from offrl.algos.hbc import HBC, HierarchyConfig, follow_subgoals
+from offrl.algos.shared.hierarchy import Composite
+from offrl.config import Count, HierarchyObservationConfig, ObservationConfig, Section
+from offrl.tree import map_leaves
+
+
+class ValuePlannerConfig(Section):
+    planner: GLConfig = Field(GLConfig(), description="What proposes, with the keys of gl.")
+    value: BCQConfig = Field(BCQConfig(), description="What chooses, with the keys of bcq.")
+    num_samples: Count = Field(100, description="Number of proposals, of which the best is taken.")
+
+
+class ValuePlannerObservation(HierarchyObservationConfig):
+    planner: ObservationConfig = Field(
+        ObservationConfig(), description="What the planner sees and predicts."
+    )
+    value: ObservationConfig = Field(
+        ObservationConfig(),
+        description="What the value function sees; it must be part of what is predicted.",
+    )
+
+
+class IRISObservation(HierarchyObservationConfig):
+    value_planner: ValuePlannerObservation = Field(
+        ValuePlannerObservation(), description="What the two parts of the planner see."
+    )
+    actor: ObservationConfig = Field(
+        ObservationConfig(), description="What the actor sees; its goals are the subgoals."
+    )
+
+
+class IRISConfig(HierarchyConfig):
+    ALGO_NAME = "iris"
+    OBSERVATION = IRISObservation
+
+    value_planner: ValuePlannerConfig = Field(
+        ValuePlannerConfig(), description="A planner, and a value function that chooses."
+    )
+
+    @property
+    def discount(self) -> float:
+        return self.value_planner.value.discount
+
+    @model_validator(mode="after")
+    def _has_no_latents(self) -> "IRISConfig":
+        if self.latent_subgoal.enabled:
+            raise ValueError(
+                "algo.latent_subgoal.enabled: the value function of iris judges observations, not "
+                "latents; set it to false, or use hbc"
+            )
+        return self
+
+
+class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
+    """``parts``: the ``planner`` ``s_g(s, g)`` and the ``value_net`` ``V(s_g, g)``."""
+
+    LOG_NAMES = {"planner": "Planner", "value_net": "ValueNetwork"}
+
+    def _make_parts(self) -> dict[str, Any]:
+        planner = self._part("planner", gl_class(self.algo_config.planner)[0], "gl")
+        value = self._part("value", bcq_class(self.algo_config.value)[0], "bcq")
+        predicted = planner.obs_spec.keys("subgoal")
+        for key in value.obs_spec.keys("obs"):
+            if key not in predicted or len(planner.obs_spec.shapes("subgoal")[key]) > 1:
+                raise ValueError(
+                    f"observation.value.modalities.obs: names {key}, but the value function sees "
+                    f"subgoals, which are the vectors among {', '.join(predicted)} "
+                    "(observation.planner.modalities.subgoal)"
+                )
+        return {"planner": planner, "value_net": value}
+
+    def seen(self, obs: Obs, goal: Obs | None) -> dict[str, Any]:
+        planner = self.parts["planner"]
+        goals = self.parts["value_net"].prepare_obs(goal, "goal")
+        return {"planner": planner.seen(obs, goal), "value_net": {"goal_obs": goals}}
+
+    def plan(self, batch: Mapping[str, Any], generators: Generators = None) -> dict[str, Tensor]:
+        """Propose ``num_samples`` subgoals, and take the one of the highest value."""
+        planner = self.parts["planner"]
+        value = self.parts["value_net"]
+        num = self.algo_config.num_samples
+        subgoals = planner.propose(batch["planner"], num, generators)
+        frames = self.global_config.train.frame_stack
+        stacks = map_leaves(
+            lambda x: x.flatten(0, 1)[:, None].repeat_interleave(frames, dim=1), subgoals
+        )
+        goals = map_leaves(
+            lambda x: x.repeat_interleave(num, dim=0), batch["value_net"]["goal_obs"]
+        )
+        each = None if generators is None else [g for g in generators for _ in range(num)]
+        values, _ = value.best_seen(value.prepare_obs(stacks), goals, each)
+        best = values.view(-1, num).argmax(1)
+        return map_leaves(lambda x: x[torch.arange(len(x)), best], subgoals)
+
+    def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
+        return self.plan(self.seen(self._with_time(obs_dict), goal_dict))
+
+    def sample_subgoals(
+        self, obs_dict: Obs, goal_dict: Any = None, num_samples: int = 1
+    ) -> dict[str, Tensor]:
+        return self.parts["planner"].sample_subgoals(obs_dict, goal_dict, num_samples)
+
+    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
+        return self.parts["value_net"].get_state_value(obs_dict, goal_dict)
+
+    def get_state_action_value(
+        self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
+    ) -> Tensor:
+        return self.parts["value_net"].get_state_action_value(obs_dict, actions, goal_dict)
+
+
+@register_algo(IRISConfig)
+class IRIS(HBC, ValueAlgo):
+    """``parts``: the ``planner``, a ``ValuePlanner``, and the actor ``pi(a | s, s_g)``."""
+
+    algo_config: IRISConfig  # type: ignore[assignment]
+
+    NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
+    ACTIONS = ("real-valued",)
+
+    @classmethod
+    def window(cls, algo_config: Any) -> dict[str, int]:
+        wanted, steps = super().window(algo_config), BCQ.window(algo_config.value_planner.value)
+        return wanted | {"seq_length": max(wanted["seq_length"], steps["seq_length"])}
+
+    @staticmethod
+    def planner_config(algo_config: Any) -> GLConfig:
+        return algo_config.value_planner.planner
+
+    @classmethod
+    def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
+        both, said = observation.value_planner, stated.get("value_planner", {})
+        GL.complete_observation(both.planner, said.get("planner", {}))
+        named = said.get("value", {}).get("modalities", {})
+        if "obs" not in named:
+            both.value.modalities.obs = both.planner.modalities.subgoal
+        if "goal" not in named:
+            both.value.modalities.goal = both.planner.modalities.goal
+        follow_subgoals(both.planner, observation.actor, stated.get("actor", {}))
+
+    def _make_parts(self) -> dict[str, Any]:
+        planner = self._part("value_planner", ValuePlanner, "iris")
+        actor = self._make_actor(planner.parts["planner"])
+        return {"planner": planner, "actor": actor}
+
+    @property
+    def goal_planner(self) -> Any:
+        return self.parts["planner"].parts["planner"]
+
+    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
+        return self.parts["planner"].get_state_value(obs_dict, goal_dict)
+
+    def get_state_action_value(
+        self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
+    ) -> Tensor:
+        return self.parts["planner"].get_state_action_value(obs_dict, actions, goal_dict)

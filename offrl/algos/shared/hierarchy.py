@@ -1,0 +1,148 @@
+"""Algorithms made of others, which are trained side by side on the same batches."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from offrl.algos.base import Algo, PlannerAlgo
+from offrl.config import OptimConfig
+from offrl.normalize import Stats
+from offrl.specs import ObsSpec
+
+
+class Composite(Algo):
+    """``parts``, each with networks, optimizers and an update rule of its own.
+
+    A subclass makes them in ``_make_parts``, with ``_part``. The first is trained first.
+    """
+
+    GROUPS = ("obs", "goal", "subgoal")
+    LOG_NAMES: ClassVar[Mapping[str, str]]  #: What stands before a part's names in the log.
+
+    parts: dict[str, Any]
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.optimizers = {
+            f"{name}.{network}": optimizer
+            for name, part in self.parts.items()
+            for network, optimizer in part.optimizers.items()
+        }
+
+    def _create_networks(self) -> None:
+        self.parts = self._make_parts()
+        groups: dict[str, Any] = {}
+        for name, part in self.parts.items():
+            self.nets[name] = part.nets
+            for group, keys in part.obs_spec.groups.items():
+                if (name, group) != ("actor", "goal"):  # which is given by the planner
+                    groups[group] = dict(sorted((groups.get(group, {}) | keys).items()))
+        self.obs_spec = ObsSpec(groups)
+
+    def _make_parts(self) -> dict[str, Any]:
+        raise NotImplementedError(type(self).__name__)
+
+    def _part(self, place: str, algo_class: type[Algo], name: str, **groups: Any) -> Any:
+        """The algorithm ``name`` that ``algo.PLACE`` and ``observation.PLACE`` describe. ``groups``
+        of observations are in the place of those that the latter names."""
+        config = self.global_config
+        observation = config.observation[place]
+        shapes = {
+            k: s for group in self.obs_spec.groups for k, s in self.obs_spec.shapes(group).items()
+        }
+        changes = {"algo_name": name, "algo": self.algo_config[place], "observation": observation}
+        with _relocated(place):
+            spec = ObsSpec({**ObsSpec.from_config(observation, shapes).groups, **groups})
+            return algo_class(
+                config=config.model_copy(update=changes),
+                obs_spec=spec,
+                ac_dim=self.ac_dim,
+                device=self.device,
+            )
+
+    def _optim_params(self) -> dict[str, OptimConfig]:
+        return {}  # the parts have their own
+
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        for part in self.parts.values():
+            part.inspect_data(values)
+
+    def inspect_lengths(self, lengths: Sequence[int]) -> None:
+        for part in self.parts.values():
+            part.inspect_lengths(lengths)
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {n: part.process_batch_for_training(batch) for n, part in self.parts.items()}
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        info: dict[str, Any] = {}
+        for name, part in self.parts.items():
+            own = part.train_on_batch(self._batch_of(name, batch), self.epoch, self.validates)
+            info |= {f"{name}.{key}": value for key, value in own.items()}
+        return info | {"loss": sum(info[f"{name}.loss"] for name in self.parts)}
+
+    def _batch_of(self, name: str, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch[name]
+
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
+        logs, loss = {}, 0.0
+        for name, part in self.parts.items():
+            n = len(name) + 1
+            own = part.log_info({k[n:]: v for k, v in info.items() if k.startswith(f"{name}.")})
+            logs |= {f"{self.LOG_NAMES[name]}/{key}": value for key, value in own.items()}
+            loss += own["Loss"]
+        return logs | {"Loss": loss}
+
+    def on_epoch_end(self, epoch: int) -> None:
+        for part in self.parts.values():
+            part.on_epoch_end(epoch)
+
+    def set_train(self) -> None:
+        super().set_train()
+        for part in self.parts.values():
+            part.set_train()
+
+    def set_eval(self) -> None:
+        super().set_eval()
+        for part in self.parts.values():
+            part.set_eval()
+
+    def reset(self) -> None:
+        super().reset()
+        for part in self.parts.values():
+            part.reset()
+
+    # -- statistics and state ---------------------------------------------------------------------
+
+    def set_statistics(self, obs: Stats, actions: Stats, subgoals: Stats | None = None) -> None:
+        super().set_statistics(obs, actions)
+        for part in self.parts.values():
+            says = isinstance(part, PlannerAlgo) and subgoals is not None
+            part.set_statistics(obs, actions, **({"subgoals": subgoals} if says else {}))
+
+    def serialize(self) -> dict[str, Any]:
+        parts = {name: part.serialize() for name, part in self.parts.items()}
+        for state in parts.values():
+            del state["nets"]  # they are in those of the whole
+        return super().serialize() | {"optimizers": {}, "parts": parts}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize(state)
+        for name, part in state.get("parts", {}).items():
+            own = self.parts[name]
+            own.deserialize({"nets": own.nets.state_dict(), **part})
+
+
+@contextmanager
+def _relocated(place: str) -> Any:
+    """Let a ``ValueError`` about ``algo`` or ``observation`` name the part's place there."""
+    try:
+        yield
+    except ValueError as error:
+        said = re.sub(r"\b(algo|observation)\.", rf"\1.{place}.", str(error))
+        raise ValueError(said) from None
