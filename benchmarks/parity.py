@@ -29,7 +29,9 @@ from tqdm import tqdm
 
 from offrl import algo_factory, config_factory
 from offrl.models.resnet import resnet
-from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
+from offrl.robomimic.checkpoints import upgrade_checkpoint
+from offrl.robomimic.weights import weights_to_robomimic
+from offrl.specs import modalities
 from offrl.tree import map_leaves, merge
 
 STORED = {"pos": (3,), "object": (10,), "touch": (1,), "image": (52, 60, 3), "depth": (40, 40, 1)}
@@ -123,7 +125,8 @@ def cases() -> dict[str, dict[str, Any]]:
     found["losses, weight decay"] = {"algo": {"loss": loss, "optim_params": {"policy": optimizer}}}
     found = {name: complete(overrides) for name, overrides in found.items()}
     image |= {"encoder": {"rgb": cores["shallow"]}}
-    return found | planner_cases(vaes, image, goal) | offline_cases(image, goal)
+    others = planner_cases(vaes, image, goal) | hierarchy_cases() | offline_cases(image, goal)
+    return found | others
 
 
 def offline_cases(image: dict[str, Any], goal: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -198,6 +201,39 @@ def planner_cases(
     return found
 
 
+def hierarchy_cases() -> dict[str, dict[str, Any]]:
+    """The actor always sees its subgoal; by default robomimic's does not."""
+    keys = {"low_dim": ["pos", "touch"], "rgb": [], "depth": [], "scan": []}
+    seen = keys | {"low_dim": ["pos", "object", "touch"]}
+    plans = {"modalities": {"obs": seen, "subgoal": keys}}
+    follows = {"modalities": {"obs": seen, "goal": keys}}
+    regression = {"vae": {"enabled": False}}
+    learned = {"vae": {"prior": {"learn": True, "is_conditioned": True}}}
+    small = {"ae": {"planner_layer_dims": [16, 12]}, "subgoal_horizon": 3}
+    dims = {"encoder_layer_dims": [16], "decoder_layer_dims": [16], "prior_layer_dims": [10]}
+    actor = {"rnn": {"hidden_dim": 16, "horizon": 4}, "actor_layer_dims": [12]}
+    value = {"critic": {"layer_dims": [16, 12]}, "action_sampler": {"vae": dims}}
+    found: dict[str, dict[str, Any]] = {}
+    for name, planner in {"regression": regression, "vae": {}, "learned prior": learned}.items():
+        plan = merge(small | {"vae": dims}, planner)
+        for mode in ("separate", "cascade")[: 1 if planner is learned else 2]:
+            found[f"hbc, {name}, {mode}"] = {
+                "algo_name": "hbc",
+                "algo": {"mode": mode, "planner": plan, "actor": actor},
+                "observation": {"planner": plans, "actor": follows},
+            }
+        judges = {"planner": plan, "value": value, "num_samples": 7}
+        found[f"iris, {name}"] = {
+            "algo_name": "iris",
+            "algo": {"value_planner": judges, "actor": actor},
+            "observation": {
+                "value_planner": {"planner": plans, "value": {"modalities": {"obs": keys}}},
+                "actor": follows,
+            },
+        }
+    return {name: case | {"train": {"seq_length": 4}} for name, case in found.items()}
+
+
 def complete(overrides: dict[str, Any]) -> dict[str, Any]:
     """With small networks, and windows that fit the trunk."""
     vae_dims = {"latent_dim": 4, "encoder_layer_dims": [16, 12], "prior_layer_dims": [10]}
@@ -230,11 +266,12 @@ class Case:
             lay_over(theirs, overrides)
         obs_utils.initialize_obs_utils_with_config(theirs)
         self.config = config_factory(name, json.loads(theirs.dump()))
-        groups = self.config.observation.modalities.to_dict().values()
-        keys = sorted({key for group in groups for keys in group.values() for key in keys})
+        keys = sorted(
+            {key for group in modalities(self.config.observation).values() for key in group}
+        )
         self.shapes = {k: s if len(s) == 1 else (s[2], *s[:2]) for k, s in STORED.items()}
         self.shapes = {key: self.shapes[key] for key in keys}
-        self.has_goal = any(self.config.observation.modalities.goal.values())
+        self.has_goal = self.config.observation.has_goals
         arguments = {"obs_key_shapes": self.shapes, "ac_dim": AC_DIM, "device": "cpu"}
         self.theirs = their_algo_factory(name, theirs, **arguments)
         self.ours: Any = algo_factory(name, self.config, **arguments)
@@ -253,8 +290,8 @@ class Case:
         transitions = {}
         if self.config.algo_name == "gl":
             transitions = {"next_obs": self.observations(*lead, steps)}
-        elif "critic" in algo:
-            steps = algo["n_step"]
+        elif "critic" in algo or "mode" in algo:
+            steps = algo["n_step"] if "critic" in algo else steps
             transitions = {
                 "next_obs": self.observations(*lead, steps),
                 "rewards": torch.rand(*lead, steps),
@@ -268,11 +305,18 @@ class Case:
 
     def weights_differ(self) -> bool:
         """Whether weights are lost on their way to offrl and back."""
-        weights = self.theirs.nets.state_dict()
-        self.ours.deserialize(map_leaves(torch.clone, weights_from_robomimic(weights)))
-        back = weights_to_robomimic(self.ours.nets)
+        weights = flat(self.theirs.serialize())
+        content = {"model": self.theirs.serialize(), "algo_name": self.config.algo_name}
+        model = upgrade_checkpoint(content)["model"]
+        self.ours.deserialize(map_leaves(torch.clone, model["nets"]))
+        back = flat(self._weights(self.ours))
         same_names = back.keys() == weights.keys()
         return not same_names or any(not torch.equal(back[k], w) for k, w in weights.items())
+
+    def _weights(self, algo: Any) -> dict[str, Any]:
+        if not hasattr(algo, "parts"):
+            return weights_to_robomimic(algo.nets)
+        return {name: self._weights(part) for name, part in algo.parts.items()}
 
     def training(self) -> float:
         """The largest relative difference of what both log, over the steps."""
@@ -306,8 +350,14 @@ class Case:
     def episode(self) -> float | None:
         """The largest difference of two actions; ``None`` where draws come in another order."""
         algo = self.config.algo
-        is_mixture = "gmm" in algo and algo.gmm.enabled
-        if is_mixture or "vae" in algo and (algo.vae.prior.learn or algo.vae.prior.use_categorical):
+        planner = algo["value_planner"] if "value_planner" in algo else algo
+        vaes = [
+            part["vae"]
+            for part in (algo, planner["planner"] if "planner" in planner else {})
+            if "vae" in part
+        ]
+        draws = any(vae.prior.learn or vae.prior.use_categorical for vae in vaes)
+        if draws or "gmm" in algo and algo.gmm.enabled:
             return None
         if self.config.algo_name == "iql" and algo.actor.net.type == "gmm":
             return None
@@ -341,6 +391,14 @@ class Case:
     def _their_obs(self, obs: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
         processed = None if obs is None else self.obs_utils.process_obs_dict(dict(obs))
         return None if processed is None else {k: x.float() for k, x in processed.items()}
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Tensor]:
+    leaves: dict[str, Tensor] = {}
+    for key, value in tree.items():
+        path = prefix + key
+        leaves |= flat(value, f"{path}:") if isinstance(value, dict) else {path: value}
+    return leaves
 
 
 def lay_over(config: Any, overrides: dict[str, Any]) -> None:
