@@ -101,6 +101,14 @@ FLIPS = [
         "draws_each",
     ),
     Flip(
+        "iris, best subgoal",
+        "algos/iris.py",
+        "best = values.view(-1, num).argmax(1)",
+        "best = values.view(-1, num).argmin(1)",
+        "tests/algos/test_hierarchies.py",
+        "highest_value",
+    ),
+    Flip(
         "td error",
         "algos/shared/td.py",
         'return error(q, target.expand_as(q), reduction="none").mean((1, 2))',

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from offrl.config.json_schema import config_schema
+from offrl.config.json_schema import config_schema, section_schema
+from offrl.config.schema import Config
 
 GOLDEN = Path(__file__).parents[2] / "tests/golden"
 # What stands for a name that the user of a map chooses.
@@ -50,6 +51,8 @@ class Key:
         name = self.path.rpartition(".")[2]
         if name in ANY and not self.is_leaf:
             return f"a section for each {ANY[name]}"
+        if part(self.node):
+            return f"a section with the keys of {part(self.node)}"
         return in_words(self.node) if self.is_leaf else "a section"
 
     @property
@@ -80,6 +83,8 @@ def keys_of(node: Node, path: str, is_entry: bool = False) -> Iterator[Key]:
         entry = key.get("additionalProperties")
         is_map = isinstance(entry, Mapping) and "properties" in entry
         yield Key(here, key, is_entry)
+        if part(key):
+            continue
         if is_map:
             yield from keys_of(entry, f"{here}.{ANY[name]}", is_entry=True)
         elif name == "data":
@@ -91,7 +96,17 @@ def keys_of(node: Node, path: str, is_entry: bool = False) -> Iterator[Key]:
 
 @cache
 def common_keys(section: str) -> tuple[Key, ...]:
-    return tuple(keys_of(config_schema()["properties"][section], section))
+    schema = section_schema(Config, Config(algo_name="").to_dict())
+    return tuple(keys_of(schema["properties"][section], section))
+
+
+def part(node: Node) -> str | None:
+    """The algorithm whose keys a section has that is a part of another algorithm's."""
+    keys = set(node.get("properties", {}))
+    if "optim_params" not in keys:
+        return None
+    sections = config_schema()["$defs"].items()
+    return next((name for name, other in sections if set(other["properties"]) == keys), None)
 
 
 @cache
@@ -150,7 +165,6 @@ def named_entries(name: str) -> Iterator[Key]:
 def other_defaults(name: str) -> Iterator[tuple[str, str]]:
     """The keys outside ``algo`` whose defaults an algorithm changes."""
     from offrl.config import config_factory
-    from offrl.config.schema import Config
 
     def leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
         for key, value in tree.items():
@@ -161,7 +175,7 @@ def other_defaults(name: str) -> Iterator[tuple[str, str]]:
 
     usual = dict(leaves(Config(algo_name=name).to_dict(), ""))
     for path, value in leaves(config_factory(name).to_dict(), ""):
-        if not path.startswith("algo") and value != usual.get(path):
+        if not path.startswith("algo") and path in usual and value != usual[path]:
             yield path, json.dumps(value)
 
 

@@ -161,12 +161,13 @@ class ConfigAlgorithms(KeyDirective):
         paths = [p for p, group in shared_keys().items() if name in group and optim not in p]
         paths = [p for p in paths if algorithm_keys()[name][p].is_leaf]
         paragraph = nodes.paragraph("", "Shared keys: ")
-        paragraph += [self.link(optim), nodes.Text(" (")]
-        for i, network in enumerate(networks):
-            paragraph += [nodes.Text(", " if i else ""), nodes.literal("", network)]
-        paragraph += nodes.Text(")")
-        for path in paths:
-            paragraph += [nodes.Text(", "), self.link(path)]
+        if networks:
+            paragraph += [self.link(optim), nodes.Text(" (")]
+            for i, network in enumerate(networks):
+                paragraph += [nodes.Text(", " if i else ""), nodes.literal("", network)]
+            paragraph += nodes.Text("), ")
+        for i, path in enumerate(paths):
+            paragraph += [nodes.Text(", " if i else ""), self.link(path)]
         paragraph += nodes.Text(".")
         return paragraph
 

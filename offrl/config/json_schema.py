@@ -25,8 +25,11 @@ def config_schema() -> dict[str, Any]:
     """
     sections = {name: algo_schema(ALGO_CONFIGS[name]) for name in ALGO_CONFIGS.names()}
     schema = section_schema(Config, Config(algo_name="").to_dict())
-    keys = schema["properties"]
-    keys["algo"] = {"type": "object", "description": keys["algo"]["description"]}
+    keys = dict(schema["properties"])
+    usual = keys["observation"]
+    for section in ("algo", "observation"):
+        keys[section] = {"type": "object", "description": keys[section]["description"]}
+    observations = {name: _own_observation(ALGO_CONFIGS[name]) for name in sections}
     own = {"type": "string", "pattern": OWN_ALGORITHM}
     keys["algo_name"] = {
         "description": keys["algo_name"]["description"],
@@ -41,12 +44,26 @@ def config_schema() -> dict[str, Any]:
         "allOf": [
             {
                 "if": {"properties": {"algo_name": {"const": name}}, "required": ["algo_name"]},
-                "then": {"properties": {"algo": {"$ref": f"#/$defs/{name}"}}},
+                "then": {"properties": {"algo": {"$ref": f"#/$defs/{name}"}, **seen}},
             }
-            for name in sections
+            for name, seen in observations.items()
+        ]
+        + [
+            {
+                "if": {
+                    "properties": {"algo_name": {"enum": [n for n, x in observations.items() if x]}}
+                },
+                "else": {"properties": {"observation": usual}},
+            }
         ],
         "$defs": sections,
     }
+
+
+def _own_observation(section: type[AlgoConfig]) -> dict[str, Any]:
+    """The section ``observation`` of an algorithm for which it is not the usual one."""
+    own = section.OBSERVATION
+    return {} if own is None else {"observation": section_schema(own, own().to_dict())}
 
 
 def algo_schema(section: type[AlgoConfig]) -> dict[str, Any]:

@@ -73,11 +73,18 @@ def test_robomimics_configs_are_valid(name):
     assert errors(json.loads((GOLDEN / f"configs/{name}.json").read_text())) == []
 
 
+def common_sections():
+    """The sections that all algorithms have, but for ``observation`` of hierarchies."""
+    schema = the_schema()
+    usual = schema["allOf"][-1]["else"]["properties"]
+    sections = schema["properties"] | usual
+    return {name: sections[name] for name in ("experiment", "train", "observation", "meta")}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_has_a_description_and_a_default(name):
     schema = the_schema()
-    sections = [schema["properties"][s] for s in ("experiment", "train", "observation", "meta")]
-    for section in [schema["$defs"][name], *sections]:
+    for section in [schema["$defs"][name], *common_sections().values()]:
         for path, key in keys(section):
             if "properties" not in key and path[-1] != "*":  # a key, not a section
                 assert key["description"], path
@@ -179,8 +186,8 @@ VALUES = st.recursive(
 
 def paths():
     schema = the_schema()
-    for section in ("experiment", "train", "observation", "meta"):
-        for path, _ in keys(schema["properties"][section], (section,)):
+    for name, section in common_sections().items():
+        for path, _ in keys(section, (name,)):
             yield "bc", path
     for name in NAMES:
         for path, _ in keys(schema["$defs"][name], ("algo",)):
