@@ -24,8 +24,6 @@ from offrl.tree import merge  # noqa: E402
 
 # Training, validation, evaluations with simulators, proxies, TensorBoard, checkpoints of the best.
 CONFIG = {
-    "algo_name": "bc",
-    "algo": {"actor_layer_dims": [256, 256], "vae": {"enabled": True}},  # which draws latents
     "experiment": {
         "epoch_every_n_steps": 250,
         "validate": True,
@@ -39,6 +37,27 @@ CONFIG = {
         "seq_length": 3,
         "hdf5_filter_key": "train",
         "hdf5_validation_filter_key": "valid",
+    },
+}
+SEEN = SMALL["observation"]
+PLANNER, ACTOR = {"subgoal_horizon": 3}, {"rnn": {"hidden_dim": 16, "horizon": 3}}
+# Each draws random numbers in training: latents, subgoals.
+ALGORITHMS = {
+    "bc": {
+        "algo": {"actor_layer_dims": [256, 256], "vae": {"enabled": True}},
+        "observation": SEEN,
+    },
+    "hbc": {
+        "algo": {"mode": "cascade", "planner": PLANNER, "actor": ACTOR},
+        "observation": {"planner": SEEN},
+    },
+    "iris": {
+        "algo": {
+            "actor_use_random_subgoals": True,
+            "value_planner": {"planner": PLANNER, "num_samples": 5},
+            "actor": ACTOR,
+        },
+        "observation": {"value_planner": {"planner": SEEN}},
     },
 }
 
@@ -76,11 +95,12 @@ def left_over(folder):
     return found
 
 
-def kill_and_compare(num_kills, seed, folder):
+def kill_and_compare(num_kills, seed, folder, algo="bc"):
     """Runs that were killed ``num_kills`` times in all; each must end as the whole one did."""
     write_demos(folder / "demos.hdf5", env_args=json.dumps(toy_args()))
     paths = {"train": {"data": str(folder / "demos.hdf5"), "output_dir": str(folder / "runs")}}
-    (folder / "config.json").write_text(json.dumps(merge(merge(SMALL, CONFIG), paths)))
+    config = merge(merge(SMALL, CONFIG), paths) | {"algo_name": algo} | ALGORITHMS[algo]
+    (folder / "config.json").write_text(json.dumps(config))
     begun = time.monotonic()
     finish(start(folder, "whole"))
     duration = time.monotonic() - begun
@@ -113,6 +133,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=100, help="kills in all (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    parser.add_argument("--algo", choices=ALGORITHMS, default="bc", help="(default: bc)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        kill_and_compare(args.n, args.seed, Path(scratch))
+        kill_and_compare(args.n, args.seed, Path(scratch), args.algo)
