@@ -173,37 +173,41 @@ class HBC(Composite, HierarchicalAlgo):
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        planner = self.parts["planner"].process_batch_for_training(batch)
-        goals = self._subgoals(batch)
-        actor = self.parts["actor"].process_batch_for_training({**batch, "goal_obs": goals})
-        return {"planner": planner, "actor": actor}
-
-    def _subgoals(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """What the actor is to reach, ``{key: [B, ...]}``, as it is recorded."""
-        gl, config, train = self.goal_planner, self.algo_config, self.global_config.train
-        later = self.needed(batch, "next_obs")
-        size = len(batch["actions"])
+        """The parts' batches, and the ``subgoals`` ``{key: [B, ...]}`` that the actor is to reach,
+        as they are recorded."""
+        gl, later = self.goal_planner, self.needed(batch, "next_obs")
+        size, train = len(batch["actions"]), self.global_config.train
         steps = torch.full((size,), gl.algo_config.subgoal_horizon - 1)
-        if config.actor_use_random_subgoals:
+        if self.algo_config.actor_use_random_subgoals:
             steps = torch.randint(train.seq_length, (size,))
         rows = torch.arange(size), train.frame_stack - 1 + steps
         subgoals = {key: later[key][rows] for key in gl.obs_spec.keys("subgoal")}
-        if not config.latent_subgoal.enabled:
-            return subgoals
-        correction = config.latent_subgoal.prior_correction
-        targets = {key: x[:, None] for key, x in subgoals.items()}
-        seen = gl.process_batch_for_training(batch)
-        seen["target_subgoals"] = gl.prepare_obs(targets, "subgoal")
-        with torch.no_grad():
-            samples = correction.num_samples if correction.enabled else 0
-            return {LATENT: gl.latent_subgoals(seen, samples)}
+        raw = {**batch, "goal_obs": None}
+        return {
+            "planner": self.parts["planner"].process_batch_for_training(batch),
+            "actor": self.parts["actor"].process_batch_for_training(raw),
+            "subgoals": subgoals,
+        }
 
     def _batch_of(self, name: str, batch: dict[str, Any]) -> dict[str, Any]:
-        if name != "actor" or self.algo_config.mode == "separate":
+        if name != "actor":
             return batch[name]
         with torch.no_grad():
-            predicted = self._plan(batch["planner"])
-        return {**batch["actor"], "goal_obs": self.parts["actor"].prepare_obs(predicted, "goal")}
+            goal = self.parts["actor"].prepare_obs(self._followed(batch), "goal")
+        return {**batch["actor"], "goal_obs": goal}
+
+    def _followed(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """The subgoals that the actor is trained with: predicted ones, or those of the data."""
+        if self.algo_config.mode == "cascade":
+            return self._plan(batch["planner"])
+        latent = self.algo_config.latent_subgoal
+        if not latent.enabled:
+            return batch["subgoals"]
+        gl, correction = self.goal_planner, latent.prior_correction
+        targets = {key: x[:, None] for key, x in batch["subgoals"].items()}
+        seen = {**batch["planner"], "target_subgoals": gl.prepare_obs(targets, "subgoal")}
+        num_samples = correction.num_samples if correction.enabled else 0
+        return {LATENT: gl.latent_subgoals(seen, num_samples)}
 
     # -- acting -----------------------------------------------------------------------------------
 

@@ -95,7 +95,10 @@ VARIANTS = {
         "regression": {"planner": {"vae": {"enabled": False}}, "subgoal_update_interval": 2},
         "cascade": {"mode": "cascade", "actor": {"gmm": {"enabled": True}}},
         "mlp": {"actor": {"rnn": {"enabled": False}}, "actor_use_random_subgoals": True},
-        "latent": {"latent_subgoal": {"enabled": True}},
+        "latent": {
+            "latent_subgoal": {"enabled": True},
+            "planner": {"vae": {"prior": {"use_categorical": True}}},
+        },
         "corrected": {
             "latent_subgoal": {"enabled": True, "prior_correction": {"enabled": True}},
             "planner": {"vae": {"prior": {"learn": True, "is_conditioned": True}}},

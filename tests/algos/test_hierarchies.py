@@ -174,7 +174,9 @@ def test_the_actors_goal_is_the_planners_target(demos, name, normalizes):
         algo.set_statistics(STATISTICS, {})
     batch = algo.process_batch_for_training(batch_of(demos))
     planner = batch["planner"]["planner"] if name == "iris" else batch["planner"]
-    for key, goal in batch["actor"]["goal_obs"].items():
+    goals = algo._batch_of("actor", batch)["goal_obs"]
+    assert goals.keys() == SHAPES.keys()
+    for key, goal in goals.items():
         torch.testing.assert_close(goal, planner["target_subgoals"][key][:, 0])
 
 
@@ -184,7 +186,7 @@ def test_random_subgoals_are_of_any_later_step(demos, name):
     raw, steps = batch_of(demos), set()
     for seed in range(20):
         torch.manual_seed(seed)
-        goal = algo.process_batch_for_training(raw)["actor"]["goal_obs"]["position"]
+        goal = algo.process_batch_for_training(raw)["subgoals"]["position"]
         same = (raw["next_obs"]["position"] == goal[:, None]).all(-1)
         assert same.any(1).all()
         steps |= set(same.float().argmax(1).tolist())
@@ -215,7 +217,7 @@ def test_latent_subgoals(demos, categorical, corrects):
     size = 15 if categorical else 5
     assert algo.parts["actor"].obs_spec.shapes("goal") == {"latent_subgoal": (size,)}
     batch = algo.process_batch_for_training(batch_of(demos))
-    z = batch["actor"]["goal_obs"]["latent_subgoal"]
+    z = algo._batch_of("actor", batch)["goal_obs"]["latent_subgoal"]
     assert z.shape == (5, size) and not z.requires_grad
     if corrects:  # it is one that the prior can draw
         net, seen = algo.goal_planner.nets["goal_network"], batch["planner"]
