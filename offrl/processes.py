@@ -99,18 +99,19 @@ class Child(Channel):
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
         try:
-            with other_end:
-                self._process.start()
-            atexit.register(self.close)  # a program may end while it works
+            try:
+                with other_end:
+                    self._process.start()
+                atexit.register(self.close)  # a program may end while it works
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what waited comes now
         except BaseException as error:
-            super().close()
+            self.close()
             if isinstance(error, OSError):
                 raise OSError(
                     f"no process that {does} could be started ({error.strerror}); {remedy}"
                 ) from None
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def send(self, message: Any) -> None:
         with suppress(OSError):  # it has ended; receiving will say so
@@ -128,10 +129,11 @@ class Child(Channel):
             )
 
     def close(self) -> None:
-        atexit.unregister(self.close)
-        self._process.kill()
-        self._process.join()
+        if self._process.pid is not None:
+            self._process.kill()
+            self._process.join()
         super().close()
+        atexit.unregister(self.close)
 
 
 def _serve(
@@ -207,7 +209,7 @@ def _work(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence
     while True:
         try:
             item = channel.receive()
-        except EOFError:  # nothing more to do
+        except EOFError:  # the parent is gone
             return
         channel.send(work(item))
 

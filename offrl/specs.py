@@ -70,6 +70,15 @@ class ObsKey:
     shape: tuple[int, ...]
     encoder: EncoderConfig
 
+    @property
+    def is_image(self) -> bool:
+        return is_image(self.modality)
+
+
+def is_image(modality: str) -> bool:
+    """Whether observations of a modality are images."""
+    return issubclass(MODALITIES[modality], Images)
+
 
 @dataclass(frozen=True)
 class ObsSpec:
@@ -87,26 +96,26 @@ class ObsSpec:
         """Make the spec of a config. ``shapes`` are those that networks see: images are
         ``[C, H, W]``."""
         groups: dict[str, dict[str, ObsKey]] = {}
-        for part in config.parts():
-            for group, keys in cls._groups(part, shapes).items():
+        for place, part in config.parts():
+            for group, keys in cls._groups(part, shapes, place).items():
                 groups[group] = dict(sorted((groups.get(group, {}) | keys).items()))
         return cls(groups)
 
     @staticmethod
     def _groups(
-        config: ObservationConfig, shapes: Mapping[str, Sequence[int]]
+        config: ObservationConfig, shapes: Mapping[str, Sequence[int]], place: str
     ) -> dict[str, dict[str, ObsKey]]:
         groups = {}
         for group, modality_of in modalities(config).items():
             for key, modality in modality_of.items():
                 if key not in shapes:
                     raise ValueError(
-                        f"observation.modalities.{group}.{modality}: no shape is known for "
+                        f"{place}.modalities.{group}.{modality}: no shape is known for "
                         f"{key!r}; known: {', '.join(sorted(shapes))}"
                     )
                 if modality not in config.encoder:
                     raise ValueError(
-                        f"observation.encoder: says nothing about {modality!r} observations; "
+                        f"{place}.encoder: says nothing about {modality!r} observations; "
                         f"known: {', '.join(config.encoder)}"
                     )
             groups[group] = {
@@ -147,7 +156,7 @@ class ObsSpec:
 def modalities(config: ObservationConfig) -> dict[str, dict[str, str]]:
     """The modality of each key, by group; of all parts of a hierarchy."""
     groups: dict[str, dict[str, str]] = {}
-    for part in config.parts():
+    for _, part in config.parts():
         for group, by_modality in part.modalities.to_dict().items():
             of_key = {key: modality for modality, keys in by_modality.items() for key in keys}
             groups[group] = groups.get(group, {}) | of_key

@@ -416,8 +416,8 @@ class PlannerAlgo(Algo):
     plan: Callable[..., dict[str, Tensor]]
 
     def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
-        """Propose the likeliest subgoal of each state."""
-        raise NotImplementedError(type(self).__name__)
+        """Propose a subgoal for each state."""
+        return self.plan(self.seen(self._with_time(obs_dict), goal_dict))
 
     def sample_subgoals(
         self, obs_dict: Obs, goal_dict: Any = None, num_samples: int = 1

@@ -18,6 +18,7 @@ from offrl.config import AlgoConfig, Count, OptimConfig, Section
 from offrl.config.networks import VAEConfig
 from offrl.config.section import Steps
 from offrl.normalize import Normalizer, Stats
+from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
 
 
@@ -69,7 +70,11 @@ class GL(PlannerAlgo):
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
         if "subgoal" not in stated.get("modalities", {}):
             seen = observation.modalities.obs.get("low_dim", [])
-            observation.modalities.subgoal = {**observation.modalities.subgoal, "low_dim": seen}
+            predicted = [key for key in seen if key != LANGUAGE]
+            observation.modalities.subgoal = {
+                **observation.modalities.subgoal,
+                "low_dim": predicted,
+            }
 
     def _create_networks(self) -> None:
         horizon, seq_length = self.algo_config.subgoal_horizon, self.global_config.train.seq_length
@@ -126,9 +131,6 @@ class GL(PlannerAlgo):
         return logs | ({"Grad_Norms": float(info["grad_norm"])} if "grad_norm" in info else {})
 
     # -- planning ---------------------------------------------------------------------------------
-
-    def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
-        return self.plan(self.seen(self._with_time(obs_dict), goal_dict))
 
     def sample_subgoals(
         self, obs_dict: Obs, goal_dict: Any = None, num_samples: int = 1
@@ -219,7 +221,7 @@ class GL_VAE(GL):
         if num_prior_samples:
             drawn = net.latents(obs, goal, num_samples=num_prior_samples)
             nearest = (drawn - z).square().sum(-1).argmin(1)
-            z = drawn[torch.arange(len(z)), nearest][:, None]
+            z = drawn.take_along_dim(nearest[:, None, None], dim=1)
         return z[:, 0]
 
     def draw_latents(self, batch: Mapping[str, Any], generators: Generators = None) -> Tensor:

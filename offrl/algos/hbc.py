@@ -30,7 +30,8 @@ from offrl.config import (
 )
 from offrl.config.networks import RNNConfig
 from offrl.config.section import Steps
-from offrl.specs import ObsKey
+from offrl.specs import ObsKey, is_image
+from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
 
@@ -149,9 +150,10 @@ class HBC(Composite, HierarchicalAlgo):
             latent = ObsKey("low_dim", (size,), EncoderConfig())
             return self._part("actor", make, "bc", goal={LATENT: latent})
         actor = self._part("actor", make, "bc")
-        goals, subgoals = actor.obs_spec.shapes("goal"), planner.obs_spec.keys("subgoal")
-        for key, shape in goals.items():
-            if key not in subgoals or len(shape) > 1:
+        goals = actor.obs_spec.groups.get("goal", {})
+        subgoals = planner.obs_spec.keys("subgoal")
+        for key, spec in goals.items():
+            if key not in subgoals or spec.is_image:
                 why = "does not predict" if key not in subgoals else "predicts as an image only"
                 raise ValueError(
                     f"observation.actor.modalities.goal: names {key}, which the planner {why}; it "
@@ -175,17 +177,19 @@ class HBC(Composite, HierarchicalAlgo):
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The parts' batches, and the ``subgoals`` ``{key: [B, ...]}`` that the actor is to reach,
         as they are recorded."""
-        gl, later = self.goal_planner, self.needed(batch, "next_obs")
-        size, train = len(batch["actions"]), self.global_config.train
-        steps = torch.full((size,), gl.algo_config.subgoal_horizon - 1)
+        gl, train = self.goal_planner, self.global_config.train
+        later = self.needed(batch, "next_obs")
+        later = {key: later[key] for key in gl.obs_spec.keys("subgoal")}
+        now, size = train.frame_stack - 1, len(batch["actions"])
+        at = now + gl.algo_config.subgoal_horizon - 1
+        subgoals = map_leaves(lambda x: x[:, at], later)
         if self.algo_config.actor_use_random_subgoals:
-            steps = torch.randint(train.seq_length, (size,))
-        rows = torch.arange(size), train.frame_stack - 1 + steps
-        subgoals = {key: later[key][rows] for key in gl.obs_spec.keys("subgoal")}
+            rows = torch.arange(size), now + torch.randint(train.seq_length, (size,))
+            subgoals = map_leaves(lambda x: x[rows], later)
         raw = {**batch, "goal_obs": None}
         return {
-            "planner": self.parts["planner"].process_batch_for_training(batch),
-            "actor": self.parts["actor"].process_batch_for_training(raw),
+            "planner": self._processed("planner", batch),
+            "actor": self._processed("actor", raw),
             "subgoals": subgoals,
         }
 
@@ -251,7 +255,10 @@ def follow_subgoals(planner: Any, actor: Any, stated: Mapping[str, Any]) -> None
     if "obs" not in named:
         actor.modalities.obs = planner.modalities.obs
     if "goal" not in named:
-        actor.modalities.goal = planner.modalities.subgoal
+        subgoals = planner.modalities.subgoal.items()
+        actor.modalities.goal = {
+            modality: [] if is_image(modality) else keys for modality, keys in subgoals
+        }
 
 
 def _where(rows: Tensor, new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> dict[str, Tensor]:

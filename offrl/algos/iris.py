@@ -22,6 +22,8 @@ from offrl.algos.shared.hierarchy import Composite
 from offrl.config import Count, HierarchyObservationConfig, ObservationConfig, Section
 from offrl.tree import map_leaves
 
+AT_ONCE = 2048  # subgoals that are judged, with many actions each
+
 
 class ValuePlannerConfig(Section):
     planner: GLConfig = Field(GLConfig(), description="What proposes, with the keys of gl.")
@@ -74,13 +76,14 @@ class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
     """``parts``: the ``planner`` ``s_g(s, g)`` and the ``value_net`` ``V(s_g, g)``."""
 
     LOG_NAMES = {"planner": "Planner", "value_net": "ValueNetwork"}
+    PLACES = {"value_net": "value"}
 
     def _make_parts(self) -> dict[str, Any]:
         planner = self._part("planner", gl_class(self.algo_config.planner)[0], "gl")
-        value = self._part("value", bcq_class(self.algo_config.value)[0], "bcq")
+        value = self._part("value_net", bcq_class(self.algo_config.value)[0], "bcq")
         predicted = planner.obs_spec.keys("subgoal")
         for key in value.obs_spec.keys("obs"):
-            if key not in predicted or len(planner.obs_spec.shapes("subgoal")[key]) > 1:
+            if key not in predicted or planner.obs_spec.groups["subgoal"][key].is_image:
                 raise ValueError(
                     f"observation.value.modalities.obs: names {key}, but the value function sees "
                     f"subgoals, which are the vectors among {', '.join(predicted)} "
@@ -95,24 +98,28 @@ class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
 
     def plan(self, batch: Mapping[str, Any], generators: Generators = None) -> dict[str, Tensor]:
         """Propose ``num_samples`` subgoals, and take the one of the highest value."""
-        planner = self.parts["planner"]
-        value = self.parts["value_net"]
         num = self.algo_config.num_samples
-        subgoals = planner.propose(batch["planner"], num, generators)
-        frames = self.global_config.train.frame_stack
-        stacks = map_leaves(
-            lambda x: x.flatten(0, 1)[:, None].repeat_interleave(frames, dim=1), subgoals
-        )
+        subgoals = self.parts["planner"].propose(batch["planner"], num, generators)
         goals = map_leaves(
             lambda x: x.repeat_interleave(num, dim=0), batch["value_net"]["goal_obs"]
         )
         each = None if generators is None else [g for g in generators for _ in range(num)]
-        values, _ = value.best_seen(value.prepare_obs(stacks), goals, each)
+        values = self._values(map_leaves(lambda x: x.flatten(0, 1), subgoals), goals, each)
         best = values.view(-1, num).argmax(1)
-        return map_leaves(lambda x: x[torch.arange(len(x)), best], subgoals)
+        rows = torch.arange(len(best), device=best.device)
+        return map_leaves(lambda x: x[rows, best], subgoals)
 
-    def get_subgoal_predictions(self, obs_dict: Obs, goal_dict: Any = None) -> dict[str, Tensor]:
-        return self.plan(self.seen(self._with_time(obs_dict), goal_dict))
+    def _values(self, subgoals: Obs, goals: Any, generators: Generators) -> Tensor:
+        """Of recorded subgoals ``{key: [N, ...]}``: ``[N, 1]``."""
+        value, frames = self.parts["value_net"], self.global_config.train.frame_stack
+        stacks = map_leaves(lambda x: x[:, None].repeat_interleave(frames, dim=1), subgoals)
+        seen, values = value.prepare_obs(stacks), []
+        for first in range(0, len(next(iter(seen.values()))), AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            obs, goal = (map_leaves(lambda x: x[some], part) for part in (seen, goals))  # noqa: B023
+            own = None if generators is None else generators[some]
+            values.append(value.best_seen(obs, goal, own)[0])
+        return torch.cat(values)
 
     def sample_subgoals(
         self, obs_dict: Obs, goal_dict: Any = None, num_samples: int = 1
@@ -136,6 +143,7 @@ class IRIS(HBC, ValueAlgo):
 
     NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
     ACTIONS = ("real-valued",)
+    PLACES = {"planner": "value_planner"}
 
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
@@ -158,7 +166,7 @@ class IRIS(HBC, ValueAlgo):
         follow_subgoals(both.planner, observation.actor, stated.get("actor", {}))
 
     def _make_parts(self) -> dict[str, Any]:
-        planner = self._part("value_planner", ValuePlanner, "iris")
+        planner = self._part("planner", ValuePlanner, "iris")
         actor = self._make_actor(planner.parts["planner"])
         return {"planner": planner, "actor": actor}
 

@@ -1,6 +1,7 @@
 """Complete configs from an algorithm's defaults and what a user says, and errors for people."""
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -21,7 +22,7 @@ SCHEMA_KEY = "$schema"
 def without_pretrained(config: Config) -> Config:
     """A copy whose image backbones fetch no weights, where others are about to be loaded."""
     config = config.model_copy(deep=True)
-    encoders = [part.encoder for part in config.observation.parts()]
+    encoders = [part.encoder for _, part in config.observation.parts()]
     for encoder in (encoder for by_modality in encoders for encoder in by_modality.values()):
         options = encoder.core_kwargs.get("backbone_kwargs") or {}
         backbone = encoder.core_kwargs.get("backbone_class") or ""
@@ -114,6 +115,8 @@ def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
         return f"{path}: unknown config key.{_nearest(error['loc'], defaults)}"
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
+    if message.startswith("algo.") and not message.startswith(path):  # of an algorithm's part
+        message = re.sub(r"\balgo\.", f"{path}.", message)
     if error["type"] in ("value_error", "missing"):
         return f"{path}: {message}"
     return f"{path}: {message}, got {shown(error['input'])}"

@@ -30,6 +30,7 @@ def config_schema() -> dict[str, Any]:
     for section in ("algo", "observation"):
         keys[section] = {"type": "object", "description": keys[section]["description"]}
     observations = {name: _own_observation(ALGO_CONFIGS[name]) for name in sections}
+    flat = [name for name, own in observations.items() if not own]
     own = {"type": "string", "pattern": OWN_ALGORITHM}
     keys["algo_name"] = {
         "description": keys["algo_name"]["description"],
@@ -50,10 +51,8 @@ def config_schema() -> dict[str, Any]:
         ]
         + [
             {
-                "if": {
-                    "properties": {"algo_name": {"enum": [n for n, x in observations.items() if x]}}
-                },
-                "else": {"properties": {"observation": usual}},
+                "if": {"properties": {"algo_name": {"enum": [*flat]}}},
+                "then": {"properties": {"observation": usual}},
             }
         ],
         "$defs": sections,

@@ -101,9 +101,9 @@ class ObservationConfig(Section):
         description="What the observations of each modality go through before they are joined.",
     )
 
-    def parts(self) -> Iterator["ObservationConfig"]:
-        """Itself; of a hierarchy, those of its parts."""
-        yield self
+    def parts(self, place: str = "observation") -> Iterator[tuple[str, "ObservationConfig"]]:
+        """Itself and its place; of a hierarchy, those of its parts."""
+        yield place, self
 
     @property
     def has_goals(self) -> bool:
@@ -114,9 +114,9 @@ class ObservationConfig(Section):
 class HierarchyObservationConfig(Section):
     """What each part of a policy of several levels sees."""
 
-    def parts(self) -> Iterator[ObservationConfig]:
+    def parts(self, place: str = "observation") -> Iterator[tuple[str, ObservationConfig]]:
         for name in self.keys():
-            yield from self[name].parts()
+            yield from self[name].parts(f"{place}.{name}")
 
     @property
     def has_goals(self) -> bool:

@@ -107,7 +107,8 @@ class BatchLoader:
             parts = [order]
             if self._num_draws:
                 size = len(order), self._num_draws
-                parts.append(torch.rand(size, generator=generator, dtype=torch.float64))
+                draws = torch.rand(size, generator=generator, dtype=torch.float64)
+                parts.append(draws.to(order.device))
             batches = zip(*(part.split(self.batch_size) for part in parts), strict=True)
             yield from islice(batches, skip, self.batches_per_pass)
             skip = 0

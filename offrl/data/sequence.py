@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offrl.data.actions import encode_actions
 from offrl.data.computed import COMPUTED, Statistics, obs_statistics, outlier, transformed
-from offrl.data.goals import DISCOUNT, GOAL_MODES, SHARES, GoalMode, Goals
+from offrl.data.goals import DISCOUNT, GoalMode, Goals, make_goals
 from offrl.data.sources import FileColumn, Files
 from offrl.data.steps import ConstantColumn, StepStore
 from offrl.data.windows import Window, WindowDataset
@@ -85,12 +85,7 @@ class SequenceDataset(WindowDataset):
         goal_shares: Mapping[str, float] | None = None,
         goal_discount: float = DISCOUNT,
     ):
-        if goal_mode not in (None, *GOAL_MODES):
-            allowed = ", ".join(GOAL_MODES)
-            raise ValueError(f"goal_mode: {goal_mode!r}; allowed: null, {allowed}")
-        goals = (
-            None if goal_mode is None else Goals(goal_mode, goal_shares or SHARES, goal_discount)
-        )
+        goals = make_goals(goal_mode, goal_shares, goal_discount)
         if hdf5_cache_mode not in (None, "low_dim", "all"):
             raise ValueError(f"hdf5_cache_mode: {hdf5_cache_mode!r}; allowed: null, low_dim, all")
         paths = [hdf5_path] if isinstance(hdf5_path, (str, os.PathLike)) else list(hdf5_path)

@@ -74,9 +74,13 @@ class Windows:
         """The row ``[B, 1]`` of the current step of windows."""
         return self._start[indices][:, None]
 
-    def steps_left(self, indices: Tensor) -> Tensor:
-        """The number of steps ``[B]`` from the current one to the last of its demonstration."""
-        return self._last[indices] - self._start[indices] + 1
+    def steps_left(self, indices: Tensor, is_derived: bool) -> Tensor:
+        """The number of steps ``[B]`` from the current one to the last of its demonstration that is
+        followed by a state of its own; where that is the next row (``is_derived``), the end is
+        not."""
+        last = self._last[indices]
+        last = torch.minimum(last, self._end[indices] - 1) if is_derived else last
+        return (last - self._start[indices] + 1).clamp(min=1)
 
     def goal(self, indices: Tensor) -> Tensor:
         """The row ``[B, 1]`` of the last step that is the current one of a window."""
@@ -209,7 +213,10 @@ class WindowDataset(Dataset):
         if draws is None:
             draws = torch.rand(len(indices), goals.num_draws, dtype=torch.float64)
         draws, now = draws.to(self.device), windows.current(indices)
-        rows = now + goals.steps_ahead(draws, windows.steps_left(indices))[:, None]
+        rows = (
+            now
+            + goals.steps_ahead(draws, windows.steps_left(indices, bool(self._derived)))[:, None]
+        )
         if goals.mode != "mixture":
             return self._next_obs(rows, indices)
         is_current, is_random = goals.kinds(draws)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from tqdm import trange
 
-from offrl.algos.base import ValueAlgo
+from offrl.algos.base import PlannerAlgo, ValueAlgo
 from offrl.algos.fqe import FQE, FQEConfig
 from offrl.config.build import complete_config
 from offrl.data.sequence import SequenceDataset
 from offrl.seeding import preserved_rng
+from offrl.specs import ObsSpec
 from offrl.tree import map_leaves
 
 AT_ONCE = 256  # demonstrations; images of a step of each are in memory together
@@ -25,8 +26,10 @@ def proxies(
 ) -> dict[str, float]:
     """Measure an algorithm on the data ``held_out``; both datasets are of single steps. With
     ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
+    name = algo.global_config.algo_name
+    if isinstance(algo, PlannerAlgo):
+        raise ValueError(f"{name}: it proposes subgoals, and takes no actions to be measured")
     if not callable(getattr(algo, "act", None)):
-        name = algo.global_config.algo_name
         raise ValueError(
             f"{name}: proxies ask for many actions at once; define act beside get_action"
         )
@@ -120,7 +123,8 @@ def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int)
     frames = {"train": {"frame_stack": algo.global_config.train.frame_stack}}
     config = complete_config("fqe", FQEConfig, frames)
     config.algo.discount = getattr(algo.algo_config, "discount", config.algo.discount)
-    fqe = FQE(config=config, obs_spec=algo.obs_spec, ac_dim=algo.ac_dim, device=algo.device)
+    spec = ObsSpec({group: algo.obs_spec.groups.get(group, {}) for group in FQE.GROUPS})
+    fqe = FQE(config=config, obs_spec=spec, ac_dim=algo.ac_dim, device=algo.device)
     fqe.obs_normalizer = algo.obs_normalizer
     fqe.set_train()
     rows, following, _ = _transitions(dataset)

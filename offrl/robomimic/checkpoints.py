@@ -52,6 +52,13 @@ def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
         raise ValueError("robomimic has no policy for discrete actions")
     if algo_name not in ROBOMIMIC_ALGOS:
         raise ValueError(f"robomimic has no {algo_name}; it has {', '.join(ROBOMIMIC_ALGOS)}")
+    if algo_name in PLANNING and config["train"]["frame_stack"] > 1:
+        raise ValueError(
+            "robomimic's planners see one frame, and this one sees train.frame_stack "
+            f"{config['train']['frame_stack']}"
+        )
+    if algo.get("latent_subgoal", {}).get("enabled"):
+        raise ValueError("robomimic's latent subgoals (algo.latent_subgoal.enabled) do not work")
     place, algo = ("algo.actor", algo["actor"]) if "latent_subgoal" in algo else ("algo", algo)
     heads, trunks = (
         [name for name in names if algo.get(name, {}).get("enabled")]

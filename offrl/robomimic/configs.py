@@ -34,9 +34,9 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     upgraded = json.loads(json.dumps(config, default=str))  # paths, where Python calls
     if "mask_padded_steps" not in upgraded["train"]:  # else offrl wrote it, or a user decided
         upgraded["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
-        decoder = _below(upgraded, "algo", "vae", "decoder")
-        if decoder.get("is_conditioned") is False:
-            decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
+        for decoder in _sections(_below(upgraded, "algo"), "decoder"):
+            if decoder.get("is_conditioned") is False:
+                decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
         if upgraded.get("algo_name") == "gl" and upgraded["train"]["seq_length"] == 1:
             # As in robomimic's template, whose subgoals lie behind the end of its samples.
             del upgraded["train"]["seq_length"]
@@ -48,7 +48,9 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     ]
     if dropped:
         log.warning("robomimic's config keys without a meaning here: %s", ", ".join(dropped))
-    for encoder in _encoders(_below(upgraded, "observation")):
+    encoders = _sections(_below(upgraded, "observation"), "encoder")
+    each = (e for by_modality in encoders for e in by_modality.values() if isinstance(e, dict))
+    for encoder in each:
         for key in ("core_kwargs", "obs_randomizer_kwargs"):
             if encoder.get(key) is None:
                 encoder[key] = {}
@@ -83,13 +85,11 @@ def _is_robomimics(config: Mapping[str, Any]) -> bool:
     return not lacks
 
 
-def _encoders(observation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every modality's encoder config, of hierarchies' parts too."""
-    for key, value in observation.items():
-        if key == "encoder" and isinstance(value, dict):
-            yield from (encoder for encoder in value.values() if isinstance(encoder, dict))
-        elif isinstance(value, dict):
-            yield from _encoders(value)
+def _sections(tree: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    """The sections of a name, of hierarchies' parts too."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from [value] if key == name else _sections(value, name)
 
 
 def is_robosuite(env_args: Mapping[str, Any] | None) -> bool:

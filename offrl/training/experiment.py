@@ -186,8 +186,9 @@ def _checked(config: Config, resumes: bool) -> Config:
     if not config.train.data:
         raise ValueError("train.data: name a dataset, or give --dataset FILE.hdf5")
     if config.observation.has_goals and config.train.goal_mode is None:
+        places = (place for place, part in config.observation.parts() if part.has_goals)
         raise ValueError(
-            'observation.modalities.goal: the data has no goals; set train.goal_mode to "last" '
+            f'{next(places)}.modalities.goal: the data has no goals; set train.goal_mode to "last" '
             '(the last observation of a demonstration), "future_uniform" (any later one) or '
             "another mode, or name no goals"
         )

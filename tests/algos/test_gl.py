@@ -19,6 +19,7 @@ from offrl import (
 from offrl.__main__ import main
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
+from offrl.evaluation.proxies import proxies
 from offrl.seeding import seed_everything
 from offrl.training import train
 from offrl.tree import merge
@@ -261,6 +262,8 @@ def test_who_asks_a_planner_for_actions_is_told(small_config):
     policy.start_episode()
     with pytest.raises(ValueError, match="gl: a planner proposes subgoals, and takes no actions"):
         policy({key: x[0].numpy() for key, x in random_obs().items()})
+    with pytest.raises(ValueError, match="gl: it proposes subgoals, and takes no actions"):
+        proxies(trainer.algo, trainer.dataset.single_steps(), trainer.dataset.single_steps())
     with pytest.raises(ValueError, match="experiment.proxies.enabled: gl takes no actions"):
         train(small_gl(small_config, {"experiment": {"proxies": {"enabled": True}}}))
 

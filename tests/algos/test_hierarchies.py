@@ -41,7 +41,7 @@ def make(name, overrides=None):
 
 
 def write_config(path, demos, name, overrides=None):
-    whole = merge(SMALL[name], overrides or {}) | {
+    whole = SMALL[name] | {
         "algo_name": name,
         "experiment": {
             "name": "test",
@@ -52,7 +52,7 @@ def write_config(path, demos, name, overrides=None):
     }
     train = {"data": str(demos), "output_dir": str(path.parent / "runs"), "cuda": False}
     train |= {"num_epochs": 3, "batch_size": 4}
-    path.write_text(json.dumps(merge(whole, {"train": train})))
+    path.write_text(json.dumps(merge(merge(whole, {"train": train}), overrides or {})))
     return path
 
 
@@ -362,6 +362,124 @@ def test_a_planners_checkpoint_is_no_hierarchys(demos, tmp_path, capsys):
     capsys.readouterr()
     assert main(["train", "--config", str(hbc)]) == 1
     assert "a checkpoint of 'gl', but 'hbc' was asked for" in capsys.readouterr().err
+
+
+@BOTH
+def test_what_robomimic_has_not_is_not_exported(name, demos, tmp_path, capsys):
+    changes = {"train": {"frame_stack": 2}}
+    config = write_config(tmp_path / "config.json", demos, name, changes)
+    assert main(["train", "--config", str(config)]) == 0
+    (run,) = (tmp_path / "runs/test").iterdir()
+    assert main(["export-robomimic", str(run / "last.pth"), str(tmp_path / "theirs.pth")]) == 1
+    assert "robomimic's planners see one frame" in capsys.readouterr().err
+
+
+def test_latents_are_not_exported(demos, tmp_path, capsys):
+    latent = {"algo": {"latent_subgoal": {"enabled": True}}}
+    config = write_config(tmp_path / "config.json", demos, "hbc", latent)
+    assert main(["train", "--config", str(config)]) == 0
+    (run,) = (tmp_path / "runs/test").iterdir()
+    assert main(["export-robomimic", str(run / "last.pth"), str(tmp_path / "theirs.pth")]) == 1
+    assert "latent subgoals" in capsys.readouterr().err
+
+
+def test_vectors_may_be_matrices_and_images_are_seen_by_the_planner_alone():
+    seen = {"low_dim": ["position"], "rgb": ["view"]}
+    observation = {"planner": {"modalities": {"obs": seen, "subgoal": seen}}}
+    config = config_factory("hbc", {"algo": HBC_ALGO, "observation": observation})
+    assert config.observation.actor.modalities.goal == seen | {"rgb": [], "depth": [], "scan": []}
+    config = config_factory(
+        "hbc",
+        {"algo": HBC_ALGO, "observation": {"planner": {"modalities": {"obs": {"low_dim": ["p"]}}}}},
+    )
+    algo = algo_factory("hbc", config, {"p": (2, 3)}, 2, "cpu")
+    assert algo.parts["actor"].obs_spec.shapes("goal") == {"p": (2, 3)}
+
+
+def test_an_instruction_is_no_subgoal():
+    seen = {"modalities": {"obs": {"low_dim": ["position", "lang_emb"]}}}
+    observation = config_factory("hbc", {"observation": {"planner": seen}}).observation
+    assert observation.planner.modalities.subgoal.low_dim == ["position"]
+    assert observation.actor.modalities.goal.low_dim == ["position"]
+    assert "lang_emb" in observation.actor.modalities.obs.low_dim
+
+
+def test_robomimics_decoders_are_always_conditioned():
+    template = json.loads((GOLDEN / "configs/iris.json").read_text())
+    parts = template["algo"]["value_planner"]
+    for vae in (parts["planner"]["vae"], parts["value"]["action_sampler"]["vae"]):
+        vae["decoder"]["is_conditioned"] = False
+    made = config_factory("iris", template).algo.value_planner
+    assert made.planner.vae.decoder.is_conditioned
+    assert made.value.action_sampler.vae.decoder.is_conditioned
+
+
+@BOTH
+def test_proxies_measure_them(name, demos, tmp_path):
+    proxies = {"experiment": {"proxies": {"enabled": True, "rate": 3, "fqe_steps": 2}}}
+    config = write_config(tmp_path / "config.json", demos, name, proxies)
+    assert main(["train", "--config", str(config)]) == 0
+    (run,) = (tmp_path / "runs/test").iterdir()
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (logs,) = [record["logs"] for record in records if record["type"] == "proxy"]
+    assert np.isfinite(logs["FQE_Initial_Value"])
+    assert ("Advantage_Mean" in logs) == (name == "iris")
+
+
+def test_many_proposals_are_judged_in_several_turns(monkeypatch):
+    algo = make("iris")
+    obs = {key: torch.randn(7, *shape) for key, shape in SHAPES.items()}
+    planner = algo.parts["planner"]
+    value = planner.parts["value_net"]
+    value.best_seen = lambda obs, goal, generators: (obs["speed"][:, 0, :1], None)
+    chosen = []
+    for at_once in (2048, 5):
+        monkeypatch.setattr("offrl.algos.iris.AT_ONCE", at_once)
+        torch.manual_seed(0)
+        chosen.append(planner.get_subgoal_predictions(obs))
+    assert all(torch.equal(chosen[0][key], chosen[1][key]) for key in SHAPES)
+
+
+PLACES = {
+    "hbc": [
+        ({"algo": {"planner": {"subgoal_horizon": 9}}}, "algo.planner.subgoal_horizon: 9, but"),
+        (
+            {"algo": {"planner": {"vae": {"prior": {"use_gmm": True}}}}},
+            "algo.planner.vae.prior.use_gmm: needs algo.planner.vae.prior.learn",
+        ),
+        (
+            {"observation": {"planner": {"modalities": {"goal": KEYS}}}},
+            "^observation.planner.modalities.goal: the data has no goals",
+        ),
+    ],
+    "iris": [
+        (
+            {"algo": {"value_planner": {"planner": {"subgoal_horizon": 9}}}},
+            "algo.value_planner.planner.subgoal_horizon: 9, but",
+        ),
+        (
+            {"algo": {"value_planner": {"value": {"critic": {"value_bounds": [0.0, 0.1]}}}}},
+            "algo.value_planner.value.critic.value_bounds: .0, 0.1., but",
+        ),
+        (
+            {
+                "algo": {"value_planner": {"value": {"n_step": 5}}},
+                "train": {"seq_length": 4},
+            },
+            "train.seq_length: 4, but algo.value_planner.value.n_step is 5",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "words"),
+    [(name, *case) for name, cases in PLACES.items() for case in cases],
+)
+def test_a_message_names_the_place_in_the_config(name, overrides, words, demos, tmp_path):
+    config = write_config(tmp_path / "config.json", demos, name, overrides)
+    with pytest.raises(ValueError, match=words):
+        Trainer(config_factory(name, json.loads(config.read_text())))
 
 
 # -- what they learn ------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_robomimics_configs_are_valid(name):
 def common_sections():
     """The sections that all algorithms have, but for ``observation`` of hierarchies."""
     schema = the_schema()
-    usual = schema["allOf"][-1]["else"]["properties"]
+    usual = schema["allOf"][-1]["then"]["properties"]
     sections = schema["properties"] | usual
     return {name: sections[name] for name in ("experiment", "train", "observation", "meta")}
 
@@ -166,7 +166,11 @@ def test_the_algorithm_is_named_and_known(content):
 
 
 def test_the_section_of_a_users_own_algorithm_may_hold_anything():
+    parts = {"planner": {"modalities": {}}}
     assert errors({"algo_name": "my_package.my_algo", "algo": {"mine": [1]}}) == []
+    assert errors({"algo_name": "my_package.my_algo", "observation": parts}) == []
+    assert errors({"algo_name": "hbc", "observation": parts}) == []
+    assert errors({"algo_name": "bc", "observation": parts})
     assert errors({"algo_name": "my_package.my_algo", "algo": 3})
     assert errors({"algo_name": "my_package.my_algo", "trian": {}})
 

@@ -78,9 +78,9 @@ def test_a_goal_is_a_later_state_or_what_a_mixture_allows(
     assert (goal <= ends + END).all()
 
 
-def goals(tmp_path, mode, steps=20, n=40_000, **options):
-    """Goals of the second state of one demonstration of so many steps, and another one's states."""
-    path = write_numbered(tmp_path / "in.hdf5", [steps, 30])
+def goals(tmp_path, mode, steps=20, n=40_000, next_obs=True, **options):
+    """Goals of the second state of one demonstration of so many steps; another one has 30."""
+    path = write_numbered(tmp_path / "in.hdf5", [steps, 30], next_obs)
     dataset = SequenceDataset(path, ["number"], goal_mode=mode, **options)
     torch.manual_seed(0)
     return dataset.get_batch(torch.ones(n, dtype=torch.long))["goal_obs"]["number"][:, 0].numpy()
@@ -90,9 +90,12 @@ def shares(values, of):
     return np.array([(values == value).mean() for value in of])
 
 
-def test_every_later_state_is_as_likely(tmp_path):
-    found = goals(tmp_path, "future_uniform")
-    np.testing.assert_allclose(shares(found, [*range(2, 20), 19 + END]), 1 / 19, atol=0.006)
+@pytest.mark.parametrize("next_obs", [True, False])
+@pytest.mark.parametrize("load_next_obs", [True, False])
+def test_every_later_state_is_as_likely(tmp_path, next_obs, load_next_obs):
+    found = goals(tmp_path, "future_uniform", next_obs=next_obs, load_next_obs=load_next_obs)
+    later = [*range(2, 20), 19 + END] if next_obs else range(2, 20)
+    np.testing.assert_allclose(shares(found, later), 1 / len(later), atol=0.006)
 
 
 def test_near_states_are_more_likely_by_the_discount(tmp_path):
@@ -171,6 +174,19 @@ def test_a_training_with_drawn_goals_resumes_to_the_same_bits(small_config, name
 def test_what_cannot_be_drawn_is_refused(small_config, train, words):
     with pytest.raises(ValueError, match=words):
         small_config({"train": train})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"goal_mode": "first"}, "goal_mode: 'first'; allowed: null, last, future_uniform"),
+        ({"goal_mode": "mixture", "goal_shares": {"current": 1.0}}, "has the keys current, future"),
+        ({"goal_mode": "future_geometric", "goal_discount": 1.0}, "goal_discount: 1; it lies"),
+    ],
+)
+def test_a_dataset_says_what_it_cannot_draw(demos, options, words):
+    with pytest.raises(ValueError, match=words):
+        SequenceDataset(demos, ["position"], **options)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Algorithms made of others, which are trained side by side on the same batches."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ class Composite(Algo):
 
     GROUPS = ("obs", "goal", "subgoal")
     LOG_NAMES: ClassVar[Mapping[str, str]]  #: What stands before a part's names in the log.
+    PLACES: ClassVar[Mapping[str, str]] = {}  #: Sections of parts that are not called as these.
 
     parts: dict[str, Any]
 
@@ -45,16 +46,20 @@ class Composite(Algo):
     def _make_parts(self) -> dict[str, Any]:
         raise NotImplementedError(type(self).__name__)
 
-    def _part(self, place: str, algo_class: type[Algo], name: str, **groups: Any) -> Any:
-        """The algorithm ``name`` that ``algo.PLACE`` and ``observation.PLACE`` describe. ``groups``
-        of observations are in the place of those that the latter names."""
-        config = self.global_config
+    def _part(self, name: str, algo_class: type[Algo], algo_name: str, **groups: Any) -> Any:
+        """The part that ``algo.NAME`` and ``observation.NAME`` describe. ``groups`` of observations
+        are in the place of those that the latter names."""
+        config, place = self.global_config, self.PLACES.get(name, name)
         observation = config.observation[place]
         shapes = {
             k: s for group in self.obs_spec.groups for k, s in self.obs_spec.shapes(group).items()
         }
-        changes = {"algo_name": name, "algo": self.algo_config[place], "observation": observation}
-        with _relocated(place):
+        changes = {
+            "algo_name": algo_name,
+            "algo": self.algo_config[place],
+            "observation": observation,
+        }
+        with self._in_place(name):
             spec = ObsSpec({**ObsSpec.from_config(observation, shapes).groups, **groups})
             return algo_class(
                 config=config.model_copy(update=changes),
@@ -63,21 +68,37 @@ class Composite(Algo):
                 device=self.device,
             )
 
+    @contextmanager
+    def _in_place(self, name: str) -> Iterator[None]:
+        """Let a part's ``ValueError`` about ``algo`` or ``observation`` name its place there."""
+        try:
+            yield
+        except ValueError as error:
+            place = self.PLACES.get(name, name)
+            said = re.sub(r"\b(algo|observation)\.", rf"\1.{place}.", str(error))
+            raise ValueError(said) from None
+
     def _optim_params(self) -> dict[str, OptimConfig]:
         return {}  # the parts have their own
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
-        for part in self.parts.values():
-            part.inspect_data(values)
+        for name, part in self.parts.items():
+            with self._in_place(name):
+                part.inspect_data(values)
 
     def inspect_lengths(self, lengths: Sequence[int]) -> None:
-        for part in self.parts.values():
-            part.inspect_lengths(lengths)
+        for name, part in self.parts.items():
+            with self._in_place(name):
+                part.inspect_lengths(lengths)
 
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {n: part.process_batch_for_training(batch) for n, part in self.parts.items()}
+        return {name: self._processed(name, batch) for name in self.parts}
+
+    def _processed(self, name: str, batch: Mapping[str, Any]) -> dict[str, Any]:
+        with self._in_place(name):
+            return self.parts[name].process_batch_for_training(batch)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         info: dict[str, Any] = {}
@@ -112,11 +133,6 @@ class Composite(Algo):
         for part in self.parts.values():
             part.set_eval()
 
-    def reset(self) -> None:
-        super().reset()
-        for part in self.parts.values():
-            part.reset()
-
     # -- statistics and state ---------------------------------------------------------------------
 
     def set_statistics(self, obs: Stats, actions: Stats, subgoals: Stats | None = None) -> None:
@@ -129,20 +145,18 @@ class Composite(Algo):
         parts = {name: part.serialize() for name, part in self.parts.items()}
         for state in parts.values():
             del state["nets"]  # they are in those of the whole
-        return super().serialize() | {"optimizers": {}, "parts": parts}
+        return {
+            "nets": dict(self.nets.state_dict()),
+            "optimizers": {},
+            "normalization": {
+                "obs": self.obs_normalizer.stats,
+                "actions": self.action_normalizer.stats,
+            },
+            "parts": parts,
+        }
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
         super().deserialize(state)
         for name, part in state.get("parts", {}).items():
             own = self.parts[name]
             own.deserialize({"nets": own.nets.state_dict(), **part})
-
-
-@contextmanager
-def _relocated(place: str) -> Any:
-    """Let a ``ValueError`` about ``algo`` or ``observation`` name the part's place there."""
-    try:
-        yield
-    except ValueError as error:
-        said = re.sub(r"\b(algo|observation)\.", rf"\1.{place}.", str(error))
-        raise ValueError(said) from None
