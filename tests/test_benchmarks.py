@@ -17,6 +17,7 @@ SMALLEST = [
     "data_tools --gigabytes 0.01 --demos 2 --repeats 1",
     "edit --demos 2 --steps 50 --repeats 1",
     "evaluation --parts reset playback policy --repeats 1",
+    "hierarchy --repeats 1",
     "images --demos 4 --steps 12 --repeats 1",
     "kernels --turns 2 --seconds 0.01",
     *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
