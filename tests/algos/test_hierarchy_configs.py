@@ -1,4 +1,4 @@
-"""What configs of hierarchies say, what messages about them name, and what is saved and exported."""
+"""What configs of hierarchies say, what messages about them name, and what is exported."""
 
 import json
 import logging
