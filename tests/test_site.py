@@ -140,6 +140,8 @@ def test_the_page_of_commands_shows_every_example_whole(site):
 def test_the_table_has_every_algorithm():
     offrls = {name for name in ALGOS.names() if ALGO_CONFIGS[name].__module__.startswith("offrl.")}
     assert {name for name, _ in ROWS} == offrls
+    first, *lines = [line for line in PAGE.splitlines() if line.startswith("| [`")]
+    assert "\n".join([first, *lines]) in PAGE, "the table is torn"
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=[name for name, _ in ROWS])
