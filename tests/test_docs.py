@@ -102,4 +102,5 @@ def test_every_config_trains_evaluates_and_tests(config, tmp_path):
         text=True,
         check=False,
     )
-    assert done.returncode == 0 and "success rate" in done.stdout, done.stderr
+    result = "not measured" if config.stem == "gl" else "success rate"  # which takes no actions
+    assert done.returncode == 0 and result in done.stdout, done.stderr

@@ -116,8 +116,14 @@ SMALL = {
     "hbc": {"planner": PLANNER, "actor": ACTOR},
     "iris": {"value_planner": {"planner": PLANNER, "num_samples": 5}, "actor": ACTOR},
 }
+THOROUGH = {"hbc-regression", "hbc-corrected", "iris-separate"}  # others are much like them
 CASES = [
-    pytest.param(algo, {"algo": merge(SMALL.get(algo, {}), overrides)}, id=f"{algo}-{name}")
+    pytest.param(
+        algo,
+        {"algo": merge(SMALL.get(algo, {}), overrides)},
+        id=f"{algo}-{name}",
+        marks=[pytest.mark.thorough] if f"{algo}-{name}" in THOROUGH else [],
+    )
     for algo in ALGOS.names()
     for name, overrides in VARIANTS.get(algo, {"default": {}}).items()
 ]
