@@ -255,10 +255,12 @@ def follow_subgoals(planner: Any, actor: Any, stated: Mapping[str, Any]) -> None
     if "obs" not in named:
         actor.modalities.obs = planner.modalities.obs
     if "goal" not in named:
-        subgoals = planner.modalities.subgoal.items()
-        actor.modalities.goal = {
-            modality: [] if is_image(modality) else keys for modality, keys in subgoals
-        }
+        actor.modalities.goal = vectors(planner.modalities.subgoal)
+
+
+def vectors(subgoals: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Leave out images, which other parts cannot take from a planner."""
+    return {modality: [] if is_image(modality) else keys for modality, keys in subgoals.items()}
 
 
 def _where(rows: Tensor, new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> dict[str, Tensor]:

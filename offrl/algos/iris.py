@@ -17,7 +17,7 @@ from offrl.algos.bcq import BCQ, BCQConfig
 from offrl.algos.bcq import algo_config_to_class as bcq_class
 from offrl.algos.gl import GL, GLConfig
 from offrl.algos.gl import algo_config_to_class as gl_class
-from offrl.algos.hbc import HBC, HierarchyConfig, follow_subgoals
+from offrl.algos.hbc import HBC, HierarchyConfig, follow_subgoals, vectors
 from offrl.algos.shared.hierarchy import Composite
 from offrl.config import Count, HierarchyObservationConfig, ObservationConfig, Section
 from offrl.tree import map_leaves
@@ -110,7 +110,7 @@ class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
         return map_leaves(lambda x: x[rows, best], subgoals)
 
     def _values(self, subgoals: Obs, goals: Any, generators: Generators) -> Tensor:
-        """Of recorded subgoals ``{key: [N, ...]}``: ``[N, 1]``."""
+        """Judge subgoals ``{key: [N, ...]}``, as they are recorded: ``[N, 1]``."""
         value, frames = self.parts["value_net"], self.global_config.train.frame_stack
         stacks = map_leaves(lambda x: x[:, None].repeat_interleave(frames, dim=1), subgoals)
         seen, values = value.prepare_obs(stacks), []
@@ -160,7 +160,7 @@ class IRIS(HBC, ValueAlgo):
         GL.complete_observation(both.planner, said.get("planner", {}))
         named = said.get("value", {}).get("modalities", {})
         if "obs" not in named:
-            both.value.modalities.obs = both.planner.modalities.subgoal
+            both.value.modalities.obs = vectors(both.planner.modalities.subgoal)
         if "goal" not in named:
             both.value.modalities.goal = both.planner.modalities.goal
         follow_subgoals(both.planner, observation.actor, stated.get("actor", {}))

@@ -7,7 +7,7 @@ values of goals are learned from (HIQL: Park et al., 2023, arXiv:2307.11949).
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -16,20 +16,6 @@ GoalMode = Literal["last", "future_uniform", "future_geometric", "mixture"]
 GOAL_MODES = get_args(GoalMode)
 SHARES = {"current": 0.2, "future": 0.5, "random": 0.3}
 DISCOUNT = 0.99
-
-
-def make_goals(mode: str | None, shares: Mapping[str, float] | None, discount: float) -> Any:
-    """How goals are chosen, by keys of the section ``train``; ``None`` if there are none."""
-    if mode is None:
-        return None
-    if mode not in GOAL_MODES:
-        raise ValueError(f"goal_mode: {mode!r}; allowed: null, {', '.join(GOAL_MODES)}")
-    shares = SHARES if shares is None else shares
-    if shares.keys() != SHARES.keys():
-        raise ValueError(f"goal_shares: {dict(shares)}; it has the keys {', '.join(SHARES)}")
-    if not 0 < discount < 1:
-        raise ValueError(f"goal_discount: {discount:g}; it lies between 0 and 1")
-    return Goals(mode, shares, discount)  # type: ignore[arg-type]
 
 
 class Goals(NamedTuple):
@@ -63,3 +49,19 @@ class Goals(NamedTuple):
         each."""
         current, future = self.shares["current"], self.shares["future"]
         return draws[:, 1] < current, draws[:, 1] >= current + future
+
+
+def make_goals(
+    mode: str | None, shares: Mapping[str, float] | None, discount: float
+) -> Goals | None:
+    """How goals are chosen, by keys of the section ``train``; ``None`` if there are none."""
+    if mode is None:
+        return None
+    if mode not in GOAL_MODES:
+        raise ValueError(f"goal_mode: {mode!r}; allowed: null, {', '.join(GOAL_MODES)}")
+    shares = SHARES if shares is None else shares
+    if shares.keys() != SHARES.keys():
+        raise ValueError(f"goal_shares: {dict(shares)}; it has the keys {', '.join(SHARES)}")
+    if not 0 < discount < 1:
+        raise ValueError(f"goal_discount: {discount:g}; it lies between 0 and 1")
+    return Goals(mode, shares, discount)  # type: ignore[arg-type]

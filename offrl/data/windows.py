@@ -213,10 +213,8 @@ class WindowDataset(Dataset):
         if draws is None:
             draws = torch.rand(len(indices), goals.num_draws, dtype=torch.float64)
         draws, now = draws.to(self.device), windows.current(indices)
-        rows = (
-            now
-            + goals.steps_ahead(draws, windows.steps_left(indices, bool(self._derived)))[:, None]
-        )
+        left = windows.steps_left(indices, bool(self._derived))
+        rows = now + goals.steps_ahead(draws, left)[:, None]
         if goals.mode != "mixture":
             return self._next_obs(rows, indices)
         is_current, is_random = goals.kinds(draws)

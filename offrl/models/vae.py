@@ -79,11 +79,11 @@ class VAE(nn.Module):
         return self.prior.sample(self.prior.parameters_for(obs, goal), like, generators)
 
     def reconstruction(self, output: Any) -> Any:
-        """What the decoder's output stands for."""
+        """Give the actions that the decoder's output stands for."""
         return output.mode()
 
     def error(self, reconstruction: Any, target: Any) -> Tensor:
-        """The squared error of each time step, ``[B, T]``."""
+        """Measure the squared error of each time step, ``[B, T]``."""
         errors = (reconstruction - target).square()
         return errors.sum(-1) if self.sum_errors else errors.mean(-1)
 
@@ -95,7 +95,7 @@ class ObservationVAE(VAE):
         return output
 
     def error(self, reconstruction: Parts, target: Parts) -> Tensor:
-        """Of several observations it is the mean of theirs, or the sum (``sum_errors``)."""
+        """Take the mean over the observations, or the sum (``sum_errors``)."""
         errors = [(reconstruction[key] - target[key]).square().flatten(2) for key in reconstruction]
         if self.sum_errors:
             return torch.stack([error.sum(-1) for error in errors]).sum(0)

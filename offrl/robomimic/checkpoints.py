@@ -29,7 +29,8 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weights(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an algorithm, or of one that is made of others by the names of its parts."""
+    """Give all weights of an algorithm under our names; those of one that is made of others begin
+    with the names of its parts."""
     has_parts = "nets" not in model and all(isinstance(x, Mapping) for x in model.values())
     if not has_parts:
         return weights_from_robomimic(model.get("nets", model))

@@ -175,7 +175,10 @@ def test_vectors_may_be_matrices_and_images_are_seen_by_the_planner_alone():
     seen = {"low_dim": ["position"], "rgb": ["view"]}
     observation = {"planner": {"modalities": {"obs": seen, "subgoal": seen}}}
     config = config_factory("hbc", {"algo": HBC_ALGO, "observation": observation})
-    assert config.observation.actor.modalities.goal == seen | {"rgb": [], "depth": [], "scan": []}
+    alone = seen | {"rgb": [], "depth": [], "scan": []}
+    assert config.observation.actor.modalities.goal == alone
+    judged = config_factory("iris", {"observation": {"value_planner": observation}}).observation
+    assert judged.value_planner.value.modalities.obs == alone
     config = config_factory(
         "hbc",
         {"algo": HBC_ALGO, "observation": {"planner": {"modalities": {"obs": {"low_dim": ["p"]}}}}},
