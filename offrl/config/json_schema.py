@@ -51,7 +51,7 @@ def config_schema() -> dict[str, Any]:
         ]
         + [
             {
-                "if": {"properties": {"algo_name": {"enum": [*flat]}}},
+                "if": {"properties": {"algo_name": {"enum": flat}}},
                 "then": {"properties": {"observation": usual}},
             }
         ],
