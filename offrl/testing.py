@@ -23,8 +23,8 @@ from offrl.algos import Algo, PolicyAlgo, algo_factory
 from offrl.config import Config, ObservationConfig, Section, config_factory
 from offrl.config.algo import TDConfig
 from offrl.data.loader import BatchLoader
-from offrl.data.sequence import SequenceDataset
 from offrl.seeding import seed_everything
+from offrl.training.datasets import make_dataset
 from offrl.training.trainer import Trainer
 from offrl.tree import map_leaves, merge
 
@@ -90,16 +90,7 @@ class AlgoCase:
         """A new algorithm, the same each time, and batches of 8."""
         seed_everything(0)
         config = self.config(train, learning_rate={"initial": 1e-3})
-        dataset = SequenceDataset(
-            str(self.data),
-            list(OBS_SHAPES),
-            dataset_keys=config.train.dataset_keys,
-            action_config=config.train.action_config,
-            seq_length=config.train.seq_length,
-            get_pad_mask=True,
-            frame_stack=config.train.frame_stack,
-            hdf5_normalize_obs=True,
-        )
+        dataset = make_dataset(config, {}, get_pad_mask=True, hdf5_normalize_obs=True)
         algo = algo_factory(self.name, config, dataset.obs_shapes, dataset.ac_dim, device="cpu")
         algo.set_statistics(
             dataset.get_obs_normalization_stats(), dataset.get_action_normalization_stats()
@@ -202,14 +193,16 @@ def acting_in_a_batch_equals_one_by_one(case: AlgoCase, frame_stack: int = 1) ->
     generator = torch.Generator().manual_seed(0)
     shapes = OBS_SHAPES.items()
     episodes = [
-        [{k: torch.randn(s, generator=generator).numpy() for k, s in shapes} for _ in range(4)]
+        [{k: torch.randn(s, generator=generator).numpy() for k, s in shapes} for _ in range(5)]
         for _ in range(5)
     ]
+    goals = {env: episode.pop() for env, episode in enumerate(episodes)}
     alone = []
     for seed, episode in enumerate(episodes):
         policy = RolloutPolicy(algo)
         policy.start_episode(seed=seed)
-        alone.append([policy(obs, reward=float(step)) for step, obs in enumerate(episode)])
+        goal = goals[seed]
+        alone.append([policy(obs, goal, float(step)) for step, obs in enumerate(episode)])
     together = RolloutPolicy(algo, batch_size=3)
     if together.num_environments is not None:  # it serves one only
         return
@@ -217,7 +210,7 @@ def acting_in_a_batch_equals_one_by_one(case: AlgoCase, frame_stack: int = 1) ->
         together.start_episode(env=seed, seed=seed)
     for step in range(4):
         obs = {env: episode[step] for env, episode in enumerate(episodes)}
-        actions = together.act(obs, reward_by_env=dict.fromkeys(obs, float(step)))
+        actions = together.act(obs, goals, dict.fromkeys(obs, float(step)))
         for env, action in actions.items():
             assert action.shape == (() if algo.is_discrete else (AC_DIM,)), action.shape
             np.testing.assert_allclose(action, alone[env][step], atol=1e-6, rtol=0)

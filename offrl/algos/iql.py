@@ -28,6 +28,12 @@ class AdvantageConfig(Section):
     )
     use_final_clip: bool = Field(True, description="Limit these weights to 100.")
 
+    def weights(self, advantage: Tensor) -> Tensor:
+        if self.clip_adv_value is not None:
+            advantage = advantage.clamp(max=self.clip_adv_value)
+        weight = (advantage / self.beta).exp()
+        return weight.clamp(max=100.0) if self.use_final_clip else weight
+
 
 class InSampleConfig(TDConfig):
     """The section of algorithms that learn ``V`` from the data's actions and clone by advantage."""
@@ -68,6 +74,7 @@ class IQL(ActorCritic):
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
+        config = self.algo_config
         with torch.no_grad():
             q_min = nets["critic_target"](obs, actions, goal).amin(0)
             backup = batch["rewards"] + batch["discounts"] * nets["vf"](batch["next_obs"], goal)
@@ -78,11 +85,10 @@ class IQL(ActorCritic):
         v_loss = self._value_loss(q_min - v)
 
         advantage = q_min - v.detach()
-        weight = self._advantage_weight(advantage)
+        weight = config.adv.weights(advantage)
         log_prob = nets["actor"](obs, goal)[0].log_prob(actions)
         actor_loss = -(weight * log_prob).mean()
 
-        config = self.algo_config
         spreads = {
             "vf/q_pred": q_min,
             "vf/v_pred": v,
@@ -105,13 +111,6 @@ class IQL(ActorCritic):
 
     def _value_loss(self, error: Tensor) -> Tensor:
         return expectile_loss(error, self.algo_config.vf_quantile)
-
-    def _advantage_weight(self, advantage: Tensor) -> Tensor:
-        config = self.algo_config.adv
-        if config.clip_adv_value is not None:
-            advantage = advantage.clamp(max=config.clip_adv_value)
-        weight = (advantage / config.beta).exp()
-        return weight.clamp(max=100.0) if config.use_final_clip else weight
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
         """``[B, 1]``"""

@@ -198,6 +198,12 @@ class TrainConfig(Section):
         description="How much less likely a goal becomes with each step that it lies ahead, for "
         'goal_mode "future_geometric" and "mixture".',
     )
+    goal_rewards: bool = Field(
+        False,
+        description="Learn to reach goals, whatever the rewards of the data: the reward is 0 where "
+        "the current observation is the goal, which ends the episode, and -1 in every other step. "
+        'Needs goal_mode "mixture".',
+    )
     data_format: Annotated[
         str, Only("robomimic", "turn other data into HDF5 files of robomimic's layout")
     ] = without_effect("robomimic")
@@ -223,6 +229,22 @@ class TrainConfig(Section):
         if self.goal_mode == "mixture" and abs(total - 1) > 1e-6:
             raise ValueError(
                 f"train.goal_shares: current, future and random add up to {total:g}; let it be 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _goals_can_be_reached(self) -> "TrainConfig":
+        if not self.goal_rewards:
+            return self
+        if self.goal_mode != "mixture" or not self.goal_shares.current:
+            raise ValueError(
+                "train.goal_rewards: only a goal that is the current observation is a success; set "
+                'train.goal_mode to "mixture", with a share of such (train.goal_shares.current)'
+            )
+        if self.rewards != RewardsConfig():
+            raise ValueError(
+                "train.rewards: changes the rewards of the data, but train.goal_rewards puts "
+                "others in their place; leave one of them out"
             )
         return self
 

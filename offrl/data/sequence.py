@@ -55,6 +55,7 @@ class SequenceDataset(WindowDataset):
     rewards: as ``train.rewards``.
     reward_stats: normalise rewards by these statistics, not by the data's own.
     discount: of the rewards in the dataset key ``returns``, which is computed (``COMPUTED``).
+    subgoal_steps: as ``WindowDataset`` says.
     """
 
     def __init__(
@@ -84,8 +85,15 @@ class SequenceDataset(WindowDataset):
         discount: float = 1.0,
         goal_shares: Mapping[str, float] | None = None,
         goal_discount: float = DISCOUNT,
+        goal_rewards: bool = False,
+        subgoal_steps: int | None = None,
     ):
         goals = make_goals(goal_mode, goal_shares, goal_discount)
+        if goal_rewards and "returns" in dataset_keys:
+            raise ValueError(
+                "train.goal_rewards: nobody knows the returns of these rewards beforehand, which "
+                "train.dataset_keys asks for; use another algorithm, such as iql"
+            )
         if hdf5_cache_mode not in (None, "low_dim", "all"):
             raise ValueError(f"hdf5_cache_mode: {hdf5_cache_mode!r}; allowed: null, low_dim, all")
         paths = [hdf5_path] if isinstance(hdf5_path, (str, os.PathLike)) else list(hdf5_path)
@@ -98,7 +106,7 @@ class SequenceDataset(WindowDataset):
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.store = StepStore(np.concatenate([source.lengths for source in self.sources]))
             self._add_constants(constants or [{}])
-            wants_next = load_next_obs or goal_mode is not None
+            wants_next = load_next_obs or goal_mode is not None or subgoal_steps is not None
             stored = [key for key in obs_keys if f"obs/{key}" not in self.store.columns]
             self._load_obs(stored, wants_next, hdf5_cache_mode, hdf5_normalize_obs)
             others = {*dataset_keys} - {*action_keys, *COMPUTED}
@@ -108,7 +116,8 @@ class SequenceDataset(WindowDataset):
             self._load_actions(action_keys, action_config or {}, action_stats or {})
         keys = (*dataset_keys, *action_keys, "actions")
         window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
-        super().__init__(self.store, obs_keys, keys, window, get_pad_mask, goals, load_next_obs)
+        choices = (get_pad_mask, goals, load_next_obs, goal_rewards, subgoal_steps)
+        super().__init__(self.store, obs_keys, keys, window, *choices)
         self._check_windows()
         if wants_next and self._derived:
             _say_once(
@@ -253,11 +262,11 @@ class SequenceDataset(WindowDataset):
 
     def single_steps(self) -> "SequenceDataset":
         """The same data, not copied: every step by itself, with its stack of frames. Goals, if
-        there are any, are the ends of demonstrations."""
+        there are any, are the ends of demonstrations; rewards are those of the data."""
         view = copy.copy(self)
-        view.goals = self.goals and Goals("last")
+        view.goals, view.subgoal_steps = self.goals and Goals("last"), None
         view.window = Window(self.window.frame_stack)
-        view.get_pad_mask = view.load_next_obs = False
+        view.get_pad_mask = view.load_next_obs = view.goal_rewards = False
         view.make_windows()
         return view
 

@@ -14,6 +14,8 @@ from offrl.data.sources import FileColumn
 from offrl.data.steps import StepStore, ranges
 from offrl.tree import map_leaves
 
+ANY_LATER = Goals("future_uniform")
+
 
 class Window(NamedTuple):
     """``T = frame_stack - 1 + seq_length`` steps. Padding repeats the first step of a demonstration
@@ -28,11 +30,20 @@ class Window(NamedTuple):
 
 class Windows:
     """Windows over demonstrations of ``lengths`` steps from ``first_rows`` on, of which the first
-    ``seen`` may be seen."""
+    ``seen`` may be seen.
+
+    is_derived: whether what follows a step is the next row, so that the last one follows itself.
+    """
 
     def __init__(
-        self, first_rows: np.ndarray, lengths: np.ndarray, seen: np.ndarray, window: Window
+        self,
+        first_rows: np.ndarray,
+        lengths: np.ndarray,
+        seen: np.ndarray,
+        window: Window,
+        is_derived: bool,
     ):
+        self._is_derived = is_derived
         frame_stack, seq_length, pad_frame_stack, pad_seq_length = window
         skipped_start = 0 if pad_frame_stack else frame_stack - 1
         self.skipped_end = 0 if pad_seq_length else seq_length - 1
@@ -70,16 +81,28 @@ class Windows:
         """The rows ``[B, T]`` of what follows; the last step of a demonstration follows itself."""
         return torch.minimum(rows + 1, self._end[indices][:, None])
 
+    def starting_after(self, rows: Tensor, indices: Tensor) -> Tensor:
+        """The rows of the steps that start in what follows ``rows``; -1 after the last one, where
+        none does."""
+        after = self.after(rows, indices)
+        return after if self._is_derived else torch.where(after > rows, after, -1)
+
+    def before(self, rows: Tensor, indices: Tensor, num: int) -> Tensor:
+        """``num`` rows up to ``rows`` ``[B, 1]``, the first of a demonstration again where it has
+        no more: ``[B, num]``."""
+        earlier = rows + torch.arange(1 - num, 1, device=rows.device)
+        return torch.maximum(earlier, self._begin[indices][:, None])
+
     def current(self, indices: Tensor) -> Tensor:
         """The row ``[B, 1]`` of the current step of windows."""
         return self._start[indices][:, None]
 
-    def steps_left(self, indices: Tensor, is_derived: bool) -> Tensor:
+    def steps_left(self, indices: Tensor) -> Tensor:
         """The number of steps ``[B]`` from the current one to the last of its demonstration that is
         followed by a state of its own; where that is the next row (``is_derived``), the end is
         not."""
         last = self._last[indices]
-        last = torch.minimum(last, self._end[indices] - 1) if is_derived else last
+        last = torch.minimum(last, self._end[indices] - 1) if self._is_derived else last
         return (last - self._start[indices] + 1).clamp(min=1)
 
     def goal(self, indices: Tensor) -> Tensor:
@@ -97,6 +120,13 @@ class WindowDataset(Dataset):
 
     goals: how goals are chosen, or ``None`` if there are none. With the mode ``"last"`` the goal is
         the last ``next_obs`` (of the last window's first step if sequences are not padded).
+    goal_rewards: ``rewards`` and ``dones`` are those of reaching the goal: 0 and true at a step
+        that is the goal itself, which has the same row, -1 and false at all others.
+    subgoal_steps: ``k`` adds what hierarchies learn from (HIQL: Park et al., 2023,
+        arXiv:2307.11949, appendix C): ``subgoal_obs/KEY`` ``[...]``, what is observed ``k`` steps
+        on, or at the end where that is nearer; ``high_goal_obs/KEY`` ``[...]``, any later state;
+        and ``waypoint_obs/KEY`` ``[frame_stack, ...]``, ``k`` steps on the way there, or that
+        state itself where it is nearer.
     """
 
     def __init__(
@@ -108,6 +138,8 @@ class WindowDataset(Dataset):
         get_pad_mask: bool = False,
         goals: Goals | None = None,
         load_next_obs: bool = True,
+        goal_rewards: bool = False,
+        subgoal_steps: int | None = None,
     ):
         self.store = store
         self.obs_keys = tuple(sorted(obs_keys))
@@ -116,13 +148,16 @@ class WindowDataset(Dataset):
         self.get_pad_mask = get_pad_mask
         self.goals = goals
         self.load_next_obs = load_next_obs
+        self.goal_rewards = goal_rewards
+        self.subgoal_steps = subgoal_steps
         self.make_windows()
 
     def make_windows(self) -> None:
         """Make the windows of what the store holds now. Call it when the store has grown."""
         stored = self.store.columns
         self._derived = {key for key in self.obs_keys if f"next_obs/{key}" not in stored}
-        self._windows = Windows(self.store.first_rows, self.lengths, self._seen(), self.window)
+        steps = self.store.first_rows, self.lengths, self._seen()
+        self._windows = Windows(*steps, self.window, bool(self._derived))
         self._windows.to(self.device)
 
     def _seen(self) -> np.ndarray:
@@ -177,8 +212,9 @@ class WindowDataset(Dataset):
 
     @property
     def num_draws(self) -> int:
-        """How many random numbers a window of ``get_batch`` takes, to choose its goal."""
-        return self.goals.num_draws if self.goals else 0
+        """How many random numbers a window of ``get_batch`` takes, to choose its goals."""
+        own = self.goals.num_draws if self.goals else 0
+        return own + (ANY_LATER.num_draws if self.subgoal_steps else 0)
 
     def get_batch(self, indices: Tensor, draws: Tensor | None = None) -> dict[str, Any]:
         """Gather the windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``.
@@ -191,9 +227,16 @@ class WindowDataset(Dataset):
         batch["obs"] = {key: columns[f"obs/{key}"].take(rows) for key in self.obs_keys}
         if self.load_next_obs:
             batch["next_obs"] = self._next_obs(rows, indices)
+        if draws is None:
+            draws = torch.rand(len(indices), self.num_draws, dtype=torch.float64)
+        draws = draws.to(self.device)
         if self.goals:
-            goal = self._goal_obs(self.goals, indices, draws)
-            batch["goal_obs"] = {k: v[:, 0] for k, v in goal.items()}
+            batch["goal_obs"], starting = self._goals(self.goals, indices, draws)
+            if self.goal_rewards:
+                reached = (rows == starting).float()
+                batch |= {"rewards": reached - 1, "dones": reached}
+        if self.subgoal_steps:
+            batch |= self._subgoals(self.subgoal_steps, indices, draws[:, -ANY_LATER.num_draws :])
         if self.get_pad_mask:
             batch["pad_mask"] = (rows == windows.steps(indices))[..., None]
             for group in {"obs", "next_obs"} & batch.keys():
@@ -206,25 +249,59 @@ class WindowDataset(Dataset):
         batch = self.get_batch(torch.tensor([index % len(self)], device=self.device))
         return map_leaves(lambda x: x[0].cpu().numpy(), batch)
 
-    def _goal_obs(self, goals: Goals, indices: Tensor, draws: Tensor | None) -> dict[str, Tensor]:
+    def _choose_goals(
+        self, goals: Goals, indices: Tensor, draws: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The step ``[B, 1]`` that each goal follows, a window ``[B]`` of the same demonstration,
+        and of a mixture whether the goal is the window's current state instead ``[B, 1]``."""
         windows = self._windows
         if not goals.num_draws:
-            return self._next_obs(windows.goal(indices), indices)
-        if draws is None:
-            draws = torch.rand(len(indices), goals.num_draws, dtype=torch.float64)
-        draws, now = draws.to(self.device), windows.current(indices)
-        left = windows.steps_left(indices, bool(self._derived))
-        rows = now + goals.steps_ahead(draws, left)[:, None]
+            return windows.goal(indices), indices, None
+        ahead = goals.steps_ahead(draws, windows.steps_left(indices))
+        rows = windows.current(indices) + ahead[:, None]
         if goals.mode != "mixture":
-            return self._next_obs(rows, indices)
+            return rows, indices, None
         is_current, is_random = goals.kinds(draws)
         others = torch.where(is_random, (draws[:, 2] * len(self)).long(), indices)
         rows = torch.where(is_random[:, None], windows.current(others), rows)
-        goal = self._next_obs(rows, others)
-        for key, later in goal.items():
-            mask = is_current.view(-1, *[1] * (later.ndim - 1))
-            goal[key] = torch.where(mask, self.store.columns[f"obs/{key}"].take(now), later)
-        return goal
+        return rows, others, is_current[:, None]
+
+    def _goals(self, goals: Goals, indices: Tensor, draws: Tensor) -> tuple[dict, Tensor]:
+        """The goals ``{key: [B, ...]}``, and the rows ``[B, 1]`` of the steps that start there."""
+        rows, others, is_current = self._choose_goals(goals, indices, draws)
+        goal, starting = self._next_obs(rows, others), self._windows.starting_after(rows, others)
+        if is_current is not None:
+            now = self._windows.current(indices)
+            starting = torch.where(is_current, now, starting)
+            for key, later in goal.items():
+                mask = is_current.view(-1, *[1] * (later.ndim - 1))
+                goal[key] = torch.where(mask, self.store.columns[f"obs/{key}"].take(now), later)
+        return _without_time(goal), starting
+
+    def _subgoals(self, steps: int, indices: Tensor, draws: Tensor) -> dict[str, Any]:
+        now, left = self._windows.current(indices), self._windows.steps_left(indices)
+        ahead = ANY_LATER.steps_ahead(draws, left)
+        goal, on_the_way, near = (
+            now + x[:, None]
+            for x in (ahead, ahead.clamp(max=steps - 1), (left - 1).clamp(max=steps - 1))
+        )
+        return {
+            "high_goal_obs": _without_time(self._next_obs(goal, indices)),
+            "waypoint_obs": self._next_stack(on_the_way, indices),
+            "subgoal_obs": _without_time(self._next_obs(near, indices)),
+        }
+
+    def _next_stack(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
+        """The stack of frames that ends with the observation after ``rows`` ``[B, 1]``."""
+        later = self._next_obs(rows, indices)
+        num_before = self.window.frame_stack - 1
+        if not num_before:
+            return later
+        before = self._windows.before(rows, indices, num_before)
+        return {
+            key: torch.cat([self.store.columns[f"obs/{key}"].take(before), x], dim=1)
+            for key, x in later.items()
+        }
 
     def _next_obs(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
         """The observations after ``rows``: stored ones, or those one row later."""
@@ -236,3 +313,7 @@ class WindowDataset(Dataset):
             else columns[f"next_obs/{key}"].take(rows)
             for key in self.obs_keys
         }
+
+
+def _without_time(obs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: x[:, 0] for key, x in obs.items()}

@@ -33,6 +33,11 @@ def proxies(
         raise ValueError(
             f"{name}: proxies ask for many actions at once; define act beside get_action"
         )
+    if fqe_steps and algo.global_config.train.goal_rewards:
+        raise ValueError(
+            f"{name}: it learned from train.goal_rewards, but fitted Q evaluation is of the data's "
+            "rewards; leave it out (--fqe-steps, experiment.proxies.fqe_steps)"
+        )
     algo.set_eval()
     algo.obs_spec.check_shapes(held_out.obs_shapes, "obs")
     with preserved_rng():
@@ -79,11 +84,16 @@ def _answers(
         rewards = algo.to_device(batch["rewards"][:, -1]).view(-1, 1)
         state = algo.receive(state, algo.to_device(recorded), rewards)
     answers = {"policy": actions}
-    if isinstance(algo, ValueAlgo):
+    if _values_rewards(algo):
         obs = obs if algo.global_config.train.frame_stack > 1 else _without_time(obs)
         answers["values"] = algo.get_state_value(obs, goal)[:, 0]
         answers["q"] = algo.get_state_action_value(obs, recorded, goal)[:, 0]
     return answers, state
+
+
+def _values_rewards(algo: Any) -> bool:
+    """Whether there are values, of the rewards that the data holds."""
+    return isinstance(algo, ValueAlgo) and not algo.global_config.train.goal_rewards
 
 
 def _differences(algo: Any, dataset: SequenceDataset, seen: dict[str, Tensor]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Value functions: ensembles of critics ``Q(s, a, g)`` as one batched network, and ``V(s, g)``."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -217,6 +218,48 @@ class StateValue(nn.Module):
         """``[B, 1]``"""
         features, _ = self.trunk(self.encoder(obs, goal))
         return self.head["value"](features).squeeze(-1)
+
+
+class GoalValues(nn.Module):
+    """``num_values`` functions ``V(s, phi(s, g))`` of one representation of goals, vectors of the
+    length ``sqrt(R)`` (HIQL: Park et al., 2023, arXiv:2307.11949, section 5)."""
+
+    def __init__(
+        self,
+        spec: ObsSpec,
+        representation_dim: int,
+        layer_dims: Sequence[int],
+        num_values: int = 2,
+        value_bounds: Sequence[float] | None = None,
+        num_frames: int = 1,
+    ):
+        super().__init__()
+        self.encoder = Encoder(spec, num_frames=num_frames)
+        self.trunk = MLP(self.encoder.output_dim, layer_dims)
+        self.head = Linear(self.trunk.output_dim, representation_dim)
+        # A value takes a representation where a critic takes an action.
+        self.values = Critics(
+            ObsSpec({"obs": spec.groups["obs"]}),
+            representation_dim,
+            layer_dims,
+            num_values,
+            value_bounds,
+            num_frames,
+            layer_norm=True,
+        )
+
+    def representation(self, obs: Obs, goal: Obs) -> Tensor:
+        """``phi(s, g)``: ``[B, 1, R]``"""
+        return normalized(self.head(self.trunk(self.encoder(obs, goal))[0]))
+
+    def forward(self, obs: Obs, goal: Obs) -> Tensor:
+        """``[N, B, 1]``"""
+        return self.values(obs, self.representation(obs, goal))
+
+
+def normalized(representation: Tensor) -> Tensor:
+    """Vectors ``[..., R]`` of the length ``sqrt(R)``, so that each number is about 1."""
+    return F.normalize(representation, dim=-1) * math.sqrt(representation.shape[-1])
 
 
 class PerturbationActor(nn.Module):

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 SAME_KEYS = (  # of train and among the arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
-    "goal_mode goal_discount hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
+    "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
 ).split()
 
 
@@ -41,6 +41,7 @@ def make_dataset(
         "hdf5_path": [entry.path for entry in entries],
         "obs_keys": sorted(obs_keys(config)),
         "discount": getattr(config.algo, "discount", 1.0),
+        "subgoal_steps": getattr(config.algo, "subgoal_steps", None),
         "rewards": train.rewards.to_dict(),
         "goal_shares": train.goal_shares.to_dict(),
         "get_pad_mask": train.seq_length > 1 or train.frame_stack > 1,

@@ -107,6 +107,10 @@ VARIANTS = {
     "iris": {"separate": {}, "cascade": {"mode": "cascade", "subgoal_update_interval": 2}},
     "ddqn": {"default": {}, "several_critics": {"critic": {"ensemble": {"n": 3}}}},
 }
+GOALS = {
+    "train": {"goal_mode": "mixture", "goal_rewards": True},
+    "observation": {"modalities": {"goal": {"low_dim": ["position"]}}},
+}
 DISCRETE = {"train": {"action_config": {"actions": {"format": "discrete"}}}}
 PLANNER = {"subgoal_horizon": 2}
 ACTOR = {"actor_layer_dims": [16, 16], "rnn": {"hidden_dim": 16, "horizon": 2}}
@@ -115,6 +119,12 @@ SMALL = {
     "gl": PLANNER,
     "hbc": {"planner": PLANNER, "actor": ACTOR},
     "iris": {"value_planner": {"planner": PLANNER, "num_samples": 5}, "actor": ACTOR},
+    "hiql": {
+        "subgoal_steps": 2,
+        "critic": {"layer_dims": [16, 16]},
+        "planner": {"layer_dims": [16, 16]},
+        "actor": {"layer_dims": [16, 16]},
+    },
 }
 THOROUGH = {"hbc-regression", "hbc-corrected", "iris-separate"}  # others are much like them
 CASES = [
@@ -127,6 +137,7 @@ CASES = [
     for algo in ALGOS.names()
     for name, overrides in VARIANTS.get(algo, {"default": {}}).items()
 ]
+CASES += [pytest.param("iql", GOALS, id="iql-goals")]
 # With discrete actions, where an algorithm takes others as well.
 CASES += [
     pytest.param(
@@ -144,7 +155,7 @@ def check_name(check):
 
 def floor(name, overrides):
     """Squared errors, divergences and the surprise at discrete actions are not negative."""
-    algo = overrides["algo"]
+    algo = overrides.get("algo", {})
     real_valued = any(head in algo for head in ("gaussian", "gmm"))
     estimated = algo.get("vae", {}).get("prior", {}).get("use_gmm")  # its divergence
     is_bc = name == "bc" and not real_valued and not estimated

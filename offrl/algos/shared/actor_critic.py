@@ -7,6 +7,7 @@ from torch import Tensor
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo
 from offrl.algos.shared.td import TDLearner
+from offrl.specs import ObsSpec
 
 MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values
 
@@ -16,9 +17,9 @@ class ActorCritic(TDLearner, PolicyAlgo):
 
     _low_noise_eval = True
 
-    def add_stochastic_actor(self) -> None:
+    def add_stochastic_actor(self, spec: ObsSpec | None = None) -> None:
         """Add the network ``actor`` that ``algo.actor.net`` describes: a Gaussian, its tanh, or a
-        mixture of Gaussians."""
+        mixture of Gaussians. It sees what the algorithm sees, or what ``spec`` says."""
         net = self.algo_config.actor.net
         options = net.common.to_dict() | net[net.type].to_dict()
         self._low_noise_eval = options.pop("low_noise_eval")
@@ -27,7 +28,7 @@ class ActorCritic(TDLearner, PolicyAlgo):
         else:
             del options["use_tanh"]
         self.nets["actor"] = models.mlp_actor(
-            self.obs_spec,
+            spec or self.obs_spec,
             self.ac_dim,
             self.algo_config.actor.layer_dims,
             net.type,

@@ -86,6 +86,8 @@ class TDLearner(ValueAlgo):
     # -- batches ----------------------------------------------------------------------------------
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        if self.global_config.train.goal_rewards:  # nothing is learned from the data's own
+            return
         name = self.global_config.algo_name
         check_rewards(values("rewards"), name)
         if not values("dones").any():
@@ -215,9 +217,10 @@ class TDLearner(ValueAlgo):
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         logs = super().log_info(info)
-        rate = logs.pop("Optimizer/critic0_lr")
-        members = range(self.nets["critic"].num_critics)
-        logs |= {f"Optimizer/critic{i}0_lr": rate for i in members}
+        if "critic" in self.nets:
+            rate = logs.pop("Optimizer/critic0_lr")
+            members = range(self.nets["critic"].num_critics)
+            logs |= {f"Optimizer/critic{i}0_lr": rate for i in members}
         return logs | {key: float(value) for key, value in info.items() if key != "loss"}
 
     def serialize(self) -> dict[str, Any]:

@@ -1,0 +1,209 @@
+"""Hierarchical implicit Q-learning (HIQL: Park et al., 2023, arXiv:2307.11949).
+
+A value of goals ``V(s, g)`` is learned from states alone, whatever the actions between them were.
+Two policies are extracted from it, both cloned with weights by its advantages: the planner predicts
+the representation of the state ``subgoal_steps`` on, and the actor takes the action that leads
+there. Near subgoals have values that differ clearly, where those of a far goal are all alike.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from offrl import models
+from offrl.algos.base import HierarchicalAlgo, Obs, register_algo
+from offrl.algos.iql import AdvantageConfig, InSampleConfig, expectile_loss
+from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.config import Count, EncoderConfig, OptimConfig, Section
+from offrl.config.algo import CriticConfig, learning_rates
+from offrl.config.networks import ActorConfig
+from offrl.config.section import Steps
+from offrl.specs import LANGUAGE, ObsKey, ObsSpec
+from offrl.tree import map_leaves
+
+PHI = "representation"  # of a subgoal, which the actor sees as its goal
+
+
+class PlannerConfig(Section):
+    layer_dims: list[Count] = Field(
+        [512, 512, 512], description="Sizes of the hidden layers of the planner."
+    )
+    max_gradient_norm: float | None = Field(
+        None,
+        gt=0,
+        description="Largest norm of the planner's gradient. null: as train.max_grad_norm says.",
+    )
+    adv: AdvantageConfig = Field(
+        AdvantageConfig(),
+        description="How subgoals are weighted by the advantage of their states.",
+    )
+
+
+class HIQLConfig(InSampleConfig):
+    ALGO_NAME = "hiql"
+    DEFAULTS = {"train": {"batch_size": 1024, "goal_mode": "mixture", "goal_rewards": True}}
+
+    optim_params: dict[str, OptimConfig] = learning_rates(
+        vf=3e-4, planner=3e-4, actor=3e-4, decay_factor=0.0
+    )
+    target_tau: float = 0.005
+    subgoal_steps: Steps = Field(
+        25, description="Number of steps after which a subgoal is to be reached."
+    )
+    representation_dim: Count = Field(
+        10, description="Size of the representation of goals and subgoals."
+    )
+    vf_quantile: float = Field(
+        0.7,
+        gt=0,
+        lt=1,
+        description="Expectile of the value regression (tau). With a value nearer to 1 the "
+        "shortest ways of the data count more.",
+    )
+    critic: CriticConfig = CriticConfig(layer_dims=[512, 512, 512])
+    planner: PlannerConfig = Field(PlannerConfig(), description="The policy of subgoals.")
+    actor: ActorConfig = ActorConfig(layer_dims=[512, 512, 512])
+
+    @model_validator(mode="after")
+    def _regresses_on_expectiles(self) -> "HIQLConfig":
+        if self.critic.use_huber:
+            raise ValueError(
+                "algo.critic.use_huber: values are expectiles, of the squared error; set it to "
+                "false"
+            )
+        return self
+
+
+@register_algo(HIQLConfig)
+class HIQL(ActorCritic, HierarchicalAlgo):
+    """``vf``: ``V(s, phi(s, g))``; ``planner``: ``phi(s, s_k)`` by ``s`` and ``g``; ``actor``:
+    ``pi(a | s, phi(s, s_k))``."""
+
+    algo_config: HIQLConfig
+
+    @classmethod
+    def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
+        """Let a goal be all that is seen, where nothing else is said."""
+        if "goal" not in stated.get("modalities", {}):
+            observation.modalities.goal = {
+                modality: [key for key in keys if key != LANGUAGE]
+                for modality, keys in observation.modalities.obs.items()
+            }
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        if not self.obs_spec.keys("goal"):
+            raise ValueError(
+                "observation.modalities.goal: name the observations that a goal is made of"
+            )
+        if not self.global_config.train.goal_rewards:
+            raise ValueError(
+                "train.goal_rewards: hiql learns to reach goals, whatever the rewards of the data; "
+                "set it to true"
+            )
+        dim = config.representation_dim
+        self.nets["vf"] = models.GoalValues(
+            self.obs_spec,
+            dim,
+            config.critic.layer_dims,
+            config.critic.ensemble.n,
+            config.critic.value_bounds,
+            self.num_frames,
+        )
+        self.add_target("vf")
+        encoder = models.Encoder(self.obs_spec, num_frames=self.num_frames)
+        trunk = models.MLP(encoder.output_dim, config.planner.layer_dims)
+        head = models.Outputs(trunk.output_dim, {PHI: (dim,)})
+        self.nets["planner"] = models.Actor(encoder, trunk, head)
+        subgoal = {PHI: ObsKey("low_dim", (dim,), EncoderConfig())}
+        self.add_stochastic_actor(ObsSpec({"obs": self.obs_spec.groups["obs"], "goal": subgoal}))
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        waypoint = batch["waypoint_obs"]
+        return super().process_batch_for_training(batch) | {
+            "high_goal_obs": self.prepare_obs(batch["high_goal_obs"], "goal"),
+            "waypoint_obs": self.prepare_obs(waypoint),
+            "waypoint_goal": self.prepare_obs(map_leaves(lambda x: x[:, -1], waypoint), "goal"),
+            "subgoal_obs": self.prepare_obs(batch["subgoal_obs"], "goal"),
+        }
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        config = self.algo_config
+        v_loss, v = self._value_loss(batch)
+        planner_loss, planner_advantage = self._planner_loss(batch)
+        actor_loss, actor_advantage = self._actor_loss(batch)
+        self.optimize("vf", v_loss, config.critic.max_gradient_norm, measures=False)
+        self.update_targets()
+        self.optimize("planner", planner_loss, config.planner.max_gradient_norm, measures=False)
+        self.optimize("actor", actor_loss, config.actor.max_gradient_norm, measures=False)
+        return {
+            "loss": v_loss + planner_loss + actor_loss,
+            "vf/v_loss": v_loss,
+            "vf/v_pred": v.mean(),
+            "planner/loss": planner_loss,
+            "planner/adv": planner_advantage.mean(),
+            "actor/loss": actor_loss,
+            "actor/adv": actor_advantage.mean(),
+        }
+
+    def _value_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Equation 5; each of the values ``[N, B, 1]`` has a target of its own."""
+        obs, goal = batch["obs"], batch["goal_obs"]
+        with torch.no_grad():
+            later = self.nets["vf_target"](batch["next_obs"], goal)
+            target = batch["rewards"] + batch["discounts"] * later
+        v = self.nets["vf"](obs, goal)
+        return expectile_loss(target - v, self.algo_config.vf_quantile), v
+
+    def _planner_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Equation 6, for a normal distribution of variance 1 around what it predicts."""
+        obs, goal = batch["obs"], batch["high_goal_obs"]
+        with torch.no_grad():
+            advantage = self.value(batch["waypoint_obs"], goal) - self.value(obs, goal)
+            phi = self.nets["vf"].representation(obs, batch["waypoint_goal"])
+        predicted = self.nets["planner"](obs, goal)[0][PHI]
+        log_prob = -0.5 * (predicted - phi).square().sum(-1)
+        return -(self.algo_config.planner.adv.weights(advantage) * log_prob).mean(), advantage
+
+    def _actor_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Equation 7."""
+        obs, subgoal = batch["obs"], batch["subgoal_obs"]
+        with torch.no_grad():
+            advantage = self.value(batch["next_obs"], subgoal) - self.value(obs, subgoal)
+            phi = self.nets["vf"].representation(obs, subgoal)
+        log_prob = self.nets["actor"](obs, {PHI: phi[:, 0]})[0].log_prob(batch["actions"])
+        return -(self.algo_config.adv.weights(advantage) * log_prob).mean(), advantage
+
+    def value(self, obs: Any, goal: Any) -> Tensor:
+        """The mean of the values ``[B, 1]``, for observations as networks see them."""
+        return self.nets["vf"](obs, goal).mean(0)
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def action_distribution(
+        self, obs: Obs, goal: Obs | None = None, state: Any = None
+    ) -> tuple[Any, Any]:
+        """The actor's, for the likeliest subgoal, which is a new one in each step."""
+        seen = self.prepare_obs(obs)
+        predicted = self.nets["planner"](seen, self.prepare_obs(goal, "goal"))[0][PHI]
+        subgoal = {PHI: models.normalized(predicted)[:, -1]}
+        return self.nets["actor"](seen, subgoal)[0], {"subgoal": subgoal}
+
+    @property
+    def current_subgoal(self) -> dict[str, Tensor] | None:
+        return None if self._state is None else self._state["subgoal"]
+
+    def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
+        """How many steps the goal is away, discounted: ``V(s, g)`` ``[B, 1]``, at most 0."""
+        obs = self.prepare_obs(self._with_time(obs_dict))
+        return self.value(obs, self.prepare_obs(goal_dict, "goal"))
+
+    def get_state_action_value(
+        self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
+    ) -> Tensor:
+        raise ValueError("hiql: its values are of states and goals, not of actions")
