@@ -21,6 +21,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).parents[1]
 GOLDEN = "tests/test_golden.py"
 LEARNING, TERMS = "tests/algos/test_learning.py", "tests/algos/test_terms.py"
+GOALS = "tests/algos/test_goal_learning.py"
 
 
 @dataclass
@@ -379,6 +380,54 @@ FLIPS = [
         "* gap - self.td_losses(q_data, target)",
         LEARNING,
         "discrete_cql",
+    ),
+    Flip(
+        "goals, rewards",
+        "data/windows.py",
+        '{"rewards": reached - 1, "dones": reached}',
+        '{"rewards": 1 - reached, "dones": reached}',
+        GOALS,
+        "next_obs-iql",
+    ),
+    Flip(
+        "hiql, value target",
+        "algos/hiql.py",
+        'target = batch["rewards"] + batch["discounts"] * later',
+        'target = batch["rewards"] - batch["discounts"] * later',
+        GOALS,
+        "next_obs-hiql",
+    ),
+    Flip(
+        "hiql, advantage of subgoals",
+        "algos/hiql.py",
+        'advantage = self.value(batch["waypoint_obs"], goal) - self.value(obs, goal)',
+        'advantage = self.value(obs, goal) - self.value(batch["waypoint_obs"], goal)',
+        GOALS,
+        "next_obs-hiql",
+    ),
+    Flip(
+        "hiql, likelihood of subgoals",
+        "algos/hiql.py",
+        "log_prob = -0.5 * (predicted - phi).square().sum(-1)",
+        "log_prob = 0.5 * (predicted - phi).square().sum(-1)",
+        GOALS,
+        "next_obs-hiql",
+    ),
+    Flip(
+        "hiql, advantage of actions",
+        "algos/hiql.py",
+        'advantage = self.value(batch["next_obs"], subgoal) - self.value(obs, subgoal)',
+        'advantage = self.value(obs, subgoal) - self.value(batch["next_obs"], subgoal)',
+        GOALS,
+        "next_obs-hiql",
+    ),
+    Flip(
+        "hiql, cloning",
+        "algos/hiql.py",
+        "return -(self.algo_config.adv.weights(advantage) * log_prob).mean(), advantage",
+        "return (self.algo_config.adv.weights(advantage) * log_prob).mean(), advantage",
+        GOALS,
+        "next_obs-hiql",
     ),
 ]
 

@@ -26,10 +26,10 @@ SMALL = {"layer_dims": [32, 32]}
 IQL = {
     "observation": {"modalities": {"goal": {"low_dim": ["place"]}}},
     "train": {"goal_rewards": True, "goal_mode": "mixture"},
-    "algo": {"vf_quantile": EXPECTILE, "adv": {"beta": 0.2}},
+    "algo": {"vf_quantile": EXPECTILE, "adv": {"beta": 0.1}},
 }
-HIQL = {"algo": {"vf_quantile": EXPECTILE, "adv": {"beta": 0.2}, "subgoal_steps": 2}}
-HIQL["algo"]["planner"] = SMALL | {"adv": {"beta": 0.2}}
+HIQL = {"algo": {"vf_quantile": EXPECTILE, "adv": {"beta": 0.1}, "subgoal_steps": 2}}
+HIQL["algo"]["planner"] = SMALL | {"adv": {"beta": 0.1}}
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["next_obs", "derived"])
@@ -114,6 +114,6 @@ def test_goals_are_reached_by_the_shortest_way(walks, name, overrides):
         values = algo.nets["vf"]({"place": codes[START][:, None]}, goal)
     values = values.view(-1, PLACES, PLACES).mean(0).numpy()
     exact = exact_values(data, of_actions=name == "iql")
-    assert np.abs(values - exact).max() < 0.3, (values.round(2), exact.round(2))
+    assert np.abs(values - exact).max() < 0.4, (values.round(2), exact.round(2))
     leads_on = (actions > 0) == (PATH > PATH[:, None])
     assert leads_on[~np.eye(PLACES, dtype=bool)].all(), actions.round(2)

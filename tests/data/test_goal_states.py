@@ -141,13 +141,88 @@ def test_an_order_is_the_same_with_and_without_goals(tmp_path):
     assert torch.equal(orders[0], orders[1]) and torch.equal(orders[0], orders[2])
 
 
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    frame_stack=st.integers(1, 3),
+    seq_length=st.integers(1, 3),
+    next_obs=st.booleans(),
+    current=st.sampled_from([0.2, 1.0]),
+    seed=st.integers(0, 2**32),
+)
+def test_a_goal_is_reached_at_the_step_that_starts_there(
+    tmp_path_factory, lengths, frame_stack, seq_length, next_obs, current, seed
+):
+    path = write_numbered(tmp_path_factory.mktemp("goals") / "in.hdf5", lengths, next_obs)
+    rest = (1 - current) / 2
+    dataset = SequenceDataset(
+        path,
+        ["number"],
+        dataset_keys=["rewards", "dones"],
+        frame_stack=frame_stack,
+        seq_length=seq_length,
+        goal_mode="mixture",
+        goal_shares={"current": current, "future": rest, "random": rest},
+        goal_rewards=True,
+    )
+    torch.manual_seed(seed)
+    batch = dataset.get_batch(torch.randint(len(dataset), (64,)))
+    states, goal = batch["obs"]["number"][..., 0], batch["goal_obs"]["number"][:, :1]
+    is_goal = (states == goal).float()  # states have numbers of their own
+    assert torch.equal(batch["rewards"], is_goal - 1) and torch.equal(batch["dones"], is_goal)
+    if current == 1.0:
+        assert is_goal[:, frame_stack - 1].all()
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    steps=st.integers(1, 12),
+    frame_stack=st.integers(1, 3),
+    next_obs=st.booleans(),
+    goal_mode=st.sampled_from([None, "mixture"]),
+    seed=st.integers(0, 2**32),
+)
+def test_subgoals_lie_on_the_way(
+    tmp_path_factory, lengths, steps, frame_stack, next_obs, goal_mode, seed
+):
+    path = write_numbered(tmp_path_factory.mktemp("goals") / "in.hdf5", lengths, next_obs)
+    options = {"goal_mode": goal_mode, "frame_stack": frame_stack, "load_next_obs": next_obs}
+    dataset = SequenceDataset(path, ["number"], subgoal_steps=steps, **options)
+    torch.manual_seed(seed)
+    batch = dataset.get_batch(torch.randint(len(dataset), (64,)))
+    now, demo = batch["obs"]["number"][:, -1].unbind(-1)
+    first = torch.tensor(np.cumsum(lengths) - lengths)[demo.long()]
+    last = first + torch.tensor(lengths)[demo.long()] - 1
+    num_later = (last - now + next_obs).clamp(min=1)  # an end, if it is stored, is one more
+    goal, waypoint, subgoal = (
+        batch[f"{name}_obs"]["number"] for name in ("high_goal", "waypoint", "subgoal")
+    )
+
+    def ahead(state):  # an end has no number of its own
+        state = state[..., 0] if state.ndim == 2 else state[:, -1, 0]
+        return torch.where(state == last + END, last + 1, state) - now
+
+    at_end = (now == last) & (not next_obs)  # which follows itself
+    assert ((ahead(goal) >= 1) | at_end).all() and (ahead(goal) <= num_later).all()
+    assert torch.equal(ahead(subgoal)[~at_end], num_later.clamp(max=steps)[~at_end].float())
+    assert torch.equal(ahead(waypoint), ahead(goal).clamp(max=steps))
+    frames = waypoint[..., 0]
+    before = torch.arange(frame_stack - 1, -1, -1)
+    expected = torch.maximum((now + ahead(waypoint))[:, None] - before, first[:, None])
+    assert torch.equal(frames[~at_end, :-1], expected[~at_end, :-1].float())
+
+
 GOALS = {"observation": {"modalities": {"goal": {"low_dim": ["position"]}}}}
 
 
-@pytest.mark.parametrize("name", ["bc", "iql"])
-@pytest.mark.parametrize("mode", MODES)
-def test_a_training_with_drawn_goals_resumes_to_the_same_bits(small_config, name, mode):
-    config = small_config(merge(GOALS, {"train": {"goal_mode": mode}}), name)
+@pytest.mark.parametrize(
+    ("name", "mode", "rewards"),
+    [*((name, mode, False) for name in ("bc", "iql") for mode in MODES), ("iql", "mixture", True)],
+)
+def test_a_training_with_drawn_goals_resumes_to_the_same_bits(small_config, name, mode, rewards):
+    train = {"goal_mode": mode, "goal_rewards": rewards}
+    config = small_config(merge(GOALS, {"train": train}), name)
     whole, state = Trainer(config), {}
     for record in whole():
         if record["type"] == "epoch" and record["epoch"] == 1:
@@ -169,6 +244,19 @@ def test_a_training_with_drawn_goals_resumes_to_the_same_bits(small_config, name
             "train.goal_shares: current, future and random add up to 1.6; let it be 1",
         ),
         ({"goal_discount": 1.0}, "train.goal_discount: .*less than 1"),
+        ({"goal_rewards": True}, 'train.goal_rewards: .*set train.goal_mode to "mixture"'),
+        (
+            {
+                "goal_rewards": True,
+                "goal_mode": "mixture",
+                "goal_shares": {"current": 0.0, "future": 1.0, "random": 0.0},
+            },
+            "train.goal_rewards: .*goal_shares.current",
+        ),
+        (
+            {"goal_rewards": True, "goal_mode": "mixture", "rewards": {"scale": 2.0}},
+            "train.rewards: changes the rewards of the data, but train.goal_rewards",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(small_config, train, words):
@@ -182,6 +270,10 @@ def test_what_cannot_be_drawn_is_refused(small_config, train, words):
         ({"goal_mode": "first"}, "goal_mode: 'first'; allowed: null, last, future_uniform"),
         ({"goal_mode": "mixture", "goal_shares": {"current": 1.0}}, "has the keys current, future"),
         ({"goal_mode": "future_geometric", "goal_discount": 1.0}, "goal_discount: 1; it lies"),
+        (
+            {"goal_mode": "mixture", "goal_rewards": True, "dataset_keys": ["returns"]},
+            "train.goal_rewards: nobody knows the returns",
+        ),
     ],
 )
 def test_a_dataset_says_what_it_cannot_draw(demos, options, words):
