@@ -416,8 +416,8 @@ FLIPS = [
     Flip(
         "hiql, advantage of actions",
         "algos/hiql.py",
-        'advantage = self.value(batch["next_obs"], subgoal) - self.value(obs, subgoal)',
-        'advantage = self.value(obs, subgoal) - self.value(batch["next_obs"], subgoal)',
+        'advantage = self.value(batch["next_obs"], subgoal) - now',
+        'advantage = now - self.value(batch["next_obs"], subgoal)',
         GOALS,
         "next_obs-hiql",
     ),

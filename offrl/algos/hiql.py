@@ -174,8 +174,9 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         """Equation 7."""
         obs, subgoal = batch["obs"], batch["subgoal_obs"]
         with torch.no_grad():
-            advantage = self.value(batch["next_obs"], subgoal) - self.value(obs, subgoal)
             phi = self.nets["vf"].representation(obs, subgoal)
+            now = self.nets["vf"].values(obs, phi).mean(0)
+            advantage = self.value(batch["next_obs"], subgoal) - now
         log_prob = self.nets["actor"](obs, {PHI: phi[:, 0]})[0].log_prob(batch["actions"])
         return -(self.algo_config.adv.weights(advantage) * log_prob).mean(), advantage
 
