@@ -24,7 +24,7 @@ NOISY = {"bc_gmm", "bc_transformer_gaussian", "awac", "cal_ql", "cql", "crr", "e
 NOISY |= {"sac_n", "xql"}
 
 
-LATER = {"gl", "hbc", "iris", "new_algorithm"}  # that version did not have them
+LATER = {"gl", "hbc", "iris", "hiql", "new_algorithm"}  # that version did not have them
 
 
 def test_there_is_one_of_every_algorithm():

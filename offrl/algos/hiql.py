@@ -17,7 +17,7 @@ from offrl import models
 from offrl.algos.base import HierarchicalAlgo, Obs, register_algo
 from offrl.algos.iql import AdvantageConfig, InSampleConfig, expectile_loss
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, EncoderConfig, OptimConfig, Section
+from offrl.config import Count, EncoderConfig, OptimConfig, Section, Share
 from offrl.config.algo import CriticConfig, learning_rates
 from offrl.config.networks import ActorConfig
 from offrl.config.section import Steps
@@ -49,14 +49,14 @@ class HIQLConfig(InSampleConfig):
     optim_params: dict[str, OptimConfig] = learning_rates(
         vf=3e-4, planner=3e-4, actor=3e-4, decay_factor=0.0
     )
-    target_tau: float = 0.005
+    target_tau: Share = 0.005
     subgoal_steps: Steps = Field(
         25, description="Number of steps after which a subgoal is to be reached."
     )
     representation_dim: Count = Field(
         10, description="Size of the representation of goals and subgoals."
     )
-    vf_quantile: float = Field(
+    expectile: float = Field(
         0.7,
         gt=0,
         lt=1,
@@ -158,7 +158,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
             later = self.nets["vf_target"](batch["next_obs"], goal)
             target = batch["rewards"] + batch["discounts"] * later
         v = self.nets["vf"](obs, goal)
-        return expectile_loss(target - v, self.algo_config.vf_quantile), v
+        return expectile_loss(target - v, self.algo_config.expectile), v
 
     def _planner_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Equation 6, for a normal distribution of variance 1 around what it predicts."""

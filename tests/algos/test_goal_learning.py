@@ -28,7 +28,7 @@ IQL = {
     "train": {"goal_rewards": True, "goal_mode": "mixture"},
     "algo": {"vf_quantile": EXPECTILE, "adv": {"beta": 0.1}},
 }
-HIQL = {"algo": {"vf_quantile": EXPECTILE, "adv": {"beta": 0.1}, "subgoal_steps": 2}}
+HIQL = {"algo": {"expectile": EXPECTILE, "adv": {"beta": 0.1}, "subgoal_steps": 2}}
 HIQL["algo"]["planner"] = SMALL | {"adv": {"beta": 0.1}}
 
 
