@@ -2,27 +2,38 @@
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from offrl.acting.episode import Obs
+from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.gymnasium import GymnasiumEnv
 from offrl.registry import ENVS
 
+GOAL = 3  # numbers at the end of an observation: where the object, or the hand, is to be
+
 
 @ENVS.register("metaworld")
-class MetaworldEnv(GymnasiumEnv):
+class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
     """A task by its name, e.g. ``push-v3``; what else is in ``env_kwargs`` goes to its class.
 
     The observation ``flat`` ``[39]`` holds hand, gripper and objects, now ``[18]`` and one step ago
-    ``[18]``, and the goal ``[3]``. The reward is 1 in each step that succeeds, else 0, or with
-    ``reward_shaping`` Meta-World's own, 0 to 10. An action ``[4]`` moves the hand and closes
-    the fingers; after 500 steps an episode is truncated. The same seed gives the same scene, goal
-    included, to the last bit.
+    ``[18]``, and the goal ``[3]``; ``state`` ``[36]`` is the same without the goal. The reward is 1
+    in each step that succeeds, else 0, or with ``reward_shaping`` Meta-World's own, 0 to 10. An
+    action ``[4]`` moves the hand and closes the fingers; after 500 steps an episode is truncated.
+    The same seed gives the same scene, goal included, to the last bit.
     """
+
+    def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
+        super().__init__(env_name, env_kwargs)
+        self._given = env_name, env_kwargs
+        flat = self.env.observation_space
+        state = gymnasium.spaces.Box(flat.low[:-GOAL], flat.high[:-GOAL], dtype=flat.dtype)
+        self.observation_space = gymnasium.spaces.Dict({"flat": flat, "state": state})
 
     def _make(
         self, env_name: str, reward_shaping: bool = False, **env_kwargs: Any
@@ -45,7 +56,7 @@ class MetaworldEnv(GymnasiumEnv):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if seed is not None:
             self.unwrapped.seed(seed)  # its reset ignores seeds
-        return super().reset(options=options)
+        return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = super().step(action)
@@ -54,6 +65,15 @@ class MetaworldEnv(GymnasiumEnv):
 
     def serialize(self) -> dict[str, Any]:
         return super().serialize() | {"type": "metaworld", "env_version": version("metaworld")}
+
+    def _demonstrator(self) -> Callable[[Obs], np.ndarray]:
+        from offrl.envs.experts import metaworld_expert  # which imports this file
+
+        return metaworld_expert(self._given[0])
+
+    @staticmethod
+    def _as_dict(obs: np.ndarray) -> dict[str, np.ndarray]:
+        return {"flat": obs, "state": obs[:-GOAL].copy()}
 
 
 def find_task(table: Mapping[str, Any], name: str) -> Any:

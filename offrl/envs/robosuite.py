@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from offrl.acting.episode import Obs
 from offrl.envs import say_once
+from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend
 from offrl.envs.robosuite_versions import (
@@ -22,7 +24,7 @@ from offrl.envs.robosuite_versions import (
     kwargs_for_installed,
     lay_out_as_earlier,
 )
-from offrl.registry import ENVS
+from offrl.registry import ENVS, EXPERTS
 from offrl.robomimic.configs import FAST
 
 CAMERA = "agentview"
@@ -31,7 +33,7 @@ KNOWN_VERSION = "1.5.2"  # of robosuite, whose code the fast forms repeat
 
 
 @ENVS.register("robosuite")
-class RobosuiteEnv(gymnasium.Env):
+class RobosuiteEnv(DemonstratedGoals):
     """A robosuite task with robomimic's observation names.
 
     The same seed gives the same initial state to the last bit. Without a rendering library all
@@ -50,6 +52,7 @@ class RobosuiteEnv(gymnasium.Env):
         if env_name not in robosuite.ALL_ENVIRONMENTS:
             known = ", ".join(sorted(robosuite.ALL_ENVIRONMENTS))
             raise ValueError(f"robosuite has no task {env_name!r}; it has {known}")
+        self._given = env_name, env_kwargs
         env_kwargs = dict(env_kwargs)
         wanted = env_kwargs.pop(FAST, None)
         if not isinstance(wanted, (bool, type(None))):
@@ -155,6 +158,7 @@ class RobosuiteEnv(gymnasium.Env):
     def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
         """Go to a state of ``get_state``; without ``model`` within the present scene. A model of
         robosuite 1.2 to 1.4 gets this version's robots."""
+        self._seed = None  # which says nothing of this state
         if "model" in state:
             self._sensors.before_reset()
             self._scenes.load(state["model"])
@@ -222,6 +226,10 @@ class RobosuiteEnv(gymnasium.Env):
         self._close_renderer()
         self._scenes.close()
         self._env.close()
+        super().close()
+
+    def _demonstrator(self) -> Callable[[Obs], np.ndarray] | None:
+        return EXPERTS.get(self._given[0])
 
     def _begin_episode(self) -> None:
         self._model_text = None

@@ -28,6 +28,7 @@ def test_it_follows_gymnasium_and_the_goal_is_seen():
     np.testing.assert_array_equal(obs["flat"][-3:], env.unwrapped._target_pos)
     obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
     assert env.observation_space.contains(obs)
+    np.testing.assert_array_equal(obs["state"], obs["flat"][:36])  # without the goal
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert env.is_success() == {"task": False}
     args = env.serialize()

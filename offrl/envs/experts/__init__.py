@@ -1,6 +1,7 @@
 """Scripted demonstrators: functions from an observation to an action, without memory.
 
-Memoryless experts make data that a memoryless policy can learn. ``offrl collect`` runs them.
+Memoryless experts make data that a memoryless policy can learn. ``offrl collect`` runs them,
+and the goals of their tasks are where they get (``offrl.envs.demonstrated``).
 
 A new one is a function ``obs -> action`` in the file of its family of tasks, registered under the
 name of its task, ``@EXPERTS.register("Stack")``; a new family is a file that is imported here.

@@ -1,0 +1,87 @@
+"""Goals of a simulator's episodes: where the task's demonstrator gets from the same seed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from offrl.acting.episode import Misfit, Obs, describe
+
+LONGEST = 500  # steps of a demonstrator; Meta-World's episodes end there
+
+
+class DemonstratedGoals(gymnasium.Env):
+    """Gives an environment ``get_goal``. Its class says by ``_demonstrator`` who solves the task,
+    and its constructor notes what it was given.
+
+    The demonstrator acts in a second environment, made at the first goal, so that the episode
+    goes on as if nobody had asked.
+    """
+
+    _given: tuple[str, dict[str, Any]]  # env_name and env_kwargs
+    _seed: int | None = None  # that the present episode began with
+    _second: gymnasium.Env | None = None
+
+    def _demonstrator(self) -> Callable[[Obs], np.ndarray] | None:
+        """The task's scripted expert, if it has one."""
+        raise NotImplementedError(type(self).__name__)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._seed = seed
+        return super().reset(seed=seed, options=options)
+
+    def get_goal(self) -> Obs:
+        """All observations in the state in which the task's demonstrator has just solved it, from
+        the initial state of this episode. The same seed gives the same goal to the last bit.
+
+        Raises ``Misfit`` for a task without a demonstrator, an episode without a seed, and a
+        demonstrator that fails.
+        """
+        from offrl.envs.experts import ExpertPolicy  # which imports simulators of this package
+
+        task = self._given[0]
+        expert = self._demonstrator()
+        if expert is None:
+            raise Misfit(
+                f"{task} has no demonstrator (offrl.registry.EXPERTS), so there are no goals to "
+                "give: register one, or define get_goal in an environment of your own"
+            )
+        if self._seed is None:
+            raise Misfit(
+                f"{task}: the goal is what its demonstrator reaches from the seed of the episode, "
+                "and this one has none; begin it with reset(seed=...)"
+            )
+        if self._second is None:
+            self._second = type(self)(*self._given)
+        try:
+            goal = _solved(self._second, ExpertPolicy(expert), self._seed)
+        except Exception as error:
+            raise Misfit(
+                f"{task}: its demonstrator cannot act in this environment: {describe(error)}"
+            ) from error
+        if goal is None:
+            raise Misfit(
+                f"{task}: its demonstrator fails with seed {self._seed}, so there is no goal to "
+                "give; take another seed, or define get_goal in an environment of your own"
+            )
+        return goal
+
+    def close(self) -> None:
+        if self._second is not None:
+            self._second.close()
+            self._second = None
+        super().close()
+
+
+def _solved(env: Any, policy: Any, seed: int) -> Obs | None:
+    """The observation in which an episode of ``policy`` succeeds; ``None`` if it does not."""
+    obs, _ = env.reset(seed=seed)
+    policy.start_episode(seed=seed)
+    for _ in range(LONGEST):
+        obs, _, terminated, truncated, _ = env.step(policy(obs))
+        if env.is_success()["task"]:
+            return obs
+        if terminated or truncated:
+            break
+    return None
