@@ -27,7 +27,7 @@ test-all: .venv/installed-test lint
 
 docs: .venv/installed-docs
 	@rm -rf site
-	$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -d build/doctrees docs site
+	$(BIN)/sphinx-build --quiet --fresh-env --nitpicky --fail-on-warning --keep-going -d build/doctrees docs site
 	@echo "site/index.html"
 
 drawings: .venv/installed-docs
