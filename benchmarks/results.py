@@ -34,17 +34,26 @@ from offrl.training.run import git_commit
 ROOT = Path(__file__).parents[1]
 FOLDER, ANSWERS = ROOT / "benchmarks" / ".results", ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
-BEGIN, END = "<!-- results of benchmarks/results.py -->\n", "<!-- end of the results -->\n"
-EPOCHS, STEPS, EPISODES, HORIZON = 20, 500, 25, 150
+BEGIN, END = "<!-- {} by benchmarks/results.py -->\n", "<!-- end of the results -->\n"
+EPOCHS, STEPS, HORIZON = 20, 500, 150
 COMMON = {
     "experiment.validate": False,
     "experiment.render_video": False,
     "experiment.epoch_every_n_steps": STEPS,
-    "experiment.rollout": {"n": EPISODES, "horizon": HORIZON, "rate": 10, "num_workers": 1},
     "train.num_epochs": EPOCHS,
     "train.hdf5_filter_key": "train",
 }
 CLONING = {"train.batch_size": 256, "algo.actor_layer_dims": [256, 256]}
+HIERARCHY = {"algo.actor.actor_layer_dims": [256, 256]}
+GC_IQL = {
+    "train.goal_mode": "mixture",
+    "train.goal_rewards": True,
+}
+MIXED, PUSHES = ROOT / "datasets" / "lift" / "mixed.hdf5", FOLDER / "metaworld.hdf5"
+COLLECT = (
+    *("--type", "metaworld", "--env", "push-v3", "--n", "150", "--horizon", str(HORIZON)),
+    *("--noise", "0.3", "0.6", "1.2", "--keep-failures"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,29 +61,17 @@ class Task:
     """``top_share`` is about how much of the data succeeds; ``collect`` are arguments of ``offrl
     collect``, for data that does not ship."""
 
+    part: str  # of the page
     title: str
     data: Path
-    top_share: float
+    algorithms: tuple[str, ...]
     settings: dict[str, Any]
     seeds: dict[str, int]  # how many, of those algorithms that get more than one
+    episodes: int = 25
+    top_share: float | None = None
     collect: tuple[str, ...] = ()
 
 
-SEVERAL = dict.fromkeys(("bc", "filtered_bc", "iql", "cql", "td3_bc", "awac", "rebrac"), 3)
-TASKS = {
-    "lift": Task("Lift", ROOT / "datasets" / "lift" / "mixed.hdf5", 0.1, {}, {}),
-    "metaworld": Task(
-        "Meta-World push-v3",
-        FOLDER / "metaworld.hdf5",
-        0.35,
-        {"observation.modalities.obs.low_dim": ["flat"]},
-        SEVERAL,
-        (
-            *("--type", "metaworld", "--env", "push-v3", "--n", "150", "--horizon", str(HORIZON)),
-            *("--noise", "0.3", "0.6", "1.2", "--keep-failures"),
-        ),
-    ),
-}
 # What is said of an algorithm, its config, and what is different from that.
 ALGORITHMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bc": ("BC", "bc", CLONING),
@@ -92,6 +89,49 @@ ALGORITHMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "awac": ("AWAC", "awac", {}),
     "crr": ("CRR", "crr", {}),
     "dt": ("Decision Transformer", "dt", {}),
+    "hbc": ("HBC", "hbc", HIERARCHY),
+    "iris": ("IRIS", "iris", HIERARCHY),
+    "gcbc": ("GCBC", "bc", CLONING | {"train.goal_mode": "future_uniform"}),
+    "gc_iql": ("GC-IQL", "iql", GC_IQL),
+    "hiql": ("HIQL", "hiql", {}),
+}
+OFFLINE_RL = tuple(ALGORITHMS)[: list(ALGORITHMS).index("hbc")]
+HIERARCHIES, GOALS = ("bc", "hbc", "iris"), ("gcbc", "gc_iql", "hiql")
+SEVERAL = dict.fromkeys(("bc", "filtered_bc", "iql", "cql", "td3_bc", "awac", "rebrac"), 3)
+TASKS = {
+    "lift": Task("rewards", "Lift", MIXED, OFFLINE_RL, {}, {}, top_share=0.1),
+    "metaworld": Task(
+        "rewards",
+        "Meta-World push-v3",
+        PUSHES,
+        OFFLINE_RL,
+        {"observation.modalities.obs.low_dim": ["flat"]},
+        SEVERAL,
+        top_share=0.35,
+        collect=COLLECT,
+    ),
+    "hierarchies": Task(
+        "hierarchies",
+        "Hierarchies on Lift",
+        MIXED,
+        HIERARCHIES,
+        {},
+        dict.fromkeys(HIERARCHIES, 3),
+        episodes=50,
+    ),
+    "goals": Task(
+        "goals",
+        "Goals on Meta-World push-v3",
+        PUSHES,
+        GOALS,
+        {
+            "observation.modalities.obs.low_dim": ["state"],
+            "observation.modalities.goal.low_dim": ["state"],
+        },
+        dict.fromkeys(GOALS, 3),
+        episodes=50,
+        collect=COLLECT,
+    ),
 }
 
 
@@ -120,7 +160,9 @@ class Job:
         data: dict[str, Any] = {"path": str(task.data.relative_to(ROOT))}
         if self.algorithm == "filtered_bc":
             data["top_share"] = task.top_share
-        return COMMON | task.settings | ALGORITHMS[self.algorithm][2] | {"train.data": [data]}
+        rollout = {"n": task.episodes, "horizon": HORIZON, "rate": 10, "num_workers": 1}
+        settings = COMMON | {"experiment.rollout": rollout, "train.data": [data]}
+        return settings | task.settings | ALGORITHMS[self.algorithm][2]
 
     @property
     def question(self) -> dict[str, Any]:
@@ -138,7 +180,8 @@ class Job:
         last = run_folder / "last.json"
         if not last.exists():
             checkpoint = str(run_folder / "last.pth")
-            measured = ["--n", str(EPISODES), "--workers", "1", "--json", str(last)]
+            measured = ["--n", str(TASKS[self.task].episodes), "--workers", "1"]
+            measured += ["--json", str(last)]
             self._offrl("rollout", "--checkpoint", checkpoint, *measured)
         with open(run_folder / "metrics.jsonl", encoding="utf-8") as file:
             records = [json.loads(line) for line in file]
@@ -187,7 +230,7 @@ def jobs(only: list[str]) -> list[Job]:
         for seed in range(1, 1 + max(SEVERAL.values()))
         for algorithm in ALGORITHMS
         for task, settings in TASKS.items()
-        if seed <= settings.seeds.get(algorithm, 1)
+        if algorithm in settings.algorithms and seed <= settings.seeds.get(algorithm, 1)
     ]
     return [job for job in everything if not only or any(part in job.name for part in only)]
 
@@ -250,13 +293,21 @@ def main() -> int:
             if done.exception():
                 failed.append(job.name)
                 tqdm.write(f"{job.name}: {done.exception()}; see {FOLDER / job.name}.log")
-    text = "\n".join(table(task) for task in TASKS)
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}{text}\n{machine()}\n{END}{after}", encoding="utf-8")
-    print(text)
+    for part in dict.fromkeys(task.part for task in TASKS.values()):
+        write_tables(part)
     return 1 if failed else 0
+
+
+def write_tables(part: str) -> None:
+    """Fill a part of the page, if its answers are others than before."""
+    text = "\n".join(table(name) for name, task in TASKS.items() if task.part == part)
+    print(text)
+    page, begin = PAGE.read_text(encoding="utf-8"), BEGIN.format(part)
+    before, _, rest = page.partition(begin)
+    written, _, after = rest.partition(END)
+    if text not in written:
+        filled = f"{before}{begin}{text}\n{machine()}\n{END}{after}"
+        PAGE.write_text(filled, encoding="utf-8")
 
 
 if __name__ == "__main__":

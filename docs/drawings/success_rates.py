@@ -15,10 +15,11 @@ PANEL, NAMES, SCALE, ROW, TOP = 270, 104, 114, 17, 46
 
 
 def draw() -> Canvas:
-    rates = {task: {k: pooled(a, "last") for k, a in answers_of(task).items()} for task in TASKS}
+    tasks = [name for name, task in TASKS.items() if task.part == "rewards"]
+    rates = {task: {k: pooled(a, "last") for k, a in answers_of(task).items()} for task in tasks}
     bottom = TOP + ROW * max(map(len, rates.values()))
-    canvas = Canvas(PANEL * len(TASKS), bottom + 40)
-    for number, task in enumerate(TASKS):
+    canvas = Canvas(PANEL * len(tasks), bottom + 40)
+    for number, task in enumerate(tasks):
         _draw_task(canvas, PANEL * number, bottom, TASKS[task].title, rates[task])
     return canvas
 

@@ -193,11 +193,9 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         seen = self.prepare_obs(obs)
         predicted = self.nets["planner"](seen, self.prepare_obs(goal, "goal"))[0][PHI]
         subgoal = {PHI: models.normalized(predicted)[:, -1]}
-        return self.nets["actor"](seen, subgoal)[0], {"subgoal": subgoal}
-
-    @property
-    def current_subgoal(self) -> dict[str, Tensor] | None:
-        return None if self._state is None else self._state["subgoal"]
+        steps_left = torch.zeros(len(predicted), dtype=torch.long)
+        state = {"subgoal": subgoal, "steps_left": steps_left}
+        return self.nets["actor"](seen, subgoal)[0], state
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
         """How many steps the goal is away, discounted: ``V(s, g)`` ``[B, 1]``, at most 0."""
