@@ -81,6 +81,26 @@ class ToyEnv(gymnasium.Env):
             raise FloatingPointError("physics exploded")
 
 
+class HandToyEnv(ToyEnv):
+    """What walks is a hand. A picture's first pixel has the ``x`` of the first mark."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {**ToyEnv.observation_space.spaces, "hand_eef_pos": ToyEnv.observation_space["position"]}
+    )
+    marks = ()
+
+    def mark(self, positions):
+        self.marks = positions
+
+    def render(self):
+        picture = super().render()
+        picture[0, 0, 0] = self.marks[0][0] if self.marks else 255
+        return picture
+
+    def _observe(self):
+        return super()._observe() | {"hand_eef_pos": np.array([*self.position, 1.0])}
+
+
 class GoalToyEnv(ToyEnv):
     """With a goal of each episode's own."""
 
@@ -95,6 +115,7 @@ class WithGoal(gymnasium.Wrapper):
 
 gymnasium.register("WrappedGoalToy-v0", entry_point=lambda **kwargs: WithGoal(ToyEnv(**kwargs)))
 gymnasium.register("Toy-v0", entry_point=ToyEnv)
+gymnasium.register("HandToy-v0", entry_point=HandToyEnv)
 gymnasium.register("GoalToy-v0", entry_point=GoalToyEnv)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 Obs = Mapping[str, np.ndarray]
+EEF_POS = "_eef_pos"  # what the names of positions of end effectors end with
+REACHED = 0.02  # metres from where a subgoal has the end effector, at which it counts as reached
 RETURNS = {
     "reset": ("obs", "info"),
     "step": ("obs", "reward", "terminated", "truncated", "info"),
@@ -22,6 +24,16 @@ RETURNS = {
 
 class Misfit(ValueError):
     """A policy and an environment that do not go together: no other attempt would end better."""
+
+
+@dataclass(frozen=True)
+class Subgoal:
+    """What a policy of several levels wants to be observed next."""
+
+    #: Where it wants the end effectors to be, ``{key: [3]}``: observations in metres, by the names
+    #: that the environment has for them.
+    positions: dict[str, np.ndarray]
+    steps_left: int  #: The number of actions that will follow it after the last one.
 
 
 class Policy:
@@ -57,6 +69,11 @@ class Policy:
         ``{env: {key: [...]}}``. Rewards are those of the last actions, 0 before the first."""
         raise NotImplementedError(type(self).__name__)
 
+    def subgoal(self, env: int = 0) -> Subgoal | None:
+        """The subgoal that the last action in ``env`` follows. ``None`` if there is none, or none
+        that says where the end effectors are to be."""
+        return None
+
     def __call__(
         self, obs: Obs, goal: Obs | None = None, reward: float | None = None
     ) -> np.ndarray:
@@ -70,8 +87,8 @@ class _Wrapped(Policy):
     """A policy of a class that is not derived from ``Policy``."""
 
     def __init__(self, policy: Any):
-        names = ("needs_goal", "counts_rewards", "num_environments", "obs_keys", "start_episode")
-        for name in names:
+        attributes = ("needs_goal", "counts_rewards", "num_environments", "obs_keys")
+        for name in (*attributes, "start_episode", "subgoal"):
             setattr(self, name, getattr(policy, name, getattr(self, name)))
         self._act = policy.act
         self._num_taken = (
@@ -115,6 +132,9 @@ class EpisodeResult:
     frames: list[np.ndarray] = field(default_factory=list)
     trajectory: dict[str, Any] | None = None  #: Arrays by path, as ``DemoWriter.write`` takes them.
     no_video: str | None = None  #: Why there are no (more) frames.
+    #: For each subgoal that was followed for all of its steps, the least distance in metres that
+    #: the end effectors had from it after one of these. Of several, the farthest one counts.
+    subgoal_distances: list[float] = field(default_factory=list)
     #: Why the episode could not be run to its end. Such an episode says nothing about the policy.
     error: str | None = None
 
@@ -128,20 +148,25 @@ def run_episode(
     """Run one episode in this process.
 
     answer: turns an observation, the goal (``None`` unless it is needed) and the reward of the last
-        action into an action; a ``Policy`` is such a function.
+        action into an action; a ``Policy`` is such a function. If it says which ``subgoal()`` that
+        action follows, as a ``Policy`` does, subgoals are measured, and films show them in
+        environments that have ``mark(positions)``.
     needs_goal: whether ``answer`` gets the goal of the episode.
     """
     result = EpisodeResult(request)
     trajectory = _Recorder(env) if request.record else None
     space = getattr(env, "action_space", None)
+    subgoal_of = getattr(answer, "subgoal", lambda: None)
+    subgoal, nearest = None, math.inf
     obs, _ = returned(env.reset(seed=request.seed), "reset")
     goal = _goal_of(env) if needs_goal else None
     reward = 0.0
     for step in range(request.horizon):
-        if request.frame_every and step % request.frame_every == 0:
-            _film(env, result)
         action = answer(obs, goal, reward)
         _check_action(action, space)
+        subgoal = subgoal_of()
+        if request.frame_every and step % request.frame_every == 0:
+            _film(env, result, subgoal)
         if trajectory:
             trajectory.before_step(obs, action)
         obs, reward, terminated, truncated, _ = returned(env.step(action), "step")
@@ -149,12 +174,17 @@ def run_episode(
         result.success = result.success or succeeds
         result.total_reward += float(reward)
         result.length += 1
+        if subgoal is not None:
+            nearest = min(nearest, _distance(subgoal, obs))
+            if subgoal.steps_left == 0:
+                result.subgoal_distances.append(nearest)
+                nearest = math.inf
         if trajectory:
             trajectory.add(rewards=reward, dones=terminated or succeeds)
         if terminated or truncated or (result.success and request.terminate_on_success):
             break
     if request.frame_every:
-        _film(env, result)
+        _film(env, result, subgoal)
     if trajectory:
         result.trajectory = trajectory.arrays()
     if not math.isfinite(result.total_reward):
@@ -238,10 +268,18 @@ def _goal_of(env: Any) -> Any:
     return env.get_wrapper_attr("get_goal")()
 
 
-def _film(env: Any, result: EpisodeResult) -> None:
-    """Add a frame; a camera that fails costs the video, not the episode."""
+def _distance(subgoal: Subgoal, obs: Obs) -> float:
+    return max(float(np.linalg.norm(obs[key] - x)) for key, x in subgoal.positions.items())
+
+
+def _film(env: Any, result: EpisodeResult, subgoal: Subgoal | None) -> None:
+    """Add a frame, with the subgoal in it where the environment can draw it; a camera that fails
+    costs the video, not the episode."""
     if result.no_video is None:
         try:
+            if env.has_wrapper_attr("mark"):
+                marks = [] if subgoal is None else [*subgoal.positions.values()]
+                env.get_wrapper_attr("mark")(marks)
             result.frames.append(_image(env.render()))
         except Exception as error:
             result.no_video = describe(error)

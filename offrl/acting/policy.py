@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from offrl import tree
-from offrl.acting.episode import Obs, Policy
+from offrl.acting.episode import EEF_POS, Obs, Policy, Subgoal
 from offrl.specs import LANGUAGE
 
 
@@ -136,6 +136,23 @@ class RolloutPolicy(Policy):
             actions |= self._act(rows, obs_by_env, goals)
             waiting = [env for env in waiting if env not in actions]
         return actions
+
+    def subgoal(self, env: int = 0) -> Subgoal | None:
+        """The subgoal that the last action in ``env`` follows, with those positions of end
+        effectors in it that the policy observes as well. ``None`` if there are none."""
+        episode = self._episodes.get(env)
+        if episode is None or episode.state is None:
+            return None
+        followed = self.policy.subgoal_of(episode.state)
+        if followed is None:
+            return None
+        subgoal, steps_left = followed
+        positions = {
+            key: subgoal[key][0].cpu().numpy()
+            for key in self._keys["obs"]
+            if key.endswith(EEF_POS) and key in subgoal
+        }
+        return Subgoal(positions, int(steps_left)) if positions else None
 
     def _receive(self, episode: Episode, reward: float | None) -> None:
         if episode.action is None:  # the first step

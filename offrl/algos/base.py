@@ -389,6 +389,12 @@ class PolicyAlgo(Algo):
     def reset(self) -> None:
         self._state = None
 
+    def subgoal_of(self, state: Any) -> tuple[Mapping[str, Tensor], Tensor] | None:
+        """The subgoal ``{key: [B, ...]}`` that the action follows which ``act`` returned with
+        ``state``, in the units of the data, and the number of actions ``[B]`` that will follow it
+        after that one. ``None`` for policies that have no subgoals."""
+        return None
+
 
 class ValueAlgo(Algo):
     """An algorithm that estimates values, ``[B, 1]``."""
@@ -432,9 +438,16 @@ class PlannerAlgo(Algo):
 
 
 class HierarchicalAlgo(PolicyAlgo):
-    """A planner and an actor that follows its subgoals."""
+    """A planner and an actor that follows its subgoals.
+
+    The states of ``act`` are dicts, with the ``"subgoal"`` and the ``"steps_left"`` that
+    ``subgoal_of`` gives.
+    """
+
+    def subgoal_of(self, state: Any) -> tuple[Mapping[str, Tensor], Tensor]:
+        return state["subgoal"], state["steps_left"]
 
     @property
-    def current_subgoal(self) -> dict[str, Tensor] | None:
+    def current_subgoal(self) -> Mapping[str, Tensor] | None:
         """The subgoal that the actor follows, or ``None`` before the first step."""
-        raise NotImplementedError(type(self).__name__)
+        return None if self._state is None else self.subgoal_of(self._state)[0]

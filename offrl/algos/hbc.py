@@ -244,10 +244,6 @@ class HBC(Composite, HierarchicalAlgo):
         left = (left - 1).clamp(min=0)
         return action, {"steps_left": left, "subgoal": subgoal, "actor": followed}
 
-    @property
-    def current_subgoal(self) -> dict[str, Tensor] | None:
-        return None if self._state is None else self._state["subgoal"]
-
 
 def follow_subgoals(planner: Any, actor: Any, stated: Mapping[str, Any]) -> None:
     """Let the actor see what the planner sees and its subgoals, where nothing else is said."""

@@ -23,7 +23,8 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
     Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.
     Beside gymnasium's methods there are ``is_success() -> {"task": bool}``, ``serialize()`` (the
     ``env_args`` again) and, where the simulator can, ``get_state()``, ``reset_to(state)``,
-    ``render()`` and ``get_goal()``, the goal ``{key: [...]}`` of the episode.
+    ``render()``, ``mark(positions)``, which shows positions ``[3]`` in what is rendered, and
+    ``get_goal()``, the goal ``{key: [...]}`` of the episode.
     Raises ``ValueError`` for what makes no environment.
 
     env_args: as they stand in data and checkpoints.

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import Obs
+from offrl.acting.episode import REACHED, Obs
 from offrl.envs import say_once
 from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.playback import is_image
@@ -29,6 +29,7 @@ from offrl.robomimic.configs import FAST
 
 CAMERA = "agentview"
 FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
+MARK = (0.0, 1.0, 0.2, 0.6)  # red, green, blue, opacity
 KNOWN_VERSION = "1.5.2"  # of robosuite, whose code the fast forms repeat
 
 
@@ -93,6 +94,7 @@ class RobosuiteEnv(DemonstratedGoals):
 
             self._step = Step(self._env, say)
         self._renderer: Any = None
+        self._marks: list[np.ndarray] = []
         self._model_text: str | None = None  # of this episode's model, once asked for
         low, high = self._env.action_spec
         self.action_space = gymnasium.spaces.Box(
@@ -198,6 +200,12 @@ class RobosuiteEnv(DemonstratedGoals):
         """The task's reward in the present state."""
         return float(self._env.reward(None))
 
+    def mark(self, positions: Sequence[np.ndarray]) -> None:
+        """Show a sphere at each of ``positions`` ``[3]`` (metres, in the world's frame) in what is
+        rendered from now on, and none elsewhere. What is within it has reached the position. The
+        simulation knows nothing of this, nor do observations."""
+        self._marks = [np.array(position, dtype=np.float64) for position in positions]
+
     def render(self, camera: str = CAMERA, size: int | tuple[int, int] = FRAME_SIZE) -> np.ndarray:
         """An image ``[size, size, 3]`` (uint8), or ``[H, W, 3]`` where ``size`` is ``(H, W)``.
         Needs a rendering library, see ``offrl doctor``."""
@@ -220,6 +228,8 @@ class RobosuiteEnv(DemonstratedGoals):
         visible = mujoco.MjvOption()
         visible.geomgroup[0] = 0  # collision geometry
         self._renderer.update_scene(data, camera=camera, scene_option=visible)
+        for position in self._marks:
+            _add_sphere(self._renderer.scene, position)
         return self._renderer.render().copy()
 
     def close(self) -> None:
@@ -256,6 +266,17 @@ class RobosuiteEnv(DemonstratedGoals):
         if "object-state" in raw:
             obs["object"] = np.array(raw["object-state"])
         return {key: obs[key] for key in self._sensors.alone or obs}
+
+
+def _add_sphere(scene: Any, position: np.ndarray) -> None:
+    import mujoco
+
+    geom = scene.geoms[scene.ngeom]
+    kind, size = mujoco.mjtGeom.mjGEOM_SPHERE, np.full(3, REACHED)
+    color = np.array(MARK, dtype=np.float32)
+    mujoco.mjv_initGeom(geom, kind, size, position, np.eye(3).ravel(), color)
+    geom.emission = 0.6  # also where no light falls
+    scene.ngeom += 1
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from offrl.acting import EpisodeRequest, EpisodeResult, Policy
+from offrl.acting.episode import REACHED
 from offrl.acting.policy import RolloutPolicy
 from offrl.envs.workers import EnvPool
 from offrl.evaluation.intervals import wilson_interval
@@ -62,6 +63,10 @@ def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:
 
     ``Crashed`` counts the episodes that could not be run. If all of them crashed, there is no
     success rate.
+
+    Of policies with subgoals that say where end effectors are to be, ``Subgoals`` counts those that
+    were followed for all of their steps, ``Subgoals_Reached`` is the share of them to which the end
+    effectors came within 2 cm, and ``Subgoal_Distance`` the mean of the least distances, in metres.
     """
     ordered = sorted(results, key=lambda r: r.request.seed or 0)
     ran = [r for r in ordered if r.error is None]
@@ -75,5 +80,12 @@ def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:
             "Success_Rate_High": high,
             "Return": sum(r.total_reward for r in ran) / len(ran),
             "Horizon": sum(r.length for r in ran) / len(ran),
+        }
+    distances = [distance for r in ran for distance in r.subgoal_distances]
+    if distances:
+        logs |= {
+            "Subgoals": len(distances),
+            "Subgoals_Reached": sum(d <= REACHED for d in distances) / len(distances),
+            "Subgoal_Distance": sum(distances) / len(distances),
         }
     return logs

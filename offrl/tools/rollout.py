@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EnvPool, EpisodeRequest
     from offrl.evaluation import TEST_SEEDS, evaluate, summarize
-    from offrl.training.progress import success_line
+    from offrl.training.progress import subgoal_line, success_line
     from offrl.video import encoder
 
     outputs = [new_file(path) for path in (args.video, args.record, args.json) if path]
@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
         results = sorted(bar, key=lambda r: r.request.seed)
     logs = summarize(results)
     print(success_line(logs))
+    if "Subgoals" in logs:
+        print(subgoal_line(logs))
     problems = _say_what_was_lost(results)
     problems += _write_each(
         (args.json, lambda path: write_figures(path, logs)),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from tqdm import tqdm
 
+from offrl.acting.episode import REACHED
 from offrl.training.trainer import Record, Trainer
 
 
@@ -66,4 +67,13 @@ def success_line(logs: dict[str, float]) -> str:
         f"success rate {logs['Success_Rate']:.2f} (95 % interval {logs['Success_Rate_Low']:.2f} to "
         f"{logs['Success_Rate_High']:.2f}, n = {logs['n']:.0f}{crashed}), "
         f"return {logs['Return']:.2f}, length {logs['Horizon']:.0f}"
+    )
+
+
+def subgoal_line(logs: dict[str, float]) -> str:
+    """How often subgoals are reached, in words."""
+    return (
+        f"subgoals reached {logs['Subgoals_Reached']:.2f} (within {100 * REACHED:g} cm, "
+        f"n = {logs['Subgoals']:.0f}), "
+        f"least distance {100 * logs['Subgoal_Distance']:.1f} cm on average"
     )

@@ -31,10 +31,10 @@ SMALL = {
 BOTH = pytest.mark.parametrize("name", ["hbc", "iris"])
 
 
-def make(name, overrides=None):
+def make(name, overrides=None, shapes=SHAPES):
     seed_everything(0)
     config = config_factory(name, merge(SMALL[name], overrides or {}))
-    return algo_factory(name, config, SHAPES, 2, "cpu")
+    return algo_factory(name, config, shapes, 2, "cpu")
 
 
 def write_config(path, demos, name, overrides=None):
@@ -131,6 +131,52 @@ def test_the_actor_follows_its_subgoal(name):
     assert algo.current_subgoal["position"].shape == (1, 3)
     algo.reset()
     assert algo.current_subgoal is None
+
+
+HAND_KEYS = ["left_eef_pos", "position", "robot0_eef_pos"]
+HANDS = {"modalities": {"obs": {"low_dim": HAND_KEYS}}}
+
+
+def with_hands(name, algo=None):
+    """An algorithm that sees and predicts where two hands are."""
+    seen = {"planner": HANDS} if name == "hbc" else {"value_planner": {"planner": HANDS}}
+    overrides = {"observation": seen, "algo": algo or {}}
+    return make(name, overrides, dict.fromkeys(HAND_KEYS, (3,)))
+
+
+@BOTH
+def test_a_policy_says_which_subgoal_its_action_follows(name, monkeypatch):
+    algo, seen = with_hands(name), []
+    actor = algo.parts["actor"]
+    act = actor.act
+    monkeypatch.setattr(actor, "act", lambda obs, goal, *a: seen.append(goal) or act(obs, goal, *a))
+    policy = RolloutPolicy(algo, batch_size=4)
+    ages = {env: [] for env in (1, 2)}
+    for turn in range(9):
+        for env in ages:
+            if turn == 3 * (env - 1):  # the second one starts later
+                policy.start_episode(env=env, seed=env)
+                assert policy.subgoal(env) is None
+        envs = [env for env in ages if turn >= 3 * (env - 1)]
+        policy.act({env: {key: np.full(3, 0.1 * turn) for key in HAND_KEYS} for env in envs})
+        for env in envs:
+            subgoal = policy.subgoal(env)
+            assert subgoal.positions.keys() == {"left_eef_pos", "robot0_eef_pos"}
+            for key, position in subgoal.positions.items():
+                np.testing.assert_array_equal(position, seen[-1][key][env])
+            ages[env].append(subgoal.steps_left)
+    assert ages == {1: [3, 2, 1, 0, 3, 2, 1, 0, 3], 2: [3, 2, 1, 0, 3, 2]}
+
+
+def test_latents_and_other_policies_say_no_subgoal():
+    latent = {"latent_subgoal": {"enabled": True}, "planner": {"vae": {"enabled": True}}}
+    config = config_factory("bc", {"observation": HANDS})
+    bc = algo_factory("bc", config, dict.fromkeys(HAND_KEYS, (3,)), 2, "cpu")
+    for algo in (with_hands("hbc", latent), bc):
+        policy = RolloutPolicy(algo)
+        policy.start_episode(seed=0)
+        policy({key: np.zeros(3) for key in HAND_KEYS})
+        assert policy.subgoal() is None
 
 
 def test_iris_takes_the_proposal_of_the_highest_value():

@@ -161,3 +161,42 @@ def test_it_renders():
         env=os.environ | {"MUJOCO_GL": working_backend()},
         check=True,
     )
+
+
+@pytest.mark.skipif(working_backend() is None, reason="no rendering library on this machine")
+def test_a_mark_is_seen_where_it_is_and_by_nobody_else():
+    script = (
+        "import numpy as np\n"
+        "from offrl.envs import make_env\n"
+        f"env = make_env({LIFT!r})\n"
+        "obs, _ = env.reset(seed=0)\n"
+        "before, plain = env.get_state()['states'], env.render()\n"
+        "position = obs['object'][:3] + [0.05, 0.1, 0.05]\n"
+        "env.mark([position])\n"
+        "marked = env.render()\n"
+        "(y, x), size = np.nonzero((marked != plain).any(-1)), len(plain)\n"
+        "model, data = env.base_env.sim.model._model, env.base_env.sim.data._data\n"
+        "camera = model.camera('agentview').id\n"
+        "to_camera = data.cam_xmat[camera].reshape(3, 3).T\n"
+        "right, up, back = to_camera @ (position - data.cam_xpos[camera])\n"
+        "focal = size / 2 / np.tan(np.radians(model.cam_fovy[camera]) / 2)\n"
+        "expected = size / 2 + focal / -back * np.array([right, -up])\n"
+        "assert np.abs([x.mean(), y.mean()] - expected).max() < 2\n"
+        "radius = focal / -back * 0.02\n"
+        "assert radius > 5 and abs(len(x) / (np.pi * radius**2) - 1) < 0.2\n"
+        "red, green, blue = marked[y, x].mean(0)\n"
+        "assert green > 200 > 150 > max(red, blue)\n"
+        "np.testing.assert_array_equal(env.get_state()['states'], before)\n"
+        "obs = env.step(np.zeros(7))[0]\n"
+        "env.mark([])\n"
+        "env.reset(seed=0)\n"
+        "np.testing.assert_array_equal(env.render(), plain)\n"
+        "again = env.step(np.zeros(7))[0]\n"
+        "for key in obs:\n"
+        "    np.testing.assert_array_equal(obs[key], again[key])\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"MUJOCO_GL": working_backend()},
+        check=True,
+    )

@@ -150,7 +150,7 @@ class EnvPool(AbstractContextManager):
         goals = {slot: turn.goal for slot, turn in turns.items()} if policy.needs_goal else None
         rewards = {slot: turn.reward for slot, turn in turns.items()}
         for slot, action in policy.act(obs, goals, rewards).items():
-            self._workers[slot].send(action)
+            self._workers[slot].send((action, policy.subgoal(slot)))
 
     def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure | Notice]]:
         """What the busy workers say, waiting for the first."""

@@ -2,8 +2,9 @@
 
 The parent sends ``env_args`` and its level of logging once and then, one after the other, an
 ``EpisodeRequest``, whether the policy needs a goal, and its ``obs_keys``. For each, the worker
-sends a ``Turn`` per step, to be answered with an action, and at last an ``EpisodeResult``. A
-``Failure`` is the last that it says; a ``Notice`` may come at any time.
+sends a ``Turn`` per step, to be answered with an action and the ``Subgoal`` that this follows, and
+at last an ``EpisodeResult``. A ``Failure`` is the last that it says; a ``Notice`` may come at any
+time.
 """
 
 import logging
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -21,7 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.acting.episode import EpisodeResult, Misfit, check_obs, describe, run_episode
+from offrl.acting.episode import (
+    EpisodeResult,
+    Misfit,
+    Obs,
+    Subgoal,
+    check_obs,
+    describe,
+    run_episode,
+)
 from offrl.envs import make_env, observe_only
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import end_with, exit_status
@@ -80,6 +89,26 @@ class _ForTheParent(logging.Handler):
         self.connection.send(Notice(record.levelno, record.getMessage()))
 
 
+class _Parent:
+    """The policy, which is in the parent."""
+
+    def __init__(self, connection: Connection, obs_keys: Sequence[str]):
+        self._connection, self._obs_keys = connection, obs_keys
+        self._subgoal: Subgoal | None = None
+
+    def __call__(self, obs: Obs, goal: Obs | None, reward: float) -> np.ndarray:
+        keys = self._obs_keys
+        check_obs(obs, keys)
+        if keys and all(key in obs for key in keys):
+            obs = {key: obs[key] for key in keys}
+        self._connection.send(Turn(obs, goal, reward))
+        action, self._subgoal = self._connection.recv()
+        return action
+
+    def subgoal(self) -> Subgoal | None:
+        return self._subgoal
+
+
 def _serve(connection: Connection) -> None:
     env_args, level = connection.recv()
     log = logging.getLogger("offrl")
@@ -94,15 +123,8 @@ def _serve(connection: Connection) -> None:
     while True:
         request, needs_goal, obs_keys = connection.recv()
         observe_only(env, None if request.record else obs_keys)
-
-        def ask(obs: Any, goal: Any, reward: float, keys: Any = obs_keys) -> np.ndarray:
-            check_obs(obs, keys)
-            if keys and all(key in obs for key in keys):
-                obs = {key: obs[key] for key in keys}
-            connection.send(Turn(obs, goal, reward))
-            return connection.recv()
-
-        connection.send(run_episode(env, request, ask, needs_goal))
+        policy = _Parent(connection, obs_keys)
+        connection.send(run_episode(env, request, policy, needs_goal))
         if memory is not None:
             memory.limit()
 
