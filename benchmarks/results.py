@@ -47,7 +47,9 @@ CLONING = {"train.batch_size": 256, "algo.actor_layer_dims": [256, 256]}
 HIERARCHY = {"algo.actor.actor_layer_dims": [256, 256]}
 GC_IQL = {
     "train.goal_mode": "mixture",
+    "train.goal_shares": {"current": 0.1, "future": 0.9, "random": 0.0},
     "train.goal_rewards": True,
+    "algo.adv.beta": 3.0,
 }
 MIXED, PUSHES = ROOT / "datasets" / "lift" / "mixed.hdf5", FOLDER / "metaworld.hdf5"
 COLLECT = (
