@@ -35,12 +35,11 @@ ROOT = Path(__file__).parents[1]
 FOLDER, ANSWERS = ROOT / "benchmarks" / ".results", ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- {} by benchmarks/results.py -->\n", "<!-- end of the results -->\n"
-EPOCHS, STEPS, HORIZON = 20, 500, 150
+STEPS, HORIZON = 500, 150
 COMMON = {
     "experiment.validate": False,
     "experiment.render_video": False,
     "experiment.epoch_every_n_steps": STEPS,
-    "train.num_epochs": EPOCHS,
     "train.hdf5_filter_key": "train",
 }
 CLONING = {"train.batch_size": 256, "algo.actor_layer_dims": [256, 256]}
@@ -69,6 +68,8 @@ class Task:
     algorithms: tuple[str, ...]
     settings: dict[str, Any]
     seeds: dict[str, int]  # how many, of those algorithms that get more than one
+    epochs: int = 20
+    rate: int = 10  # epochs between checkpoints
     episodes: int = 25
     top_share: float | None = None
     collect: tuple[str, ...] = ()
@@ -119,6 +120,8 @@ TASKS = {
         HIERARCHIES,
         {},
         dict.fromkeys(HIERARCHIES, 3),
+        epochs=10,
+        rate=2,
         episodes=50,
     ),
     "goals": Task(
@@ -162,8 +165,16 @@ class Job:
         data: dict[str, Any] = {"path": str(task.data.relative_to(ROOT))}
         if self.algorithm == "filtered_bc":
             data["top_share"] = task.top_share
-        rollout = {"n": task.episodes, "horizon": HORIZON, "rate": 10, "num_workers": 1}
-        settings = COMMON | {"experiment.rollout": rollout, "train.data": [data]}
+        settings = COMMON | {
+            "experiment.rollout": {
+                "n": task.episodes,
+                "horizon": HORIZON,
+                "rate": task.rate,
+                "num_workers": 1,
+            },
+            "train.num_epochs": task.epochs,
+            "train.data": [data],
+        }
         return settings | task.settings | ALGORITHMS[self.algorithm][2]
 
     @property
