@@ -35,11 +35,12 @@ ROOT = Path(__file__).parents[1]
 FOLDER, ANSWERS = ROOT / "benchmarks" / ".results", ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- {} by benchmarks/results.py -->\n", "<!-- end of the results -->\n"
-STEPS, HORIZON = 500, 150
+EPOCHS, STEPS, HORIZON = 20, 500, 150
 COMMON = {
     "experiment.validate": False,
     "experiment.render_video": False,
     "experiment.epoch_every_n_steps": STEPS,
+    "train.num_epochs": EPOCHS,
     "train.hdf5_filter_key": "train",
 }
 CLONING = {"train.batch_size": 256, "algo.actor_layer_dims": [256, 256]}
@@ -68,7 +69,6 @@ class Task:
     algorithms: tuple[str, ...]
     settings: dict[str, Any]
     seeds: dict[str, int]  # how many, of those algorithms that get more than one
-    epochs: int = 20
     rate: int = 10  # epochs between checkpoints
     episodes: int = 25
     top_share: float | None = None
@@ -96,7 +96,7 @@ ALGORITHMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "iris": ("IRIS", "iris", HIERARCHY),
     "gcbc": ("GCBC", "bc", CLONING | {"train.goal_mode": "future_uniform"}),
     "gc_iql": ("GC-IQL", "iql", GC_IQL),
-    "hiql": ("HIQL", "hiql", {}),
+    "hiql": ("HIQL", "hiql", {"algo.subgoal_steps": 15}),
 }
 OFFLINE_RL = tuple(ALGORITHMS)[: list(ALGORITHMS).index("hbc")]
 HIERARCHIES, GOALS = ("bc", "hbc", "iris"), ("gcbc", "gc_iql", "hiql")
@@ -120,8 +120,7 @@ TASKS = {
         HIERARCHIES,
         {},
         dict.fromkeys(HIERARCHIES, 3),
-        epochs=10,
-        rate=2,
+        rate=4,
         episodes=50,
     ),
     "goals": Task(
@@ -172,7 +171,6 @@ class Job:
                 "rate": task.rate,
                 "num_workers": 1,
             },
-            "train.num_epochs": task.epochs,
             "train.data": [data],
         }
         return settings | task.settings | ALGORITHMS[self.algorithm][2]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PlannerAlgo, register_algo_factory_func
+from offrl.algos.shared.hierarchy import check_horizon
 from offrl.config import AlgoConfig, Count, OptimConfig, Section
 from offrl.config.networks import VAEConfig
 from offrl.config.section import Steps
@@ -97,12 +98,7 @@ class GL(PlannerAlgo):
         return models.Actor(encoder, trunk, head)
 
     def inspect_lengths(self, lengths: Sequence[int]) -> None:
-        horizon, longest = self.algo_config.subgoal_horizon, max(lengths)
-        if horizon > longest:
-            raise ValueError(
-                f"algo.subgoal_horizon: {horizon}, but the longest demonstration has {longest} "
-                "steps, so that every subgoal would be its end; lower it"
-            )
+        check_horizon("subgoal_horizon", self.algo_config, lengths)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         at = self._num_frames - 1 + self.algo_config.subgoal_horizon - 1

@@ -6,7 +6,7 @@ the representation of the state ``subgoal_steps`` on, and the actor takes the ac
 there. Near subgoals have values that differ clearly, where those of a far goal are all alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from offrl import models
 from offrl.algos.base import HierarchicalAlgo, Obs, register_algo
 from offrl.algos.iql import AdvantageConfig, InSampleConfig, expectile_loss
 from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.algos.shared.hierarchy import check_horizon
 from offrl.config import Count, EncoderConfig, OptimConfig, Section, Share
 from offrl.config.algo import CriticConfig, learning_rates
 from offrl.config.networks import ActorConfig
@@ -120,6 +121,9 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         self.nets["planner"] = models.Actor(encoder, trunk, head)
         subgoal = {PHI: ObsKey("low_dim", (dim,), EncoderConfig())}
         self.add_stochastic_actor(ObsSpec({"obs": self.obs_spec.groups["obs"], "goal": subgoal}))
+
+    def inspect_lengths(self, lengths: Sequence[int]) -> None:
+        check_horizon("subgoal_steps", self.algo_config, lengths)
 
     # -- training ---------------------------------------------------------------------------------
 

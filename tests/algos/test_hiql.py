@@ -39,6 +39,10 @@ def test_a_goal_is_all_that_is_seen_unless_the_config_says_more(config):
             "observation.modalities.goal: name the observations",
         ),
         ({"algo": {"critic": {"use_huber": True}}}, "algo.critic.use_huber: .*set it to false"),
+        (
+            {"algo": {"subgoal_steps": 8}},
+            "algo.subgoal_steps: 8, but the longest demonstration has 7 steps",
+        ),
         ({"train": {"goal_mode": "last"}}, 'goal_rewards: .*goal_mode to "mixture"'),
         (
             {"observation": {"modalities": {"goal": {"low_dim": ["depth"]}}}},

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from offrl.algos.base import Algo, PlannerAlgo
-from offrl.config import OptimConfig
+from offrl.config import AlgoConfig, OptimConfig
 from offrl.normalize import Stats
 from offrl.specs import ObsSpec
 
@@ -160,3 +160,13 @@ class Composite(Algo):
         for name, part in state.get("parts", {}).items():
             own = self.parts[name]
             own.deserialize({"nets": own.nets.state_dict(), **part})
+
+
+def check_horizon(key: str, config: AlgoConfig, lengths: Sequence[int]) -> None:
+    """``ValueError`` where the subgoals of ``config[key]`` steps on are all ends of
+    demonstrations."""
+    if config[key] > max(lengths):
+        raise ValueError(
+            f"algo.{key}: {config[key]}, but the longest demonstration has {max(lengths)} steps, "
+            "so that every subgoal would be its end; lower it"
+        )
