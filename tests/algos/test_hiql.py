@@ -109,6 +109,8 @@ def test_proxies_leave_out_values_of_other_rewards(small_config, name):
         "train": {"goal_rewards": True, "goal_mode": "mixture"},
         "observation": {"modalities": {"goal": {"low_dim": ["position"]}}},
     }
+    if name == "hiql":
+        changes["algo"] = ALGO | {"actor": SMALL}
     trainer = Trainer(small_config(changes, name))
     data = trainer.dataset.single_steps()
     assert proxies(trainer.algo, data, data).keys() == {"Action_Difference"}
