@@ -384,8 +384,8 @@ FLIPS = [
     Flip(
         "goals, rewards",
         "data/windows.py",
-        '{"rewards": reached - 1, "dones": reached}',
-        '{"rewards": 1 - reached, "dones": reached}',
+        'batch["rewards"] = (rows == starting).float() - 1',
+        'batch["rewards"] = 1 - (rows == starting).float()',
         GOALS,
         "next_obs-iql",
     ),
@@ -416,8 +416,8 @@ FLIPS = [
     Flip(
         "hiql, advantage of actions",
         "algos/hiql.py",
-        'advantage = self.value(batch["next_obs"], subgoal) - now',
-        'advantage = now - self.value(batch["next_obs"], subgoal)',
+        'advantage = self.value(batch["following_obs"], subgoal) - now',
+        'advantage = now - self.value(batch["following_obs"], subgoal)',
         GOALS,
         "next_obs-hiql",
     ),

@@ -88,8 +88,10 @@ class _Wrapped(Policy):
 
     def __init__(self, policy: Any):
         attributes = ("needs_goal", "counts_rewards", "num_environments", "obs_keys")
-        for name in (*attributes, "start_episode", "subgoal"):
+        for name in (*attributes, "start_episode"):
             setattr(self, name, getattr(policy, name, getattr(self, name)))
+        if callable(getattr(policy, "subgoal", None)):  # not what others call so
+            self.subgoal = policy.subgoal  # type: ignore[method-assign]
         self._act = policy.act
         self._num_taken = (
             3 if self.counts_rewards else min(2, len(signature(policy.act).parameters))
@@ -156,7 +158,7 @@ def run_episode(
     result = EpisodeResult(request)
     trajectory = _Recorder(env) if request.record else None
     space = getattr(env, "action_space", None)
-    subgoal_of = getattr(answer, "subgoal", lambda: None)
+    subgoal_of = getattr(answer, "subgoal", None)
     subgoal, nearest = None, math.inf
     obs, _ = returned(env.reset(seed=request.seed), "reset")
     goal = _goal_of(env) if needs_goal else None
@@ -164,7 +166,7 @@ def run_episode(
     for step in range(request.horizon):
         action = answer(obs, goal, reward)
         _check_action(action, space)
-        subgoal = subgoal_of()
+        subgoal = subgoal_of() if callable(subgoal_of) else None
         if request.frame_every and step % request.frame_every == 0:
             _film(env, result, subgoal)
         if trajectory:

@@ -130,6 +130,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         waypoint = batch["waypoint_obs"]
         return super().process_batch_for_training(batch) | {
+            "following_obs": self.obs_after(batch, 1, 1),  # whatever n_step is
             "high_goal_obs": self.prepare_obs(batch["high_goal_obs"], "goal"),
             "waypoint_obs": self.prepare_obs(waypoint),
             "waypoint_goal": self.prepare_obs(map_leaves(lambda x: x[:, -1], waypoint), "goal"),
@@ -156,7 +157,8 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         }
 
     def _value_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Equation 5; each of the values ``[N, B, 1]`` has a target of its own."""
+        """Equation 5. Each of the values ``[N, B, 1]`` has a target and an expectile of its own;
+        the authors' code weighs all by one advantage, that of the least target."""
         obs, goal = batch["obs"], batch["goal_obs"]
         with torch.no_grad():
             later = self.nets["vf_target"](batch["next_obs"], goal)
@@ -180,7 +182,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         with torch.no_grad():
             phi = self.nets["vf"].representation(obs, subgoal)
             now = self.nets["vf"].values(obs, phi).mean(0)
-            advantage = self.value(batch["next_obs"], subgoal) - now
+            advantage = self.value(batch["following_obs"], subgoal) - now
         log_prob = self.nets["actor"](obs, {PHI: phi[:, 0]})[0].log_prob(batch["actions"])
         return -(self.algo_config.adv.weights(advantage) * log_prob).mean(), advantage
 
@@ -202,7 +204,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         return self.nets["actor"](seen, subgoal)[0], state
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
-        """How many steps the goal is away, discounted: ``V(s, g)`` ``[B, 1]``, at most 0."""
+        """``V(s, g)`` ``[B, 1]``: minus the steps to the goal, discounted."""
         obs = self.prepare_obs(self._with_time(obs_dict))
         return self.value(obs, self.prepare_obs(goal_dict, "goal"))
 

@@ -89,6 +89,8 @@ class SequenceDataset(WindowDataset):
         subgoal_steps: int | None = None,
     ):
         goals = make_goals(goal_mode, goal_shares, goal_discount)
+        if goal_rewards and goal_mode != "mixture":
+            raise ValueError('goal_rewards: needs goals of goal_mode "mixture"')
         if goal_rewards and "returns" in dataset_keys:
             raise ValueError(
                 "train.goal_rewards: nobody knows the returns of these rewards beforehand, which "

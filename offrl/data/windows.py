@@ -82,10 +82,9 @@ class Windows:
         return torch.minimum(rows + 1, self._end[indices][:, None])
 
     def starting_after(self, rows: Tensor, indices: Tensor) -> Tensor:
-        """The rows of the steps that start in what follows ``rows``; -1 after the last one, where
-        none does."""
-        after = self.after(rows, indices)
-        return after if self._is_derived else torch.where(after > rows, after, -1)
+        """The rows of the steps that start in what follows ``rows``; -1 at an end, in which none
+        does."""
+        return torch.where(rows < self._last[indices][:, None], rows + 1, -1)
 
     def before(self, rows: Tensor, indices: Tensor, num: int) -> Tensor:
         """``num`` rows up to ``rows`` ``[B, 1]``, the first of a demonstration again where it has
@@ -121,7 +120,8 @@ class WindowDataset(Dataset):
     goals: how goals are chosen, or ``None`` if there are none. With the mode ``"last"`` the goal is
         the last ``next_obs`` (of the last window's first step if sequences are not padded).
     goal_rewards: ``rewards`` and ``dones`` are those of reaching the goal: 0 and true at a step
-        that is the goal itself, which has the same row, -1 and false at all others.
+        that starts in the goal itself, which is in the same row, -1 and false at all others. Where
+        the goal is the end of a demonstration, in which no step starts, the last step is done.
     subgoal_steps: ``k`` adds what hierarchies learn from (HIQL: Park et al., 2023,
         arXiv:2307.11949, appendix C): ``subgoal_obs/KEY`` ``[...]``, what is observed ``k`` steps
         on, or at the end where that is nearer; ``high_goal_obs/KEY`` ``[...]``, any later state;
@@ -165,7 +165,7 @@ class WindowDataset(Dataset):
         without having terminated and there is no ``next_obs``, its last step is only that."""
         if not (self.load_next_obs and self._derived):
             return self.lengths
-        if "dones" not in self.store.columns:
+        if "dones" not in self.store.columns or self.goal_rewards:  # which no task's end stops
             return self.lengths - 1
         last = torch.from_numpy(self.store.first_rows + self.lengths - 1).to(self.device)
         dones = self.store.columns["dones"].take(last).cpu().numpy()
@@ -231,10 +231,10 @@ class WindowDataset(Dataset):
             draws = torch.rand(len(indices), self.num_draws, dtype=torch.float64)
         draws = draws.to(self.device)
         if self.goals:
-            batch["goal_obs"], starting = self._goals(self.goals, indices, draws)
+            batch["goal_obs"], starting, ending = self._goals(self.goals, indices, draws)
             if self.goal_rewards:
-                reached = (rows == starting).float()
-                batch |= {"rewards": reached - 1, "dones": reached}
+                batch["rewards"] = (rows == starting).float() - 1
+                batch["dones"] = ((rows == starting) | (rows == ending)).float()
         if self.subgoal_steps:
             batch |= self._subgoals(self.subgoal_steps, indices, draws[:, -ANY_LATER.num_draws :])
         if self.get_pad_mask:
@@ -266,8 +266,11 @@ class WindowDataset(Dataset):
         rows = torch.where(is_random[:, None], windows.current(others), rows)
         return rows, others, is_current[:, None]
 
-    def _goals(self, goals: Goals, indices: Tensor, draws: Tensor) -> tuple[dict, Tensor]:
-        """The goals ``{key: [B, ...]}``, and the rows ``[B, 1]`` of the steps that start there."""
+    def _goals(
+        self, goals: Goals, indices: Tensor, draws: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """The goals ``{key: [B, ...]}``, and the rows ``[B, 1]`` of the steps that start there and,
+        at ends, of those that lead there; -1 for none."""
         rows, others, is_current = self._choose_goals(goals, indices, draws)
         goal, starting = self._next_obs(rows, others), self._windows.starting_after(rows, others)
         if is_current is not None:
@@ -276,7 +279,7 @@ class WindowDataset(Dataset):
             for key, later in goal.items():
                 mask = is_current.view(-1, *[1] * (later.ndim - 1))
                 goal[key] = torch.where(mask, self.store.columns[f"obs/{key}"].take(now), later)
-        return _without_time(goal), starting
+        return _without_time(goal), starting, torch.where(starting < 0, rows, -1)
 
     def _subgoals(self, steps: int, indices: Tensor, draws: Tensor) -> dict[str, Any]:
         now, left = self._windows.current(indices), self._windows.steps_left(indices)

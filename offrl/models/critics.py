@@ -235,7 +235,7 @@ class GoalValues(nn.Module):
     ):
         super().__init__()
         self.encoder = Encoder(spec, num_frames=num_frames)
-        self.trunk = MLP(self.encoder.output_dim, layer_dims)
+        self.trunk = Ensemble(1, self.encoder.output_dim, layer_dims, layer_norm=True)
         self.head = Linear(self.trunk.output_dim, representation_dim)
         # A value takes a representation where a critic takes an action.
         self.values = Critics(
@@ -250,7 +250,8 @@ class GoalValues(nn.Module):
 
     def representation(self, obs: Obs, goal: Obs) -> Tensor:
         """``phi(s, g)``: ``[B, 1, R]``"""
-        return normalized(self.head(self.trunk(self.encoder(obs, goal))[0]))
+        features = self.trunk(self.encoder(obs, goal)[:, 0])[0]
+        return normalized(self.head(features))[:, None]
 
     def forward(self, obs: Obs, goal: Obs) -> Tensor:
         """``[N, B, 1]``"""

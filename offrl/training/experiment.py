@@ -158,6 +158,11 @@ class Experiment:
             ac_dim=self.dataset.ac_dim,
             device=self.device,
         )
+        if self.config.train.goal_rewards and "rewards" not in algo.NEEDS:
+            raise ValueError(
+                f"train.goal_rewards: {self.config.algo_name} learns from no rewards; set it to "
+                "false, or use an algorithm that does, such as iql or hiql"
+            )
         # What the networks cannot see shows now, not in the first step.
         first = torch.zeros(1, dtype=torch.long, device=self.dataset.device)
         batch = self.dataset.get_batch(first)
@@ -191,6 +196,11 @@ def _checked(config: Config, resumes: bool) -> Config:
             f'{next(places)}.modalities.goal: the data has no goals; set train.goal_mode to "last" '
             '(the last observation of a demonstration), "future_uniform" (any later one) or '
             "another mode, or name no goals"
+        )
+    if config.train.goal_rewards and not config.observation.has_goals:
+        raise ValueError(
+            "train.goal_rewards: the policy sees no goals; name the observations that a goal is "
+            "made of in observation.modalities.goal"
         )
     if config.experiment.render:
         raise ValueError("experiment.render: no windows; use experiment.render_video")

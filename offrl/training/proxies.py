@@ -25,6 +25,11 @@ class Proxies:
                     f"experiment.proxies.enabled: {trainer.config.algo_name} takes no actions that "
                     "could be measured; set it to false"
                 )
+            if self.config.fqe_steps and trainer.config.train.goal_rewards:
+                raise ValueError(
+                    "experiment.proxies.fqe_steps: fitted Q evaluation is of the data's rewards, "
+                    "and this policy learns from train.goal_rewards; set it to 0"
+                )
             data = held_out = trainer.dataset.single_steps()
             if trainer.valid_loader is not None:
                 held_out = trainer.valid_loader.dataset.single_steps()

@@ -62,19 +62,34 @@ def exact_values(data, of_actions):
     """V of place and goal ``[P, P]`` where a goal counts as reached by the number of its step: a
     place that is the goal's, but was visited at another time, is not it."""
     batch = data.get_batch(torch.randint(len(data), (200_000,)))
-    place, goal = batch["obs"]["place"][:, 0].argmax(1), batch["goal_obs"]["place"].argmax(1)
+    place, later = (batch[key]["place"][:, 0].argmax(1) for key in ("obs", "next_obs"))
+    goal, done = batch["goal_obs"]["place"].argmax(1), batch["dones"][:, 0] == 1
     reached = batch["rewards"][:, 0] == 0
-    assert (place[reached] == goal[reached]).all() and batch["dones"][:, 0][reached].all()
-    reached = np.array([float(reached[(place == p) & (goal == p)].float().mean()) for p in PATH])
-    reached, value = np.diag(reached), np.zeros((PLACES, PLACES))
+    stops = done & ~reached  # the step leads to the goal, an end in which no step starts
+    assert (place[reached] == goal[reached]).all() and done[reached].all()
+    assert (later[stops] == goal[stops]).all()
+
+    def share(event, among):
+        return float(event[among].float().mean())
+
+    share_reached = np.diag([share(reached, (place == p) & (goal == p)) for p in PATH])
+    moves = [np.clip(PATH + step, 0, PLACES - 1) for step in (-1, 1)]
+    share_stops = np.zeros((2, PLACES, PLACES))
+    for way, places in enumerate(moves):
+        for p, q in enumerate(places):
+            leads_there = (place == p) & (later == q) & (goal == q) & ~reached
+            share_stops[way, p, q] = share(stops, leads_there)
+    value = np.zeros((PLACES, PLACES))
     for _ in range(200):
-        later = [-1 + DISCOUNT * value[np.clip(PATH + step, 0, PLACES - 1)] for step in (-1, 1)]
+        later_values = np.stack([DISCOUNT * value[places] for places in moves])
         if of_actions:  # first a mean, Q, then the best action
-            outcomes = (1 - reached) * np.stack(later)
+            outcomes = (1 - share_reached) * (-1 + (1 - share_stops) * later_values)
             value = expectile(outcomes, np.full_like(outcomes, 0.5))
         else:
-            outcomes = np.stack([*later, np.zeros_like(value)])
-            value = expectile(outcomes, np.stack([(1 - reached) / 2] * 2 + [reached]))
+            outcomes = [*(-1 + later_values), *np.full_like(later_values, -1), 0 * value]
+            each = (1 - share_reached) / 2
+            shares = [*(each * (1 - share_stops)), *(each * share_stops), share_reached]
+            value = expectile(np.stack(outcomes), np.stack(shares))
     return value
 
 

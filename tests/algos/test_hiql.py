@@ -8,14 +8,17 @@ from conftest import write_demos
 
 from offrl import RolloutPolicy, Trainer, config_factory
 from offrl.evaluation.proxies import proxies
+from offrl.training import Proxies
+from offrl.tree import merge
 
 SMALL = {"layer_dims": [16, 16]}
 ALGO = {"subgoal_steps": 3, "representation_dim": 4, "critic": SMALL, "planner": SMALL}
+ALGO |= {"actor": SMALL}
 
 
 @pytest.fixture
 def config(small_config):
-    return lambda **changes: small_config({"algo": ALGO | {"actor": SMALL}} | changes, "hiql")
+    return lambda **changes: small_config(merge({"algo": ALGO}, changes), "hiql")
 
 
 def test_a_goal_is_all_that_is_seen_unless_the_config_says_more(config):
@@ -36,9 +39,17 @@ def test_a_goal_is_all_that_is_seen_unless_the_config_says_more(config):
         ({"train": {"goal_rewards": False}}, "train.goal_rewards: hiql learns to reach goals"),
         (
             {"observation": {"modalities": {"goal": {"low_dim": []}}}},
-            "observation.modalities.goal: name the observations",
+            "the policy sees no goals; .*observation.modalities.goal",
         ),
         ({"algo": {"critic": {"use_huber": True}}}, "algo.critic.use_huber: .*set it to false"),
+        (
+            {"algo": {"critic": {"value_bounds": [-50, 0]}}},
+            "value_bounds: .* returns reach from -100 to 0",
+        ),
+        (
+            {"experiment": {"proxies": {"enabled": True, "fqe_steps": 5}}},
+            "experiment.proxies.fqe_steps: fitted Q",
+        ),
         (
             {"algo": {"subgoal_steps": 8}},
             "algo.subgoal_steps: 8, but the longest demonstration has 7 steps",
@@ -52,7 +63,92 @@ def test_a_goal_is_all_that_is_seen_unless_the_config_says_more(config):
 )
 def test_what_does_not_fit_is_said_in_a_sentence(config, changes, words):
     with pytest.raises(ValueError, match=words):
-        Trainer(config(**changes))
+        Proxies(Trainer(config(**changes)))
+
+
+REWARDED = {"goal_rewards": True, "goal_mode": "mixture"}
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "words"),
+    [
+        ("iql", [], "train.goal_rewards: the policy sees no goals"),
+        ("bc", ["position"], "train.goal_rewards: bc learns from no rewards"),
+    ],
+)
+def test_rewards_of_goals_need_goals_and_who_learns_from_them(small_config, name, seen, words):
+    goals = {"modalities": {"goal": {"low_dim": seen}}}
+    with pytest.raises(ValueError, match=words):
+        Trainer(small_config({"train": REWARDED, "observation": goals}, name))
+
+
+def terms(algo, batch):
+    """The losses as the paper has them, of networks with two values."""
+    vf, slow, config = algo.nets["vf"], algo.nets["vf_target"], algo.algo_config
+    obs, goal, high = batch["obs"], batch["goal_obs"], batch["high_goal_obs"]
+    target = batch["rewards"] + (1 - batch["dones"]) * 0.99 * slow(batch["next_obs"], goal)
+    error = target - vf(obs, goal)
+    value_loss = (torch.where(error > 0, 0.7, 0.3) * error**2).mean()
+
+    def v(obs, goal):
+        return (vf(obs, goal)[0] + vf(obs, goal)[1]) / 2
+
+    ahead = v(batch["waypoint_obs"], high) - v(obs, high)
+    way = {key: x[:, -1] for key, x in batch["waypoint_obs"].items()}
+    miss = algo.nets["planner"](obs, high)[0]["representation"] - vf.representation(obs, way)
+    weight = (ahead / config.planner.adv.beta).exp().clamp(max=100)
+    planner_loss = (weight * 0.5 * (miss**2).sum(-1)).mean()
+
+    near = batch["subgoal_obs"]
+    phi = {"representation": vf.representation(obs, near)[:, 0]}
+    weight = ((v(batch["next_obs"], near) - v(obs, near)) / config.adv.beta).exp().clamp(max=100)
+    log_prob = algo.nets["actor"](obs, phi)[0].log_prob(batch["actions"])
+    return {
+        "vf/v_loss": value_loss,
+        "planner/loss": planner_loss,
+        "actor/loss": -(weight * log_prob).mean(),
+    }
+
+
+def test_losses_are_those_of_the_paper(config):
+    algo = ALGO | {"adv": {"beta": 0.05}}
+    algo["planner"] = SMALL | {"adv": {"beta": 0.002}}
+    trainer = Trainer(config(algo=algo, train={"batch_size": 15}))
+    algo, batches = trainer.algo, iter(trainer.loader)
+    for weight in algo.nets["vf_target"].parameters():  # far from the others
+        weight.data.mul_(1.5)
+    batch = algo.process_batch_for_training(next(batches))
+    expected = {name: float(x.detach()) for name, x in terms(algo, batch).items()}
+    info = algo.train_on_batch(batch, epoch=1, validate=True)
+    for name, value in expected.items():
+        assert float(info[name]) == pytest.approx(value, rel=1e-5), name
+
+
+def test_each_network_learns_from_its_own_loss(config):
+    trainer = Trainer(config())
+    algo = trainer.algo
+    batch = algo.process_batch_for_training(next(iter(trainer.loader)))
+    for name, (loss, _) in {
+        "planner": algo._planner_loss(batch),
+        "actor": algo._actor_loss(batch),
+    }.items():
+        algo.nets.zero_grad(set_to_none=True)
+        loss.backward()
+        learns = {
+            n for n, net in algo.nets.items() if any(p.grad is not None for p in net.parameters())
+        }
+        assert learns == {name}
+
+
+def test_the_actor_looks_one_step_ahead_whatever_n_step_is(config):
+    algo = ALGO | {"n_step": 3}
+    trainer = Trainer(config(algo=algo))
+    raw = next(iter(trainer.loader))
+    batch = trainer.algo.process_batch_for_training(raw)
+    for key, later in raw["next_obs"].items():
+        if key != "pad_mask":
+            assert torch.equal(batch["following_obs"][key][:, 0], later[:, 0].float())
+            assert torch.equal(batch["next_obs"][key][:, 0], later[:, 2].float())
 
 
 def test_a_subgoal_is_a_representation_of_length_root_r(config):
@@ -92,7 +188,7 @@ def test_images_are_goals_too(small_config, tmp_path):
     changes = {
         "train": {"data": str(path), "frame_stack": 2},
         "observation": observation,
-        "algo": ALGO | {"actor": SMALL},
+        "algo": ALGO,
     }
     trainer = Trainer(small_config(changes, "hiql"))
     assert {r["type"] for r in trainer()} >= {"train", "epoch"}
@@ -110,7 +206,7 @@ def test_proxies_leave_out_values_of_other_rewards(small_config, name):
         "observation": {"modalities": {"goal": {"low_dim": ["position"]}}},
     }
     if name == "hiql":
-        changes["algo"] = ALGO | {"actor": SMALL}
+        changes["algo"] = ALGO
     trainer = Trainer(small_config(changes, name))
     data = trainer.dataset.single_steps()
     assert proxies(trainer.algo, data, data).keys() == {"Action_Difference"}

@@ -143,7 +143,7 @@ def test_an_order_is_the_same_with_and_without_goals(tmp_path):
 
 @settings(max_examples=40)
 @given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
     frame_stack=st.integers(1, 3),
     seq_length=st.integers(1, 3),
     next_obs=st.booleans(),
@@ -169,7 +169,15 @@ def test_a_goal_is_reached_at_the_step_that_starts_there(
     batch = dataset.get_batch(torch.randint(len(dataset), (64,)))
     states, goal = batch["obs"]["number"][..., 0], batch["goal_obs"]["number"][:, :1]
     is_goal = (states == goal).float()  # states have numbers of their own
-    assert torch.equal(batch["rewards"], is_goal - 1) and torch.equal(batch["dones"], is_goal)
+    assert torch.equal(batch["rewards"], is_goal - 1)
+    # At an end no step starts, so that the one that leads there is done.
+    last = torch.tensor(np.cumsum(lengths)) - 1
+    end = last + END if next_obs else last
+    is_last = (states[..., None] == (last if next_obs else last - 1)).any(-1)
+    leads_there = is_last & (goal == states + (END if next_obs else 1)) & torch.isin(goal, end)
+    assert torch.equal(batch["dones"], is_goal.logical_or(leads_there).float())
+    if not next_obs:
+        assert not torch.isin(states, last).any()  # which nothing is known to follow
     if current == 1.0:
         assert is_goal[:, frame_stack - 1].all()
 
@@ -180,14 +188,15 @@ def test_a_goal_is_reached_at_the_step_that_starts_there(
     steps=st.integers(1, 12),
     frame_stack=st.integers(1, 3),
     next_obs=st.booleans(),
+    load_next_obs=st.booleans(),
     goal_mode=st.sampled_from([None, "mixture"]),
     seed=st.integers(0, 2**32),
 )
 def test_subgoals_lie_on_the_way(
-    tmp_path_factory, lengths, steps, frame_stack, next_obs, goal_mode, seed
+    tmp_path_factory, lengths, steps, frame_stack, next_obs, load_next_obs, goal_mode, seed
 ):
     path = write_numbered(tmp_path_factory.mktemp("goals") / "in.hdf5", lengths, next_obs)
-    options = {"goal_mode": goal_mode, "frame_stack": frame_stack, "load_next_obs": next_obs}
+    options = {"goal_mode": goal_mode, "frame_stack": frame_stack, "load_next_obs": load_next_obs}
     dataset = SequenceDataset(path, ["number"], subgoal_steps=steps, **options)
     torch.manual_seed(seed)
     batch = dataset.get_batch(torch.randint(len(dataset), (64,)))
@@ -270,6 +279,7 @@ def test_what_cannot_be_drawn_is_refused(small_config, train, words):
         ({"goal_mode": "first"}, "goal_mode: 'first'; allowed: null, last, future_uniform"),
         ({"goal_mode": "mixture", "goal_shares": {"current": 1.0}}, "has the keys current, future"),
         ({"goal_mode": "future_geometric", "goal_discount": 1.0}, "goal_discount: 1; it lies"),
+        ({"goal_mode": "last", "goal_rewards": True}, 'goal_rewards: .*goal_mode "mixture"'),
         (
             {"goal_mode": "mixture", "goal_rewards": True, "dataset_keys": ["returns"]},
             "train.goal_rewards: nobody knows the returns",

@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 import torch
@@ -86,8 +87,25 @@ class TDLearner(ValueAlgo):
     # -- batches ----------------------------------------------------------------------------------
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
-        if self.global_config.train.goal_rewards:  # nothing is learned from the data's own
-            return
+        if not self.global_config.train.goal_rewards:
+            self._inspect_rewards(values)
+        if self.algo_config.critic.value_bounds:
+            low, high = self.algo_config.critic.value_bounds
+            least, largest = self._range_of_returns(values)
+            if least < low or largest > high:
+                raise ValueError(
+                    f"algo.critic.value_bounds: [{low:g}, {high:g}], but discounted returns reach "
+                    f"from {least:g} to {largest:g}; widen them"
+                )
+
+    def _range_of_returns(self, values: Callable[..., Tensor]) -> tuple[float, float]:
+        if self.global_config.train.goal_rewards:  # -1 for ever at worst
+            ahead = 1 - self.algo_config.discount
+            return (-1 / ahead if ahead else -inf), 0.0
+        least, largest = values("returns").aminmax()
+        return float(least), float(largest)
+
+    def _inspect_rewards(self, values: Callable[..., Tensor]) -> None:
         name = self.global_config.algo_name
         check_rewards(values("rewards"), name)
         if not values("dones").any():
@@ -96,14 +114,6 @@ class TDLearner(ValueAlgo):
                 "for ever",
                 name,
             )
-        if self.algo_config.critic.value_bounds:
-            low, high = self.algo_config.critic.value_bounds
-            least, largest = map(float, values("returns").aminmax())
-            if least < low or largest > high:
-                raise ValueError(
-                    f"algo.critic.value_bounds: [{low:g}, {high:g}], but discounted returns of the "
-                    f"data reach from {least:g} to {largest:g}; widen them"
-                )
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         n, now = self.algo_config.n_step, self.num_frames - 1
@@ -119,20 +129,26 @@ class TDLearner(ValueAlgo):
             self.to_device(batch["dones"]).flatten(1)[:, steps],
             None if mask is None else self.to_device(mask).flatten(1)[:, steps],
         )
-        seen = frames_from(batch["obs"], 0, self.num_frames)
-        later = frames_from(self.needed(batch, "next_obs"), n + now - 1, 1)
-        if now:
-            before = frames_from(batch["obs"], num_steps, now)
-            later = {k: torch.cat([before[k], x], dim=1) for k, x in later.items()}
         return {
-            "obs": self.prepare_obs(seen),
-            "next_obs": self.prepare_obs(later),
+            "obs": self.prepare_obs(frames_from(batch["obs"], 0, self.num_frames)),
+            "next_obs": self.obs_after(batch, n, num_steps),
             "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
             "actions": self.to_device(batch["actions"][:, now : now + 1]),
             "rewards": rewards,
             "dones": dones,
             "discounts": discounts,
         }
+
+    def obs_after(
+        self, batch: Mapping[str, Any], n: int, num_steps: Tensor | int
+    ) -> dict[str, Tensor] | None:
+        """The frames seen after the window's first ``n`` steps, of which ``num_steps`` count."""
+        now = self.num_frames - 1
+        later = frames_from(self.needed(batch, "next_obs"), n + now - 1, 1)
+        if now:
+            before = frames_from(batch["obs"], num_steps, now)
+            later = {k: torch.cat([before[k], x], dim=1) for k, x in later.items()}
+        return self.prepare_obs(later)
 
     def _returns(
         self, rewards: Tensor, dones: Tensor, mask: Tensor | None
