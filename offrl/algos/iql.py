@@ -23,9 +23,7 @@ class AdvantageConfig(Section):
     clip_adv_value: float | None = Field(
         None, description="Largest advantage; larger ones are set to it. null: no limit."
     )
-    beta: float = Field(
-        1.0, gt=0, description="Temperature: actions are weighted by exp(advantage / beta)."
-    )
+    beta: float = Field(1.0, gt=0, description="Temperature: weights are exp(advantage / beta).")
     use_final_clip: bool = Field(True, description="Limit these weights to 100.")
 
     def weights(self, advantage: Tensor) -> Tensor:
