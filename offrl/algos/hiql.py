@@ -157,7 +157,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         }
 
     def _value_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Equation 5. Each of the values ``[N, B, 1]`` has a target and an expectile of its own;
+        """Equation 4. Each of the values ``[N, B, 1]`` has a target and an expectile of its own;
         the authors' code weighs all by one advantage, that of the least target."""
         obs, goal = batch["obs"], batch["goal_obs"]
         with torch.no_grad():

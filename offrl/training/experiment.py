@@ -197,11 +197,15 @@ def _checked(config: Config, resumes: bool) -> Config:
             '(the last observation of a demonstration), "future_uniform" (any later one) or '
             "another mode, or name no goals"
         )
-    if config.train.goal_rewards and not config.observation.has_goals:
-        raise ValueError(
-            "train.goal_rewards: the policy sees no goals; name the observations that a goal is "
-            "made of in observation.modalities.goal"
+    if config.train.goal_mode is not None and not config.observation.has_goals:
+        key = "goal_rewards" if config.train.goal_rewards else "goal_mode"
+        sentence = (
+            f"train.{key}: the policy sees no goals; name the observations that a goal is made of "
+            "in observation.modalities.goal"
         )
+        if config.train.goal_rewards:
+            raise ValueError(sentence)
+        log.warning(sentence)
     if config.experiment.render:
         raise ValueError("experiment.render: no windows; use experiment.render_video")
     for entry in config.train.data:

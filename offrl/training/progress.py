@@ -46,6 +46,8 @@ class Progress:
                     episodes = 0
                     where = f" in {record['env']}" if "env" in record else ""
                     bar.write(f"epoch {record['epoch']}{where}: {success_line(logs)}")
+                    if "Subgoals" in logs:
+                        bar.write(subgoal_line(logs))
                 elif kind == "proxy":
                     numbers = ", ".join(f"{name} {value:.3g}" for name, value in logs.items())
                     bar.write(f"epoch {record['epoch']}: proxies: {numbers}")
