@@ -92,3 +92,8 @@ def test_an_environment_without_an_observation_stops_before_training(small_confi
     )
     with pytest.raises(ValueError, match="needs the observation touch; the environment gave"):
         Evaluator(Trainer(config))
+
+
+def test_a_goal_mode_without_goals_is_remarked_upon(small_config, caplog):
+    Trainer(small_config({"train": {"goal_mode": "last"}}))
+    assert "train.goal_mode: the policy sees no goals; name the observations" in caplog.text
