@@ -1,0 +1,346 @@
+"""What every algorithm is made of: networks, optimizers, one update rule, statistics."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from offrl.algos.shared.optim import clip_gradients, make_optimizer, make_schedule
+from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
+from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
+from offrl.specs import ObsSpec
+from offrl.tree import map_leaves
+
+Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
+Generators = Sequence[torch.Generator | None] | None  # a source of randomness per row
+
+
+class Algo:
+    """Networks, their optimizers and one update rule, and the statistics of the data.
+
+    A subclass says what it reads (``NEEDS``, ``window``), fills ``self.nets`` in
+    ``_create_networks`` and writes its rule in ``update``. A network that ``algo.optim_params``
+    names gets an optimizer of that name.
+    """
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("obs", "actions")  #: The parts of a batch that it reads.
+    GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  #: The groups of observations that it uses.
+    ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  #: ``"real-valued"``, ``"discrete"``.
+    COUNTS_REWARDS: ClassVar[bool] = False  #: Whether acting must call ``receive``.
+
+    algo_config: AlgoConfig
+
+    def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
+        self.epoch: int | None = None  # set by train_on_batch
+        self.validates = False
+        self.global_config = config
+        self.algo_config = config.algo
+        self.obs_spec = obs_spec
+        self.ac_dim = ac_dim
+        self.device = torch.device(device)
+        self._check_actions()
+        for group in obs_spec.groups:
+            if obs_spec.keys(group) and group not in self.GROUPS:
+                raise ValueError(
+                    f"observation.modalities.{group}: {config.algo_name} uses no {group}s; name no "
+                    "observations there"
+                )
+        self.nets = torch.nn.ModuleDict()
+        self._create_networks()
+        self.nets.to(self.device)
+
+        self.set_statistics(obs={}, actions={})
+        self.optim_params = self._optim_params()
+        unknown = [name for name in self.optim_params if name not in self.nets]
+        if unknown:
+            raise ValueError(
+                f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
+            )
+        self.optimizers = {
+            name: make_optimizer(self.nets[name].parameters(), optim)
+            for name, optim in self.optim_params.items()
+        }
+        self.schedules = {
+            name: make_schedule(self.optimizers[name], optim, config)
+            for name, optim in self.optim_params.items()
+        }
+
+    @classmethod
+    def window(cls, algo_config: Any) -> dict[str, int]:
+        """Say which ``seq_length`` and ``frame_stack`` it wants, where they are not 1."""
+        return {}
+
+    @classmethod
+    def train_defaults(cls, algo_config: AlgoConfig) -> dict[str, Any]:
+        """The keys of ``train`` that follow from ``NEEDS`` and ``window``, unless a config sets
+        them."""
+        keys = dict.fromkeys((*TrainConfig().dataset_keys, *cls.NEEDS))
+        return {
+            "hdf5_load_next_obs": "next_obs" in keys,
+            "dataset_keys": [key for key in keys if key not in ("obs", "next_obs")],
+            **cls.window(algo_config),
+        }
+
+    @classmethod
+    def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
+        """Fill in, in the section ``observation`` of a config, what follows from the rest of it.
+        ``stated`` is what the config itself says there."""
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether an action is one of ``ac_dim``, a one-hot vector."""
+        return self.global_config.train.acts_discretely
+
+    def _check_actions(self) -> None:
+        kind = "discrete" if self.is_discrete else "real-valued"
+        if kind not in self.ACTIONS:
+            remedy, other = ("null", "discrete_cql") if self.is_discrete else ('"discrete"', "iql")
+            key, name = self.global_config.train.action_keys[0], self.global_config.algo_name
+            raise ValueError(
+                f"train.action_config.{key}.format: actions are {kind}, but {name} learns "
+                f"{self.ACTIONS[0]} ones; set it to {remedy}, or use another algorithm, such as bc "
+                f"or {other}"
+            )
+
+    def _create_networks(self) -> None:
+        raise NotImplementedError(type(self).__name__)
+
+    def _optim_params(self) -> dict[str, OptimConfig]:
+        """The config of each network's optimizer."""
+        return dict(self.algo_config.optim_params)
+
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        """Look at the data before training, and raise ``ValueError`` if nothing can be learned
+        from it. ``values(key)`` gives all steps of a dataset key (``SequenceDataset.values``)."""
+
+    def inspect_lengths(self, lengths: Sequence[int]) -> None:
+        """Do the same with the number of steps of each demonstration."""
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose what the algorithm needs of a batch, move it to the device and normalise the
+        observations. ``pad_mask`` is ``[B, T, 1]`` if some steps must not count, else ``None``."""
+        mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
+        ready: dict[str, Any] = {
+            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            "pad_mask": self.to_device(mask),
+        }
+        for key in self.NEEDS:
+            prepare = self.prepare_obs if key in ("obs", "next_obs") else self.to_device
+            ready[key] = prepare(self.needed(batch, key))
+        return ready
+
+    def train_on_batch(
+        self, batch: dict[str, Any], epoch: int, validate: bool = False
+    ) -> dict[str, Tensor]:
+        """Make one update, or none with ``validate``. Returns detached tensors without dimensions,
+        ``"loss"`` among them, so that nothing waits for the device."""
+        self.epoch, self.validates = epoch, validate
+        with torch.set_grad_enabled(not validate):
+            info = self.update(batch)
+        info = {} if info is None else info
+        if not isinstance(info, Mapping):
+            return info  # the trainer says what is wrong with it
+        return {name: _detached(value) for name, value in info.items() if value is not None}
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        """The rule of the algorithm: compute losses, make an optimizer step for each
+        (``optimize``), and return numbers for the log, ``"loss"`` among them. ``None`` stands for a
+        number that was not measured. While validating, no gradients are kept."""
+        raise NotImplementedError(type(self).__name__)
+
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
+        """Turn what ``train_on_batch`` returned, or an average of it, into numbers with robomimic's
+        names. This is the only place where tensors become floats."""
+        logs = {
+            f"Optimizer/{name}{i}_lr": float(group["lr"])
+            for name, optimizer in self.optimizers.items()
+            for i, group in enumerate(optimizer.param_groups)
+        }
+        return logs | {"Loss": float(info["loss"])}
+
+    def on_epoch_end(self, epoch: int) -> None:
+        """Move the learning rates that count epochs."""
+        with warnings.catch_warnings():
+            # A training that was resumed right here made its steps in another process.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+            for name, schedule in self.schedules.items():
+                if schedule and not self._schedules_by_step(name):
+                    schedule.step()
+
+    def set_train(self) -> None:
+        """Put the networks into training mode (dropout, random crops)."""
+        self.nets.train()
+
+    def set_eval(self) -> None:
+        """Put the networks into evaluation mode."""
+        self.nets.eval()
+
+    def needed(self, batch: Mapping[str, Any], key: str) -> Any:
+        """Give ``batch[key]``; ``ValueError`` if the config does not ask the data for it."""
+        if key not in batch:
+            remedy = f"train.dataset_keys: lacks {key!r}; add it"
+            if key == "next_obs":
+                remedy = "train.hdf5_load_next_obs: set it to true"
+            raise ValueError(f"{remedy}: {self.global_config.algo_name} learns from {key}")
+        return batch[key]
+
+    def to_device(self, batch: Any) -> Any:
+        """Move tensors, also in nested dicts, to the device as float32."""
+        return map_leaves(lambda x: x.to(self.device, torch.float32), batch)
+
+    def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | None:
+        """Turn raw observations ``{key: [B, T, ...]}`` into what the networks see, in training and
+        in acting: on the device, processed by their modality, normalised."""
+        if obs is None:
+            return None
+        raw = {key: obs[key].to(self.device) for key in self.obs_spec.keys(group)}
+        return self.obs_normalizer.normalize(self.obs_spec.process(raw, group))
+
+    def _with_time(self, obs: Obs) -> Obs:
+        stacked = self.global_config.train.frame_stack > 1
+        return obs if stacked else map_leaves(lambda x: x[:, None], obs)
+
+    def trains(self, name: str) -> bool:
+        """Whether ``nets[name]`` learns now: neither while validating, nor outside its epochs."""
+        is_due = self.epoch is None or self.optim_params[name].is_due(self.epoch)
+        return is_due and not self.validates
+
+    def optimize(
+        self, name: str, loss: Tensor, max_grad_norm: float | None = None, measures: bool = True
+    ) -> Tensor | None:
+        """Make one optimizer step of ``nets[name]``, whatever other networks the loss goes through.
+
+        The gradient is clipped at ``max_grad_norm``, or else at ``train.max_grad_norm``. Returns
+        its squared norm (of each critic, ``[N]``); without ``measures`` only if it is clipped.
+        While the network does not learn (``trains``), nothing happens and ``None`` is returned.
+        """
+        if name not in self.optimizers:
+            raise ValueError(
+                f"optimize: {name!r} has no optimizer; there are {', '.join(self.optimizers)} "
+                "(algo.optim_params)"
+            )
+        if not self.trains(name):
+            return None
+        optimizer = self.optimizers[name]
+        limit = max_grad_norm or self.global_config.train.max_grad_norm
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        optimizer.zero_grad()
+        loss.backward(inputs=[p for p in parameters if p.requires_grad])
+        norm = None
+        if measures or limit is not None:
+            norm = clip_gradients(self.nets[name], parameters, limit).detach().square()
+        optimizer.step()
+        schedule = self.schedules[name]
+        if schedule and self._schedules_by_step(name):
+            schedule.step()
+        return norm
+
+    def _schedules_by_step(self, name: str) -> bool:
+        return self.optim_params[name].learning_rate.step_every_batch
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget what a policy remembers of an episode."""
+
+    def raw_action(self, action: Tensor) -> Tensor:
+        """Turn what ``act`` returned, ``[B, A]``, into what the environment takes: normalisation is
+        undone, rotations have the format of ``train.action_config``, discrete actions are
+        integers ``[B]``."""
+        if self.is_discrete:
+            return action.argmax(-1)
+        raw = self.action_normalizer.unnormalize_vector(action)
+        config = self.global_config.train.action_config
+        if not any(c.format == "rot_6d" for c in config.values()):
+            return raw
+        parts = []
+        widths = [stats["scale"].shape[-1] for stats in self.action_normalizer.stats.values()]
+        for key, part in zip(self.action_normalizer.stats, raw.split(widths, dim=-1), strict=True):
+            if key in config and config[key].format == "rot_6d":
+                part = CONVERSIONS[config[key].convert_at_runtime](rot_6d_to_matrix(part))
+            parts.append(part)
+        return torch.cat(parts, dim=-1)
+
+    def receive(self, state: Any, action: Tensor, reward: Tensor) -> Any:
+        """Give a policy that counts rewards its next state, after the ``action`` ``[B, A]`` that
+        was taken and its ``reward`` ``[B, 1]``."""
+        return state
+
+    # -- statistics and state ---------------------------------------------------------------------
+
+    def set_statistics(self, obs: Stats, actions: Stats) -> None:
+        """Take over the statistics of a dataset: ``get_obs_normalization_stats()`` and
+        ``get_action_normalization_stats()``."""
+        self.obs_normalizer = Normalizer(obs, self.device)
+        self.action_normalizer = Normalizer(actions, self.device)
+
+    def serialize(self) -> dict[str, Any]:
+        """Give all state, as tensors, numbers, strings, lists and dicts."""
+        return {
+            "nets": dict(self.nets.state_dict()),
+            "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
+            "lr_schedulers": {n: s.state_dict() for n, s in self.schedules.items() if s},
+            "normalization": {
+                "obs": self.obs_normalizer.stats,
+                "actions": self.action_normalizer.stats,
+            },
+        }
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do."""
+        nets = state.get("nets", state)
+        self._check_weights(nets)
+        self.nets.load_state_dict(nets)
+        for name, optimizer in state.get("optimizers", {}).items():
+            self.optimizers[name].load_state_dict(optimizer)
+        for name, stored in state.get("lr_schedulers", {}).items():
+            schedule = self.schedules[name]
+            if schedule:
+                schedule.load_state_dict(stored)
+        if "normalization" in state:
+            self.set_statistics(**state["normalization"])
+
+    def _check_weights(self, weights: Mapping[str, Any]) -> None:
+        own = self.nets.state_dict()
+        problems = {
+            "missing": [k for k in own if k not in weights],
+            "unexpected": [k for k in weights if k not in own],
+            "of another shape": [
+                f"{k} {list(weights[k].shape)} instead of {list(own[k].shape)}"
+                for k in own
+                if k in weights and weights[k].shape != own[k].shape
+            ],
+        }
+        found = [f"{what}: {', '.join(keys[:3])}" for what, keys in problems.items() if keys]
+        if found:
+            raise ValueError(
+                f"the weights do not fit this {self.global_config.algo_name} network "
+                f"({'; '.join(found)}); use the config that they were trained with"
+            )
+
+
+def _detached(value: Any) -> Any:
+    is_number = isinstance(value, (Tensor, Number))
+    return torch.as_tensor(value).detach() if is_number else value
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of values ``[B, T]``; with a mask ``[B, T, 1]``, over the steps where it is one."""
+    if mask is None:
+        return values.mean()
+    mask = mask.squeeze(-1)
+    return (values * mask).sum() / mask.sum()
+
+
+def check_rewards(rewards: Tensor, algo_name: str) -> None:
+    """``ValueError`` where there is nothing in the rewards to learn from."""
+    if not rewards.any():
+        raise ValueError(
+            f"the rewards are all zero or missing, and {algo_name} learns from nothing else; label "
+            'the data ("rewards"), or clone it with bc'
+        )
