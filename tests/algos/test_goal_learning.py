@@ -32,7 +32,10 @@ HIQL = {"algo": {"expectile": EXPECTILE, "adv": {"beta": 0.1}, "subgoal_steps": 
 HIQL["algo"]["planner"] = SMALL | {"adv": {"beta": 0.1}}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["next_obs", "derived"])
+DERIVED = pytest.param(False, id="derived", marks=pytest.mark.thorough)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(True, id="next_obs"), DERIVED])
 def walks(request, tmp_path_factory):
     path, rng = tmp_path_factory.mktemp("corridor") / "walks.hdf5", np.random.default_rng(0)
     codes = np.eye(PLACES)

@@ -149,6 +149,7 @@ def test_a_constant_scene_stays_an_environments_own(monkeypatch):
 
 @robosuite
 @pytest.mark.skipif(working_backend() is None, reason="no rendering library on this machine")
+@pytest.mark.thorough  # the pictures take seconds
 def test_pictures_are_the_same():
     cameras = {"use_camera_obs": True, "camera_heights": 32, "camera_widths": 32}
     script = (
