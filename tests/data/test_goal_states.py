@@ -141,7 +141,7 @@ def test_an_order_is_the_same_with_and_without_goals(tmp_path):
     assert torch.equal(orders[0], orders[1]) and torch.equal(orders[0], orders[2])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
     frame_stack=st.integers(1, 3),
@@ -182,7 +182,7 @@ def test_a_goal_is_reached_at_the_step_that_starts_there(
         assert is_goal[:, frame_stack - 1].all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     steps=st.integers(1, 12),
