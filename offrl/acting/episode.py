@@ -279,9 +279,8 @@ def _film(env: Any, result: EpisodeResult, subgoal: Subgoal | None) -> None:
     costs the video, not the episode."""
     if result.no_video is None:
         try:
-            if env.has_wrapper_attr("mark"):
-                marks = [] if subgoal is None else [*subgoal.positions.values()]
-                env.get_wrapper_attr("mark")(marks)
+            if subgoal is not None and env.has_wrapper_attr("mark"):
+                env.get_wrapper_attr("mark")([*subgoal.positions.values()])
             result.frames.append(_image(env.render()))
         except Exception as error:
             result.no_video = describe(error)

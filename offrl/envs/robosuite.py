@@ -202,8 +202,8 @@ class RobosuiteEnv(DemonstratedGoals):
 
     def mark(self, positions: Sequence[np.ndarray]) -> None:
         """Show a sphere at each of ``positions`` ``[3]`` (metres, in the world's frame) in what is
-        rendered from now on, and none elsewhere. What is within it has reached the position. The
-        simulation knows nothing of this, nor do observations."""
+        rendered until the episode ends, and none elsewhere. What is within it has reached the
+        position. The simulation knows nothing of this, nor do observations."""
         self._marks = [np.array(position, dtype=np.float64) for position in positions]
 
     def render(self, camera: str = CAMERA, size: int | tuple[int, int] = FRAME_SIZE) -> np.ndarray:
@@ -242,7 +242,7 @@ class RobosuiteEnv(DemonstratedGoals):
         return EXPERTS.get(self._given[0])
 
     def _begin_episode(self) -> None:
-        self._model_text = None
+        self._model_text, self._marks = None, []
         if self._renderer is not None and self._renderer.model is not self._env.sim.model._model:
             self._close_renderer()
 

@@ -149,6 +149,25 @@ def test_a_film_shows_the_present_subgoal(num_workers):
     assert film(Aiming(target, 3, key="position"), toy_args()) == [*range(9)]  # it cannot mark
 
 
+def test_an_environment_that_is_no_gymnasium_environment_is_filmed():
+    class Plain:
+        def __init__(self):
+            env = make_env(HAND_ENV)
+            self.reset, self.step, self.is_success = (
+                env.reset,
+                env.step,
+                env.get_wrapper_attr("is_success"),
+            )
+
+        def render(self):
+            return np.zeros((4, 4, 3), np.uint8)
+
+    policy = WalkHome()
+    policy.start_episode(seed=0)
+    result = run_episode(Plain(), EpisodeRequest(0, 3, False, frame_every=1), policy)
+    assert len(result.frames) == 4 and result.no_video is None
+
+
 def test_a_policy_that_derives_from_nothing_has_subgoals_as_well():
     class Plain:
         def __init__(self):

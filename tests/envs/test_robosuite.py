@@ -188,7 +188,6 @@ def test_a_mark_is_seen_where_it_is_and_by_nobody_else():
         "assert green > 200 > 150 > max(red, blue)\n"
         "np.testing.assert_array_equal(env.get_state()['states'], before)\n"
         "obs = env.step(np.zeros(7))[0]\n"
-        "env.mark([])\n"
         "env.reset(seed=0)\n"
         "np.testing.assert_array_equal(env.render(), plain)\n"
         "again = env.step(np.zeros(7))[0]\n"
