@@ -31,6 +31,7 @@ class Goals(NamedTuple):
     mode: GoalMode
     shares: Mapping[str, float] = SHARES
     discount: float = DISCOUNT
+    are_rewarded: bool = False  #: Whether to reach one is all that is rewarded.
 
     @property
     def num_draws(self) -> int:
@@ -52,9 +53,11 @@ class Goals(NamedTuple):
 
 
 def make_goals(
-    mode: str | None, shares: Mapping[str, float] | None, discount: float
+    mode: str | None, shares: Mapping[str, float] | None, discount: float, are_rewarded: bool
 ) -> Goals | None:
     """How goals are chosen, by keys of the section ``train``; ``None`` if there are none."""
+    if are_rewarded and mode != "mixture":
+        raise ValueError('goal_rewards: needs goals of goal_mode "mixture"')
     if mode is None:
         return None
     if mode not in GOAL_MODES:
@@ -64,4 +67,4 @@ def make_goals(
         raise ValueError(f"goal_shares: {dict(shares)}; it has the keys {', '.join(SHARES)}")
     if not 0 < discount < 1:
         raise ValueError(f"goal_discount: {discount:g}; it lies between 0 and 1")
-    return Goals(mode, shares, discount)  # type: ignore[arg-type]
+    return Goals(mode, shares, discount, are_rewarded)  # type: ignore[arg-type]

@@ -88,9 +88,7 @@ class SequenceDataset(WindowDataset):
         goal_rewards: bool = False,
         subgoal_steps: int | None = None,
     ):
-        goals = make_goals(goal_mode, goal_shares, goal_discount)
-        if goal_rewards and goal_mode != "mixture":
-            raise ValueError('goal_rewards: needs goals of goal_mode "mixture"')
+        goals = make_goals(goal_mode, goal_shares, goal_discount, goal_rewards)
         if goal_rewards and "returns" in dataset_keys:
             raise ValueError(
                 "train.goal_rewards: nobody knows the returns of these rewards beforehand, which "
@@ -118,7 +116,7 @@ class SequenceDataset(WindowDataset):
             self._load_actions(action_keys, action_config or {}, action_stats or {})
         keys = (*dataset_keys, *action_keys, "actions")
         window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
-        choices = (get_pad_mask, goals, load_next_obs, goal_rewards, subgoal_steps)
+        choices = (get_pad_mask, goals, load_next_obs, subgoal_steps)
         super().__init__(self.store, obs_keys, keys, window, *choices)
         self._check_windows()
         if wants_next and self._derived:
@@ -268,7 +266,7 @@ class SequenceDataset(WindowDataset):
         view = copy.copy(self)
         view.goals, view.subgoal_steps = self.goals and Goals("last"), None
         view.window = Window(self.window.frame_stack)
-        view.get_pad_mask = view.load_next_obs = view.goal_rewards = False
+        view.get_pad_mask = view.load_next_obs = False
         view.make_windows()
         return view
 

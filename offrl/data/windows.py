@@ -119,9 +119,10 @@ class WindowDataset(Dataset):
 
     goals: how goals are chosen, or ``None`` if there are none. With the mode ``"last"`` the goal is
         the last ``next_obs`` (of the last window's first step if sequences are not padded).
-    goal_rewards: ``rewards`` and ``dones`` are those of reaching the goal: 0 and true at a step
-        that starts in the goal itself, which is in the same row, -1 and false at all others. Where
-        the goal is the end of a demonstration, in which no step starts, the last step is done.
+        If they ``are_rewarded``, ``rewards`` and ``dones`` are those of reaching the goal: 0 and
+        true at a step that starts in the goal itself, which is in the same row, -1 and false at all
+        others. Where the goal is the end of a demonstration, in which no step starts, the last step
+        is done.
     subgoal_steps: ``k`` adds what hierarchies learn from (HIQL: Park et al., 2023,
         arXiv:2307.11949, appendix C): ``subgoal_obs/KEY`` ``[...]``, what is observed ``k`` steps
         on, or at the end where that is nearer; ``high_goal_obs/KEY`` ``[...]``, any later state;
@@ -138,7 +139,6 @@ class WindowDataset(Dataset):
         get_pad_mask: bool = False,
         goals: Goals | None = None,
         load_next_obs: bool = True,
-        goal_rewards: bool = False,
         subgoal_steps: int | None = None,
     ):
         self.store = store
@@ -148,7 +148,6 @@ class WindowDataset(Dataset):
         self.get_pad_mask = get_pad_mask
         self.goals = goals
         self.load_next_obs = load_next_obs
-        self.goal_rewards = goal_rewards
         self.subgoal_steps = subgoal_steps
         self.make_windows()
 
@@ -165,8 +164,8 @@ class WindowDataset(Dataset):
         without having terminated and there is no ``next_obs``, its last step is only that."""
         if not (self.load_next_obs and self._derived):
             return self.lengths
-        if "dones" not in self.store.columns or self.goal_rewards:  # which no task's end stops
-            return self.lengths - 1
+        if "dones" not in self.store.columns or (self.goals and self.goals.are_rewarded):
+            return self.lengths - 1  # ends of tasks are none of these rewards
         last = torch.from_numpy(self.store.first_rows + self.lengths - 1).to(self.device)
         dones = self.store.columns["dones"].take(last).cpu().numpy()
         return self.lengths - (dones.reshape(-1) == 0)
@@ -229,10 +228,11 @@ class WindowDataset(Dataset):
             batch["next_obs"] = self._next_obs(rows, indices)
         if draws is None:
             draws = torch.rand(len(indices), self.num_draws, dtype=torch.float64)
-        draws = draws.to(self.device)
+        if self.num_draws:
+            draws = draws.to(self.device)
         if self.goals:
             batch["goal_obs"], starting, ending = self._goals(self.goals, indices, draws)
-            if self.goal_rewards:
+            if self.goals.are_rewarded:
                 batch["rewards"] = (rows == starting).float() - 1
                 batch["dones"] = ((rows == starting) | (rows == ending)).float()
         if self.subgoal_steps:
