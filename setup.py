@@ -15,9 +15,9 @@ class BuildWithConfigs(build_py):
         # An earlier build may have left modules there that are gone from the clone.
         shutil.rmtree(package, ignore_errors=True)
         super().run()
-        (package / "configs").mkdir()
-        for config in Path("configs").glob("*.json"):
-            shutil.copy(config, package / "configs")
+        for config in Path("configs").rglob("*.json"):
+            (package / config).parent.mkdir(exist_ok=True)
+            shutil.copy(config, package / config)
 
 
 setup(
@@ -61,7 +61,11 @@ setup(
         "wandb": ["wandb>=0.16"],
         "plot": ["matplotlib>=3.7"],
         "language": ["transformers>=4.40"],
+        "gymnasium": ["gymnasium[classic-control]>=1.0"],  # draws them
         "metaworld": ["metaworld==3.0.0"],  # later ones insist on mujoco 3.3.0
+        "classic": ["pygame-ce>=2.1.3"],  # to film what gymnasium draws
+        "box2d": ["gymnasium[box2d]>=1.0"],
+        "atari": ["ale-py>=0.10"],
         "minari": ["minari[hdf5]>=0.5"],
         "lerobot": ["pyarrow>=15,<26", "av>=14"],  # later pyarrows need numpy 2
         "docs": [
@@ -80,7 +84,10 @@ setup(
             "mypy>=1.8",
             "types-PyYAML",
             "transformers>=4.40",
+            "gymnasium[classic-control]>=1.0",
             "metaworld==3.0.0",
+            "gymnasium[box2d]>=1.0",
+            "ale-py>=0.10",
             "minari[hdf5]>=0.5",
             "playwright>=1.40",  # drives a Chromium that is there; none is downloaded
             "python-xlib>=0.33; sys_platform == 'linux'",  # presses keys in windows

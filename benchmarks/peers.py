@@ -3,6 +3,7 @@ file, without touching the environment, and trained in a process of its own."""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import subprocess
@@ -41,7 +42,8 @@ class Peer:
 
     def install(self) -> None:
         """Without dependencies, if it is not there; ``RuntimeError`` says why it cannot be."""
-        if (self.folder / self.requirement.partition("==")[0]).is_dir():
+        name = self.requirement.partition("==")[0].replace("-", "_")
+        if (self.folder / name).is_dir():
             return
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
         done = subprocess.run(
@@ -92,6 +94,11 @@ D3RLPY = Peer(
     ),
     unused=("sklearn", "sklearn.neighbors"),
 )
+STABLE_BASELINES3 = Peer(
+    "stable-baselines3==2.9.0",
+    needs=(),
+    unused=("pandas", "matplotlib", "matplotlib.figure", "matplotlib.pyplot"),
+)
 
 
 # -- training in another process ------------------------------------------------------------------
@@ -109,45 +116,56 @@ def peer_loop(
 ) -> Callable[[], float]:
     """A function that trains an epoch in the other process and returns its seconds there;
     ``RuntimeError`` says why there is none."""
+    return elsewhere(peer, timed_epoch, make_epoch, config.to_dict(), algo, train)
+
+
+def timed_epoch(
+    make_epoch: MakeEpoch,
+    config: Mapping[str, Any],
+    algo: Mapping[str, Any],
+    train: Mapping[str, Any],
+) -> Callable[[], float]:
+    return timed(make_epoch(config_factory(config["algo_name"], config), algo, train))
+
+
+def elsewhere(peer: Peer, make: Callable[..., Callable[..., Any]], *args: Any) -> Callable:
+    """The function that ``make(*args)`` returns in a process with the peer, to be called from here;
+    ``RuntimeError`` says why there is none."""
     peer.install()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(
-        target=_serve,
-        args=(theirs, peer, make_epoch, config.to_dict(), algo, train, torch.get_num_threads()),
-        daemon=True,
+        target=_serve, args=(theirs, peer, torch.get_num_threads(), make, *args), daemon=True
     )
     process.start()
     theirs.close()
 
-    def run_epoch() -> float:
-        ours.send("train")
+    def call(*arguments: Any) -> Any:
+        ours.send(arguments)
         return ours.recv()
 
     try:
         ours.recv()  # it is ready
     except EOFError:
         raise RuntimeError("it does not start here, see above") from None
-    return run_epoch
+    return call
 
 
 def _serve(
     connection: Connection,
     peer: Peer,
-    make_epoch: MakeEpoch,
-    config: Mapping[str, Any],
-    algo: Mapping[str, Any],
-    train: Mapping[str, Any],
     num_threads: int,
+    make: Callable[..., Callable[..., Any]],
+    *args: Any,
 ) -> None:
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         peer.make_importable()
-        run_epoch = make_epoch(config_factory(config["algo_name"], config), algo, train)
+        work = make(*args)
         torch.set_num_threads(num_threads)
         connection.send("ready")
         try:
-            while connection.recv():
-                connection.send(timed(run_epoch)())
+            while True:
+                connection.send(work(*connection.recv()))
         except (EOFError, KeyboardInterrupt):
             return
 
@@ -244,3 +262,52 @@ def d3rlpy_episodes(config: Config) -> list[Any]:
             )
             episodes.append(Episode(obs, actions, rewards, terminated=bool(demo["dones"][-1])))
     return episodes
+
+
+# -- online RL ------------------------------------------------------------------------------------
+
+
+def sb3_model(case: str, settings: Mapping[str, Any], seed: int = 0) -> Any:
+    """A model that has not learned yet. ``settings`` are those of ``bare_online``; they may have
+    ``layer_dims``."""
+    import stable_baselines3 as sb3
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    s = settings
+    envs = make_vec_env(s["env_id"], s.get("num_envs", 1), seed=seed)
+    options = {"gamma": s["discount"], "learning_rate": s["lr"]}
+    if case in ("ppo", "a2c"):
+        options |= {"n_steps": s["collect_steps"], "gae_lambda": s["gae_lambda"]}
+    else:
+        options |= {"batch_size": s["batch_size"], "buffer_size": s["capacity"]}
+        options |= {"train_freq": s["collect_steps"], "gradient_steps": s["num_updates"]}
+        options |= {"learning_starts": s["random_steps"]}
+        options |= {"policy_kwargs": {"net_arch": s.get("layer_dims", [256, 256])}}
+    if case == "ppo":
+        options |= {"batch_size": s["batch_size"], "n_epochs": s["num_epochs"]}
+    elif case == "dqn":
+        options |= {"target_update_interval": 10}
+    elif case == "td3":
+        noise = np.full(envs.action_space.shape, s["exploration"])
+        options |= {"action_noise": NormalActionNoise(np.zeros_like(noise), noise)}
+    model = getattr(sb3, case.upper())("MlpPolicy", envs, seed=seed, device="cpu", **options)
+    if case == "dqn":  # by steps; its own schedule would end with each call of ``learn``
+        span, final = s["explored_steps"], s["final_epsilon"]
+        model.exploration_schedule = lambda _: max(
+            final, 1 - (1 - final) * model.num_timesteps / span
+        )
+    return model
+
+
+def sb3_training(case: str, settings: Mapping[str, Any]) -> Callable[[int], float]:
+    """Goes on by so many steps, as repeated calls of ``learn``, and gives the mean return of the
+    last 20 episodes."""
+    model = sb3_model(case, settings)
+
+    def train(num_steps: int) -> float:
+        model.learn(num_steps, reset_num_timesteps=False)
+        returns = [episode["r"] for episode in list(model.ep_info_buffer)[-20:]]
+        return float(np.mean(returns)) if returns else math.nan
+
+    return train

@@ -310,10 +310,16 @@ def main() -> int:
 
 
 def write_tables(part: str) -> None:
-    """Fill a part of the page, if its answers are others than before."""
-    text = "\n".join(table(name) for name, task in TASKS.items() if task.part == part)
+    fill(
+        BEGIN.format(part),
+        "\n".join(table(name) for name, task in TASKS.items() if task.part == part),
+    )
+
+
+def fill(begin: str, text: str) -> None:
+    """Fill the part of the page behind ``begin``, if its text was another before."""
     print(text)
-    page, begin = PAGE.read_text(encoding="utf-8"), BEGIN.format(part)
+    page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(begin)
     written, _, after = rest.partition(END)
     if text not in written:

@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from offrl import __version__
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import algo_factory
 from offrl.config import Config, config_factory, without_pretrained
-from offrl.envs import UNNAMED, make_env
+from offrl.envs import env_args_named, make_env
 from offrl.language import embed
 from offrl.outputs import whole_file
 from offrl.robomimic.checkpoints import upgrade_checkpoint
@@ -35,6 +35,39 @@ log = logging.getLogger(__name__)
 _warn_once = cache(log.warning)
 
 REQUIRED = {"model": Mapping, "config": str, "algo_name": str, "shape_metadata": Mapping}
+
+
+def describe_policy(
+    algo: Any,
+    config: Config,
+    env_args: Mapping[str, Any] | None,
+    obs_shapes: Mapping[str, Sequence[int]],
+    ac_dim: int,
+    reward_stats: Mapping[str, Any],
+    instructions: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What a checkpoint holds of a policy: all that makes it act again.
+
+    obs_shapes: the shape of each observation as networks see it.
+    instructions: ``{sentence: [E]}``, the embeddings that it was trained with.
+    """
+    model = algo.serialize()
+    return {
+        "model": model,
+        "config": config.dump(),
+        "algo_name": config.algo_name,
+        "env_metadata": env_args,
+        "shape_metadata": {
+            "all_shapes": {key: list(shape) for key, shape in obs_shapes.items()},
+            "all_obs_keys": sorted(obs_shapes),
+            "ac_dim": ac_dim,
+        },
+        "obs_normalization_stats": model["normalization"]["obs"],
+        "action_normalization_stats": model["normalization"]["actions"],
+        "reward_normalization_stats": dict(reward_stats),
+        "instructions": {key: torch.from_numpy(x) for key, x in instructions.items()},
+        "provenance": dict(config.meta.provenance),
+    }
 
 
 def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
@@ -249,7 +282,7 @@ def env_args_of(content: Mapping[str, Any], env_name: str | None = None) -> dict
             "the checkpoint names no environment (env_metadata), as its data did not; name one of "
             "gymnasium's (rollout --env, env_name)"
         )
-    env_args = env_args or UNNAMED
+    env_args = env_args or env_args_named(env_name or "")
     return {**env_args, "env_name": env_name} if env_name else env_args
 
 

@@ -32,13 +32,20 @@ class Normalizer:
             for k, v in values.items()
         }
 
-    def unnormalize_vector(self, vector: Any) -> Any:
-        """Undo the normalisation of ``[..., D]``, the keys' values joined in their order."""
+    def normalize_vector(self, vector: Any) -> Any:
+        """Normalise ``[..., D]``, the keys' values joined in their order."""
         if not self.stats:
             return vector
-        scale = torch.cat([s["scale"] for s in self.stats.values()], dim=-1)
-        offset = torch.cat([s["offset"] for s in self.stats.values()], dim=-1)
-        return vector * scale + offset
+        return (vector - self._joined("offset")) / self._joined("scale")
+
+    def unnormalize_vector(self, vector: Any) -> Any:
+        """Undo ``normalize_vector``."""
+        if not self.stats:
+            return vector
+        return vector * self._joined("scale") + self._joined("offset")
+
+    def _joined(self, name: str) -> Any:
+        return torch.cat([s[name] for s in self.stats.values()], dim=-1)
 
 
 # -- rotations ------------------------------------------------------------------------------------

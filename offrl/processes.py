@@ -18,6 +18,8 @@ from typing import Any
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A terminal and a scheduler send them to every process: what comes of them the parent decides.
 FOR_THE_PARENT = (*STOPS, signal.SIGUSR1)
+# The environment of processes that compute side by side.
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
 
 
@@ -164,7 +166,6 @@ def in_order(
     """
     num_workers = num_workers or len(os.sched_getaffinity(0))
     num_workers = max(1, min(num_workers, length_hint(items, num_workers)))
-    one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     wording = "shares the work", "use fewer --workers"
     coming, wanted = enumerate(items), 0
     children: list[Child] = []
@@ -178,8 +179,8 @@ def in_order(
                 if number < 0:
                     break
                 if not idle:
-                    with _environment({**one_thread, **(environ or {})}):
-                        idle.append(Child("spawn", _work, (make_worker, arguments), *wording))
+                    with changed_environ({**ONE_THREAD, **(environ or {})}):
+                        idle.append(Child("spawn", answer, (make_worker, arguments), *wording))
                     children.append(idle[-1])
                 busy[idle[-1]] = number
                 idle.pop().send(item)
@@ -199,9 +200,10 @@ def in_order(
             child.close()
 
 
-def _work(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    """A worker's life. What comes of a signal, its parent decides; but what it starts itself gets
-    its signals as usual."""
+def answer(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """A child's life: ``make_worker(*arguments)`` is a function, and what this makes of each item
+    that comes is sent back, until the parent is gone. What comes of a signal, its parent decides;
+    but what it starts itself gets its signals as usual."""
     for number in FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
@@ -215,7 +217,8 @@ def _work(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence
 
 
 @contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+def changed_environ(changes: Mapping[str, str]) -> Iterator[None]:
+    """Processes that start inside have these in their ``os.environ``."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -23,24 +23,39 @@ class Registry:
 
     A dotted name that nobody registered yet is in a module of a user's own, ``module.name``, or is
     that module; a plain one, in a registry with a ``package``, is ``<package>.<name>``. Importing
-    the module is expected to register the last part of the name.
+    the module is expected to register the last part of the name. Where a user's own is called as
+    one of the package's, the dotted name is the user's, and the plain one the package's.
     """
 
     def __init__(self, kind: str, package: str | None = None):
         self.kind = kind
         self.package = package
         self._entries: dict[str, Any] = {}
+        self._of_modules: dict[tuple[str, str], Any] = {}
+        self._own: set[str] = set()  # names of the package's
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: enter the decorated object under ``name``."""
+    def register(self, name: str, module: str | None = None) -> Callable[[T], T]:
+        """Decorator: enter the decorated object under ``name``.
+
+        module: where it is defined, if the object itself does not say.
+        """
 
         def enter(entry: T) -> T:
+            place = module or getattr(entry, "__module__", "")
+            self._of_modules[place, name] = entry
+            if self.package is not None and place.startswith(f"{self.package}."):
+                self._own.add(name)
+            elif name in self._own:
+                return entry
             self._entries[name] = entry
             return entry
 
         return enter
 
     def __getitem__(self, name: str) -> Any:
+        entry = self._of_module(name)
+        if entry is not None:
+            return entry
         if name in self._entries:
             return self._entries[name]
         key = name
@@ -48,6 +63,9 @@ class Registry:
         is_module = is_module and (self.package is not None or "." in name)
         if is_module and self._import(name):
             key = name.rpartition(".")[2]
+            entry = self._of_module(name)
+            if entry is not None:
+                return entry
         if key not in self._entries:
             known = self.names()
             close = difflib.get_close_matches(name, known, n=1)
@@ -64,7 +82,14 @@ class Registry:
 
     def get(self, name: str) -> Any | None:
         """An entry whose module has been imported, or ``None``."""
-        return self._entries.get(name, self._entries.get(name.rpartition(".")[2]))
+        entry = self._of_module(name) or self._entries.get(name)
+        return entry or self._entries.get(name.rpartition(".")[2])
+
+    def _of_module(self, name: str) -> Any | None:
+        """What a dotted name says, if its module has registered that."""
+        folder, _, key = name.rpartition(".")
+        places = [(module, key) for module in (name, folder) if folder]
+        return next((self._of_modules[p] for p in places if p in self._of_modules), None)
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """Call an entry. Options that only other entries take, left in a config from a template,
@@ -110,7 +135,8 @@ class Registry:
                 raise ValueError(
                     f"{self.kind} {name!r}: importing {module} failed: {error}"
                 ) from error
-            if folder and key not in self._entries:
+            is_there = key in self._entries.keys() - self._own or self._of_module(name) is not None
+            if folder and not is_there:
                 also = " and in its config (ALGO_NAME)" if self is ALGO_CONFIGS else ""
                 raise ValueError(
                     f"{self.kind} {name!r}: {module} was imported but registers no {self.kind} "

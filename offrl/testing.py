@@ -20,11 +20,12 @@ import torch
 
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import Algo, PolicyAlgo, algo_factory
+from offrl.checkpoint import read_checkpoint
 from offrl.config import Config, ObservationConfig, Section, config_factory
 from offrl.config.algo import TDConfig
+from offrl.data.datasets import make_dataset
 from offrl.data.loader import BatchLoader
 from offrl.seeding import seed_everything
-from offrl.training.datasets import make_dataset
 from offrl.training.trainer import Trainer
 from offrl.tree import map_leaves, merge
 
@@ -95,6 +96,8 @@ class AlgoCase:
         algo.set_statistics(
             dataset.get_obs_normalization_stats(), dataset.get_action_normalization_stats()
         )
+        if config.experiment.ckpt_path is not None:
+            algo.start_from(read_checkpoint(config.experiment.ckpt_path))
         return algo, iter(BatchLoader(dataset, batch_size=8, seed=0))
 
 

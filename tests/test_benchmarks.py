@@ -20,11 +20,13 @@ SMALLEST = [
     "hierarchy --repeats 1",
     "images --demos 4 --steps 12 --repeats 1",
     "kernels --turns 2 --seconds 0.01",
+    "online --repeats 1 --seconds 0.01",
     *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
     "view --repeats 1 --rendered 1",
 ]
 # They need robomimic or hours; what all others share has no contest of its own.
-OTHERS = {"parity", "record", "results", "bare", "bare_rl", "measure", "peers"}
+OTHERS = {"finetune", "parity", "record", "results", "online_results", "measure", "peers"}
+OTHERS |= {"bare", "bare_online", "bare_parts", "bare_rl"}
 NEEDED = {"view": "chromium", "data_tools": "taskset"}
 
 

@@ -117,7 +117,7 @@ def test_a_policy_learns_from_instructions_and_keeps_them(clip, config, monkeypa
         raise AssertionError("the checkpoint holds the embedding")
 
     monkeypatch.setattr("offrl.checkpoint.embed", no_model)
-    monkeypatch.setattr("offrl.training.datasets.embed", no_model)
+    monkeypatch.setattr("offrl.data.datasets.embed", no_model)
     policy, content = policy_from_checkpoint(trainer.run.last_checkpoint)
     assert content["env_metadata"]["lang"] == "walk home"
     assert np.array_equal(policy.instruction, expected[0].numpy())

@@ -28,7 +28,8 @@ LAYERS = {
     "reports": 4,
     "checkpoint": 5,
     "rollout": 5,  # names of old
-    "training": 6,
+    "online": 6,
+    "training": 7,
     "tools": 8,
     "testing": 8,
     "__main__": 9,

@@ -157,13 +157,10 @@ def test_a_row_says_what_the_code_says(name, row):
     assert set(re.findall(r"\[arXiv:([\d.]+)\]", paper)) <= set(
         re.findall(r"arXiv:([\d.]+)", module)
     )
-    shipped = {p.name for p in (ROOT / "configs").glob("*.json")}
-    own = {
-        file
-        for file in shipped
-        if f'"algo_name": "{name}"' in (ROOT / "configs" / file).read_text()
-    }
-    assert set(re.findall(r"`(\w+\.json)`", configs)) == own
+    folder = ROOT / "configs"
+    shipped = {str(p.relative_to(folder)) for p in folder.rglob("*.json")}
+    own = {file for file in shipped if f'"algo_name": "{name}"' in (folder / file).read_text()}
+    assert set(re.findall(r"`((?:online/)?\w+\.json)`", configs)) == own
 
 
 # -- the reference of config keys -----------------------------------------------------------------

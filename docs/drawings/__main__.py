@@ -5,6 +5,7 @@ from pathlib import Path
 
 import architecture
 import batch
+import returns
 import success_rates
 import windows
 
@@ -13,6 +14,7 @@ DRAWINGS = {
     "batch.svg": batch.draw,
     "windows.svg": windows.draw,
     "offline_rl.svg": success_rates.draw,
+    "online_rl.svg": returns.draw,
 }
 
 

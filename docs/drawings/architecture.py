@@ -13,7 +13,7 @@ class Part(NamedTuple):
     role: str = ""
 
 
-LAYERS: list[list[Part]] = [  # from the top, number 7, to the bottom, number 0
+LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
     [
         Part("tools", ["one thin file per command of the program"]),
         Part("testing", ["what every algorithm must do"]),
@@ -28,6 +28,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 7, to the bottom, number 0
             "Trainer",
         )
     ],
+    [Part("online", ["acts and learns in rounds: agents, their trainer, what it is made of"])],
     [Part("checkpoint", ["what is written is read again as a policy, an environment, a training"])],
     [
         Part("evaluation", ["episodes with fixed seeds, intervals"]),

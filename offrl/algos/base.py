@@ -8,11 +8,14 @@ from torch import Tensor
 
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs, check_rewards, masked_mean
+from offrl.algos.shared.roles import Algorithm, Model
 
 __all__ = [
     "Algo",
+    "Algorithm",
     "Generators",
     "HierarchicalAlgo",
+    "Model",
     "Obs",
     "PlannerAlgo",
     "PolicyAlgo",
@@ -22,6 +25,28 @@ __all__ = [
     "register_algo",
     "register_algo_factory_func",
 ]
+
+
+class _Networks(Model):
+    """The networks of an algorithm, used as it uses them."""
+
+    def __init__(self, algo: Any):
+        super().__init__()
+        self.nets = algo.nets
+        self._algo = algo
+
+    def value(self, x: Obs | Tensor, a: Tensor | None = None) -> Tensor:
+        algo, obs = self._algo, self._algo.named(x)
+        if not hasattr(algo, "get_state_value"):
+            return super().value(x, a)
+        if a is None:
+            return algo.get_state_value(obs)
+        if algo.is_discrete and a.ndim == 1:
+            a = torch.nn.functional.one_hot(a.long(), algo.ac_dim)
+        return algo.get_state_action_value(obs, a)
+
+    def action(self, x: Obs | Tensor) -> Tensor:
+        return self._algo.predict(x)
 
 
 class PolicyAlgo(Algo):
@@ -38,6 +63,31 @@ class PolicyAlgo(Algo):
     act: Callable[..., tuple[Tensor, Any]]
 
     _state: Any = None
+
+    def explore(
+        self,
+        obs: Obs,
+        goal: Obs | None = None,
+        state: Any = None,
+        generators: Generators = None,
+        num_steps: int = 0,
+    ) -> tuple[Tensor, Any]:
+        """Choose actions as ``act`` does, to learn from what comes of them, after ``num_steps``
+        steps of the training: a sample of the policy, unless an algorithm says otherwise."""
+        return self.act(obs, goal, state, generators)
+
+    def predict(self, obs: Obs | Tensor) -> Tensor:
+        """Choose the likeliest actions in the units of the environment, ``[B, A]`` or integers
+        ``[B]``, for observations ``{key: [B, ...]}``, or ``[B, ...]`` where there is one key."""
+        self.set_eval()
+        with torch.no_grad():
+            action, _ = self.act(self._with_time(self.named(obs)), None, None, None)
+            return self.raw_action(action)
+
+    @property
+    def model(self) -> Model:  # type: ignore[override]
+        """The networks, in their role of a ``Model``."""
+        return _Networks(self)
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None

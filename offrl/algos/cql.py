@@ -86,8 +86,9 @@ class CQL(SACN):
         q_data, q_proposed = q[..., :1], self._calibrated(q[..., 1:], batch)
         soft_maximum = torch.logsumexp(q_proposed - log_density, dim=-1).mean(1)
         gap = config.min_q_weight * (soft_maximum - q_data.mean((1, 2)))
+        td_losses = self.td_losses(q_data, target, batch.get("weights"))
         if "cql" not in self.nets:
-            return self.td_losses(q_data, target) + config.cql_weight * gap, {}
+            return td_losses + config.cql_weight * gap, {}
 
         gap = gap - config.target_q_gap
         weight = self.nets["cql"]().exp().clamp(max=1e6)
@@ -95,7 +96,7 @@ class CQL(SACN):
             "Critic/CQL_Weight": weight.squeeze(),
             "Critic/CQL_Weight_Loss": -(weight * gap.detach()).mean(),
         }
-        return self.td_losses(q_data, target) + weight.detach() * gap, info
+        return td_losses + weight.detach() * gap, info
 
     def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
         info = super()._train_critics(batch)

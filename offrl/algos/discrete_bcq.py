@@ -13,6 +13,7 @@ from torch import Tensor
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
+from offrl.algos.shared.masks import masked
 from offrl.config import OptimConfig
 from offrl.config.algo import learning_rates
 
@@ -59,7 +60,7 @@ class DiscreteBCQ(DDQN):
 
     def scores(self, obs: Any, goal: Any) -> Tensor:
         """Values, of the actions that the data would take."""
-        log_g = self.nets["imitation"](obs, goal)[0].logits[:, 0]
+        log_g = masked(self.nets["imitation"](obs, goal)[0].logits[:, 0], obs)
         ratio = (log_g - log_g.amax(-1, keepdim=True)).exp()  # G(a | s) / max G
         excluded = ratio < self.algo_config.threshold
         return super().scores(obs, goal).masked_fill(excluded, -torch.inf)

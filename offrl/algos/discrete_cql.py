@@ -34,4 +34,5 @@ class DiscreteCQL(DDQN):
         q = self.nets["critic"].values(batch["obs"], batch["goal_obs"])
         q_data = (q * batch["actions"].squeeze(1)).sum(-1, keepdim=True)
         gap = (torch.logsumexp(q, dim=-1, keepdim=True) - q_data).mean((1, 2))
-        return self.algo_config.alpha * gap + self.td_losses(q_data, target), q_data
+        weights = batch.get("weights")
+        return self.algo_config.alpha * gap + self.td_losses(q_data, target, weights), q_data

@@ -41,7 +41,8 @@ class EDAC(SACN):
             q = critic(batch["obs"], actions, batch["goal_obs"])
             (gradients,) = torch.autograd.grad(q.sum(), actions, create_graph=True)
         similarity = mean_similarity(gradients.squeeze(2))
-        losses = self.td_losses(q, target) + self.algo_config.eta * similarity / critic.num_critics
+        losses = self.td_losses(q, target, batch.get("weights"))
+        losses = losses + self.algo_config.eta * similarity / critic.num_critics
         return losses, {"Critic/Similarity": similarity.detach()}
 
 

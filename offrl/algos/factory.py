@@ -23,7 +23,8 @@ def register_algo(config_class: type[AlgoConfig]) -> Callable[[AlgoClass], AlgoC
     """
 
     def register(algo_class: AlgoClass) -> AlgoClass:
-        ALGOS.register(config_class.ALGO_NAME)(lambda algo_config: (algo_class, {}))
+        enter = ALGOS.register(config_class.ALGO_NAME, algo_class.__module__)
+        enter(lambda algo_config: (algo_class, {}))
         return algo_class
 
     return register

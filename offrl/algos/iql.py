@@ -77,7 +77,7 @@ class IQL(ActorCritic):
             q_min = nets["critic_target"](obs, actions, goal).amin(0)
             backup = batch["rewards"] + batch["discounts"] * nets["vf"](batch["next_obs"], goal)
         q = nets["critic"](obs, actions, goal)
-        q_losses = self.td_losses(q, backup)
+        q_losses = self.td_losses(q, backup, batch.get("weights"))
 
         v = nets["vf"](obs, goal)
         v_loss = self._value_loss(q_min - v)

@@ -9,7 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from offrl.algos.base import register_algo
-from offrl.algos.td3_bc import TD3BC, TD3BCActorConfig, TD3BCConfig
+from offrl.algos.td3 import TD3ActorConfig
+from offrl.algos.td3_bc import TD3BC, TD3BCConfig
 from offrl.config.algo import StagedOptimConfig, WeightedCriticConfig, learning_rates
 
 
@@ -23,7 +24,7 @@ class ReBRACCriticConfig(WeightedCriticConfig):
     )
 
 
-class ReBRACActorConfig(TD3BCActorConfig):
+class ReBRACActorConfig(TD3ActorConfig):
     bc_coef: float = Field(
         0.01,
         ge=0,
@@ -74,9 +75,10 @@ class ReBRAC(TD3BC):
             known = self.to_device(mask[:, after])
         return ready | {"next_actions": next_actions, "next_known": known}
 
-    def _penalty(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor:
+    def _next_value(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor:
         distance = (next_actions - batch["next_actions"]).square().sum(-1)
-        return self.algo_config.critic.bc_coef * distance * batch["next_known"]
+        penalty = self.algo_config.critic.bc_coef * distance * batch["next_known"]
+        return super()._next_value(batch, next_actions) - penalty
 
     def _policy_value(self, obs: Any, policy: Tensor, goal: Any) -> Tensor:
         return self.nets["critic"](obs, policy, goal).amin(0)

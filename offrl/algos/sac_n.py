@@ -37,7 +37,8 @@ class SACActorConfig(ActorConfig):
     target_entropy: float | Literal["default"] | None = Field(
         "default",
         description="Entropy of the policy that the weight of the entropy is tuned to hold. "
-        '"default": minus the number of action dimensions. null: no tuning, the weight is 1.',
+        '"default": minus the number of action dimensions, half of it for rlpd. null: no tuning, '
+        "the weight is 1.",
     )
     net: SACNetConfig = SACNetConfig()
 
@@ -68,12 +69,13 @@ class SACN(ActorCritic):
     algo_config: SACNConfig
 
     def _create_networks(self) -> None:
-        config = self.algo_config
         self.add_stochastic_actor()
         self.add_critics()
-        self.target_entropy = config.actor.target_entropy
-        if self.target_entropy == "default":
-            self.target_entropy = -float(self.ac_dim)
+        self._add_entropy_weight(default=-float(self.ac_dim))
+
+    def _add_entropy_weight(self, default: float) -> None:
+        given = self.algo_config.actor.target_entropy
+        self.target_entropy = default if given == "default" else given
         if self.target_entropy is not None:
             self.nets["entropy"] = models.Scalar(0.0)
 
@@ -85,18 +87,13 @@ class SACN(ActorCritic):
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         actor, critics = self._train_actor(batch), self._train_critics(batch)
+        self.num_updates += not self.validates
         return actor | critics | {"loss": actor["Actor/Loss"].detach() + critics["loss"]}
 
     def _train_actor(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Soft policy improvement: entropy is rewarded by a weight that keeps it at its target."""
-        obs, goal = batch["obs"], batch["goal_obs"]
-        pi, _ = self.nets["actor"](obs, goal)
-        policy, log_prob = pi.rsample(1)
+        value, log_prob = self._policy_terms(batch)
         alpha = self._entropy_weight()
-        if self.num_updates < self.algo_config.actor.bc_start_steps:
-            value = pi.log_prob(batch["actions"])
-        else:
-            value = self.nets["critic"](obs, policy, goal).amin(0)
         actor_loss = (alpha * log_prob - value).mean()
         info = {"Actor/Loss": actor_loss, "Entropy_Weight": alpha.squeeze()}
 
@@ -104,12 +101,26 @@ class SACN(ActorCritic):
         if "entropy" in self.nets:
             surplus = -(log_prob.detach() + self.target_entropy)
             entropy_loss = (self.nets["entropy"]() * surplus).mean()
-            info["Entropy_Grad_Norms"] = self.optimize("entropy", entropy_loss)
+            info["Entropy_Grad_Norms"] = self.optimize(
+                "entropy", entropy_loss, measures=self.LOGS_GRADIENTS
+            )
         info["Entropy_Weight_Loss"] = entropy_loss
         limit = self.algo_config.actor.max_gradient_norm
-        info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit)
-        self.num_updates += not self.validates
+        info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit, self.LOGS_GRADIENTS)
         return info
+
+    def _policy_terms(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """What the actor is to make high, and what low: see ``_judged``."""
+        pi, _ = self.policy(batch["obs"], batch["goal_obs"])
+        if self.num_updates < self.algo_config.actor.bc_start_steps:
+            _, log_prob = pi.rsample(1)
+            return pi.log_prob(batch["actions"]), log_prob
+        return self._judged("critic", batch["obs"], batch["goal_obs"], pi)
+
+    def _judged(self, critic: str, obs: Any, goal: Any, pi: Any) -> tuple[Tensor, Tensor]:
+        """The value of an action of the policy, and its log density: ``[B, 1]`` each."""
+        actions, log_prob = pi.rsample(1)
+        return self.nets[critic](obs, actions, goal).amin(0), log_prob
 
     def _entropy_weight(self) -> Tensor:
         if "entropy" in self.nets:
@@ -118,7 +129,7 @@ class SACN(ActorCritic):
 
     def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
         with torch.no_grad():
-            next_pi, _ = self.nets["actor"](batch["next_obs"], batch["goal_obs"])
+            next_pi, _ = self.policy(batch["next_obs"], batch["goal_obs"])
             target = batch["rewards"] + batch["discounts"] * self._next_value(batch, next_pi)
         losses, info = self._critic_losses(batch, target, next_pi)
         info |= self.optimize_critics(batch, losses)
@@ -126,8 +137,8 @@ class SACN(ActorCritic):
         return info
 
     def _next_value(self, batch: dict[str, Any], next_pi: Any) -> Tensor:
-        actions, log_prob = next_pi.rsample(1)
-        value = self.nets["critic_target"](batch["next_obs"], actions, batch["goal_obs"]).amin(0)
+        next_obs, goal = batch["next_obs"], batch["goal_obs"]
+        value, log_prob = self._judged("critic_target", next_obs, goal, next_pi)
         if self.algo_config.critic.deterministic_backup:
             return value
         return value - self._entropy_weight() * log_prob
@@ -136,5 +147,4 @@ class SACN(ActorCritic):
         self, batch: dict[str, Any], target: Tensor, next_pi: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Each critic's ``[N]``, and more for the log."""
-        q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
-        return self.td_losses(q, target), {}
+        return self.critic_losses(batch, target)[0], {}

@@ -59,10 +59,16 @@ class RegularizationConfig(Section):
 class OptimConfig(Section):
     """The optimizer of one network."""
 
-    optimizer_type: Literal["adam", "adamw"] = Field(
+    optimizer_type: Literal["adam", "adamw", "rmsprop"] = Field(
         "adam",
-        description='Kind of optimizer. "adam" adds the weight decay to gradients, "adamw" takes '
-        "it from the weights directly.",
+        description='Kind of optimizer. "adam" and "rmsprop" add the weight decay to gradients, '
+        '"adamw" takes it from the weights directly.',
+    )
+    epsilon: float | None = Field(
+        None,
+        gt=0,
+        description="Number that the optimizer adds to what it divides by. A larger one makes "
+        "steps of rare gradients smaller. null: the optimizer's own, 1e-8.",
     )
     learning_rate: LearningRateConfig = Field(
         LearningRateConfig(), description="Learning rate, and how it changes."

@@ -157,7 +157,8 @@ with warnings.catch_warnings():
         )
         ckpt_path: str | None = Field(
             None,
-            description="Checkpoint whose weights a new training starts from. null: random "
+            description="Checkpoint whose weights a new training starts from. An online training "
+            "(train.num_steps) takes from it what the config does not say, too. null: random "
             "weights.",
         )
 

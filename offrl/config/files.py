@@ -56,9 +56,10 @@ def find_config(path: str | Path) -> Path:
     belong together.
     """
     found = find_file(path, "configs")
-    here, shipped = Path("configs", Path(path).name), SHIPPED / "configs" / Path(path).name
+    *_, name = str(path).split("configs/")
+    here, shipped = Path("configs", name), SHIPPED / "configs" / name
     is_plain = found in (Path(path).expanduser().resolve(), here.resolve())
-    rivals = [here, shipped] if Path(path).parent.name in ("", "configs") else []
+    rivals = [] if ".." in Path(name).parts else [here, shipped]
     rivals = [r for r in rivals if r.is_file() and not filecmp.cmp(r, found, shallow=False)]
     if rivals or not is_plain:
         text = f"config: {found}" + (

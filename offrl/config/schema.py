@@ -55,8 +55,8 @@ class EncoderConfig(Section):
     core_class: str | None = Field(
         None,
         description="Network that turns an observation into features: VisualCore, "
-        "VisualCoreLanguageConditioned, ScanCore, or one of your own (my_module.my_core). null: "
-        "none, the observation is joined with the others as it is.",
+        "VisualCoreLanguageConditioned, NatureCNN, ScanCore, or one of your own "
+        "(my_module.my_core). null: none, the observation is joined with the others as it is.",
     )
     core_kwargs: FreeMap = Field(
         Map(),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from offrl.config.content import shown
+from offrl.config.online import OnlineConfig
 from offrl.config.section import Bounds, Count, Only, Section, Share, Steps, without_effect
 
 
@@ -110,6 +111,12 @@ class TrainConfig(Section):
         "offrl train takes it from --dataset.",
     )
     output_dir: str = Field("runs", description="Folder for runs: OUTPUT_DIR/NAME/TIMESTAMP.")
+    model_dest: str | None = Field(
+        None,
+        description="Folder that gets each checkpoint that is kept as well, as "
+        "agent-STEP-COMMIT.pth, the last one as agent-final-COMMIT.pth, and the config file as it "
+        "was given, with the commit of your own repository in their names. null: none.",
+    )
     normalize_weights_by_ds_size: bool = Field(
         False,
         description="Let the weight of a dataset stand for the dataset as a whole, whatever its "
@@ -210,6 +217,14 @@ class TrainConfig(Section):
     cuda: bool = Field(True, description="Train on a GPU if there is one.")
     batch_size: Count = Field(100, description="Number of samples in a batch.")
     num_epochs: Count = Field(2000, description="Number of epochs of the whole training.")
+    num_steps: Count | None = Field(
+        None,
+        description="Number of steps in the environment of the whole training, which makes it "
+        "online: the policy acts while it learns. null: it learns from train.data alone.",
+    )
+    online: OnlineConfig = Field(
+        OnlineConfig(), description="How the policy acts while it learns, if num_steps is set."
+    )
     seed: int = Field(1, ge=0, description="Seed of everything random in the training.")
     max_grad_norm: float | None = Field(
         None,

@@ -19,6 +19,8 @@ MADE_BY = {
     "--keep-failures --horizon 100 --output datasets/lift/mixed.hdf5",
     "datasets/lift/images.hdf5": "offrl images --dataset datasets/lift/low_dim.hdf5 --n 60 "
     "--cameras agentview robot0_eye_in_hand --output datasets/lift/images.hdf5",
+    "datasets/metaworld/push.hdf5": "offrl collect --type metaworld --env push-v3 --n 50 "
+    "--horizon 500 --env-kwargs '{\"reward_shaping\": true}' --output datasets/metaworld/push.hdf5",
 }
 
 

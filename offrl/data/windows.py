@@ -65,48 +65,67 @@ class Windows:
         for name in ("_start", "_begin", "_last", "_end", "_offsets"):
             setattr(self, name, getattr(self, name).to(device))
 
+    # A window's own rows, ``[B]`` each: of its current step, of the first step of its
+    # demonstration, of the last one that may be seen, and of the last row.
+
+    def _current(self, indices: Tensor) -> Tensor:
+        return self._start[indices]
+
+    def _first(self, indices: Tensor) -> Tensor:
+        return self._begin[indices]
+
+    def _last_step(self, indices: Tensor) -> Tensor:
+        return self._last[indices]
+
+    def _last_row(self, indices: Tensor) -> Tensor:
+        return self._end[indices]
+
     def steps(self, indices: Tensor) -> Tensor:
         """The rows of windows ``[B, T]``, of others' steps where there is padding."""
-        return self._start[indices][:, None] + self._offsets
+        return self._current(indices)[:, None] + self._offsets
 
     def rows(self, indices: Tensor) -> Tensor:
         """The rows of windows ``[B, T]``, padding among them."""
         steps = self.steps(indices)
         if len(self._offsets) == 1:  # single steps are whole
             return steps
-        begin, last = self._begin[indices][:, None], self._last[indices][:, None]
+        begin, last = self._first(indices)[:, None], self._last_step(indices)[:, None]
         return torch.minimum(torch.maximum(steps, begin), last)
 
     def after(self, rows: Tensor, indices: Tensor) -> Tensor:
         """The rows ``[B, T]`` of what follows; the last step of a demonstration follows itself."""
-        return torch.minimum(rows + 1, self._end[indices][:, None])
+        return torch.minimum(rows + 1, self._last_row(indices)[:, None])
 
     def starting_after(self, rows: Tensor, indices: Tensor) -> Tensor:
         """The rows of the steps that start in what follows ``rows``; -1 at an end, in which none
         does."""
-        return torch.where(rows < self._last[indices][:, None], rows + 1, -1)
+        return torch.where(rows < self._last_step(indices)[:, None], rows + 1, -1)
 
     def before(self, rows: Tensor, indices: Tensor, num: int) -> Tensor:
         """``num`` rows up to ``rows`` ``[B, 1]``, the first of a demonstration again where it has
         no more: ``[B, num]``."""
         earlier = rows + torch.arange(1 - num, 1, device=rows.device)
-        return torch.maximum(earlier, self._begin[indices][:, None])
+        return torch.maximum(earlier, self._first(indices)[:, None])
 
     def current(self, indices: Tensor) -> Tensor:
         """The row ``[B, 1]`` of the current step of windows."""
-        return self._start[indices][:, None]
+        return self._current(indices)[:, None]
 
     def steps_left(self, indices: Tensor) -> Tensor:
         """The number of steps ``[B]`` from the current one to the last of its demonstration that is
         followed by a state of its own; where that is the next row (``is_derived``), the end is
         not."""
-        last = self._last[indices]
-        last = torch.minimum(last, self._end[indices] - 1) if self._is_derived else last
-        return (last - self._start[indices] + 1).clamp(min=1)
+        last = self._last_step(indices)
+        last = torch.minimum(last, self._last_row(indices) - 1) if self._is_derived else last
+        return (last - self._current(indices) + 1).clamp(min=1)
 
     def goal(self, indices: Tensor) -> Tensor:
         """The row ``[B, 1]`` of the last step that is the current one of a window."""
-        return self._last[indices][:, None] - self.skipped_end
+        return self._last_step(indices)[:, None] - self.skipped_end
+
+    def choose(self, draws: Tensor) -> Tensor:
+        """A window ``[B]`` for each of ``draws`` ``[B]`` in [0, 1), all equally likely."""
+        return (draws * len(self)).long()
 
 
 class WindowDataset(Dataset):
@@ -262,7 +281,7 @@ class WindowDataset(Dataset):
         if goals.mode != "mixture":
             return rows, indices, None
         is_current, is_random = goals.kinds(draws)
-        others = torch.where(is_random, (draws[:, 2] * len(self)).long(), indices)
+        others = torch.where(is_random, windows.choose(draws[:, 2]), indices)
         rows = torch.where(is_random[:, None], windows.current(others), rows)
         return rows, others, is_current[:, None]
 

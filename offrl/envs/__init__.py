@@ -14,7 +14,6 @@ log = logging.getLogger(__name__)
 # What robomimic's `env_args["type"]` numbers mean. A name, also one of a user's own module that
 # registers in ENVS, serves as well.
 ROBOMIMIC_TYPES = {1: "robosuite", 2: "gymnasium"}
-UNNAMED = {"type": 2, "env_kwargs": {}}  # whose name is given besides, for data that has none
 
 
 def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> gymnasium.Env:
@@ -62,6 +61,13 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
             f"env_args of {env_name!r}: {error}; mend env_kwargs in the data, or with "
             "experiment.env_meta_update_dict"
         ) from None
+
+
+def env_args_named(env_name: str) -> dict[str, Any]:
+    """``env_args`` of an environment of which the name alone is known: one of Atari's games
+    (``"ALE/Pong-v5"``), or gymnasium's."""
+    is_atari = env_name.startswith("ALE/")
+    return {"env_name": env_name, "type": "atari" if is_atari else 2, "env_kwargs": {}}
 
 
 def observe_only(env: gymnasium.Env, keys: Sequence[str] | None) -> None:

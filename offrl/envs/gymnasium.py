@@ -1,5 +1,7 @@
 """gymnasium's environments: those that it makes by name, and any that is there already."""
 
+import difflib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -7,6 +9,13 @@ import numpy as np
 
 from offrl.acting.episode import RETURNS, Misfit, returned, truth
 from offrl.registry import ENVS
+
+# What else gymnasium's own environments need, by their modules.
+EXTRAS = {
+    "gymnasium.envs.box2d": "box2d",
+    "gymnasium.envs.classic_control": "classic",
+    "gymnasium.envs.toy_text": "classic",
+}
 
 
 class GymnasiumAdapter(gymnasium.Wrapper):
@@ -26,8 +35,17 @@ class GymnasiumAdapter(gymnasium.Wrapper):
             "env_kwargs": env_kwargs,
         }
         self._success = False
-        if not isinstance(self.env.observation_space, gymnasium.spaces.Dict):
-            self.observation_space = gymnasium.spaces.Dict({"flat": self.env.observation_space})
+        self._name_observations()
+
+    def _name_observations(self) -> None:
+        space = self.env.observation_space
+        is_named = isinstance(space, gymnasium.spaces.Dict)
+        self.observation_space = space if is_named else gymnasium.spaces.Dict({"flat": space})
+
+    def wrap(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
+        """Put a wrapper around the environment in here."""
+        self.env = update_fn(self.env, **kwargs)
+        self._name_observations()
 
     def reset(self, **kwargs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         obs, info = returned(self.env.reset(**kwargs), "reset")
@@ -72,8 +90,26 @@ class GymnasiumEnv(GymnasiumAdapter):
                 return gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
             except TypeError:  # one that cannot render
                 return gymnasium.make(env_name, **env_kwargs)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ValueError(f"{env_name}: {_missing(env_name)} ({error})") from None
         except (gymnasium.error.Error, ModuleNotFoundError) as error:
             raise ValueError(
-                f"gymnasium does not make {env_name!r}: {error} One of your own is named "
-                '"module:Id", where the module registers it and can be imported'
+                f"gymnasium does not make {env_name!r}: {error}{_nearest(env_name)} One of your "
+                'own is named "module:Id", where the module registers it and can be imported'
             ) from None
+
+
+def _missing(env_name: str) -> str:
+    """What to install for an environment that is known and cannot be imported."""
+    module = str(gymnasium.registry[env_name.rsplit(":", 1)[-1]].entry_point)
+    for name, extra in EXTRAS.items():
+        if module.startswith(name):
+            return f"pip install 'offrl[{extra}]'"
+    return "install what it needs"
+
+
+def _nearest(env_name: str) -> str:
+    """A sentence with the registered name that is most like one that is not."""
+    name = env_name.rsplit(":", 1)[-1]
+    close = difflib.get_close_matches(name, gymnasium.registry, n=1)
+    return f" The nearest name is {close[0]!r}." if close and name not in close else ""

@@ -10,3 +10,4 @@ from offrl.evaluation.evaluate import (
     video_frames,
 )
 from offrl.evaluation.intervals import wilson_interval
+from offrl.evaluation.watch import run_episodes, watch

@@ -5,6 +5,7 @@ from typing import Any
 
 _EXPORTS = {
     "Actor": "offrl.models.nets",
+    "ActorValue": "offrl.models.actor_value",
     "actor_from_config": "offrl.models.nets",
     "mlp_actor": "offrl.models.nets",
     "DecisionTransformer": "offrl.models.decision_transformer",
@@ -13,6 +14,7 @@ _EXPORTS = {
     "Critics": "offrl.models.critics",
     "DistributionalCritics": "offrl.models.critics",
     "DiscreteCritics": "offrl.models.critics",
+    "DiscreteDistributionalCritics": "offrl.models.critics",
     "GoalValues": "offrl.models.critics",
     "PerturbationActor": "offrl.models.critics",
     "Scalar": "offrl.models.critics",

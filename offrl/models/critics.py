@@ -162,10 +162,10 @@ class DistributionalCritics(Critics):
 
     OUTPUT = "log_probs"
 
-    def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **options)
+    def __init__(self, *args: Any, num_outputs: int, **options: Any):
+        super().__init__(*args, num_outputs=num_outputs, **options)
         assert self.value_bounds is not None
-        atoms = torch.linspace(*self.value_bounds, self.head[self.OUTPUT].bias.shape[-1])
+        atoms = torch.linspace(*self.value_bounds, num_outputs)
         self.register_buffer("atoms", atoms, persistent=False)
 
     def as_values(self, outputs: Tensor) -> Tensor:
@@ -187,22 +187,50 @@ class DistributionalCritics(Critics):
 
 
 class DiscreteCritics(Critics):
-    """``num_critics`` networks that give every one of ``num_actions`` its value at once."""
+    """``num_critics`` networks that give every one of ``num_actions`` its value at once. Actions
+    are one-hot.
 
-    def __init__(self, spec: ObsSpec, num_actions: int, *args: Any, **options: Any):
-        super().__init__(spec, 0, *args, num_outputs=num_actions, **options)
+    dueling: the last layer gives the value of the state, and how much better each action is than
+        all on average (Wang et al., 2016, arXiv:1511.06581, equation 9).
+    """
+
+    def __init__(
+        self,
+        spec: ObsSpec,
+        num_actions: int,
+        *args: Any,
+        num_outputs: int = 1,
+        dueling: bool = False,
+        **options: Any,
+    ):
+        super().__init__(
+            spec, 0, *args, num_outputs=(num_actions + dueling) * num_outputs, **options
+        )
+        self.num_outputs, self.dueling = num_outputs, dueling
 
     def values(self, obs: Obs, goal: Obs | None = None) -> Tensor:
         """The values of all actions, ``[N, B, A]``."""
-        some = next(iter(obs.values()))
-        return self.outputs(obs, some.new_empty(len(some), 1, 0), goal).squeeze(2)
+        return self.as_values(self.all_outputs(obs, goal))
 
-    def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """The values ``[N, B, K]`` of ``K`` one-hot actions in each state, ``[B, K, A]``."""
-        return (self.values(obs, goal)[:, :, None] * actions).sum(-1)
+    def all_outputs(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """What the last layers give for all actions, ``[N, B, A, outputs]``."""
+        rows = self.encode(obs, goal).squeeze(-2)
+        outputs = self.head[self.OUTPUT](self.trunk(rows))
+        outputs = outputs.view(*outputs.shape[:2], -1, self.num_outputs)
+        if not self.dueling:
+            return outputs
+        value, advantage = outputs[:, :, :1], outputs[:, :, 1:]
+        return value + advantage - advantage.mean(2, keepdim=True)
+
+    def outputs(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:  # type: ignore[override]
+        return (self.all_outputs(obs, goal)[:, :, None] * actions[..., None]).sum(-2)
 
     def first(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
         return self(obs, actions, goal)[0]
+
+
+class DiscreteDistributionalCritics(DistributionalCritics, DiscreteCritics):
+    """A probability of each return for every one of some actions, at once."""
 
 
 class StateValue(nn.Module):

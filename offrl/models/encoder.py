@@ -20,7 +20,8 @@ class Encoder(nn.Module):
     A group ``input`` is what ``given`` holds, ``[B, T, ...]``, and comes first.
 
     core_relu: a ReLU behind each core, as robomimic has it everywhere but before Transformers.
-    num_frames: so many observations make one step: ``[B, num_frames, ...]`` to ``[B, 1, F]``.
+    num_frames: so many observations make one step: ``[B, num_frames, ...]`` to ``[B, 1, F]``. Cores
+        that stack frames see them as one, their features come first.
     """
 
     def __init__(
@@ -40,16 +41,19 @@ class Encoder(nn.Module):
         self.cores = nn.ModuleDict()
         self.obs_dim = self.output_dim = 0
         for group, keys in self.keys.items():
+            frames = num_frames if group == "obs" else 1
             cores = {
-                key: _key_encoder(key, spec.groups[group][key], core_relu, language_dim)
+                key: _key_encoder(key, spec.groups[group][key], core_relu, language_dim, frames)
                 for key in keys
             }
             if any(core.sees_language for core in cores.values()):
                 cores.pop(LANGUAGE, None)
             self.cores[group] = nn.ModuleDict(cores)
-            dim = sum(core.output_dim for core in cores.values())
+            dim = sum(
+                core.output_dim * (1 if core.stacks_frames else frames) for core in cores.values()
+            )
             if group == "obs":
-                self.obs_dim = dim = dim * num_frames
+                self.obs_dim = dim
             self.output_dim += dim
 
     def forward(
@@ -61,7 +65,10 @@ class Encoder(nn.Module):
         language = obs.get(LANGUAGE)
         features = [core(obs[key], language) for key, core in self.cores["obs"].items()]
         if self.num_frames > 1:
-            features = [torch.cat(features, dim=-1).flatten(1)[:, None]]
+            by_frame = [x for x in features if x.shape[1] > 1]
+            features = [x for x in features if x.shape[1] == 1]
+            if by_frame:
+                features.append(torch.cat(by_frame, dim=-1).flatten(1)[:, None])
         if given is not None:
             features = [core(given[k], None) for k, core in self.cores["input"].items()] + features
         if "goal" in self.keys:
@@ -82,13 +89,20 @@ class Encoder(nn.Module):
 class KeyEncoder(nn.Module):
     """One observation ``[B, T, ...]`` to features ``[B, T, F]``: randomizers, then a core.
 
-    Without either the observation itself is its features.
+    Without either the observation itself is its features. For a core that ``stacks_frames``, each
+    ``num_frames`` are one: ``[B, T, ...]`` to ``[B, T / num_frames, F]``.
     """
 
-    def __init__(self, obs: ObsKey, core_relu: bool, language_dim: int | None = None):
+    def __init__(
+        self, obs: ObsKey, core_relu: bool, language_dim: int | None = None, num_frames: int = 1
+    ):
         super().__init__()
-        self.core_relu = core_relu
+        self.core_relu, self.num_frames = core_relu, num_frames
         config, shape = obs.encoder, obs.shape
+        core_class = None if config.core_class is None else CORES[config.core_class]
+        self.stacks_frames = num_frames > 1 and getattr(core_class, "stacks_frames", False)
+        if self.stacks_frames:
+            shape = (num_frames * shape[0], *shape[1:])
         self.core: nn.Module | None = None
         self.randomizers = nn.ModuleList()
         for name, kwargs in config.randomizers():
@@ -107,6 +121,8 @@ class KeyEncoder(nn.Module):
     def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
         if self.core is None and not self.randomizers:
             return x.flatten(2)
+        if self.stacks_frames:
+            x = x.unflatten(1, (-1, self.num_frames)).flatten(2, 3)
         features = x.flatten(0, 1)
         for randomizer in self.randomizers:
             features = randomizer(features)
@@ -123,9 +139,11 @@ class KeyEncoder(nn.Module):
         return features.unflatten(0, x.shape[:2])
 
 
-def _key_encoder(key: str, obs: ObsKey, core_relu: bool, language_dim: int | None) -> KeyEncoder:
+def _key_encoder(
+    key: str, obs: ObsKey, core_relu: bool, language_dim: int | None, num_frames: int
+) -> KeyEncoder:
     try:
-        return KeyEncoder(obs, core_relu, language_dim)
+        return KeyEncoder(obs, core_relu, language_dim, num_frames)
     except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
         # The options are free-form: what they do not fit shows when the network is made.
         raise ValueError(

@@ -7,6 +7,7 @@ at evaluation. Bounds and parametrisations are robomimic's.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import ClassVar, Literal, TypeVar
 
 import torch
@@ -86,6 +87,10 @@ class ActionDistribution:
         """``[B, T, A] -> [B, T]``"""
         raise NotImplementedError(type(self).__name__)
 
+    def entropy(self) -> Tensor:
+        """``[B, T]``"""
+        raise NotImplementedError(type(self).__name__)
+
     def sample(self, generators: Generators | None = None) -> Tensor:
         raise NotImplementedError(type(self).__name__)
 
@@ -129,6 +134,9 @@ class Gaussian(ActionDistribution):
     def log_prob(self, actions: Tensor) -> Tensor:
         return _normal_log_prob(actions, self.mean, self.std)
 
+    def entropy(self) -> Tensor:
+        return self.std.log().sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.std.shape[-1]
+
     def sample(self, generators: Generators | None = None) -> Tensor:
         return self.mean + self.std * random_rows("randn", self.mean, generators)
 
@@ -158,6 +166,9 @@ class TanhGaussian(Gaussian):
         above, below = (1 + actions).clamp(self.MARGIN), (1 - actions).clamp(self.MARGIN)
         before = 0.5 * (above / below).log()  # atanh, exact near the bounds
         return super().log_prob(before) - self._log_slope(actions)
+
+    def entropy(self) -> Tensor:
+        return ActionDistribution.entropy(self)  # it has no closed form
 
     def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
         before, log_prob = super().rsample(num_samples)
@@ -205,8 +216,16 @@ class Categorical(ActionDistribution):
 
     logits: Tensor
 
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """Of all actions, ``[B, T, A]``."""
+        return self.logits.log_softmax(-1)
+
     def log_prob(self, actions: Tensor) -> Tensor:
-        return (self.logits.log_softmax(-1) * actions).sum(-1)
+        return (self.log_probs * actions).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
     def sample(self, generators: Generators | None = None) -> Tensor:
         return self._one_hot(draw_index(self.logits.softmax(-1), generators))
@@ -219,7 +238,7 @@ class Categorical(ActionDistribution):
         return Deterministic(self.mode())
 
     def _one_hot(self, index: Tensor) -> Tensor:
-        return F.one_hot(index, self.logits.shape[-1]).to(self.logits)
+        return torch.zeros_like(self.logits).scatter_(-1, index[..., None], 1.0)
 
 
 def _normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -288,6 +307,21 @@ class GaussianHead(nn.Module):
         if self.std_activation == "softplus":  # the network's zero means init_std
             std = std * (self.init_std / math.log(2.0))
         return distribution(mean, std.clamp(self.min_std, self.MAX_STD))
+
+
+@HEADS.register("free_gaussian")
+class FreeGaussianHead(nn.Module):
+    """Mean ``linear``, without bounds, and a std that is learned, from ``exp(log_std_init)`` on,
+    and is the same in all states (Schulman et al., 2015, arXiv:1502.05477, appendix D)."""
+
+    def __init__(self, input_dim: int, ac_dim: int, log_std_init: float = 0.0):
+        super().__init__()
+        self.mean = Linear(input_dim, ac_dim)
+        self.log_std = nn.Parameter(torch.full((ac_dim,), log_std_init))
+
+    def forward(self, features: Tensor) -> Gaussian:
+        mean = self.mean(features)
+        return Gaussian(mean, self.log_std.exp().expand_as(mean))
 
 
 @HEADS.register("gmm")

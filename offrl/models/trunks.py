@@ -5,34 +5,45 @@ A state is a dict of tensors ``[B, ...]``, one row per environment; a row of zer
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
+from offrl.kernels.perceptron import is_plain, tanh_layers
 from offrl.registry import TRUNKS
 
 EVERY_STEP = slice(None)
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 @TRUNKS.register("mlp")
 class MLP(nn.Module):
-    """Fully connected layers with a ReLU behind each; every time step by itself, no state."""
+    """Fully connected layers with an activation behind each; every time step by itself, no
+    state."""
 
-    def __init__(self, input_dim: int, layer_dims: Sequence[int]):
+    def __init__(self, input_dim: int, layer_dims: Sequence[int], activation: str = "relu"):
         super().__init__()
         dims = [input_dim, *layer_dims]
         layers: list[nn.Module] = []
         for size_in, size_out in zip(dims, dims[1:], strict=False):
-            layers += [Linear(size_in, size_out), nn.ReLU()]
+            layers += [Linear(size_in, size_out), ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers)
         self.output_dim = dims[-1]
+        self._is_tanh = activation == "tanh" and len(layers) > 0
 
     def forward(
         self, features: Tensor, state: Any = None, answers: slice = EVERY_STEP
     ) -> tuple[Tensor, Any]:
-        return self.layers(features[:, answers]), state
+        return self._run(features if answers is EVERY_STEP else features[:, answers]), state
+
+    def _run(self, features: Tensor) -> Tensor:
+        if not self._is_tanh or not is_plain(features):
+            return self.layers(features)
+        rows = features.flatten(0, 1)
+        return tanh_layers(rows, list(self.layers.parameters())).unflatten(0, features.shape[:2])
 
 
 @TRUNKS.register("rnn")
@@ -40,7 +51,8 @@ class RNN(MLP):
     """An LSTM or GRU over time, then fully connected layers at every step.
 
     It is trained on windows that start from nothing, so while acting it starts from nothing again
-    every ``horizon`` steps. With ``open_loop`` it sees the first observation of a window only.
+    every ``horizon`` steps (``None``: never). With ``open_loop`` it sees the first observation of a
+    window only.
     """
 
     def __init__(
@@ -50,7 +62,7 @@ class RNN(MLP):
         hidden_dim: int = 400,
         num_layers: int = 2,
         rnn_type: str = "LSTM",
-        horizon: int = 10,
+        horizon: int | None = 10,
         open_loop: bool = False,
         kwargs: Mapping[str, Any] | None = None,
     ):
@@ -71,14 +83,33 @@ class RNN(MLP):
         age = torch.zeros(len(features), dtype=torch.long, device=features.device)
         if state is not None:
             age = state["age"]
-            goes_on = (age % self.horizon != 0)[:, None, None]
+            goes_on = ((age if self.horizon is None else age % self.horizon) != 0)[:, None, None]
             first = torch.where(goes_on, state["first"], first)
             hidden = _unpack({name: state[name] * goes_on for name in "hc" if name in state})
         if self.open_loop:
             features = first.expand_as(features)
         output, hidden = self.rnn(features, hidden)
         state = {"age": age + features.shape[1], "first": first, **_pack(hidden)}
-        return self.layers(output[:, answers]), state
+        return self._run(output[:, answers]), state
+
+
+def over_episodes(
+    trunk: nn.Module, features: Tensor, state: Mapping[str, Tensor] | None, starts: Tensor
+) -> tuple[Tensor, Any]:
+    """A trunk over segments ``[B, L, F]``, in which a new episode begins at each step that
+    ``starts`` ``[B, L]`` marks: what came before is forgotten there.
+
+    All segments are worked through together, up to the next step at which one of them starts anew.
+    """
+    num_steps, outputs = features.shape[1], []
+    cuts = [0, *(starts[:, 1:].any(0).nonzero().flatten() + 1).tolist(), num_steps]
+    for first, last in pairwise(cuts):
+        if state is not None:
+            goes_on = ~starts[:, first]
+            state = {k: x * goes_on.view(-1, *[1] * (x.ndim - 1)) for k, x in state.items()}
+        output, state = trunk(features[:, first:last], state)
+        outputs.append(output)
+    return torch.cat(outputs, dim=1), state
 
 
 def _pack(hidden: Any) -> dict[str, Tensor]:

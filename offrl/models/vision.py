@@ -28,6 +28,9 @@ class Core(nn.Module):
     """
 
     sees_language: ClassVar[bool] = False  # whether it takes the instruction's embedding, too
+    stacks_frames: ClassVar[bool] = (
+        False  # whether it sees frames [B, F, C, H, W] as [B, F * C, H, W]
+    )
 
     def __init__(
         self,
@@ -107,6 +110,28 @@ class VisualCoreLanguageConditioned(VisualCore):
 
     BACKBONE = "ResNet18ConvFiLM"
     sees_language = True
+
+
+@CORES.register("NatureCNN")
+class NatureCNN(Core):
+    """The network of Mnih et al. (2015, doi:10.1038/nature14236) for Atari: images
+    ``[B, C, H, W]``, 84 x 84 in the paper, to ``[B, feature_dimension]``.
+
+    The frames that are seen at once are channels of one image, so that each is stored once.
+    """
+
+    stacks_frames = True
+
+    def __init__(self, input_shape: Sequence[int], feature_dimension: int | None = 512):
+        layers = [
+            nn.Conv2d(input_shape[0], 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, 1),
+            nn.ReLU(),
+        ]
+        super().__init__(nn.Sequential(*layers), [input_shape], None, None, feature_dimension)
 
 
 @CORES.register("ScanCore")

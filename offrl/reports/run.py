@@ -23,6 +23,7 @@ def run_facts(path: Path) -> dict[str, Any]:
     records, num_damaged = read_records(path / "metrics.jsonl")
     rollouts = [record for record in records if record["type"] == "rollout"]
     epochs = [record["epoch"] for record in records if record["type"] == "epoch"]
+    tests = [record for record in records if record["type"] == "test"]
     done, wanted = max(epochs, default=0), config["train"]["num_epochs"]
     again = ["offrl", "train", "--config", str(config_file)]
     go_on = ["offrl", "train", "--resume", str(path)]
@@ -44,10 +45,10 @@ def run_facts(path: Path) -> dict[str, Any]:
         },
         "best_success": _rates(max(rollouts, key=_rank, default=None)),
         "last_success": _rates(rollouts[-1] if rollouts else None),
-        "test": _rates(next((r for r in reversed(records) if r["type"] == "test"), None)),
+        "test": _rates(tests[-1] if tests else None),
         "versions": provenance,
         "repeat": shlex.join(again),
-        "resume": shlex.join(go_on) if done < wanted else None,
+        "resume": shlex.join(go_on) if done < wanted and not tests else None,
         "wrong": [f"{path}/metrics.jsonl: {num_damaged} damaged lines"] if num_damaged else [],
         "remarks": [],
     }

@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import config_from_checkpoint, policy_from_checkpoint
+    from offrl.data.datasets import make_dataset, place
     from offrl.data.files import find_data
     from offrl.evaluation.proxies import proxies
-    from offrl.training.datasets import make_dataset, place
     from offrl.tree import map_leaves
 
     json_file = new_file(args.json) if args.json else None

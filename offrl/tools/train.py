@@ -1,13 +1,16 @@
 """``offrl train``: the main job."""
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from offrl.tools import seed
 
 HELP = "train a policy from a config file, and measure its success rate"
 EPILOG = (
-    "example: offrl train --config bc.json --set train.batch_size=256 --set train.num_epochs=100"
+    "example: offrl train --config bc.json --set train.batch_size=256 --set train.num_epochs=100; "
+    "offrl train --config control-ddpg.yaml --set train.model_dest=models"
 )
 
 # A complete run in seconds.
@@ -26,6 +29,11 @@ DEBUG = {
         },
     },
     "train": {"num_epochs": 2},
+}
+# And of a training that acts: some rounds.
+DEBUG_ONLINE = {
+    "experiment": {"epoch_every_n_steps": 40},
+    "train": {"num_steps": 80, "online": {"collect_steps": 10, "random_steps": 10}},
 }
 
 
@@ -74,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
                 f"--resume goes on with a run as it was, without --{others[0]}; for a changed "
                 "config start a new run from its weights (experiment.ckpt_path)"
             )
-    config = None if args.resume else _config(args)
+    config, config_file = (None, None) if args.resume else _config(args)
     if args.print_config:
         print(config.dump())
         return 0
@@ -82,20 +90,22 @@ def run(args: argparse.Namespace) -> int:
 
     with Interrupts() as interrupts:
         run, config = RunFolder.open(args.resume) if args.resume else (None, config)
-        result = train(config, run, interrupts)
+        result = train(config, run, interrupts, config_file)
     for name, value in result.describe().items():
         print(f"{name + ':':16}{value}")
     return 0 if result.is_measured else 1
 
 
-def _config(args: argparse.Namespace) -> Any:
+def _config(args: argparse.Namespace) -> tuple[Any, Path]:
+    """The config, and the file that most of it stands in."""
     from offrl.config import config_from_content
     from offrl.config.files import find_config, parse_override, read_config_file
     from offrl.tree import merge
 
     if not args.config:
         raise ValueError("--config: name a config file, e.g. --config bc.json")
-    content = read_config_file(find_config(args.config))
+    path = find_config(args.config)
+    content = read_config_file(path)
     flags = {
         "train.data": args.dataset,
         "experiment.name": args.name,
@@ -107,7 +117,18 @@ def _config(args: argparse.Namespace) -> Any:
             section, _, name = key.partition(".")
             content = merge(content, {section: {name: value}})
     if args.debug:
-        content = merge(content, DEBUG)
+        acts = _says(content, "train", "num_steps")
+        content = merge(content, merge(DEBUG, DEBUG_ONLINE) if acts else DEBUG)
     for override in args.set:
         content = merge(content, parse_override(override))
-    return config_from_content(content)
+    if _says(content, "experiment", "ckpt_path") and _says(content, "train", "num_steps"):
+        from offrl.online.start import continued
+
+        content = continued(content)
+    return config_from_content(content), path
+
+
+def _says(content: Mapping[str, Any], section: str, key: str) -> bool:
+    """Whether a config file, which may hold anything, sets a key."""
+    part = content.get(section)
+    return isinstance(part, Mapping) and part.get(key) is not None

@@ -2,13 +2,16 @@
 """Training: a generator of log records, and wrappers around it that each do one thing."""
 
 from offrl.processes import Interrupted
+from offrl.training.base import Training
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
 from offrl.training.experiment import Experiment
 from offrl.training.interrupts import Interrupts
 from offrl.training.launch import Result, train
 from offrl.training.logger import Logger
+from offrl.training.online import OnlineTraining
 from offrl.training.progress import Progress
 from offrl.training.proxies import Proxies
 from offrl.training.run import RunFolder
+from offrl.training.tagged import TaggedFiles
 from offrl.training.trainer import Trainer

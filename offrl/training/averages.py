@@ -80,6 +80,28 @@ class Averages:
         self._zero = self._total.new_zeros(())
 
 
+class Means:
+    """Means of numbers, each over those records that have it."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, float] = {}
+
+    def add(self, logs: Mapping[str, float], weight: float = 1) -> None:
+        for name, value in logs.items():
+            self._sums[name] = self._sums.get(name, 0.0) + weight * value
+            self._counts[name] = self._counts.get(name, 0.0) + weight
+
+    def mean(self) -> dict[str, float]:
+        return {name: total / self._counts[name] for name, total in self._sums.items()}
+
+    def state(self) -> dict[str, Any]:
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
+
 def checked_logs(logs: Any) -> dict[str, float]:
     """What ``log_info`` returned; ``AnswerError`` if that is no map of numbers."""
     if not isinstance(logs, Mapping) or "Loss" not in logs:

@@ -10,7 +10,7 @@ from typing import Any
 from offrl.checkpoint import write_checkpoint
 from offrl.outputs import keep, put
 from offrl.processes import Interrupted
-from offrl.training.trainer import Record, Trainer
+from offrl.training.base import Record, Training
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Checkpointer:
     # last.pth is for resuming and is written as often as costs a twentieth of the time.
     LAST_EVERY = 20
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: Training):
         self.trainer = trainer
         self.config = trainer.config.experiment.save
         self.best: dict[str, Any] = {
@@ -96,9 +96,8 @@ class Checkpointer:
         if is_best or self._is_due(epoch):
             self._write(path)
             self._last_saved = time.monotonic()
-        is_end = epoch == self.trainer.config.train.num_epochs
         waited = time.monotonic() - self._last_written
-        if is_best or is_end or waited > self.LAST_EVERY * self._cost:
+        if is_best or self.trainer.is_last or waited > self.LAST_EVERY * self._cost:
             self._write_last()
             self._last_written = time.monotonic()
 
@@ -115,14 +114,14 @@ class Checkpointer:
         if not self.config.enabled:
             return
         new = run.path / ".last.partial.pth"
-        self._write(new)
+        self._write(new, resumes=True)
         if run.last_checkpoint.exists():
             keep(run.last_checkpoint, run.previous_checkpoint)
         put(new, run.last_checkpoint)
 
-    def _write(self, path: Path) -> None:
+    def _write(self, path: Path, resumes: bool = False) -> None:
         started = time.monotonic()
-        state = self.trainer.state()
+        state = self.trainer.state(resumes)
         state["variable_state"] |= self.best | {"improved": sorted(self._improved)}
         write_checkpoint(path, state)
         self._cost = time.monotonic() - started

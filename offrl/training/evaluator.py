@@ -18,7 +18,7 @@ from offrl.evaluation.evaluate import (
     summarize,
     video_frames,
 )
-from offrl.training.trainer import Record, Trainer
+from offrl.training.base import Record, Training
 from offrl.video import write_video
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Evaluator:
     nothing had been evaluated.
     """
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: Training):
         self.trainer = trainer
         self.config = trainer.config.experiment.rollout
         self.video: Path | None = None  # the last one written
@@ -89,7 +89,7 @@ class Evaluator:
             pool.close()
 
     def _is_due(self, epoch: int) -> bool:
-        is_last = epoch == self.trainer.config.train.num_epochs
+        is_last = self.trainer.is_last
         is_due = epoch > self.config.warmstart and (is_last or epoch % self.config.rate == 0)
         return is_due and bool(self._pools)
 

@@ -8,19 +8,19 @@ import torch
 
 from offrl.algos import Algo, algo_factory
 from offrl.algos.shared.memory import check_training_fits
-from offrl.checkpoint import config_from_checkpoint, while_loading
+from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
 from offrl.config.files import find_file
+from offrl.data import datasets
 from offrl.data.files import find_data
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
-from offrl.envs import UNNAMED
+from offrl.envs import env_args_named
 from offrl.envs.rendering import renders_observations
 from offrl.registry import MODALITIES
 from offrl.seeding import seed_everything
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
-from offrl.training import datasets
 from offrl.training.run import RunFolder, provenance
 from offrl.tree import merge
 
@@ -74,23 +74,15 @@ class Experiment:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of all this."""
-        model = self.algo.serialize()
-        return {
-            "model": model,
-            "config": self.config.dump(),
-            "algo_name": self.config.algo_name,
-            "env_metadata": self.env_args,
-            "shape_metadata": {
-                "all_shapes": {k: list(s) for k, s in self._obs_shapes.items()},
-                "all_obs_keys": list(self.dataset.obs_keys),
-                "ac_dim": self.dataset.ac_dim,
-            },
-            "obs_normalization_stats": model["normalization"]["obs"],
-            "action_normalization_stats": model["normalization"]["actions"],
-            "reward_normalization_stats": dict(self.dataset.reward_stats or {}),
-            "instructions": {k: torch.from_numpy(v) for k, v in self.instructions.items()},
-            "provenance": dict(self.config.meta.provenance),
-        }
+        return describe_policy(
+            self.algo,
+            self.config,
+            self.env_args,
+            self._obs_shapes,
+            self.dataset.ac_dim,
+            self.dataset.reward_stats or {},
+            self.instructions,
+        )
 
     def _make_loader(
         self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
@@ -109,8 +101,8 @@ class Experiment:
         sees_images = any(issubclass(MODALITIES[kind], Images) for kind in kinds)
         data = zip(config.train.data or [], self.dataset.sources, langs, strict=True)
         for entry, source, lang in data:
-            recorded_in = source.env_args or (UNNAMED if experiment.env else None)
-            if recorded_in is None or not entry.eval:
+            recorded_in = source.env_args or (experiment.env and env_args_named(experiment.env))
+            if not recorded_in or not entry.eval:
                 continue
             env_args = merge(recorded_in, experiment.env_meta_update_dict)
             if renders_observations(env_args) and not sees_images:
@@ -178,9 +170,9 @@ class Experiment:
             actions=self.dataset.get_action_normalization_stats(),
         )
         if path is not None:
-            _, content = config_from_checkpoint(self.config.algo_name, ckpt_path=path)
+            content = read_checkpoint(path)
             with while_loading(content, f"experiment.ckpt_path: {path}"):
-                algo.deserialize({"nets": content["model"]["nets"]})
+                algo.start_from(content)
         check_training_fits(self.config.algo_name, algo.optimizers.values(), self.device)
         return algo
 

@@ -13,14 +13,17 @@ from offrl.checkpoint import policy_from_checkpoint
 from offrl.config import Config
 from offrl.kernels.allocator import FreedMemory
 from offrl.reports.plot import write_learning_curve
+from offrl.training.base import Record, Training
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
 from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
+from offrl.training.online import OnlineTraining
 from offrl.training.progress import Progress, success_line
 from offrl.training.proxies import Proxies
 from offrl.training.run import RunFolder
-from offrl.training.trainer import Record, Trainer
+from offrl.training.tagged import TaggedFiles
+from offrl.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,10 @@ class Result:
 
 
 def train(
-    config: Config, run: RunFolder | None = None, interrupts: Interrupts | None = None
+    config: Config,
+    run: RunFolder | None = None,
+    interrupts: Interrupts | None = None,
+    config_file: Path | None = None,
 ) -> Result:
     """Train as ``offrl train`` does, and test the best checkpoint at the end.
 
@@ -66,10 +72,14 @@ def train(
     config: made by ``config_factory``; ``train.data`` must name the data.
     run: an earlier run to go on with from its newest whole checkpoint (``RunFolder.open``).
     interrupts: what a program uses to stop or save the training by signals.
+    config_file: where ``config`` was read, to be kept beside the checkpoints of
+        ``train.model_dest``.
     """
-    if run is None:
-        RunFolder.check_place(config)  # before the data is read
-    trainer = Trainer(config, run)
+    if run is None:  # before the data is read
+        RunFolder.check_place(config)
+        if config.train.model_dest:
+            TaggedFiles.check_place(config, config_file)
+    trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
     trainer.interrupts = interrupts = interrupts or trainer.interrupts
     test = None
     checkpointer = Checkpointer(trainer)
@@ -80,8 +90,10 @@ def train(
         closing(Logger(trainer)) as logger,
     ):
         log.info("run folder: %s", trainer.run.path)
+        tagged = TaggedFiles(trainer, config_file) if config.train.model_dest else None
+        records = _records(trainer, checkpointer, logger, evaluator, tagged)
         try:
-            for record in Progress(trainer)(_records(trainer, checkpointer, logger, evaluator)):
+            for record in Progress(trainer)(records):
                 if record["type"] == "test":
                     test = record["logs"]
         except (KeyboardInterrupt, OSError):
@@ -93,7 +105,7 @@ def train(
     return Result(trainer.run, best, test, curve, evaluator.video, evaluator.no_video)
 
 
-def _how_to_go_on(trainer: Trainer) -> str:
+def _how_to_go_on(trainer: Training) -> str:
     if not trainer.run.last_checkpoint.exists():
         return "nothing was saved (experiment.save.enabled is false)"
     program = "offrl" if shutil.which("offrl") else Path(sys.executable).with_name("offrl")
@@ -101,11 +113,18 @@ def _how_to_go_on(trainer: Trainer) -> str:
 
 
 def _records(
-    trainer: Trainer, checkpointer: Checkpointer, logger: Logger, evaluator: Evaluator
+    trainer: Training,
+    checkpointer: Checkpointer,
+    logger: Logger,
+    evaluator: Evaluator,
+    tagged: TaggedFiles | None,
 ) -> Iterator[Record]:
     """All records: those of the training, then those of the test of its best checkpoint."""
-    training = Proxies(trainer)(_within_memory(trainer()))
-    yield from checkpointer(logger(evaluator(training)))
+    training = _within_memory(trainer())
+    if isinstance(trainer, Trainer):  # the others have no data to measure on
+        training = Proxies(trainer)(training)
+    training = checkpointer(logger(evaluator(training)))
+    yield from training if tagged is None else tagged(training)
     algo, best = trainer.algo, checkpointer.best_checkpoint
     if best is not None:
         algo = policy_from_checkpoint(best, device=trainer.device)[0].policy

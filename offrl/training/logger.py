@@ -12,12 +12,13 @@ from typing import Any, TextIO
 
 from offrl.outputs import in_words, whole_file
 from offrl.reports.records import read_records
-from offrl.training.trainer import Record, Trainer
+from offrl.training.base import Record, Training
 
 log = logging.getLogger(__name__)
 
 TENSORBOARD_TAGS = {
     "train": "Train",
+    "collect": "Collect",
     "valid": "Valid",
     "rollout": "Rollout",
     "test": "Test",
@@ -35,7 +36,7 @@ class Logger:
     left out, which is said.
     """
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: Training):
         self.trainer = trainer
         config, run = trainer.config.experiment.logging, trainer.run
         known = _known_records(trainer)
@@ -149,7 +150,7 @@ class _TextLog(logging.FileHandler):
             raise
 
 
-def _known_records(trainer: Trainer) -> list[Record]:
+def _known_records(trainer: Training) -> list[Record]:
     """The records of a run's earlier processes that do not come again."""
     path = trainer.run.metrics
     records, num_damaged = read_records(path)

@@ -2,12 +2,12 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tqdm import tqdm
 
 from offrl.acting.episode import REACHED
-from offrl.training.trainer import Record, Trainer
+from offrl.training.base import Record, Training
 
 
 class Progress:
@@ -16,7 +16,7 @@ class Progress:
 
     SECONDS_BETWEEN_LINES = 10.0
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: Training):
         self.trainer = trainer
         self._last_line = -math.inf
 
@@ -25,7 +25,7 @@ class Progress:
         steps = config.experiment.epoch_every_n_steps or 0
         episodes = 0
         with tqdm(
-            total=config.train.num_epochs * steps,
+            total=config.train.num_steps or config.train.num_epochs * steps,
             initial=self.trainer.step,
             unit="step",
             dynamic_ncols=True,
@@ -34,11 +34,11 @@ class Progress:
             for record in records:
                 bar.update(record["step"] - bar.n)
                 kind, logs = record["type"], record["logs"]
-                if bar.disable and kind == "train":
+                if bar.disable and kind == self.trainer.FIRST_RECORD:
                     self._line(record)
-                if kind in ("progress", "train"):
+                if kind in ("progress", "collect", "train"):
                     bar.set_description(f"epoch {record['epoch']}", refresh=False)
-                    bar.set_postfix(loss=f"{logs['Loss']:.4g}", refresh=False)
+                    bar.set_postfix(_shown(logs), refresh=False)
                 elif kind.endswith("episode"):
                     episodes += 1
                     bar.set_description(f"episode {episodes} of {config.experiment.rollout.n}")
@@ -57,7 +57,14 @@ class Progress:
         if time.monotonic() - self._last_line > self.SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             epochs = self.trainer.config.train.num_epochs
-            print(f"epoch {record['epoch']} of {epochs}: loss {record['logs']['Loss']:.4g}")
+            numbers = ", ".join(f"{name} {x}" for name, x in _shown(record["logs"]).items())
+            print(f"epoch {record['epoch']} of {epochs}: {numbers}")
+
+
+def _shown(logs: Mapping[str, float]) -> dict[str, str]:
+    """Of all numbers, the loss and what is received while acting."""
+    found = {name.lower(): f"{value:.4g}" for name, value in logs.items()}
+    return {name: found[name] for name in ("loss", "return") if name in found}
 
 
 def success_line(logs: dict[str, float]) -> str:

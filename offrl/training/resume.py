@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 # What going on takes beyond what a policy needs to act.
 PARTS = (
     "variable_state.epoch variable_state.step model.nets model.optimizers rng.torch "
-    "loader.position provenance"
+    "loader.position|online.step provenance"
 ).split()
 
 
@@ -59,7 +59,7 @@ def check_parts(state: Mapping[str, Any], where: object) -> None:
             found = found.get(name) if isinstance(found, Mapping) else None
         return found is not None
 
-    lacking = [part for part in PARTS if not has(part)]
+    lacking = [part for part in PARTS if not any(map(has, part.split("|")))]
     if lacking:
         raise ValueError(
             f"{where}: lacks {', '.join(lacking)}, so that no training goes on from it; it serves "

@@ -4,7 +4,9 @@ import math
 from functools import partial
 
 import pytest
+from conftest import ROOT
 
+from offrl import config_factory
 from offrl.registry import ALGOS
 from offrl.testing import CHECKS, AlgoCase
 from offrl.tree import merge
@@ -106,6 +108,11 @@ VARIANTS = {
     },
     "iris": {"separate": {}, "cascade": {"mode": "cascade", "subgoal_update_interval": 2}},
     "ddqn": {"default": {}, "several_critics": {"critic": {"ensemble": {"n": 3}}}},
+    "dqn": {
+        "default": {"target_every": 2},
+        "double": {"double": True, "dueling": True},
+        "distributional": {"critic": BOUNDED | DISTRIBUTIONAL, "dueling": True},
+    },
 }
 GOALS = {
     "train": {"goal_mode": "mixture", "goal_rewards": True},
@@ -114,8 +121,15 @@ GOALS = {
 DISCRETE = {"train": {"action_config": {"actions": {"format": "discrete"}}}}
 PLANNER = {"subgoal_horizon": 2}
 ACTOR = {"actor_layer_dims": [16, 16], "rnn": {"hidden_dim": 16, "horizon": 2}}
+TINY = {"critic": {"layer_dims": [16, 16]}}
 SMALL = {
+    "dqn": TINY,
+    **{
+        name: TINY | {"actor": {"layer_dims": [16, 16]}}
+        for name in ("td3", "ddpg", "sac", "discrete_sac")
+    },
     "bc": {"actor_layer_dims": [16, 16]},
+    "dagger": {"actor_layer_dims": [16, 16]},
     "gl": PLANNER,
     "hbc": {"planner": PLANNER, "actor": ACTOR},
     "iris": {"value_planner": {"planner": PLANNER, "num_samples": 5}, "actor": ACTOR},
@@ -125,16 +139,27 @@ SMALL = {
         "planner": {"layer_dims": [16, 16]},
         "actor": {"layer_dims": [16, 16]},
     },
+    "rlpd": {
+        "critic": {"layer_dims": [16, 16]},
+        "actor": {"layer_dims": [16, 16], "update_freq": 2},
+    },
+    "residual": {"critic": {"layer_dims": [16, 16]}, "actor": {"layer_dims": [16, 16]}},
 }
+# Those that learn from recorded data alone; for the others there are test_policy_gradient.py and
+# tests/online/test_imitation.py.
+CLASSES = {name: ALGOS[name](config_factory(name).algo)[0] for name in ALGOS.names()}
+OFFLINE = [name for name, kind in CLASSES.items() if not (kind.ON_POLICY or kind.NEEDS_DEMOS)]
+BASE = {"experiment": {"ckpt_path": str(ROOT / "tests/checkpoints/bc.pth")}}
+STARTS = {"residual": BASE}  # of algorithms that are nothing without a checkpoint
 THOROUGH = {"hbc-regression", "hbc-corrected", "iris-separate"}  # others are much like them
 CASES = [
     pytest.param(
         algo,
-        {"algo": merge(SMALL.get(algo, {}), overrides)},
+        {"algo": merge(SMALL.get(algo, {}), overrides), **STARTS.get(algo, {})},
         id=f"{algo}-{name}",
         marks=[pytest.mark.thorough] if f"{algo}-{name}" in THOROUGH else [],
     )
-    for algo in ALGOS.names()
+    for algo in OFFLINE
     for name, overrides in VARIANTS.get(algo, {"default": {}}).items()
 ]
 CASES += [pytest.param("iql", GOALS, id="iql-goals")]
@@ -159,7 +184,7 @@ def floor(name, overrides):
     real_valued = any(head in algo for head in ("gaussian", "gmm"))
     estimated = algo.get("vae", {}).get("prior", {}).get("use_gmm")  # its divergence
     is_bc = name == "bc" and not real_valued and not estimated
-    others = ("dt", "ddqn", "discrete_bcq", "discrete_cql", "gl")
+    others = ("dagger", "dt", "dqn", "ddqn", "discrete_bcq", "discrete_cql", "gl")
     return 0.0 if is_bc or name in others else -math.inf
 
 

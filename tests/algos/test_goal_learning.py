@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from offrl import algo_factory, config_factory
+from offrl.data.datasets import make_dataset
 from offrl.data.loader import BatchLoader
 from offrl.seeding import seed_everything
-from offrl.training.datasets import make_dataset
 from offrl.tree import merge
 
 pytestmark = pytest.mark.slow

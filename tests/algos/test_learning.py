@@ -34,14 +34,23 @@ ALGOS = {
     "cal_ql": ({"critic": {"target_q_gap": None, "cql_weight": 0.05}}, 0.25, 0.2),
     "cql": ({"critic": {"target_q_gap": None, "cql_weight": 0.05}}, 0.25, 0.2),
     "crr": ({"f": "binary"}, 0.1, 0.2),
+    "ddpg": ({}, 0.1, 0.2),
     "ddqn": ({}, 0.01, 0.9),
+    "discrete_sac": (
+        {"actor": {"target_entropy": 0.05}, "critic": {"deterministic_backup": True}},
+        0.1,
+        0.9,
+    ),
     "discrete_bcq": ({}, 0.01, 0.9),
     "discrete_cql": ({"alpha": 0.02}, 0.05, 0.9),
+    "dqn": ({"target_tau": 1.0, "target_every": 20}, 0.01, 0.9),
     "edac": ({"critic": {"ensemble": {"n": 3}}, "eta": 0.1}, 0.15, 0.2),
     "iql": ({"adv": {"beta": 0.05}, "vf_quantile": 0.95}, 0.1, 0.2),
     "plas": (SAMPLER | {"warmup_steps": 600}, 0.1, 0.0),
     "rebrac": ({"actor": {"noise_std": 0.05}}, 0.1, 0.2),
+    "sac": ({}, 0.15, 0.2),
     "sac_n": ({"critic": {"ensemble": {"n": 3}}}, 0.15, 0.2),
+    "td3": ({"actor": {"noise_std": 0.05}}, 0.1, 0.2),
     "td3_bc": ({"alpha": 20.0, "actor": {"noise_std": 0.05}}, 0.15, 0.2),
     "xql": ({"adv": {"beta": 0.05}, "beta": 0.2}, 0.25, 0.2),
 }
@@ -135,6 +144,8 @@ VARIANTS = {
         "critic": DISTRIBUTIONAL["critic"] | {"num_action_samples_rollout": 20},
     },
     "crr": {"f": "binary"} | DISTRIBUTIONAL,
+    "dqn": {"target_tau": 1.0, "target_every": 20, "double": True, "dueling": True}
+    | DISTRIBUTIONAL,
     "plas": ALGOS["plas"][0] | {"actor": {"perturbation": {"enabled": True}}},
 }
 

@@ -66,3 +66,15 @@ def test_weight_decay_and_kind_are_the_configs():
     optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], config)
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.param_groups[0]["weight_decay"] == 0.1
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop"])
+def test_epsilon_is_the_configs_or_the_optimizers_own(kind):
+    for epsilon, expected in ((None, 1e-8), (1e-5, 1e-5)):
+        config = OptimConfig.model_validate({"optimizer_type": kind, "epsilon": epsilon})
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = make_optimizer([weight], config)
+        assert optimizer.param_groups[0]["eps"] == expected
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        assert weight < 0

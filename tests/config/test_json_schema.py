@@ -15,7 +15,7 @@ from offrl.config.files import read_config_file
 from offrl.config.json_schema import config_schema
 from offrl.registry import ALGO_CONFIGS
 
-SHIPPED = sorted([*(ROOT / "configs").glob("*.json"), *(ROOT / "examples").glob("*.json")])
+SHIPPED = sorted([*(ROOT / "configs").rglob("*.json"), *(ROOT / "examples").glob("*.json")])
 # Not those that other tests register.
 NAMES = [n for n in ALGO_CONFIGS.names() if ALGO_CONFIGS[n].__module__[:6] == "offrl."]
 

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from offrl.checkpoint import read_checkpoint
 
-TIMES = ("time", "Train_Time", "Valid_Time")
+TIMES = ("time", "Collect_Time", "Train_Time", "Valid_Time")
 
 
 def records(run, name="metrics.jsonl"):
@@ -53,13 +53,16 @@ def weights(run, name="last.pth"):
     flat = {}
 
     def add(prefix, value):
+        if isinstance(value, list) and any(isinstance(inner, torch.Tensor) for inner in value):
+            value = dict(enumerate(value))
         if isinstance(value, dict):
             for key, inner in value.items():
                 add(f"{prefix}/{key}", inner)
         else:
             flat[prefix] = value
 
-    for part in ("model", "variable_state", "rng", "loader"):
+    position = "online" if "online" in content else "loader"
+    for part in ("model", "variable_state", "rng", position):
         add(part, content[part])
     return flat
 

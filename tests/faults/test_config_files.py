@@ -21,7 +21,7 @@ from offrl.algos import PolicyAlgo, register_algo
 from offrl.config import AlgoConfig
 from offrl.registry import ALGO_CONFIGS, ALGOS
 
-CONFIGS = [*sorted((ROOT / "configs").glob("*.json")), *sorted(GOLDEN.glob("configs/*.json"))]
+CONFIGS = [*sorted((ROOT / "configs").rglob("*.json")), *sorted(GOLDEN.glob("configs/*.json"))]
 ROBOMIMICS_MOVES = ("feature_dimension", "pool_class", "pool_kwargs", "mse", "is_conditioned")
 NEWER_KEYS = ("batched", "num_batch_envs", "data_format", "causal")
 

@@ -10,6 +10,7 @@ from offrl.models.heads import (
     EVAL_STD,
     Categorical,
     Deterministic,
+    FreeGaussianHead,
     Gaussian,
     GaussianHead,
     GaussianMixture,
@@ -133,3 +134,23 @@ def test_a_tanh_gaussian_has_the_density_of_its_samples():
     )
     assert torch.isfinite(ours.log_prob(torch.ones(1, 1, 2))).all()
     assert (ours.sample().abs() <= 1).all() and torch.equal(ours.mode(), mean.tanh())
+
+
+def test_entropies():
+    torch.manual_seed(0)
+    mean, std, logits = torch.randn(3, 2, 4), torch.rand(3, 2, 4) + 0.1, torch.randn(3, 2, 5)
+    expected = D.Independent(D.Normal(mean, std), 1).entropy()
+    torch.testing.assert_close(Gaussian(mean, std).entropy(), expected)
+    expected = D.Categorical(logits=logits).entropy()
+    torch.testing.assert_close(Categorical(logits).entropy(), expected)
+    with pytest.raises(NotImplementedError, match="TanhGaussian"):
+        TanhGaussian(mean, std).entropy()
+
+
+def test_a_free_gaussian_has_no_bounds_and_one_std():
+    head = FreeGaussianHead(6, 2, log_std_init=-1.0)
+    pi = head(100 * torch.randn(50, 1, 6))
+    assert pi.mean.abs().max() > 5
+    torch.testing.assert_close(pi.std, torch.tensor(-1.0).exp().expand(50, 1, 2))
+    pi.entropy().sum().backward()
+    torch.testing.assert_close(head.log_std.grad, torch.full((2,), 50.0))

@@ -8,6 +8,7 @@ from offrl.models.encoder import Encoder, KeyEncoder
 from offrl.models.randomizers import ColorRandomizer, CropRandomizer, GaussianNoiseRandomizer
 from offrl.models.resnet import FiLMResNet, load_imagenet, resnet
 from offrl.models.vision import (
+    NatureCNN,
     ScanCore,
     SpatialMeanPool,
     SpatialSoftmax,
@@ -253,3 +254,27 @@ def test_parts_of_a_users_own_are_named_by_their_dotted_path(tmp_path, monkeypat
         VisualCore((3, 9, 9), "my_nets.two_pixels")
     with pytest.raises(ValueError, match="no module your_nets.pixel or your_nets here"):
         VisualCore((3, 9, 9), "your_nets.pixel")
+
+
+def test_the_nature_cnn_is_the_published_one():
+    core = NatureCNN((4, 84, 84))
+    assert core(torch.zeros(2, 4, 84, 84)).shape == (2, 512)
+    assert sum(p.numel() for p in core.parameters()) == 1_684_128
+
+
+def test_frames_are_channels_for_cores_that_stack_them():
+    image = ObsKey("rgb", (3, 36, 36), EncoderConfig(core_class="NatureCNN"))
+    vector = ObsKey("low_dim", (2,), EncoderConfig())
+    spec = ObsSpec({"obs": {"camera": image, "place": vector}})
+    encoder = Encoder(spec, num_frames=4)
+    obs = {"camera": torch.rand(2, 4, 3, 36, 36), "place": torch.rand(2, 4, 2)}
+    features = encoder(obs)
+    assert features.shape == (2, 1, encoder.output_dim) and encoder.output_dim == 512 + 8
+    stacked = obs["camera"].flatten(1, 2)
+    core = encoder.cores["obs"]["camera"].core
+    torch.testing.assert_close(features[:, 0, :512], core(stacked).relu())
+    assert torch.equal(features[:, 0, 512:], obs["place"].flatten(1))
+    alone = Encoder(ObsSpec({"obs": {"camera": image}}), num_frames=4)
+    assert alone(obs).shape == (2, 1, 512)
+    one_by_one = Encoder(spec)  # for a trunk that sees the frames in turn
+    assert one_by_one(obs).shape == (2, 4, 512 + 2)

@@ -50,13 +50,13 @@ class Screen:
 
         self.display = Display(self.name)
 
-    def window(self, program):
+    def window(self, program, name=WINDOW):
         """Wait until the window shows the scene, and have it take the keys, as a window manager
         would; what the screen then shows."""
         from Xlib import X
 
         end = time.monotonic() + 60
-        while not (found := self._find(self.display.screen().root)) or (
+        while not (found := self._find(self.display.screen().root, name)) or (
             found.get_attributes().map_state != X.IsViewable or len(np.unique(self.pixels())) < 100
         ):
             assert program.poll() is None and time.monotonic() < end, program.communicate()[0]
@@ -65,9 +65,9 @@ class Screen:
         self.display.sync()
         return self.pixels()
 
-    def _find(self, parent):
+    def _find(self, parent, name):
         for child in parent.query_tree().children:
-            found = child if child.get_wm_name() == WINDOW else self._find(child)
+            found = child if child.get_wm_name() == name else self._find(child, name)
             if found:
                 return found
         return None

@@ -1,5 +1,6 @@
 """What algorithms share that have critics and an actor."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -7,9 +8,11 @@ from torch import Tensor
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo
 from offrl.algos.shared.td import TDLearner
+from offrl.config import Config
 from offrl.specs import ObsSpec
 
 MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values
+CLONING = "bc"  # whose policies actors may start from
 
 
 class ActorCritic(TDLearner, PolicyAlgo):
@@ -45,11 +48,57 @@ class ActorCritic(TDLearner, PolicyAlgo):
             pi = pi.low_noise()
         return pi.sample(generators), state
 
+    def explore(
+        self,
+        obs: Obs,
+        goal: Obs | None = None,
+        state: Any = None,
+        generators: Generators = None,
+        num_steps: int = 0,
+    ) -> tuple[Tensor, Any]:
+        """A sample of the policy while the networks are in training mode, within [-1, 1] as the
+        data's actions are."""
+        action, state = self.act(obs, goal, state, generators)
+        return action.clamp(-1.0, 1.0), state
+
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
-        return self.nets["actor"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
+        return self.policy(self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
+
+    def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
+        """The distribution of actions, for observations as networks see them, and the state."""
+        return self.nets["actor"](obs, goal, state)
 
     def best_guess(self, obs: Any, goal: Any) -> Tensor:
         """The actor's most likely action ``[B, 1, A]``, for observations as networks see them."""
-        return self.nets["actor"](obs, goal)[0].mode()
+        return self.policy(obs, goal)[0].mode()
+
+    # -- starting from a cloned policy -----------------------------------------------------------
+
+    @classmethod
+    def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
+        if stored.algo_name != CLONING or algo_name == CLONING:
+            return super().settings_from(algo_name, stored)
+        return {"algo": {"actor": {"layer_dims": stored.algo.actor_layer_dims}}}
+
+    def start_from(self, content: Mapping[str, Any]) -> None:
+        """Take over the weights of the same algorithm, or those of a cloned policy for the actor;
+        critics start untrained then."""
+        if content["algo_name"] != CLONING:
+            return super().start_from(content)
+        cloned = content["model"]["nets"]
+        own = self.nets.state_dict()
+        weights = {name.replace("policy.", "actor.", 1): x for name, x in cloned.items()}
+        if "actor.head.mean.weight" in own:  # the mean of a Gaussian, where there was no noise
+            weights = {k.replace("head.action.", "head.mean."): x for k, x in weights.items()}
+        kept = {k: x for k, x in own.items() if not k.startswith("actor.") or ".scale." in k}
+        try:
+            self.deserialize(kept | weights)
+        except ValueError as error:
+            raise ValueError(
+                f"a policy of {CLONING!r} that the actor of {self.global_config.algo_name} cannot "
+                f"start from: {error}; algo.actor must describe the same network"
+            ) from None
+        if "actor" in self._targets:
+            self.nets["actor_target"].load_state_dict(self.nets["actor"].state_dict())

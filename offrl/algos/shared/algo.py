@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.optim import clip_gradients, make_optimizer, make_schedule
+from offrl.algos.shared.roles import Algorithm
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
 from offrl.specs import ObsSpec
@@ -18,7 +20,7 @@ Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
 Generators = Sequence[torch.Generator | None] | None  # a source of randomness per row
 
 
-class Algo:
+class Algo(Algorithm):
     """Networks, their optimizers and one update rule, and the statistics of the data.
 
     A subclass says what it reads (``NEEDS``, ``window``), fills ``self.nets`` in
@@ -30,6 +32,12 @@ class Algo:
     GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  #: The groups of observations that it uses.
     ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  #: ``"real-valued"``, ``"discrete"``.
     COUNTS_REWARDS: ClassVar[bool] = False  #: Whether acting must call ``receive``.
+    #: Whether it learns only from steps that its present policy has taken (``offrl.online``).
+    ON_POLICY: ClassVar[bool] = False
+    #: Whether it learns while acting what an expert (``algo.expert``) would do.
+    ASKS_EXPERT: ClassVar[bool] = False
+    #: Whether it learns while acting from demonstrations (``train.data``), and cannot without.
+    NEEDS_DEMOS: ClassVar[bool] = False
 
     algo_config: AlgoConfig
 
@@ -142,10 +150,15 @@ class Algo:
         self.epoch, self.validates = epoch, validate
         with torch.set_grad_enabled(not validate):
             info = self.update(batch)
+        self.validates = False
         info = {} if info is None else info
         if not isinstance(info, Mapping):
             return info  # the trainer says what is wrong with it
         return {name: _detached(value) for name, value in info.items() if value is not None}
+
+    def learn(self, data: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Make one update from a batch as the data gives it."""
+        return self.train_on_batch(self.process_batch_for_training(data), self.epoch or 1)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         """The rule of the algorithm: compute losses, make an optimizer step for each
@@ -199,7 +212,22 @@ class Algo:
         if obs is None:
             return None
         raw = {key: obs[key].to(self.device) for key in self.obs_spec.keys(group)}
-        return self.obs_normalizer.normalize(self.obs_spec.process(raw, group))
+        prepared = self.obs_normalizer.normalize(self.obs_spec.process(raw, group))
+        if ACTION_MASK in obs and self.is_discrete:
+            prepared[ACTION_MASK] = obs[ACTION_MASK].to(self.device)
+        return prepared
+
+    def named(self, obs: Obs | Tensor) -> Obs:
+        """Observations by their keys, also if there is one key and only its values are given."""
+        if isinstance(obs, Mapping):
+            return obs
+        keys = self.obs_spec.keys("obs")
+        if len(keys) != 1:
+            raise ValueError(
+                f"observations without names, but {self.global_config.algo_name} sees "
+                f"{', '.join(keys)}; give a dict of them"
+            )
+        return {keys[0]: torch.as_tensor(obs)}
 
     def _with_time(self, obs: Obs) -> Obs:
         stacked = self.global_config.train.frame_stack > 1
@@ -305,6 +333,20 @@ class Algo:
         if "normalization" in state:
             self.set_statistics(**state["normalization"])
 
+    @classmethod
+    def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
+        """The overrides of a config of ``algo_name`` that follow from the ``stored`` config of a
+        checkpoint that a training starts from: the settings of an algorithm that goes on.
+        ``ValueError`` if it cannot start from that one."""
+        _check_start(algo_name, stored.algo_name)
+        return {"algo": stored.algo.to_dict()}
+
+    def start_from(self, content: Mapping[str, Any]) -> None:
+        """Take over the weights of a checkpoint, to train them further. ``ValueError`` if they are
+        of another algorithm, or do not fit."""
+        _check_start(self.global_config.algo_name, content["algo_name"])
+        self.deserialize({"nets": content["model"]["nets"]})
+
     def _check_weights(self, weights: Mapping[str, Any]) -> None:
         own = self.nets.state_dict()
         problems = {
@@ -322,6 +364,11 @@ class Algo:
                 f"the weights do not fit this {self.global_config.algo_name} network "
                 f"({'; '.join(found)}); use the config that they were trained with"
             )
+
+
+def _check_start(algo_name: str, stored: str) -> None:
+    if algo_name != stored:
+        raise ValueError(f"a checkpoint of {stored!r}, but {algo_name!r} was asked for (algo_name)")
 
 
 def _detached(value: Any) -> Any:

@@ -13,10 +13,10 @@ class DistributionalCritic(TDLearner):
     """Before an algorithm with ``backup`` and ``critic_losses``: these with one critic that
     gives a probability to each of some returns."""
 
-    def add_critics(self, **options: Any) -> None:
+    def add_critics(self, network: type = models.DistributionalCritics, **options: Any) -> None:
         config = self.algo_config.critic
         super().add_critics(
-            network=models.DistributionalCritics,
+            network,
             num_critics=1,
             num_outputs=config.distributional.num_atoms,
             **options,
@@ -36,6 +36,10 @@ class DistributionalCritic(TDLearner):
         critic = self.nets["critic"]
         outputs = critic.outputs(batch["obs"], batch["actions"], batch["goal_obs"])
         log_p = outputs.log_softmax(-1)[:, :, 0]
-        entropy = torch.special.entr(target).sum(-1).mean()
-        losses = -(target * log_p).sum(-1).mean(1) - entropy
-        return losses, critic.as_values(outputs.detach())
+        entropy = torch.special.entr(target).sum(-1)
+        divergence = -(target * log_p).sum(-1) - entropy
+        self.td_errors = None
+        if "weights" in batch:
+            self.td_errors = divergence.detach()[0].abs()
+            divergence = batch["weights"].squeeze(1) * divergence
+        return divergence.mean(1), critic.as_values(outputs.detach())

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,18 +12,21 @@ from torch.optim.lr_scheduler import LambdaLR
 from offrl.config import Config, LearningRateConfig, OptimConfig
 from offrl.kernels.adam import Adam, AdamW
 
-OPTIMIZERS = {"adam": Adam, "adamw": AdamW}
+OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "rmsprop": torch.optim.RMSprop}
 
 
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], config: OptimConfig
 ) -> torch.optim.Optimizer:
-    """One fused kernel per step; ``regularization.L2`` is the weight decay."""
+    """One fused kernel per step, where there is one; ``regularization.L2`` is the weight decay."""
+    options: dict[str, Any] = {} if config.optimizer_type == "rmsprop" else {"fused": True}
+    if config.epsilon is not None:
+        options["eps"] = config.epsilon
     return OPTIMIZERS[config.optimizer_type](
         parameters,
         lr=config.learning_rate.initial,
         weight_decay=config.regularization.L2,
-        fused=True,
+        **options,
     )
 
 

@@ -4,7 +4,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,13 +21,19 @@ class TDLearner(ValueAlgo):
 
     A batch is made of transitions: observations ``[B, frames, ...]``, actions ``[B, 1, A]``,
     rewards ``[B, 1]`` summed over ``n_step`` steps, and ``discounts`` ``[B, 1]``, the factor of the
-    value after them: 0 where the episode terminated. Networks with a slow copy
-    (``self.add_target``) have it under ``<name>_target``.
+    value after them: 0 where the episode terminated. It may have the ``weights`` ``[B, 1]`` of
+    samples that were not drawn all alike. Networks with a slow copy (``self.add_target``) have it
+    under ``<name>_target``.
     """
 
     NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
 
     algo_config: TDConfig
+
+    #: Whether norms of gradients are logged, as by robomimic: a few percent of a small update.
+    LOGS_GRADIENTS: ClassVar[bool] = True
+    #: Of a batch with ``weights``: the mean absolute error of each sample, ``[B]``.
+    td_errors: Tensor | None = None
 
     def __init__(self, **kwargs: Any):
         self._targets: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
@@ -79,6 +85,11 @@ class TDLearner(ValueAlgo):
             for theirs, statistic in self._statistics[name]:
                 theirs.copy_(statistic)
 
+    def sync_target(self) -> None:
+        for slow, fast in self._targets.values():
+            for theirs, ours in zip(slow, fast, strict=True):
+                theirs.data.copy_(ours.data)
+
     def set_train(self) -> None:
         super().set_train()
         for name in self._targets:
@@ -129,7 +140,7 @@ class TDLearner(ValueAlgo):
             self.to_device(batch["dones"]).flatten(1)[:, steps],
             None if mask is None else self.to_device(mask).flatten(1)[:, steps],
         )
-        return {
+        ready = {
             "obs": self.prepare_obs(frames_from(batch["obs"], 0, self.num_frames)),
             "next_obs": self.obs_after(batch, n, num_steps),
             "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
@@ -138,6 +149,9 @@ class TDLearner(ValueAlgo):
             "dones": dones,
             "discounts": discounts,
         }
+        if "weights" in batch:
+            ready["weights"] = self.to_device(batch["weights"]).view(-1, 1)
+        return ready
 
     def obs_after(
         self, batch: Mapping[str, Any], n: int, num_steps: Tensor | int
@@ -179,11 +193,17 @@ class TDLearner(ValueAlgo):
 
     # -- updates ----------------------------------------------------------------------------------
 
-    def td_losses(self, q: Tensor, target: Tensor) -> Tensor:
-        """The loss of each critic, ``[N]``, for values ``[N, B, 1]`` and targets ``[B, 1]``."""
+    def td_losses(self, q: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The loss of each critic, ``[N]``, for values ``[N, B, 1]``, targets ``[B, 1]`` and, if
+        the samples are weighted, their weights ``[B, 1]``."""
         losses = torch.nn.functional
         error = losses.smooth_l1_loss if self.algo_config.critic.use_huber else losses.mse_loss
-        return error(q, target.expand_as(q), reduction="none").mean((1, 2))
+        each = error(q, target.expand_as(q), reduction="none")
+        self.td_errors = None
+        if weights is not None:
+            self.td_errors = (q.detach() - target).abs().mean((0, 2))
+            each = weights * each
+        return each.mean((1, 2))
 
     def backup(self, batch: Mapping[str, Any], next_actions: Tensor) -> Tensor:
         """The critics' target for one action ``[B, 1, A]`` to follow: ``[B, 1]``."""
@@ -194,7 +214,7 @@ class TDLearner(ValueAlgo):
     def critic_losses(self, batch: Mapping[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
         """``td_losses`` of the batch's actions, and the values ``[N, B, 1]`` that they are of."""
         q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
-        return self.td_losses(q, target), q
+        return self.td_losses(q, target, batch.get("weights")), q
 
     def pessimistic(self, q: Tensor) -> Tensor:
         """The critics' values ``[N, ...]`` as one: the least, or in part the largest, by
@@ -209,7 +229,8 @@ class TDLearner(ValueAlgo):
         the sum of the ``losses``, to which you add others."""
         info = {f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses, 1)}
         info["Critic/Done_Mask_Percentage"] = 100 * (1 - batch["dones"]).mean()
-        norms = self.optimize("critic", losses.sum(), self.algo_config.critic.max_gradient_norm)
+        limit = self.algo_config.critic.max_gradient_norm
+        norms = self.optimize("critic", losses.sum(), limit, measures=self.LOGS_GRADIENTS)
         if norms is not None:
             info |= {f"Critic/Critic{i}_Grad_Norms": norm for i, norm in enumerate(norms, 1)}
         return info | {"loss": losses.detach().sum()}

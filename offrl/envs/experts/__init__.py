@@ -10,14 +10,30 @@ Simulators that bring experts, as Meta-World does, have a function from a task's
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from offrl.acting.episode import Obs, Policy
 from offrl.envs.experts.lift import lift
 from offrl.envs.experts.metaworld import metaworld_expert
+from offrl.registry import EXPERTS
 
-__all__ = ["ExpertPolicy", "lift", "metaworld_expert"]
+__all__ = ["ExpertPolicy", "lift", "metaworld_expert", "scripted_expert"]
+
+
+def scripted_expert(env_args: Mapping[str, Any]) -> Callable[[Obs], np.ndarray]:
+    """The demonstrator of the task that ``env_args`` describes (``make_env``). ``ValueError`` says
+    which there are."""
+    name = env_args["env_name"]
+    if env_args.get("type") == "metaworld":
+        return metaworld_expert(name)
+    if name not in EXPERTS.names():
+        known = ", ".join(EXPERTS.names())
+        raise ValueError(
+            f"{name} has no scripted expert; there are those of {known} and of Meta-World's tasks"
+        )
+    return EXPERTS[name]
 
 
 class ExpertPolicy(Policy):

@@ -1,0 +1,75 @@
+"""DAgger (Ross et al., 2011, arXiv:1011.0686): behavioural cloning of what an expert would do in
+the states that the learner itself gets into.
+
+In round ``i`` each action that is taken is the expert's with the probability ``beta_i``, else the
+learner's; what is stored with the state is always the expert's. Then the learner is cloned from all
+rounds so far, and from the demonstrations in ``train.data``, if there are any. It is not trained
+anew in each round, but goes on from its weights.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from offrl.algos.base import Generators, Obs, register_algo
+from offrl.algos.bc import BC, BCConfig
+from offrl.config.section import Share
+
+log = logging.getLogger(__name__)
+
+
+class DAggerConfig(BCConfig):
+    ALGO_NAME = "dagger"
+    DEFAULTS = {
+        "experiment": {"epoch_every_n_steps": 1000},
+        "train": {
+            "online": {
+                "collect_steps": 500,
+                "num_updates": 500,
+                "replay": {"demo_share": None},
+            }
+        },
+    }
+
+    expert: str = Field(
+        "scripted",
+        description='Who is asked: "scripted", the demonstrator that comes with the task, or the '
+        "path of a checkpoint.",
+    )
+    beta_decay: Share = Field(
+        0.0,
+        description="Share of the expert's actions among those that are taken, as a power of the "
+        "number of earlier rounds: beta_i is beta_decay to the i - 1. 0: the expert acts in the "
+        "first round, and never again.",
+    )
+
+
+@register_algo(DAggerConfig)
+class DAgger(BC):
+    algo_config: DAggerConfig
+
+    ASKS_EXPERT = True
+
+    def expert_share(self, num_rounds: int) -> float:
+        """The probability with which the expert acts, after ``num_rounds`` rounds (beta)."""
+        return self.algo_config.beta_decay**num_rounds
+
+    def explore(
+        self,
+        obs: Obs,
+        goal: Obs | None = None,
+        state: Any = None,
+        generators: Generators = None,
+        num_steps: int = 0,
+    ) -> tuple[Tensor, Any]:
+        """As in evaluation: what matters are the states that the policy will get into."""
+        self.set_eval()
+        return self.act(obs, goal, state, generators)
+
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        log.warning(
+            "dagger: without train.num_steps no expert is asked, and train.data is cloned as by bc"
+        )

@@ -1,0 +1,81 @@
+"""Soft actor-critic for discrete actions (Christodoulou, 2019, arXiv:1910.07207): where SAC draws
+an action, the expectation over all of them takes its place."""
+
+import math
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from offrl import models
+from offrl.algos.base import register_algo
+from offrl.algos.sac_n import SACN, SACCriticConfig
+from offrl.algos.shared.masks import masked
+from offrl.config import Count, OptimConfig, Section
+from offrl.config.algo import TDConfig, learning_rates
+
+
+class DiscreteSACActorConfig(Section):
+    target_entropy: float | Literal["default"] | None = Field(
+        "default",
+        description="Entropy of the policy that the weight of the entropy is tuned to hold. "
+        '"default": 0.98 times that of actions at random. null: no tuning, the weight is 1.',
+    )
+    layer_dims: list[Count] = Field(
+        [256, 256], description="Sizes of the hidden layers of the actor."
+    )
+    max_gradient_norm: float | None = Field(
+        None,
+        gt=0,
+        description="Largest norm of the actor's gradient. null: as train.max_grad_norm says.",
+    )
+
+
+class DiscreteSACConfig(TDConfig):
+    ALGO_NAME = "discrete_sac"
+    DEFAULTS = {
+        "experiment": {"epoch_every_n_steps": 1000},
+        "train": {
+            "batch_size": 256,
+            "action_config": {"actions": {"format": "discrete"}},
+            "online": {"random_steps": 1000, "replay": {"capacity": 100_000}},
+        },
+    }
+
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
+    critic: SACCriticConfig = SACCriticConfig(layer_dims=[256, 256])
+    actor: DiscreteSACActorConfig = Field(DiscreteSACActorConfig(), description="The policy.")
+
+
+@register_algo(DiscreteSACConfig)
+class DiscreteSAC(SACN):
+    algo_config: DiscreteSACConfig
+
+    ACTIONS = ("discrete",)
+    LOGS_GRADIENTS = False
+
+    def _create_networks(self) -> None:
+        dims = self.algo_config.actor.layer_dims
+        self.nets["actor"] = models.mlp_actor(
+            self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
+        )
+        self.add_critics(models.DiscreteCritics)
+        self._add_entropy_weight(default=0.98 * math.log(self.ac_dim))
+
+    def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
+        pi, state = super().policy(obs, goal, state)
+        return replace(pi, logits=masked(pi.logits[:, 0], obs)[:, None]), state
+
+    def _policy_terms(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        pi, _ = self.policy(batch["obs"], batch["goal_obs"])
+        return self._judged("critic", batch["obs"], batch["goal_obs"], pi)
+
+    def _judged(self, critic: str, obs: Any, goal: Any, pi: Any) -> tuple[Tensor, Tensor]:
+        """The expected value and log probability of an action of the policy: ``[B, 1]`` each."""
+        log_prob = pi.logits[:, 0].log_softmax(-1)
+        share = log_prob.exp()
+        with torch.no_grad():
+            value = self.nets[critic].values(obs, goal).amin(0)
+        return tuple((share * x).sum(-1, keepdim=True) for x in (value, log_prob))

@@ -1,0 +1,164 @@
+"""Deep Q-learning (Mnih et al., 2015, doi:10.1038/nature14236): values of actions are regressed on
+rewards and what a slow copy, renewed now and then, finds the next state worth.
+
+By switches: double DQN (van Hasselt et al., 2016, arXiv:1509.06461), dueling networks (Wang et al.,
+2016, arXiv:1511.06581) and distributions of returns (C51: Bellemare et al., 2017,
+arXiv:1707.06887). The defaults are for vectors and not for the paper's images.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from offrl import models
+from offrl.algos.base import Generators, Obs, register_algo_factory_func
+from offrl.algos.shared.action_values import ActionValues, highest
+from offrl.algos.shared.distributional import DistributionalCritic
+from offrl.algos.shared.masks import allowed, masked
+from offrl.config import Count, OptimConfig, Section
+from offrl.config.algo import (
+    DistributionalCriticConfig,
+    EnsembleConfig,
+    TDConfig,
+    learning_rates,
+)
+from offrl.config.section import Share
+from offrl.models.heads import random_rows
+
+
+class ExplorationConfig(Section):
+    initial: Share = Field(1.0, description="Share of random actions at the start.")
+    final: Share = Field(0.05, description="Share of random actions in the end.")
+    steps: Count = Field(
+        20_000, description="Number of steps in the environment from the one share to the other."
+    )
+
+
+class DQNConfig(TDConfig):
+    ALGO_NAME = "dqn"
+    DEFAULTS = {
+        "experiment": {"epoch_every_n_steps": 1000},
+        "train": {
+            "batch_size": 128,
+            "action_config": {"actions": {"format": "discrete"}},
+            "online": {
+                "collect_steps": 4,
+                "random_steps": 1000,
+                "replay": {"capacity": 100_000},
+            },
+        },
+    }
+
+    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
+    double: bool = Field(
+        False,
+        description="Let the network choose the next action in a target, and only its slow copy "
+        "say what that is worth (double DQN).",
+    )
+    dueling: bool = Field(
+        False,
+        description="Let the last layer give the value of the state, and apart from it how much "
+        "better each action is than the others (dueling networks).",
+    )
+    target_every: Count = Field(
+        250, description="Number of updates from one renewal of the target networks to the next."
+    )
+    target_tau: Share = 1.0
+    exploration: ExplorationConfig = Field(
+        ExplorationConfig(),
+        description="Share of actions that are drawn at random while learning from what comes of "
+        "them (train.num_steps).",
+    )
+    critic: DistributionalCriticConfig = DistributionalCriticConfig(
+        use_huber=True, layer_dims=[256, 256], ensemble=EnsembleConfig(n=1)
+    )
+
+
+class DQN(ActionValues):
+    """The slow copy is renewed where a batch is processed, so that it is the same for all of
+    several batches that are processed at once. Where it alone makes the targets, these are made
+    there, too."""
+
+    algo_config: DQNConfig
+
+    LOGS_GRADIENTS = False
+    NETWORK = models.DiscreteCritics
+
+    renewed_at = 0  # num_updates
+
+    def _create_networks(self) -> None:
+        self.add_critics(self.NETWORK, dueling=self.algo_config.dueling)
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        if self.num_updates - self.renewed_at >= self.algo_config.target_every:
+            self.update_targets()
+            self.renewed_at = self.num_updates
+        ready = super().process_batch_for_training(batch)
+        return ready if self.algo_config.double else ready | {"targets": self._targets_of(ready)}
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        target = batch["targets"] if "targets" in batch else self._targets_of(batch)
+        losses, q = self.critic_losses(batch, target)
+        info = self.optimize_critics(batch, losses) | {"Critic/Q_Values": q.detach().mean()}
+        self.num_updates += self.trains("critic")
+        return info
+
+    @torch.no_grad()
+    def _targets_of(self, batch: Mapping[str, Any]) -> Tensor:
+        next_obs, goal = batch["next_obs"], batch["goal_obs"]
+        if self.algo_config.double:
+            return self.backup(batch, self.best_guess(next_obs, goal))
+        return self.backup(batch, self._choices(next_obs, len(batch["dones"])))
+
+    def _choices(self, obs: Any, size: int) -> Tensor:
+        """All actions, one-hot ``[B, A, A]``; one that is allowed stands for those that are not."""
+        index = torch.arange(self.ac_dim, device=self.device).expand(size, -1)
+        mask = allowed(obs)
+        if mask is not None:
+            index = torch.where(mask, index, mask.int().argmax(-1, keepdim=True))
+        return F.one_hot(index, self.ac_dim).float()
+
+    # -- exploring --------------------------------------------------------------------------------
+
+    def explore(
+        self,
+        obs: Obs,
+        goal: Obs | None = None,
+        state: Any = None,
+        generators: Generators = None,
+        num_steps: int = 0,
+    ) -> tuple[Tensor, Any]:
+        """The best action, or by chance any (epsilon-greedy): the best of random values."""
+        seen = self.prepare_obs(obs)
+        scores = self.scores(seen, self.prepare_obs(goal, "goal"))
+        like = scores.new_empty(len(scores), self.ac_dim + 1)
+        chance, numbers = random_rows("rand", like, generators).tensor_split([1], dim=-1)
+        explores = chance < self._share_of_random_actions(num_steps)
+        return highest(masked(torch.where(explores, numbers, scores), seen)), state
+
+    def _share_of_random_actions(self, num_steps: int) -> float:
+        config = self.algo_config.exploration
+        ahead = max(0.0, 1 - num_steps / config.steps)
+        return config.final + ahead * (config.initial - config.final)
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def serialize(self) -> dict[str, Any]:
+        return super().serialize() | {"renewed_at": self.renewed_at}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize(state)
+        self.renewed_at = state.get("renewed_at", 0)
+
+
+class DistributionalDQN(DistributionalCritic, DQN):
+    NETWORK = models.DiscreteDistributionalCritics
+
+
+@register_algo_factory_func(DQNConfig.ALGO_NAME)
+def _dqn(algo_config: DQNConfig) -> tuple[type[DQN], dict]:
+    return (DistributionalDQN if algo_config.critic.distributional.enabled else DQN), {}

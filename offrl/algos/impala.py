@@ -1,0 +1,92 @@
+"""IMPALA (Espeholt et al., 2018, arXiv:1802.01561): an actor-critic whose targets, V-trace, are
+right for steps that a somewhat earlier policy has taken.
+
+Here one process acts and learns in turn. A round is learned from in several passes, and V-trace
+corrects for what the policy has changed since the steps were taken. Losses are means over steps; in
+the paper they are sums.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from offrl.algos.base import register_algo
+from offrl.algos.shared.policy_gradient import (
+    PolicyGradient,
+    PolicyGradientConfig,
+    collecting,
+    one_optimizer,
+)
+from offrl.algos.shared.returns import ends_of, vtrace
+from offrl.config import Count, OptimConfig
+
+
+class ImpalaConfig(PolicyGradientConfig):
+    ALGO_NAME = "impala"
+    DEFAULTS = collecting(20, batch_size=640)
+
+    optim_params: dict[str, OptimConfig] = one_optimizer(6e-4, "rmsprop")
+    ent_coef: float = 0.01
+    num_passes: Count = Field(2, description="Number of passes over the steps of a round.")
+    rho_bar: float = Field(
+        1.0,
+        gt=0,
+        description="Largest weight of a step by how much likelier its action has become. It "
+        "decides which policy the values are of.",
+    )
+    c_bar: float = Field(
+        1.0,
+        gt=0,
+        description="Largest factor with which later steps count in the target of an earlier one. "
+        "It decides how fast values are learned.",
+    )
+
+
+@register_algo(ImpalaConfig)
+class Impala(PolicyGradient):
+    algo_config: ImpalaConfig
+
+    OF_STEPS = ()
+    learns_segments = True  # targets depend on the steps that follow, under the policy of now
+
+    def estimates(
+        self, batch: Mapping[str, Any], mask: Tensor, values: Tensor
+    ) -> dict[str, Tensor]:
+        return {key: self._to_device(batch[key]).flatten() for key in ("rewards", "terminated")}
+
+    def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        return self.shuffled(data, self.algo_config.num_passes)
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        mask = batch["mask"]
+        pi, values = self.policy_and_values(batch)
+        log_probs = pi.log_prob(batch["actions"])[:, 0]
+        targets, advantages = self._targets(batch, log_probs.detach(), values.detach())
+
+        actor_loss = -(advantages[mask] * log_probs[mask]).mean()
+        value_loss = (targets[mask] - values[mask]).square().mean()
+        return self.descend(actor_loss, value_loss, pi.entropy()[:, 0][mask].mean(), batch)
+
+    def _targets(
+        self, batch: Mapping[str, Any], log_probs: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """V-trace's targets of values and advantages of all rows, ``[R]`` each."""
+        config, shape = self.algo_config, batch["starts"].shape
+        parts = batch["rewards"], values, batch["terminated"], batch["mask"]
+        parts += (log_probs - batch["log_probs"],)
+        rewards, v, terminated, mask, log_ratios = (x.view(shape).cpu().numpy() for x in parts)
+        found = vtrace(
+            rewards,
+            v,
+            terminated,
+            ends_of(mask),
+            log_ratios,
+            config.discount,
+            config.rho_bar,
+            config.c_bar,
+        )
+        targets, advantages = (torch.from_numpy(x).flatten().to(self.device) for x in found)
+        return targets, advantages

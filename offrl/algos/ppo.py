@@ -1,0 +1,83 @@
+"""Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347): several passes over the
+steps of a round, in which no action gains from becoming much likelier or less likely than it was.
+
+The defaults are those of Stable-Baselines3.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from offrl.algos.base import register_algo
+from offrl.algos.shared.policy_gradient import AdvantageConfig, PolicyGradient, collecting
+from offrl.config import Count
+
+
+class PPOConfig(AdvantageConfig):
+    ALGO_NAME = "ppo"
+    DEFAULTS = collecting(2048, batch_size=64)
+
+    num_passes: Count = Field(10, description="Number of passes over the steps of a round.")
+    clip_range: float = Field(
+        0.2,
+        gt=0,
+        description="How far the ratio of an action's probability to that when it was taken may "
+        "leave 1 and still be learned from (epsilon).",
+    )
+    value_clip_range: float | None = Field(
+        None,
+        gt=0,
+        description="How far values may leave those when the steps were taken and still be learned "
+        "from. null: as far as they like.",
+    )
+    target_kl: float | None = Field(
+        None,
+        gt=0,
+        description="Leave out the rest of the passes when the policy has moved by more than 1.5 "
+        "times this KL divergence. null: make all passes.",
+    )
+
+
+@register_algo(PPOConfig)
+class PPO(PolicyGradient):
+    algo_config: PPOConfig
+
+    _has_moved_enough = False
+
+    def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        self._has_moved_enough = False
+        for batch in self.shuffled(data, self.algo_config.num_passes):
+            if self._has_moved_enough:
+                return
+            yield batch
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        clip = self.algo_config.clip_range
+        log_probs, entropy, values = self.evaluate(batch)
+        advantages = self.advantages(batch)
+        log_ratio = log_probs - batch["log_probs"]
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1 - clip, 1 + clip)
+        actor_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
+        value_loss = self._value_loss(values, batch)
+
+        with torch.no_grad():
+            moved = self._moved(ratio, log_ratio, clipped)
+        return self.descend(actor_loss, value_loss, entropy.mean(), batch) | moved
+
+    def _value_loss(self, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        clip, old = self.algo_config.value_clip_range, batch["values"]
+        if clip is not None:
+            values = old + (values - old).clamp(-clip, clip)
+        return (values - batch["returns"]).square().mean()
+
+    def _moved(self, ratio: Tensor, log_ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
+        """How far the policy is from the one that took the steps."""
+        target = self.algo_config.target_kl
+        divergence = (ratio - 1 - log_ratio).mean()  # without bias, and never negative
+        if target is not None:  # the one reason to wait for the device
+            self._has_moved_enough = bool(divergence > 1.5 * target)
+        return {"Approx_KL": divergence, "Clip_Fraction": (clipped != ratio).float().mean()}

@@ -1,0 +1,153 @@
+"""Residual reinforcement learning (Silver et al., 2018, arXiv:1812.06298; Johannink et al., 2019,
+arXiv:1812.03201): a correction of a policy that stays as it is.
+
+The action is ``clip(base(s) + scale delta(s))``, of a frozen ``base`` and a ``delta`` that soft
+actor-critic learns. Critics see the sum. The base is the policy of the checkpoint that the training
+starts from (``experiment.ckpt_path``), and is in the checkpoints of the training itself.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from offrl.algos.base import Obs, PolicyAlgo, register_algo
+from offrl.algos.factory import algo_factory
+from offrl.algos.sac import SAC, SACConfig
+from offrl.config import Config, config_factory, without_pretrained
+from offrl.models.heads import TanhGaussian
+from offrl.tree import map_leaves
+
+BASE = "base_actions"  # beside the observations that networks see
+DESCRIBING = ("algo_name", "config", "shape_metadata")  # the base, in its checkpoint
+NOT_OF_A_BASE = ("optimizers", "lr_schedulers")
+
+
+class ResidualConfig(SACConfig):
+    ALGO_NAME = "residual"
+    DEFAULTS = {
+        "experiment": {"epoch_every_n_steps": 1000},
+        "train": {"batch_size": 256, "online": {"warmup_steps": 1000}},
+    }
+
+    scale: float = Field(
+        0.2,
+        gt=0,
+        le=2,
+        description="Largest correction of a number of the base policy's action, which is between "
+        "-1 and 1.",
+    )
+
+
+@dataclass
+class Corrected(TanhGaussian):
+    """A ``base`` action, with ``scale`` times the tanh of a normal variable added to it: all are
+    ``[B, T, A]``. Densities are those of the correction."""
+
+    base: Tensor
+    scale: Tensor
+
+    def sample(self, generators: Any = None) -> Tensor:
+        return self._sum(super().sample(generators))
+
+    def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
+        correction, log_prob = super().rsample(num_samples)
+        return self._sum(correction), log_prob
+
+    def mode(self) -> Tensor:
+        return self._sum(super().mode())
+
+    def _sum(self, correction: Tensor) -> Tensor:
+        return (self.base + self.scale * correction).clamp(-1.0, 1.0)
+
+
+@register_algo(ResidualConfig)
+class Residual(SAC):
+    """``nets`` are those of the correction; ``base`` is an algorithm of its own."""
+
+    algo_config: ResidualConfig
+
+    base: PolicyAlgo | None = None
+
+    @classmethod
+    def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
+        return {} if stored.algo_name != algo_name else super().settings_from(algo_name, stored)
+
+    def start_from(self, content: Mapping[str, Any]) -> None:
+        """Take over the policy of a checkpoint as the base, or of a residual one all weights."""
+        model = {k: x for k, x in content["model"].items() if k not in NOT_OF_A_BASE}
+        if content["algo_name"] == self.global_config.algo_name:
+            self.deserialize({key: model[key] for key in ("nets", "base")})
+        else:
+            self._set_base({**{key: content[key] for key in DESCRIBING}, "model": model})
+
+    def _set_base(self, content: Mapping[str, Any]) -> None:
+        """Make the base of what ``DESCRIBING`` and ``model`` say."""
+        config = config_factory(content["algo_name"], json.loads(content["config"]))
+        shapes, name = content["shape_metadata"], config.algo_name
+        base = algo_factory(
+            name,
+            without_pretrained(config),
+            obs_key_shapes=shapes["all_shapes"],
+            ac_dim=shapes["ac_dim"],
+            device=self.device,
+        )
+        base.deserialize(content["model"])
+        base.set_eval()
+        unseen = [key for key in base.obs_spec.keys("obs") if key not in self.obs_spec.keys("obs")]
+        if unseen:
+            raise ValueError(
+                f"the base policy, {name}, sees {unseen[0]!r}, and this one does not; add it to "
+                "observation.modalities.obs"
+            )
+        if not isinstance(base, PolicyAlgo) or base.obs_spec.keys("goal") or base.is_discrete:
+            raise ValueError(f"a {name} that sees goals or is discrete cannot be a base policy")
+        frames = config.train.frame_stack
+        if base.ac_dim != self.ac_dim or frames > self.num_frames:
+            raise ValueError(
+                f"the base policy, {name}, has actions of {base.ac_dim} numbers and a frame_stack "
+                f"of {frames}, and this one {self.ac_dim} and {self.num_frames} (train.frame_stack)"
+            )
+        self.base, self._content = base, content
+
+    def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | None:
+        """What networks see, and what the base does there, ``BASE`` ``[B, 1, A]``."""
+        prepared = super().prepare_obs(obs, group)
+        if prepared is not None and group == "obs" and self.base is not None:
+            prepared[BASE] = self._base_actions(self.base, obs)
+        return prepared
+
+    @torch.no_grad()
+    def _base_actions(self, base: PolicyAlgo, obs: Obs) -> Tensor:
+        """The base's likeliest action, in the units of this policy."""
+        frames = base.global_config.train.frame_stack
+        pi, state = base.action_distribution(map_leaves(lambda x: x[:, -frames:], obs))
+        if state is not None:
+            raise ValueError(
+                f"residual: {base.global_config.algo_name} remembers earlier steps; the base "
+                "must be a policy without memory (an MLP)"
+            )
+        raw = base.action_normalizer.unnormalize_vector(pi.mode()[:, -1:])
+        return self.action_normalizer.normalize_vector(raw)
+
+    def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
+        if BASE not in obs:
+            raise ValueError(
+                f"{self.global_config.algo_name}: there is no policy to correct; name its "
+                "checkpoint (experiment.ckpt_path)"
+            )
+        correction, state = super().policy(obs, goal, state)
+        base, scale = obs[BASE], torch.full_like(obs[BASE], self.algo_config.scale)
+        return Corrected(correction.mean, correction.std, base, scale), state
+
+    def serialize(self) -> dict[str, Any]:
+        return super().serialize() | ({} if self.base is None else {"base": self._content})
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize(state)
+        if "base" in state:
+            self._set_base(state["base"])

@@ -1,0 +1,77 @@
+"""RLPD (Ball et al., 2023, arXiv:2302.02948): soft actor-critic that learns from its own steps and
+from recorded ones, half of each batch.
+
+Many updates for each step are made stable by critics with layer normalisation, and by targets that
+are the least of a few critics drawn at random from many (Chen et al., 2021, arXiv:2101.05982). The
+normalisation is behind each ReLU, where the authors' is before it.
+"""
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from offrl.algos.base import register_algo
+from offrl.algos.sac import SAC, SACConfig
+from offrl.algos.sac_n import SACActorConfig, SACCriticConfig
+from offrl.config import Count
+from offrl.config.algo import EnsembleConfig
+
+
+class RLPDCriticConfig(SACCriticConfig):
+    num_in_target: Count = Field(
+        2,
+        description="Number of critics, drawn at random for each update, of which the least value "
+        "is a target.",
+    )
+
+
+class RLPDActorConfig(SACActorConfig):
+    update_freq: Count = Field(
+        20, description="Number of critic updates for each update of the actor."
+    )
+
+
+class RLPDConfig(SACConfig):
+    ALGO_NAME = "rlpd"
+    DEFAULTS = {
+        "experiment": {"epoch_every_n_steps": 1000},
+        "train": {
+            "batch_size": 256,
+            "online": {"random_steps": 5000, "num_updates": 20, "replay": {"demo_share": 0.5}},
+        },
+    }
+
+    critic: RLPDCriticConfig = RLPDCriticConfig(
+        layer_dims=[256, 256], ensemble=EnsembleConfig(n=10)
+    )
+    actor: RLPDActorConfig = RLPDActorConfig(layer_dims=[256, 256])
+
+
+@register_algo(RLPDConfig)
+class RLPD(SAC):
+    algo_config: RLPDConfig
+
+    def add_critics(self, **options: Any) -> None:
+        super().add_critics(layer_norm=True, **options)
+
+    def _add_entropy_weight(self, default: float) -> None:
+        super()._add_entropy_weight(default / 2)
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        """The loss is the critics', as the actor learns in some updates only."""
+        info = self._train_critics(batch)
+        self.num_updates += not self.validates
+        if self.validates or self.num_updates % self.algo_config.actor.update_freq == 0:
+            info |= self._train_actor(batch)
+        return info
+
+    def _judged(self, critic: str, obs: Any, goal: Any, pi: Any) -> tuple[Tensor, Tensor]:
+        actions, log_prob = pi.rsample(1)
+        q = self.nets[critic](obs, actions, goal)
+        return (self._least_of_few(q) if critic == "critic_target" else q.mean(0)), log_prob
+
+    def _least_of_few(self, q: Tensor) -> Tensor:
+        drawn = torch.randperm(len(q), device=q.device)[: self.algo_config.critic.num_in_target]
+        return q[drawn].amin(0)

@@ -1,0 +1,27 @@
+"""Soft actor-critic with a tuned temperature (Haarnoja et al., 2018, arXiv:1812.05905): a policy of
+high values and high entropy. It is SAC-N with two critics.
+
+Standard deviations before the tanh are from 0.007 to 7.5, logarithms of -5 to 2: what the usual
+-20 would allow besides is as good as no noise, far from any entropy that is aimed at.
+"""
+
+from offrl.algos.base import register_algo
+from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig, SACNConfig
+
+
+class SACConfig(SACNConfig):
+    ALGO_NAME = "sac"
+    DEFAULTS = {
+        "experiment": {"epoch_every_n_steps": 1000},
+        "train": {"batch_size": 256, "online": {"random_steps": 10_000}},
+    }
+
+    critic: SACCriticConfig = SACCriticConfig(layer_dims=[256, 256])
+    actor: SACActorConfig = SACActorConfig(layer_dims=[256, 256])
+
+
+@register_algo(SACConfig)
+class SAC(SACN):
+    algo_config: SACConfig
+
+    LOGS_GRADIENTS = False

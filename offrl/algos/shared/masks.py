@@ -1,0 +1,21 @@
+"""Discrete actions that are forbidden in a state, where observations say so: ``action_mask``
+``[B, T, A]``, 1 for those that are allowed. No network sees it."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+ACTION_MASK = "action_mask"
+FORBIDDEN = -1e30  # less than any value, and yet finite if it is multiplied
+
+
+def allowed(obs: Mapping[str, Tensor]) -> Tensor | None:
+    """Which actions the latest frame allows, ``[B, A]``; ``None`` where all are."""
+    mask = obs.get(ACTION_MASK)
+    return None if mask is None else mask[:, -1] > 0
+
+
+def masked(scores: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
+    """Scores, values or logits ``[..., B, A]``, those of forbidden actions ``FORBIDDEN``."""
+    mask = allowed(obs)
+    return scores if mask is None else scores.masked_fill(~mask, FORBIDDEN)

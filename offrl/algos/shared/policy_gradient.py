@@ -1,0 +1,340 @@
+"""What algorithms share that learn a policy from the steps that it has just taken."""
+
+from collections.abc import Callable, Iterator, Mapping
+from math import ceil
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from offrl import models
+from offrl.algos.base import Generators, Obs, PolicyAlgo, ValueAlgo
+from offrl.algos.shared.masks import ACTION_MASK, masked
+from offrl.algos.shared.returns import ends_of, gae
+from offrl.config import AlgoConfig, Count, LearningRateConfig, OptimConfig, Section, Share
+from offrl.tree import map_leaves
+
+
+def one_optimizer(rate: float, kind: str = "adam") -> dict[str, OptimConfig]:
+    """The optimizer of policy and value together, with the epsilon that is usual for them."""
+    learning_rate = LearningRateConfig(initial=rate)
+    return {
+        "policy": OptimConfig(
+            optimizer_type=kind,  # type: ignore[arg-type]
+            epsilon=1e-5,
+            learning_rate=learning_rate,
+        )
+    }
+
+
+def collecting(num_steps: int, **train: Any) -> dict[str, Any]:
+    """Defaults of other sections: rounds of ``num_steps`` steps in one environment."""
+    online = {"num_envs": 1, "collect_steps": num_steps}
+    return {
+        "experiment": {"epoch_every_n_steps": 1000},
+        "train": {"max_grad_norm": 0.5, "online": online, **train},
+    }
+
+
+class MemoryConfig(Section):
+    """Memory of the episode so far, as long as it lasts."""
+
+    enabled: bool = Field(
+        False,
+        description="Let policy and value remember the episode so far in an RNN that they share.",
+    )
+    hidden_dim: Count = Field(256, description="Size of the hidden state.")
+    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="Kind of recurrent layer.")
+    num_layers: Count = Field(1, description="Number of recurrent layers.")
+
+
+class PolicyGradientConfig(AlgoConfig):
+    """Base of the sections ``algo`` of algorithms that learn from the steps of the round."""
+
+    optim_params: dict[str, OptimConfig] = one_optimizer(3e-4)
+    discount: Share = Field(
+        0.99, description="Factor on a reward for each step that it lies ahead (gamma)."
+    )
+    vf_coef: float = Field(0.5, ge=0, description="Weight of the error of the values in the loss.")
+    ent_coef: float = Field(
+        0.0, ge=0, description="Weight of the policy's entropy, which keeps it from settling early."
+    )
+    policy_layer_dims: list[Count] = Field(
+        [64, 64], description="Sizes of the policy's hidden layers, behind encoder and RNN."
+    )
+    value_layer_dims: list[Count] = Field(
+        [64, 64], description="Sizes of the value's hidden layers, behind encoder and RNN."
+    )
+    activation: Literal["tanh", "relu"] = Field(
+        "tanh", description="Function behind each hidden layer."
+    )
+    orthogonal_init: bool = Field(
+        True,
+        description="Start with orthogonal weights, small ones before the actions, and no biases. "
+        "If false, with PyTorch's own.",
+    )
+    share_encoder: bool = Field(
+        False,
+        description="Let the policy and the value see images through one encoder. If false, each "
+        "has its own, unless there is an RNN.",
+    )
+    log_std_init: float = Field(
+        0.0,
+        description="Logarithm of the standard deviation of real-valued actions at the start. It "
+        "is learned, and the same in all states.",
+    )
+    memory: MemoryConfig = Field(
+        MemoryConfig(), description="Memory of the earlier steps of an episode: an RNN."
+    )
+
+
+class AdvantageConfig(PolicyGradientConfig):
+    """The section of algorithms that estimate each advantage once, by GAE."""
+
+    gae_lambda: Share = Field(
+        0.95,
+        description="How much an advantage counts rewards (1) instead of the value of the next "
+        "state (0). Values between are a compromise of little variance and little bias (lambda).",
+    )
+    normalize_advantage: bool = Field(
+        True, description="Bring the advantages of a batch to mean 0 and standard deviation 1."
+    )
+
+
+class PolicyGradient(PolicyAlgo, ValueAlgo):
+    """A policy ``pi(a | s)`` and its value ``V(s)``, in one network ``policy`` with one optimizer.
+
+    A round goes through ``process_batch_for_training`` once, whose result ``minibatches`` turns
+    into what ``train_on_batch`` learns from. A batch is ``M`` steps: observations
+    ``{key: [M, frames, ...]}``, actions ``[M, 1, A]``, and ``log_probs`` of these when they were
+    taken, ``advantages``, ``returns`` and ``values``, ``[M]`` each. Where steps depend on those
+    before (``learns_segments``), a batch holds whole segments of ``n`` environments, row by row:
+    observations and actions of ``n L`` rows, the ``mask`` ``[n L]`` of those in which a step was
+    taken, ``starts`` ``[n, L]`` of episodes, and the ``state`` before the first row.
+    """
+
+    NEEDS = ("obs", "actions", "rewards")
+    GROUPS = ("obs",)
+    ACTIONS = ("real-valued", "discrete")
+    ON_POLICY = True
+    #: The parts of a batch that hold steps alone, without the rows between episodes.
+    OF_STEPS: ClassVar[tuple[str, ...]] = ("log_probs", "advantages", "returns", "values")
+
+    algo_config: AdvantageConfig
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        head: dict[str, Any] = {"head": "categorical"}
+        if not self.is_discrete:
+            head = {"head": "free_gaussian", "log_std_init": config.log_std_init}
+        rnn = {key: value for key, value in config.memory.to_dict().items() if key != "enabled"}
+        self.nets["policy"] = models.ActorValue(
+            self.obs_spec,
+            self.ac_dim,
+            config.policy_layer_dims,
+            config.value_layer_dims,
+            activation=config.activation,
+            num_frames=self.global_config.train.frame_stack,
+            share_encoder=config.share_encoder,
+            orthogonal=config.orthogonal_init,
+            rnn=rnn if config.memory.enabled else None,
+            **head,
+        )
+
+    @property
+    def learns_segments(self) -> bool:
+        return self.algo_config.memory.enabled
+
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        raise ValueError(
+            f"train.data: {self.global_config.algo_name} learns only from steps that it takes "
+            "itself; set train.num_steps to the number of these, and leave train.data out"
+        )
+
+    # -- a round ----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute what a round is learned by, with the policy that took its steps.
+
+        batch: tensors of ``N`` environments and ``L`` rows: raw ``obs`` ``{key: [N, L, frames,
+            ...]}``, ``actions`` ``[N, L, A]`` as ``act`` gave them, ``rewards``, ``terminated`` and
+            ``mask``, all ``[N, L]``: in which rows a step was taken. What was observed after it is
+            in the next row. ``state`` is what ``act`` had in the first row, or ``None``.
+        """
+        mask = self._mask(batch)
+        obs = self.prepare_obs(map_leaves(lambda x: x.flatten(0, 1), batch["obs"]))
+        actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
+        starts = torch.zeros_like(mask)
+        starts[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
+        starts, state = starts.to(self.device), map_leaves(self._to_device, batch.get("state"))
+        pi, values = self.policy_and_values({"obs": obs, "starts": starts, "state": state})
+        log_probs = pi.log_prob(actions)[:, 0]
+        rows = {"obs": obs, "actions": actions, "log_probs": log_probs}
+        rows |= self.estimates(batch, mask, values.view(mask.shape))
+        flat = mask.flatten().to(self.device)
+        if not self.learns_segments:
+            return map_leaves(lambda x: x[flat] if x.ndim else x, rows)
+        segments = map_leaves(lambda x: x.unflatten(0, mask.shape) if x.ndim else x, rows)
+        return {**segments, "mask": flat.view(mask.shape), "starts": starts, "state": state}
+
+    def estimates(
+        self, batch: Mapping[str, Any], mask: Tensor, values: Tensor
+    ) -> dict[str, Tensor]:
+        """What is estimated once, of all rows ``[N L]``; ``mask`` and ``values`` are ``[N, L]``."""
+        config = self.algo_config
+        advantages = gae(
+            batch["rewards"].float().cpu().numpy(),
+            values.cpu().numpy(),
+            batch["terminated"].cpu().numpy(),
+            ends_of(mask.numpy()),
+            config.discount,
+            config.gae_lambda,
+        )
+        found = torch.from_numpy(advantages).to(self.device)
+        returns = found + values
+        taken = mask.to(self.device)
+        error, spread = (x[taken].var(correction=0) for x in (found, returns))
+        return {
+            "advantages": found.flatten(),
+            "returns": returns.flatten(),
+            "values": values.flatten(),
+            "explained_variance": 1 - error / spread.clamp(min=1e-8),
+        }
+
+    def _mask(self, batch: Mapping[str, Any]) -> Tensor:
+        name = self.global_config.algo_name
+        if "mask" not in batch or "terminated" not in batch:
+            raise ValueError(
+                f"{name}: learns from rounds of its own steps, with mask and terminated "
+                f"[N, L]; the batch holds {', '.join(batch)}; set train.num_steps"
+            )
+        mask = batch["mask"].cpu()
+        if mask[:, -1].any():
+            raise ValueError(
+                f"{name}: the last row of the mask holds a step, and what was observed after it is "
+                "nowhere; add a row with that observation, which is not in the mask"
+            )
+        return mask
+
+    def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The batches that a processed round is learned in: one of all its steps."""
+        yield self._batch(data)
+
+    def shuffled(self, data: Mapping[str, Any], num_passes: int) -> Iterator[dict[str, Any]]:
+        """Batches of ``train.batch_size`` steps at most, all of much the same size, in several
+        passes. Each has an order of its own. Segments stay whole."""
+        num, size = len(data["actions"]), self.global_config.train.batch_size
+        if self.learns_segments:
+            size = max(1, size // (data["actions"].shape[1] - 1))
+        num_batches = ceil(num / size)
+        for _ in range(num_passes):
+            if num_batches == 1:
+                yield self._batch(data)
+                continue
+            order = torch.randperm(num).to(self.device)
+            for rows in order.tensor_split(num_batches):
+                yield self._batch(
+                    map_leaves(lambda x, rows=rows: x.index_select(0, rows) if x.ndim else x, data)
+                )
+
+    def _batch(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The batch of all of the data."""
+        if not self.learns_segments:
+            return dict(data)
+        mask = data["mask"].flatten()
+        batch = {
+            key: part if key in ("state", "starts") or part is None else _joined(part)
+            for key, part in data.items()
+        }
+        return batch | {key: batch[key][mask] for key in self.OF_STEPS}
+
+    # -- updates ----------------------------------------------------------------------------------
+
+    def policy_and_values(self, batch: Mapping[str, Any]) -> tuple[Any, Tensor]:
+        """The policy and the values of all rows of a batch, ``[R, 1, A]`` and ``[R]``."""
+        starts = batch["starts"] if self.algo_config.memory.enabled else None
+        pi, values, _ = self.nets["policy"](batch["obs"], batch.get("state"), starts)
+        return self._allowed(pi, batch["obs"]), values
+
+    def evaluate(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """The logarithms of the probabilities of the actions, the entropies of the policy and the
+        values, of all steps of a batch: ``[M]`` each."""
+        pi, values = self.policy_and_values(batch)
+        log_probs, entropy = pi.log_prob(batch["actions"])[:, 0], pi.entropy()[:, 0]
+        if not self.learns_segments:
+            return log_probs, entropy, values
+        mask = batch["mask"]
+        return log_probs[mask], entropy[mask], values[mask]
+
+    def advantages(self, batch: Mapping[str, Any]) -> Tensor:
+        """``[M]``, normalised if the config says so and there are two of them."""
+        advantages = batch["advantages"]
+        if not self.algo_config.normalize_advantage or len(advantages) < 2:
+            return advantages
+        std, mean = torch.std_mean(advantages)
+        return (advantages - mean) / (std + 1e-8)
+
+    def descend(
+        self, actor_loss: Tensor, value_loss: Tensor, entropy: Tensor, batch: Mapping[str, Any]
+    ) -> dict[str, Tensor | None]:
+        """Make one step of the optimizer down the weighted sum of the losses, and up the entropy.
+        Returns numbers for the log."""
+        config = self.algo_config
+        loss = actor_loss + config.vf_coef * value_loss
+        if config.ent_coef:
+            loss = loss - config.ent_coef * entropy
+        return {
+            "loss": loss,
+            "Actor/Loss": actor_loss,
+            "Critic/Loss": value_loss,
+            "Entropy": entropy,
+            "Explained_Variance": batch.get("explained_variance"),
+            "Policy_Grad_Norms": self.optimize("policy", loss, measures=False),
+        }
+
+    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
+        logs = super().log_info(info)
+        return logs | {key: float(value) for key, value in info.items() if key != "loss"}
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def _allowed(self, pi: Any, obs: Obs) -> Any:
+        """The policy without the actions that are forbidden."""
+        if ACTION_MASK not in obs or not self.is_discrete:
+            return pi
+        return type(pi)(masked(pi.logits[:, 0], obs)[:, None])
+
+    def act(
+        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
+    ) -> tuple[Tensor, Any]:
+        """A sample of the policy while the networks are in training mode, else its likeliest
+        action."""
+        pi, state = self.action_distribution(obs, goal, state)
+        pi = pi.at(-1)
+        return pi.sample(generators) if self.nets.training else pi.mode(), state
+
+    def action_distribution(
+        self, obs: Obs, goal: Obs | None = None, state: Any = None
+    ) -> tuple[Any, Any]:
+        seen = self.prepare_obs(obs)
+        pi, state = self.nets["policy"].policy(seen, state)
+        return self._allowed(pi, seen), state
+
+    def raw_action(self, action: Tensor) -> Tensor:
+        """What the environment takes; real-valued actions within [-1, 1] before normalisation is
+        undone. (Those that are learned from have no bounds.)"""
+        return super().raw_action(action if self.is_discrete else action.clamp(-1.0, 1.0))
+
+    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
+        """The value ``[B, 1]`` of states ``{key: [B, ...]}``; nothing is remembered before them."""
+        return self.nets["policy"](self.prepare_obs(self._with_time(obs_dict)))[1][:, None]
+
+    def _to_device(self, x: Tensor) -> Tensor:
+        return x.to(self.device)
+
+
+def _joined(part: Any) -> Any:
+    """Segments ``[n, L, ...]`` as rows ``[n L, ...]``."""
+    return map_leaves(lambda x: x.flatten(0, 1) if x.ndim else x, part)

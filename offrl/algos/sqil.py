@@ -1,0 +1,35 @@
+"""SQIL (Reddy et al., 2020, arXiv:1905.11108): soft actor-critic that is rewarded for the steps of
+demonstrations, by 1, and not for its own. Half of each batch are demonstrations
+(``train.online.replay.demo_share``), so that the policy returns to what they show.
+
+What an environment calls an end says nothing of the reward behind it, but would stop the sum of
+rewards. So the last reward of an episode that terminated is received for ever
+(``infinite_horizon``): to end as demonstrations do is as good as to go on like them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from offrl.algos.base import register_algo
+from offrl.algos.sac import SAC, SACConfig
+from offrl.algos.shared.imitation import Imitator
+from offrl.algos.shared.td import TDLearner
+
+
+class SQILConfig(SACConfig):
+    ALGO_NAME = "sqil"
+
+    infinite_horizon: bool = True
+
+
+class RewardedDemos(Imitator, TDLearner):
+    """The steps of demonstrations have the reward 1, all others 0."""
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        rewards = batch["is_demo"].expand(batch["rewards"].flatten(1).shape)
+        return super().process_batch_for_training({**batch, "rewards": rewards})
+
+
+@register_algo(SQILConfig)
+class SQIL(RewardedDemos, SAC):
+    algo_config: SQILConfig

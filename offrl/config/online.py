@@ -1,0 +1,94 @@
+"""The section ``train.online`` of a config: how a policy acts while it learns."""
+
+from pydantic import Field
+
+from offrl.config.section import Count, Section, Share, Steps
+
+
+class ReplayConfig(Section):
+    """What is kept of the steps that were taken, for algorithms that learn from earlier ones."""
+
+    capacity: Count = Field(
+        1_000_000, description="Number of steps that are kept. The oldest make room for new ones."
+    )
+    prioritized: bool = Field(
+        False,
+        description="Draw steps by how wrong their values were when last learned from (prioritised "
+        "experience replay), instead of all alike.",
+    )
+    priority_exponent: Share = Field(
+        0.6, description="How much priorities count (alpha). 0: all steps alike."
+    )
+    correction_exponent: Share = Field(
+        0.4,
+        description="How much of the bias of priorities is corrected at the start (beta). It rises "
+        "to 1 at the end of the training.",
+    )
+    demo_share: Share | None = Field(
+        0.5,
+        description="Share of each batch that is drawn from the demonstrations in train.data, if "
+        "there are any. null: their share of all steps.",
+    )
+    saved: bool = Field(
+        True,
+        description="Write the steps into last.pth, so that a resumed run goes on with the same "
+        "bits. If false, checkpoints are smaller, and a resumed run begins with an empty replay: "
+        "it collects random_steps anew, and its results differ from those of a run that was never "
+        "interrupted.",
+    )
+
+
+class OnlineConfig(Section):
+    """Rounds of acting and learning: ``num_envs`` times ``collect_steps`` steps, then updates."""
+
+    num_envs: Count = Field(1, description="Number of environments that are acted in at once.")
+    collect_steps: Count = Field(
+        1, description="Number of steps that each environment makes in a round, before the updates."
+    )
+    num_updates: int | None = Field(
+        1,
+        ge=0,
+        description="Number of updates in a round. null: one for each step of an environment. "
+        "Algorithms that learn only from the steps of the round say themselves how many.",
+    )
+    random_steps: int = Field(
+        0,
+        ge=0,
+        description="Number of first steps, in which actions are drawn at random and nothing is "
+        "learned. Algorithms that learn only from the steps of the round have none.",
+    )
+    warmup_steps: int = Field(
+        0,
+        ge=0,
+        description="Number of first steps in which nothing is learned, random_steps among them. "
+        "After those the policy acts by itself.",
+    )
+    horizon: Steps | None = Field(
+        None,
+        description="Number of steps after which an episode is cut off. null: the environment's "
+        "own limit.",
+    )
+    terminate_on_success: bool = Field(
+        True, description="End an episode when the environment says that the task is solved."
+    )
+    solved_return: float | None = Field(
+        None,
+        description="Mean return of the last episodes at which the training ends early, as the "
+        "task counts as solved. null: it never does.",
+    )
+    solved_episodes: Count = Field(
+        100, description="Number of last episodes whose mean return solved_return is held against."
+    )
+    normalize_obs: bool = Field(
+        False,
+        description="Normalise vector observations by the mean and standard deviation of all that "
+        "were seen so far. In evaluation these stay as they are.",
+    )
+    normalize_rewards: bool = Field(
+        False,
+        description="Divide rewards by the standard deviation of the discounted returns so far.",
+    )
+    clip_rewards: bool = Field(
+        False, description="Learn from the sign of each reward only, as usual for Atari."
+    )
+    replay: ReplayConfig = Field(ReplayConfig(), description="Earlier steps that are kept.")

@@ -1,0 +1,95 @@
+"""Prioritised experience replay (Schaul et al., 2016, arXiv:1511.05952): steps are drawn the more
+often, the more wrong their values were when last learned from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+LEAST = 1e-6  # so that no step is lost for ever
+
+
+class SumTree:
+    """Numbers, and the sums of 2, 4, 8, ... neighbours: a draw in proportion to them, and a change,
+    take as many operations as there are levels."""
+
+    def __init__(self, size: int):
+        self._levels = [np.zeros(size)]
+        while len(self._levels[-1]) > 1:
+            self._levels.append(np.zeros((len(self._levels[-1]) + 1) // 2))
+
+    @property
+    def total(self) -> float:
+        return float(self._levels[-1][0])
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self._levels[0][rows]
+
+    def __setitem__(self, rows: np.ndarray, values: Any) -> None:
+        self._levels[0][rows] = values
+        for below, level in zip(self._levels, self._levels[1:], strict=False):
+            rows = np.unique(rows // 2)
+            right = np.minimum(2 * rows + 1, len(below) - 1)
+            level[rows] = below[2 * rows] + np.where(2 * rows + 1 < len(below), below[right], 0.0)
+
+    def find(self, sums: np.ndarray) -> np.ndarray:
+        """The first row up to which the numbers add up to more than each of ``sums`` ``[B]``."""
+        rows = np.zeros(len(sums), dtype=np.int64)
+        for below in reversed(self._levels[:-1]):
+            rows = 2 * rows
+            left, right = below[rows], below[np.minimum(rows + 1, len(below) - 1)]
+            is_right = (sums >= left) & (right > 0) & (rows + 1 < len(below))
+            sums = np.where(is_right, sums - left, sums)
+            rows = rows + is_right
+        return rows
+
+
+class Priorities:
+    """Of the rows of a replay: ``(|error| + 1e-6)^exponent``, and of new steps the largest so far;
+    rows that are no steps have none.
+
+    exponent: how much errors count (alpha). correction: of the bias, at first (beta).
+    """
+
+    def __init__(self, num_rows: int, exponent: float, correction: float):
+        self._tree = SumTree(num_rows)
+        self._exponent, self._first_correction = exponent, correction
+        self._largest = 1.0
+
+    def enter(self, rows: np.ndarray, are_steps: Any) -> None:
+        """Take note of rows, which are steps or are none any more."""
+        self._tree[rows] = np.where(are_steps, self._largest, 0.0)
+
+    def draw(
+        self, uniform: torch.Tensor, num_steps: int, progress: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows for numbers ``[B]`` in [0, 1), and the weights ``[B]`` in a loss that make up for
+        their being drawn too often (section 3.4).
+
+        num_steps: how many there are. progress: of the training, 0 to 1.
+        """
+        num, tree = len(uniform), self._tree
+        parts = (np.arange(num) + uniform.numpy()) / num  # one of each part of the sum
+        rows = tree.find(parts * tree.total)
+        chances = tree[rows] / tree.total
+        correction = self._first_correction + progress * (1 - self._first_correction)
+        weights = (num_steps * chances) ** -correction
+        weights = torch.from_numpy((weights / weights.max()).astype(np.float32))
+        return torch.from_numpy(rows), weights
+
+    def learn(self, rows: np.ndarray, errors: np.ndarray) -> None:
+        """Take note of the errors ``[B]`` of steps that were learned from."""
+        values = (np.abs(errors) + LEAST) ** self._exponent
+        self._largest = max(self._largest, float(values.max()))
+        self._tree[rows] = np.where(self._tree[rows] > 0, values, 0.0)
+
+    def state(self) -> dict[str, Any]:
+        """Give all of them, as tensors and numbers."""
+        return {"values": torch.from_numpy(self._tree[:].copy()), "largest": self._largest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Have again what ``state`` returned."""
+        values = state["values"].numpy()
+        self._tree[np.arange(len(values))] = values
+        self._largest = state["largest"]

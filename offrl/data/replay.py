@@ -1,0 +1,405 @@
+"""Steps that are learned from while they are taken: a store that grows and wraps around, and
+batches of what it holds, with the keys and shapes of batches of recorded data."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrl.data.computed import returns_to_go
+from offrl.data.goals import Goals
+from offrl.data.priorities import Priorities
+from offrl.data.steps import StepStore
+from offrl.data.windows import Window, WindowDataset, Windows
+from offrl.tree import map_leaves
+
+RUNNING = 2**62  # where an episode ends that has not ended
+# Batches are gathered together up to so many bytes: there is a call for each observation, which
+# takes longer than the copy of a small batch's rows.
+GATHERED_BYTES = 2**22
+
+Columns = Mapping[
+    str, tuple[Sequence[int], Any]
+]  # {"obs/KEY" or "actions": (shape of a step, dtype)}
+
+
+class ReplayStore(StepStore):
+    """The steps of ``num_envs`` environments, each in a part of the rows of its own, in the order
+    in which they were taken. When a part is full, new rows take the place of the oldest.
+
+    A row holds an observation and, where ``is_step``, the step that was taken from there. The next
+    row holds what followed, so that observations are stored once. Rows that are no steps are ends:
+    of episodes, or of a part, behind which the episode goes on as if it began there.
+
+    num_frames: so many observations are seen at once, and are therefore kept together.
+    discount: of the rewards in the column ``returns``, if there is one: the sum of the rewards up
+        to the end of the episode, which is known when it has ended. Before it is minus infinity, a
+        lower bound that binds nothing (Nakamoto et al., 2023, arXiv:2303.05479, add whole episodes
+        only).
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        capacity: int,
+        columns: Columns,
+        num_frames: int = 1,
+        discount: float = 1.0,
+    ):
+        super().__init__()
+        self.discount = discount
+        self.num_envs, self.num_before = num_envs, num_frames - 1
+        self.num_rows = -(-capacity // num_envs) + num_frames  # of each part
+        total = num_envs * self.num_rows
+        columns = {"rewards": ((), np.float32), "dones": ((), np.float32), **columns}
+        self.arrays = {
+            key: np.zeros((total, *shape), dtype) for key, (shape, dtype) in columns.items()
+        }
+        self.fill(self.arrays)
+        self._obs = {k.removeprefix("obs/"): x for k, x in self.arrays.items() if k[:4] == "obs/"}
+        self.is_step = np.zeros(total, dtype=bool)
+        self.begins = np.zeros(total, dtype=np.int64)  # the first row of the same episode
+        self.ends = np.full(total, RUNNING)  # the last step of the same episode
+        self.parts = np.arange(num_envs) * self.num_rows  # the first row of each part
+        self.heads = self.parts - 1  # the row of what is observed now
+        self.begun = self.parts.copy()  # the first row of each running episode
+        self.filled = np.zeros(num_envs, dtype=np.int64)  # rows that hold something
+        self._envs = np.arange(num_envs)
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.is_step))
+
+    @property
+    def obs_keys(self) -> list[str]:
+        """The names of the observations that it holds."""
+        return list(self._obs)
+
+    def begin(self, obs: Mapping[str, np.ndarray]) -> None:
+        """Take in what all environments show at first, ``{key: [N, ...]}``."""
+        self.begun[:] = self.heads + 1
+        self._observe(self._envs, obs)
+
+    def record(self, actions: np.ndarray, stepped: Any) -> np.ndarray:
+        """Take in the step that all environments made from what they showed last: the actions
+        ``[N, A]`` and what came of them, a ``Stepped``. Returns its rows ``[N]``."""
+        rows = self.heads.copy()
+        self.arrays["actions"][rows] = actions
+        self.arrays["rewards"][rows] = stepped.rewards
+        self.arrays["dones"][rows] = stepped.terminated
+        self.is_step[rows] = stepped.is_step
+        for env in np.flatnonzero(stepped.terminated | stepped.truncated):
+            self._end_episode(env)
+        for env, obs in stepped.final_obs.items():
+            self._observe(self._envs[env : env + 1], {key: x[None] for key, x in obs.items()})
+        begins = stepped.begins
+        if begins.any():
+            self.begun[begins] = self.heads[begins] + 1
+        self._observe(self._envs, stepped.obs)
+        return rows
+
+    def restart(self, envs: np.ndarray) -> None:
+        """Go on at the beginning of parts, with the last frames; rows behind stay as they are."""
+        frames = self.heads[envs][:, None] + np.arange(-self.num_before, 1)
+        frames = np.maximum(frames, self.begun[envs][:, None])
+        shown = {key: array[frames] for key, array in self._obs.items()}
+        self.begun[envs] = self.parts[envs]
+        for i in range(self.num_before + 1):
+            self._write(envs, self.parts[envs] + i, {key: x[:, i] for key, x in shown.items()})
+
+    def _observe(self, envs: np.ndarray, obs: Mapping[str, np.ndarray]) -> None:
+        self._write(envs, self.heads[envs] + 1, obs)
+        is_full = self.heads[envs] - self.parts[envs] == self.num_rows - 1
+        if is_full.any():
+            for env in envs[is_full]:
+                self.ends[self.begun[env] : self.heads[env]] = self.heads[env] - 1
+            self.restart(envs[is_full])
+
+    def _write(self, envs: np.ndarray, rows: np.ndarray, obs: Mapping[str, np.ndarray]) -> None:
+        for key, array in self._obs.items():
+            array[rows] = obs[key]
+        self.is_step[rows] = False
+        if "returns" in self.arrays:
+            self.arrays["returns"][rows] = -np.inf
+        for ahead in range(1, self.num_before + 1):  # what lies there has lost its earlier frames
+            self.is_step[np.minimum(rows + ahead, self.parts[envs] + self.num_rows - 1)] = False
+        self.begins[rows], self.ends[rows] = self.begun[envs], RUNNING
+        self.heads[envs] = rows
+        self.filled[envs] = np.maximum(self.filled[envs], rows - self.parts[envs] + 1)
+
+    def _end_episode(self, env: int) -> None:
+        episode = slice(self.begun[env], self.heads[env] + 1)
+        self.ends[episode] = self.heads[env]
+        if "returns" in self.arrays:
+            rewards, dones = (self.arrays[key][episode] for key in ("rewards", "dones"))
+            found = returns_to_go(rewards, dones, np.array([len(rewards)]), self.discount)
+            self.arrays["returns"][episode] = found
+
+    def choose(self, uniform: Tensor) -> Tensor:
+        """Choose a row for each number ``[B]`` in [0, 1), all that hold something equally likely;
+        not all of them are steps."""
+        total = int(self.filled.sum())
+        chosen = (uniform * total).long()
+        if self.num_envs == 1:
+            return chosen
+        bounds = np.cumsum(self.filled)
+        part = torch.bucketize(chosen, torch.from_numpy(bounds), right=True)
+        return chosen + torch.from_numpy(self.parts + self.filled - bounds)[part]
+
+    def state(self) -> dict[str, Any]:
+        """Give all that it holds, as tensors."""
+        parts = [slice(p, p + n) for p, n in zip(self.parts, self.filled, strict=True)]
+        rows = {key: np.concatenate([x[p] for p in parts]) for key, x in self._by_row().items()}
+        envs = {key: array.copy() for key, array in self._by_env().items()}
+        return {
+            "rows": {key: torch.from_numpy(x) for key, x in rows.items()},
+            "envs": {key: torch.from_numpy(x) for key, x in envs.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Hold again what ``state`` returned."""
+        for key, array in self._by_env().items():
+            array[:] = state["envs"][key].numpy()
+        for key, array in self._by_row().items():
+            values = np.split(state["rows"][key].numpy(), np.cumsum(self.filled)[:-1])
+            for part, own in zip(self.parts, values, strict=True):
+                array[part : part + len(own)] = own
+
+    def _by_row(self) -> dict[str, np.ndarray]:
+        own = {"is_step": self.is_step, "begins": self.begins, "ends": self.ends}
+        return {**self.arrays, **own}
+
+    def _by_env(self) -> dict[str, np.ndarray]:
+        own = {"heads": self.heads, "begun": self.begun, "filled": self.filled}
+        return {"parts": self.parts, **own}
+
+
+class ReplayWindows(Windows):
+    """Windows over a ``ReplayStore``, by the rows of their current steps, as it stands now."""
+
+    def __init__(self, store: ReplayStore, window: Window):
+        self._store = store
+        self._begins, self._ends = torch.from_numpy(store.begins), torch.from_numpy(store.ends)
+        self._heads = torch.from_numpy(store.heads)
+        self._offsets = torch.arange(1 - window.frame_stack, window.seq_length)
+        self._is_derived = False  # the row behind the last step is a state of its own
+        self.skipped_end = 0
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def _current(self, indices: Tensor) -> Tensor:
+        return indices
+
+    def _first(self, indices: Tensor) -> Tensor:
+        return self._begins[indices]
+
+    def _last_step(self, indices: Tensor) -> Tensor:
+        ends = self._ends[indices]
+        newest = self._heads[indices // self._store.num_rows] - 1
+        return torch.where(ends == RUNNING, newest, ends)
+
+    def _last_row(self, indices: Tensor) -> Tensor:
+        return self._last_step(indices) + 1
+
+    def after(self, rows: Tensor, indices: Tensor) -> Tensor:
+        single = len(self._offsets) == 1 and rows.shape[1] == 1
+        return rows + 1 if single else super().after(rows, indices)
+
+    def choose(self, draws: Tensor) -> Tensor:
+        return self._store.choose(draws)
+
+
+class Replay(WindowDataset):
+    """Batches of the steps in a ``ReplayStore``: those of a ``WindowDataset``, of rows that are
+    drawn at random, all steps equally likely.
+
+    seed: of the draws, whose generator's state is part of ``state``.
+    demos: recorded steps, of which ``demo_share`` of each batch is drawn; ``None``: as many as if
+        all steps were equally likely. Batches then say which samples these are: ``is_demo``
+        ``[B, 1]``.
+    priorities: how likely each step is instead of all alike; batches then have ``weights`` ``[B]``.
+    """
+
+    store: ReplayStore
+
+    def __init__(
+        self,
+        store: ReplayStore,
+        obs_keys: Sequence[str],
+        window: Window,
+        goals: Goals | None = None,
+        seed: int = 0,
+        demos: WindowDataset | None = None,
+        demo_share: float | None = 0.0,
+        priorities: Priorities | None = None,
+    ):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.demos, self.demo_share = demos, demo_share
+        self.priorities = priorities
+        self.progress = 0.0  #: Of the training, 0 to 1.
+        self._drawn = torch.empty(0)  # the rows of the last batch
+        is_single = window.frame_stack == window.seq_length == 1
+        keys = [key for key in store.columns if not key.startswith("obs/")]
+        super().__init__(store, obs_keys, keys, window, not is_single, goals)
+
+    def make_windows(self) -> None:
+        self._derived = set(self.obs_keys)
+        self._windows = ReplayWindows(self.store, self.window)
+
+    def batches(self, num: int, batch_size: int) -> Iterator[dict[str, Any]]:
+        """Draw ``num`` batches, several of them as one where they are small."""
+        together = 1
+        if self.priorities is None:  # which change with each batch
+            together = max(1, GATHERED_BYTES // (2 * batch_size * self._row_bytes))
+        while num > 0:
+            yield self.draw(min(num, together), batch_size)
+            num -= together
+
+    def draw(self, num: int, batch_size: int) -> dict[str, Any]:
+        """Draw ``num`` batches as one, each of which has its share of demonstrations behind the
+        steps that were taken."""
+        num_demos = self._num_demos(batch_size)
+        num_steps = batch_size - num_demos
+        taken = self._take(num * num_steps) if num_steps else None
+        if self.demos is None or not num_demos:
+            return taken or {}
+        recorded = self._show(self.demos, num * num_demos)
+        if self.priorities is not None:
+            recorded["weights"] = torch.ones(num * num_demos)
+        return recorded if taken is None else map_leaves(partial(_mixed, num), taken, recorded)
+
+    def _take(self, num: int) -> dict[str, Any]:
+        if self.priorities is None:
+            return self._gather(self, self.steps(num))
+        self._drawn, weights = self._likeliest(num, self.priorities)
+        return self._gather(self, self._drawn) | {"weights": weights}
+
+    def _likeliest(self, num: int, priorities: Priorities) -> tuple[Tensor, Tensor]:
+        while True:
+            uniform = torch.rand(num, generator=self.generator, dtype=torch.float64)
+            rows, weights = priorities.draw(uniform, len(self.store), self.progress)
+            stale = ~self.store.is_step[rows.numpy()]
+            if not stale.any():
+                return rows, weights
+            priorities.enter(rows.numpy()[stale], False)  # others were written there
+
+    def learned(self, errors: Tensor) -> None:
+        """Take note of the absolute errors ``[B]`` of the last batch."""
+        if self.priorities is not None:
+            own = errors[: len(self._drawn)].cpu().numpy()
+            self.priorities.learn(self._drawn.numpy(), own)
+
+    def _num_demos(self, batch_size: int) -> int:
+        if self.demos is None:
+            return 0
+        if self.demo_share is not None:
+            return round(self.demo_share * batch_size)
+        num = len(self.demos)
+        return ceil(batch_size * num / (num + len(self.store)))
+
+    def _show(self, demos: WindowDataset, num: int) -> dict[str, Any]:
+        """Draw ``num`` recorded steps."""
+        shown = torch.randint(len(demos), (num,), generator=self.generator)
+        return self._gather(demos, shown.to(demos.device))
+
+    def _gather(self, data: WindowDataset, indices: Tensor) -> dict[str, Any]:
+        size = len(indices), data.num_draws
+        draws = torch.rand(size, generator=self.generator, dtype=torch.float64)
+        batch = data.get_batch(indices, draws)
+        if self.demos is not None:
+            batch["is_demo"] = torch.full((len(indices), 1), float(data is self.demos))
+        return batch
+
+    def steps(self, num: int) -> Tensor:
+        """Draw the rows ``[num]`` of steps."""
+        if not self.store.is_step.any():
+            raise ValueError("the replay holds no step yet; collect some before learning")
+        is_step = torch.from_numpy(self.store.is_step)
+        rows = self._rows(num)
+        while True:
+            wrong = (~is_step[rows]).nonzero()[:, 0]
+            if not len(wrong):
+                return rows
+            rows[wrong] = self._rows(len(wrong))
+
+    def _rows(self, num: int) -> Tensor:
+        return self.store.choose(torch.rand(num, generator=self.generator, dtype=torch.float64))
+
+    @property
+    def _row_bytes(self) -> int:
+        steps = self.window.frame_stack + self.window.seq_length - 1
+        return steps * sum(x[0].nbytes for x in self.store.arrays.values())
+
+    def begin(self, obs: Mapping[str, np.ndarray]) -> None:
+        self.store.begin(obs)
+
+    def record(self, actions: np.ndarray, stepped: Any) -> None:
+        rows = self.store.record(actions, stepped)
+        if self.priorities is not None:
+            self.priorities.enter(rows, stepped.is_step)
+
+    def state(self) -> dict[str, Any]:
+        own = {"generator": self.generator.get_state(), **self.store.state()}
+        return own if self.priorities is None else own | {"priorities": self.priorities.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+        self.store.restore(state)
+        if self.priorities is not None:
+            self.priorities.restore(state["priorities"])
+
+
+def _mixed(num: int, taken: Tensor, recorded: Tensor) -> Tensor:
+    """``num`` batches of both, ``[num B, ...]``."""
+    parts = (x.unflatten(0, (num, -1)) for x in (taken, recorded.to(taken.device)))
+    return torch.cat([*parts], dim=1).flatten(0, 1)
+
+
+class Rollout(Replay):
+    """The steps of a round, which are learned from at once and then forgotten."""
+
+    def take(self) -> dict[str, Any]:
+        """Give everything as tensors of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and
+        begin anew with what is observed now.
+
+        ``obs`` has frames, ``{key: [N, L, F, ...]}``. Where ``mask`` is true, a step was taken,
+        with ``actions``, ``rewards``, ``terminated`` and ``truncated``; the next row holds what
+        followed. Other rows are ends, or padding behind the last observation. If there are
+        demonstrations, ``demos`` is a batch of them, with as many steps as there are rows, ``N L``.
+        """
+        store = self.store
+        if not store.is_step.any():
+            raise ValueError(
+                "no step was taken since the last update; collect some before learning"
+            )
+        length = int((store.heads - store.parts).max()) + 1
+        rows = torch.from_numpy(store.parts[:, None] + np.arange(length))
+        flat = rows.flatten()
+        taken = self._windows.rows(flat)
+        rollout: dict[str, Any] = {
+            "obs": {
+                key: store.columns[f"obs/{key}"].take(taken).unflatten(0, rows.shape)
+                for key in self.obs_keys
+            },
+            "mask": (mask := torch.from_numpy(store.is_step)[rows]),
+        }
+        for key in self.dataset_keys:
+            rollout[key] = store.columns[key].take(rows)
+        ended = mask & (torch.from_numpy(store.ends)[rows] == rows)
+        rollout["terminated"] = ended & rollout.pop("dones").bool()
+        rollout["truncated"] = ended & ~rollout["terminated"]
+        if self.demos is not None:
+            rollout["demos"] = self._show(self.demos, rows.numel())
+        store.restart(np.arange(store.num_envs))
+        store.is_step[:] = False
+        return rollout
+
+
+def bytes_needed(num_envs: int, capacity: int, columns: Columns) -> int:
+    """The memory that a ``ReplayStore`` takes when it is full."""
+    by_row = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in columns.values())
+    return (capacity + num_envs) * (by_row + 25)  # rewards, dones, bookkeeping

@@ -1,0 +1,69 @@
+"""Atari's games in the Arcade Learning Environment (Bellemare et al., 2013, arXiv:1207.4708), seen
+as by Mnih et al. (2015, doi:10.1038/nature14236)."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import AtariPreprocessing
+
+from offrl.envs.gymnasium import GymnasiumEnv
+from offrl.registry import ENVS
+
+LONGEST = 108_000  # frames of a game, half an hour
+
+
+@ENVS.register("atari")
+class AtariEnv(GymnasiumEnv):
+    """A game by its name, e.g. ``ALE/Pong-v5``.
+
+    The observation ``image`` ``[84, 84, 1]`` is gray, the larger of the last two frames in each
+    pixel. Several at once are a matter of ``train.frame_stack``, rewards of -1, 0 and 1 of
+    ``train.online.clip_rewards``. An action is repeated for four frames, always. An episode begins
+    with 1 to 30 frames of doing nothing; it is a whole game, of 30 minutes at most.
+
+    ``env_kwargs`` are those of the game, and here ``noop_max`` (30), ``frame_skip`` (4) and
+    ``terminal_on_life_loss``, with which a life is an episode, and the game begins anew.
+    """
+
+    def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
+        super().__init__(env_name, env_kwargs)
+        self.observation_space = gymnasium.spaces.Dict({"image": self.env.observation_space})
+
+    def _make(
+        self,
+        env_name: str,
+        noop_max: int = 30,
+        frame_skip: int = 4,
+        terminal_on_life_loss: bool = False,
+        **env_kwargs: Any,
+    ) -> gymnasium.Env:
+        _register()
+        own = {"frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "grayscale"}
+        own |= {"max_episode_steps": LONGEST}
+        return AtariPreprocessing(
+            super()._make(env_name, **own | env_kwargs),
+            noop_max,
+            frame_skip,
+            terminal_on_life_loss=terminal_on_life_loss,
+            grayscale_newaxis=True,
+        )
+
+    def serialize(self) -> dict[str, Any]:
+        return super().serialize() | {"type": "atari"}
+
+    @staticmethod
+    def _as_dict(obs: np.ndarray) -> dict[str, np.ndarray]:
+        return {"image": obs}
+
+
+def _register() -> None:
+    """Make the games known to gymnasium."""
+    try:
+        import ale_py
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"the Arcade Learning Environment is missing ({error}); pip install 'offrl[atari]'"
+        ) from None
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    gymnasium.register_envs(ale_py)

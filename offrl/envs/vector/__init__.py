@@ -1,0 +1,125 @@
+"""Several environments at once, for learning while acting. No torch in here.
+
+``make_vector_env`` takes the form that is fastest. A list and processes give the same bits and
+restore each other's states, so that what a measurement says changes no result.
+"""
+
+import importlib
+import logging
+import math
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import gymnasium
+
+from offrl.envs import ROBOMIMIC_TYPES
+from offrl.envs.vector.episodes import Episodes, EpisodicVector, ListVector
+from offrl.envs.vector.form import Stepped, VectorEnv
+from offrl.envs.vector.native import GymnasiumVector, NativeVector
+from offrl.envs.vector.processes import ProcessVector
+
+__all__ = ["GymnasiumVector", "ListVector", "Stepped", "VectorEnv", "make_vector_env"]
+
+log = logging.getLogger(__name__)
+
+MESSAGES = 500e-6  # seconds that a step in processes costs more, with some to spare
+MEASURED = 20  # steps
+
+
+def make_vector_env(
+    env_args: Mapping[str, Any],
+    num_envs: int,
+    seed: int,
+    horizon: int | None = None,
+    obs_keys: Sequence[str] | None = None,
+    terminate_on_success: bool = False,
+) -> VectorEnv:
+    """N environments: in gymnasium's own vectorised form if there is one and nothing else is asked
+    of it, else in processes if that saves more time than messages cost, else in a list.
+
+    env_args, obs_keys: see ``make_env``; observations hold these keys alone.
+    seed: determines every episode: those of list and processes one by one.
+    horizon: steps after which an episode is truncated; ``None``: the environment says.
+    terminate_on_success: whether a success ends an episode as terminated.
+
+    Raises ``ValueError`` for what makes no environment.
+    """
+    if num_envs < 1 or (horizon is not None and horizon < 1):
+        raise ValueError(f"num_envs is {num_envs} and horizon {horizon}; give at least 1")
+    env = None
+    if num_envs > 1:  # gymnasium's own forms have no successes that could end episodes
+        env = _native(env_args, num_envs, seed, horizon, obs_keys)
+    if env is None:
+        env = _episodic(env_args, num_envs, seed, horizon, obs_keys, terminate_on_success)
+    if not env.is_limited:
+        log.warning(
+            f"gymnasium knows no time limit of {env_args['env_name']}: if its episodes do not end "
+            "by themselves, set a horizon (train.online.horizon)"
+        )
+    return env
+
+
+def _native(
+    env_args: Mapping[str, Any],
+    num_envs: int,
+    seed: int,
+    horizon: int | None,
+    obs_keys: Sequence[str] | None,
+) -> NativeVector | None:
+    if not isinstance(env_args, Mapping):
+        return None
+    kind, name = env_args.get("type", "gymnasium"), str(env_args.get("env_name"))
+    if ":" in name:  # the module registers it
+        with suppress(ImportError):  # which is said where it is made
+            importlib.import_module(name.split(":")[0])
+    spec = gymnasium.registry.get(name.rsplit(":", 1)[-1])
+    is_gymnasium = isinstance(kind, (int, str)) and ROBOMIMIC_TYPES.get(kind, kind) == "gymnasium"
+    if not is_gymnasium or spec is None or spec.vector_entry_point is None:
+        return None
+    if horizon is not None and horizon < (spec.max_episode_steps or math.inf):
+        return None
+    try:
+        env = NativeVector(env_args, num_envs, seed, obs_keys)
+    except ValueError as error:
+        log.info(str(error))
+        return None
+    log.info(f"{num_envs} environments {name} in gymnasium's own vectorised form")
+    return env
+
+
+def _episodic(env_args: Mapping[str, Any], num_envs: int, seed: int, *rest: Any) -> EpisodicVector:
+    cost = _measure(env_args, *rest)
+    name, cores = env_args["env_name"], len(os.sched_getaffinity(0))
+    saved = (num_envs - math.ceil(num_envs / cores)) * cost
+    what = f"{num_envs} environments {name}, of {1e6 * cost:.0f} us a step,"
+    if saved > MESSAGES:
+        try:
+            env = ProcessVector(env_args, num_envs, seed, *rest)
+            log.info(f"{what} in {min(num_envs, cores)} processes")
+            return env
+        except ValueError as error:
+            # It was made here: what registers it does not run there.
+            log.warning(f"{name} cannot be made in another process ({error}), so that it is slower")
+    log.info(f"{what} in a list")
+    return ListVector(env_args, num_envs, seed, *rest)
+
+
+def _measure(env_args: Mapping[str, Any], *rest: Any) -> float:
+    """Seconds of a step in one environment: the median, as other programs may be in the way."""
+    episodes = Episodes(env_args, [0], 0, *rest)
+    space, seconds = episodes.contract.action_space, []
+    try:
+        episodes.reset()
+        space.seed(0)
+        for _ in range(MEASURED):
+            actions = episodes.contract.actions([space.sample()])
+            before = time.perf_counter()
+            episodes.step(actions)
+            seconds.append(time.perf_counter() - before)
+        return statistics.median(seconds)
+    finally:
+        episodes.close()

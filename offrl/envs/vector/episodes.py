@@ -1,0 +1,261 @@
+"""Environments of which every episode has a seed of its own.
+
+A running episode is a function of its seed and its actions. So that is what is stored of it: it is
+rebuilt by acting once more, in simulators that need not know how to store themselves.
+"""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from offrl.acting.episode import describe, returned, truth
+from offrl.envs import make_env
+from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
+
+log = logging.getLogger(__name__)
+
+
+def episode_seed(seed: int, number: int, episode: int) -> int:
+    """The seed that environment ``number`` is reset with for its episode ``episode``."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(number, episode))
+    return int(sequence.generate_state(1)[0])
+
+
+class Episodes:
+    """The environments ``numbers`` of a vector, in this process.
+
+    horizon: steps after which an episode is truncated; ``None``: the environment says.
+    terminate_on_success: whether a success ends an episode.
+    envs: environments that are there already; ``None``: those of ``env_args`` are made.
+    """
+
+    def __init__(
+        self,
+        env_args: Mapping[str, Any],
+        numbers: Sequence[int],
+        seed: int,
+        horizon: int | None = None,
+        obs_keys: Sequence[str] | None = None,
+        terminate_on_success: bool = False,
+        envs: Sequence[gymnasium.Env] | None = None,
+    ):
+        self._numbers, self._seed = numbers, seed
+        self._horizon, self._terminate_on_success = horizon, terminate_on_success
+        self._envs = envs or [make_env(env_args, obs_keys) for _ in numbers]
+        first = self._envs[0]
+        self.contract = Contract(
+            env_args["env_name"], numbers, first.observation_space, first.action_space, obs_keys
+        )
+        limit = getattr(first.spec, "max_episode_steps", None)
+        self.is_limited = limit is not None or horizon is not None
+        self._episode = [-1] * len(numbers)
+        self._actions: list[list[np.ndarray]] = [[] for _ in numbers]  # of the running episodes
+
+    def spaces(self) -> tuple[gymnasium.spaces.Dict, gymnasium.Space, bool]:
+        """The observations of one environment, its actions, and whether its episodes are known to
+        end."""
+        return self.contract.observation_space, self.contract.action_space, self.is_limited
+
+    def reset(self) -> Batch:
+        rows = range(len(self._envs))
+        return self._joined([self._begin(row, self._episode[row] + 1) for row in rows])
+
+    def step(self, actions: np.ndarray) -> Stepped:
+        """actions: as they come from ``Contract.actions``."""
+        results = [self._act(row, action) for row, action in enumerate(actions)]
+        obs, rewards, *flags = zip(*results, strict=True)
+        terminated, truncated, successes = (np.array(flag) for flag in flags)
+        obs, final_obs = list(obs), {}
+        for row in np.flatnonzero(terminated | truncated).tolist():
+            self.contract.check_final(row, obs[row])
+            final_obs[self._numbers[row]] = obs[row]
+            obs[row] = self._begin(row, self._episode[row] + 1)
+        rewards = np.array(rewards, dtype=np.float64)
+        is_step = np.ones(len(rewards), dtype=bool)
+        return Stepped(
+            self._joined(obs, rewards),
+            rewards,
+            terminated,
+            truncated,
+            successes,
+            is_step,
+            final_obs,
+        )
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The numbers ``[N]`` of the running episodes, their lengths ``[N]`` and their actions, one
+        episode after the other."""
+        space = self.contract.action_space
+        actions = [action for taken in self._actions for action in taken]
+        return {
+            "episodes": np.array(self._episode),
+            "lengths": np.array([len(taken) for taken in self._actions]),
+            "actions": np.array(actions, dtype=space.dtype).reshape(-1, *space.shape),
+        }
+
+    def restore(self, seed: int, state: Mapping[str, np.ndarray]) -> Batch:
+        self._seed = seed
+        ends = np.cumsum(state["lengths"])
+        taken = np.split(state["actions"], ends[:-1])
+        return self._joined(
+            [
+                self._replay(row, int(state["episodes"][row]), taken[row])
+                for row in range(len(taken))
+            ]
+        )
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _begin(self, row: int, episode: int) -> Batch:
+        self._episode[row], self._actions[row] = episode, []
+        seed = episode_seed(self._seed, self._numbers[row], episode)
+        try:
+            obs, _ = returned(self._envs[row].reset(seed=seed), "reset")
+            return self.contract.observed(obs)
+        except Exception as error:
+            raise self._named(row, error) from error
+
+    def _act(self, row: int, action: np.ndarray) -> tuple[Batch, float, bool, bool, bool]:
+        env, taken = self._envs[row], self._actions[row]
+        taken.append(action)
+        try:
+            # A copy: some write to what they are given.
+            values = env.step(action.copy() if action.shape else action.item())
+            obs, reward, terminated, truncated, _ = returned(values, "step")
+            success = truth(env.is_success()["task"], "success")
+            obs, reward = self.contract.observed(obs), float(reward)
+        except Exception as error:
+            raise self._named(row, error) from error
+        if not self.is_limited:
+            self.contract.check_length(row, len(taken))
+        terminated = bool(terminated) or (success and self._terminate_on_success)
+        truncated = bool(truncated) or len(taken) == self._horizon
+        return obs, reward, terminated, truncated, success
+
+    def _replay(self, row: int, episode: int, actions: np.ndarray) -> Batch:
+        """What is observed after these actions in an episode. One that ends before was another."""
+        obs = self._begin(row, episode)
+        for action in actions:
+            obs, _, terminated, truncated, _ = self._act(row, action)
+            if terminated or truncated:
+                return self._begin(row, episode + 1)
+        return obs
+
+    def _joined(self, obs: Sequence[Batch], rewards: Any = 0.0) -> Batch:
+        joined = {key: np.stack([row[key] for row in obs]) for key in obs[0]}
+        self.contract.check_numbers(joined, rewards)
+        return joined
+
+    def _named(self, row: int, error: Exception) -> ValueError:
+        return ValueError(f"{self.contract.named(row)}: {describe(error)}")
+
+
+class EpisodicVector(VectorEnv):
+    """What a list of environments and processes have in common, so that both give the same bits and
+    restore what the other one stored."""
+
+    _parts: list[Sequence[int]]  # the environments that each of several ``Episodes`` has
+
+    def __init__(self, env_args: Mapping[str, Any], num_envs: int, seed: int):
+        self.env_args, self.num_envs, self._seed = dict(env_args), num_envs, seed
+
+    @abstractmethod
+    def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method of each ``Episodes`` with arguments of its own; what they return."""
+
+    def _ask_all(self, method: str) -> list[Any]:
+        return self._ask(method, [()] * len(self._parts))
+
+    def _learn_spaces(self, obs_keys: Sequence[str] | None) -> None:
+        spaces = self._ask_all("spaces")[0]
+        self.observation_space, self.action_space, self.is_limited = spaces
+        self._contract = Contract(
+            self.env_args["env_name"], range(self.num_envs), *spaces[:2], obs_keys
+        )
+
+    def reset(self) -> Batch:
+        self._obs = _rows(self._ask_all("reset"))
+        return self._obs
+
+    def step(self, actions: Any) -> Stepped:
+        actions = self._contract.actions(actions)
+        parts = self._ask("step", [(actions[part[0] : part[-1] + 1],) for part in self._parts])
+        stepped = parts[0]
+        if len(parts) > 1:
+            obs, *arrays, finals = zip(*parts, strict=True)
+            final_obs = {number: obs for part in finals for number, obs in part.items()}
+            stepped = Stepped(_rows(obs), *(np.concatenate(x) for x in arrays), final_obs)
+        self._obs = stepped.obs
+        return stepped
+
+    def state(self) -> dict[str, Any]:
+        running = _rows(self._ask_all("state"))
+        obs = {key: value.copy() for key, value in self._obs.items()}
+        return {"form": "episodes", "seed": self._seed, "obs": obs, **running}
+
+    def restore(self, state: Mapping[str, Any]) -> Batch:
+        name = self._contract.env_name
+        check_form(state, "episodes", name, self.num_envs)
+        self._seed = int(state["seed"])
+        running = {key: np.asarray(state[key]) for key in ("episodes", "lengths", "actions")}
+        ends = np.cumsum(running["lengths"])
+        arguments = []
+        for part in self._parts:
+            rows = slice(part[0], part[-1] + 1)
+            first, last = ends[part[0]] - running["lengths"][part[0]], ends[part[-1]]
+            of_part = {key: running[key][rows] for key in ("episodes", "lengths")}
+            arguments.append((self._seed, of_part | {"actions": running["actions"][first:last]}))
+        self._obs = _rows(self._ask("restore", arguments))
+        for number in range(self.num_envs):
+            if any(
+                not np.array_equal(value[number], np.asarray(state["obs"][key])[number])
+                for key, value in self._obs.items()
+            ):
+                log.warning(
+                    f"{self._contract.named(number)}: the simulator is not deterministic; the same "
+                    "seed and actions led to another observation than before, from which the "
+                    "training goes on"
+                )
+        return self._obs
+
+
+class ListVector(EpisodicVector):
+    """Environments in this process, one stepped after the other."""
+
+    kind = "list"
+
+    def __init__(
+        self,
+        env_args: Mapping[str, Any],
+        num_envs: int,
+        seed: int,
+        horizon: int | None = None,
+        obs_keys: Sequence[str] | None = None,
+        terminate_on_success: bool = False,
+        envs: Sequence[gymnasium.Env] | None = None,
+    ):
+        super().__init__(env_args, num_envs, seed)
+        numbers = range(num_envs)
+        self._parts = [numbers]
+        self._episodes = Episodes(
+            env_args, numbers, seed, horizon, obs_keys, terminate_on_success, envs
+        )
+        self._learn_spaces(obs_keys)
+
+    def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return [getattr(self._episodes, method)(*arguments[0])]
+
+    def close(self) -> None:
+        self._episodes.close()
+
+
+def _rows(parts: Sequence[Batch]) -> Batch:
+    if len(parts) == 1:
+        return parts[0]
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}

@@ -1,0 +1,194 @@
+"""Several environments at once: what they are asked for, and what is checked on the way."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+Batch = dict[str, np.ndarray]
+
+LONGEST = 100_000  # steps of an episode in an environment without a time limit
+
+
+class Stepped(NamedTuple):
+    """What came of a step in N environments."""
+
+    obs: Batch  #: ``{key: [N, ...]}``, what is observed now, and acted on next.
+    rewards: np.ndarray  #: ``[N]``
+    terminated: np.ndarray  #: ``[N]``, bool.
+    truncated: np.ndarray  #: ``[N]``, bool: time limits.
+    successes: np.ndarray  #: ``[N]``, bool.
+    #: ``[N]``, bool: false where an environment only began its next episode, and its action had no
+    #: effect.
+    is_step: np.ndarray
+    #: By environment, the last observation ``{key: [...]}`` of an episode that ended, where ``obs``
+    #: begins the next one already.
+    final_obs: dict[int, Batch]
+
+    @property
+    def begins(self) -> np.ndarray:
+        """``[N]``, bool: where an episode begins with ``obs``."""
+        begins = ~self.is_step
+        begins[list(self.final_obs)] = True
+        return begins
+
+
+class VectorEnv(ABC):
+    """N environments that are stepped together, and begin their next episode by themselves.
+
+    Observations, actions and rewards are arrays with one row for each environment. Arrays that it
+    returned are never written to again. Whatever is wrong with one of them is a ``ValueError`` that
+    names the environment, its number and the observation; after one, all that is left to do is to
+    close it.
+    """
+
+    kind: str  #: ``"native"``, ``"list"``, ``"processes"`` or ``"gymnasium"``.
+    num_envs: int
+    observation_space: gymnasium.spaces.Dict  #: Of one environment.
+    action_space: gymnasium.Space  #: Of one environment.
+    env_args: dict[str, Any]  #: Of one environment, see ``make_env``.
+
+    @abstractmethod
+    def reset(self) -> Batch:
+        """Begin an episode in each environment, the next one if there was one already."""
+
+    @abstractmethod
+    def step(self, actions: Any) -> Stepped:
+        """Act with integers ``[N]`` for a ``Discrete`` space, else ``[N, A]``. Actions reach the
+        environment as they are."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """All that ``restore`` needs: nested dicts of arrays, numbers and strings. ``ValueError``
+        if the environments cannot be stored."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> Batch:
+        """Go on from a ``state()`` with the same bits. Returns what is observed there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the environments, and end processes."""
+
+
+class Contract:
+    """What the spaces of an environment promise, held against what comes and goes in N of them.
+
+    numbers: of the environments, for messages.
+    obs_keys: the observations that are wanted; ``None`` for all.
+    """
+
+    def __init__(
+        self,
+        env_name: str,
+        numbers: Sequence[int],
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        obs_keys: Sequence[str] | None = None,
+    ):
+        self.env_name, self._numbers = env_name, numbers
+        if not isinstance(observation_space, gymnasium.spaces.Dict):
+            observation_space = gymnasium.spaces.Dict({"flat": observation_space})
+        missing = sorted({*(obs_keys or ())} - {*observation_space})
+        if missing:
+            raise ValueError(
+                f"{env_name} has no observation {missing[0]!r}; it has "
+                + ", ".join(observation_space)
+            )
+        keys = observation_space if obs_keys is None else obs_keys
+        spaces = {key: observation_space[key] for key in keys}
+        self.observation_space = gymnasium.spaces.Dict(spaces)
+        self.action_space = action_space
+        for what, space in {**spaces, "action": action_space}.items():
+            if space.shape is None or space.dtype is None or space.dtype.kind not in "biuf":
+                raise ValueError(f"{env_name}: {what!r} is {space}, not an array of numbers")
+        self._actions_shape = (len(numbers), *action_space.shape)
+        self._is_float = {key: space.dtype.kind == "f" for key, space in spaces.items()}
+
+    def named(self, row: int) -> str:
+        return f"{self.env_name}, environment {self._numbers[row]}"
+
+    def observed(self, obs: Any, lead: tuple[int, ...] = ()) -> Batch:
+        """Copies of the observations that are wanted, once they are of the right shapes and types.
+
+        lead: ``(N,)`` if they are those of all environments."""
+        obs = obs if isinstance(obs, Mapping) else {"flat": obs}
+        copies = {}
+        for key, space in self.observation_space.spaces.items():
+            if key not in obs:
+                raise ValueError(f"no observation {key!r}; there are {', '.join(obs)}")
+            value = np.asarray(obs[key])
+            if value.shape != lead + space.shape:
+                raise ValueError(
+                    f"the observation {key!r} has the shape {[*value.shape]}, and its space says "
+                    f"{[*lead, *space.shape]}"
+                )
+            if value.dtype.kind != space.dtype.kind:
+                raise ValueError(
+                    f"the observation {key!r} is {value.dtype}, and its space says {space.dtype}"
+                )
+            copies[key] = np.array(value, dtype=space.dtype)
+        return copies
+
+    def check_numbers(self, obs: Batch, rewards: np.ndarray) -> None:
+        """Refuse NaN and infinity in what all environments gave."""
+        for key, is_float in self._is_float.items():
+            if is_float and not np.isfinite(obs[key]).all():
+                raise ValueError(
+                    f"{self._culprit(obs[key])}: the observation {key!r} is {NOT_FINITE}"
+                )
+        if not np.isfinite(rewards).all():
+            raise ValueError(f"{self._culprit(rewards)}: the reward is {NOT_FINITE}")
+
+    def check_final(self, row: int, obs: Batch) -> None:
+        for key, is_float in self._is_float.items():
+            if is_float and not np.isfinite(obs[key]).all():
+                raise ValueError(
+                    f"{self.named(row)}: the last observation {key!r} of an episode is {NOT_FINITE}"
+                )
+
+    def check_length(self, row: int, length: int) -> None:
+        """Refuse an episode that does not end, in an environment without a time limit."""
+        if length > LONGEST:
+            raise ValueError(
+                f"{self.named(row)}: an episode does not end, after {LONGEST} steps; set a horizon "
+                "(train.online.horizon)"
+            )
+
+    def actions(self, actions: Any) -> np.ndarray:
+        """A copy of actions that fit the space."""
+        values, dtype = np.asarray(actions), self.action_space.dtype
+        if values.shape != self._actions_shape:
+            raise ValueError(
+                f"{self.env_name}: actions have the shape {[*values.shape]}, and the environments "
+                f"take {[*self._actions_shape]}"
+            )
+        if values.dtype.kind not in ("iuf" if dtype.kind == "f" else "iu"):
+            raise ValueError(
+                f"{self.env_name}: actions are {values.dtype}, and the environments take {dtype}"
+            )
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ValueError(f"{self._culprit(values)}: the action is {NOT_FINITE}")
+        return values.astype(dtype)
+
+    def _culprit(self, values: np.ndarray) -> str:
+        rows = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        return self.named(int(rows.argmax()))
+
+
+NOT_FINITE = "NaN or infinite"
+
+
+def check_form(state: Mapping[str, Any], form: str, env_name: str, num_envs: int) -> None:
+    """Refuse a state that another kind of ``VectorEnv`` stored, or one of other environments."""
+    stored = state.get("form")
+    if stored != form:
+        raise ValueError(
+            f"{env_name}: the stored environments are of the form {stored!r}, and these {form!r}; "
+            "make them with the arguments of then"
+        )
+    count = len(next(iter(state["obs"].values())))
+    if count != num_envs:
+        raise ValueError(f"{env_name}: {count} environments are stored, and these are {num_envs}")

@@ -1,0 +1,207 @@
+"""Vectors of environments that are gymnasium's own, or made with its API."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from offrl.acting.episode import describe, returned, truth
+from offrl.envs.vector.episodes import episode_seed
+from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
+from offrl.envs.vector.snapshot import put_back, snapshot
+
+
+class GymnasiumVector(VectorEnv):
+    """A ``gymnasium.vector.VectorEnv`` that is there already, of any autoreset mode.
+
+    Where it begins episodes by itself the seed determines the first ones, and it goes on from
+    there. Success is what ``infos`` says under ``is_success`` or ``success``. It can be stored if
+    all that it is made of are numbers, arrays and generators of random numbers.
+
+    env_args: of one environment; by default what the vector itself knows.
+    obs_keys: the observations that are wanted; ``None`` for all.
+    """
+
+    kind = "gymnasium"
+
+    def __init__(
+        self,
+        env: gymnasium.vector.VectorEnv,
+        seed: int,
+        env_args: Mapping[str, Any] | None = None,
+        obs_keys: Sequence[str] | None = None,
+    ):
+        self._env, self._seed, self.num_envs = env, episode_seed(seed, 0, 0), env.num_envs
+        name = env.spec.id if env.spec else type(env.unwrapped).__name__
+        self.env_args = dict(env_args or {"env_name": name, "type": 2, "env_kwargs": {}})
+        self._name = self.env_args["env_name"]
+        try:
+            self._mode = AutoresetMode(env.metadata.get("autoreset_mode"))
+        except ValueError:
+            raise ValueError(
+                f"{self._name}: metadata['autoreset_mode'] does not say when the vector begins its "
+                f"next episodes; set it to one of {', '.join(map(str, AutoresetMode))}"
+            ) from None
+        self._contract = Contract(
+            self._name,
+            range(env.num_envs),
+            env.single_observation_space,
+            env.single_action_space,
+            obs_keys,
+        )
+        self.observation_space = self._contract.observation_space
+        self.action_space = self._contract.action_space
+        self.is_limited = getattr(env.spec, "max_episode_steps", None) is not None
+        self._is_new = True
+        self._ended = np.zeros(env.num_envs, dtype=bool)  # in the last step
+        self._lengths = np.zeros(env.num_envs, dtype=np.int64)  # of the running episodes
+
+    def reset(self) -> Batch:
+        obs, _ = self._call("reset", seed=self._seed if self._is_new else None)
+        self._is_new = False
+        self._ended, self._lengths = np.zeros_like(self._ended), np.zeros_like(self._lengths)
+        self._obs = self._observed(obs)
+        self._contract.check_numbers(self._obs, 0.0)
+        return self._obs
+
+    def step(self, actions: Any) -> Stepped:
+        actions = self._contract.actions(actions)
+        raw, rewards, terminated, truncated, infos = self._call("step", actions)
+        rewards = self._of_each(rewards, "rewards", "fiu")
+        rewards = rewards.astype(np.result_type(rewards, np.float32))
+        terminated = self._of_each(terminated, "terminated", "b").copy()
+        truncated = self._of_each(truncated, "truncated", "b").copy()
+        ended = terminated | truncated
+        is_step = np.ones_like(ended)
+        successes = _successes(infos, self.num_envs)
+        final_obs: dict[int, Batch] = {}
+        if self._mode is AutoresetMode.NEXT_STEP:
+            is_step, self._ended = ~self._ended, ended
+            successes &= is_step
+        elif ended.any():
+            if self._mode is AutoresetMode.SAME_STEP:
+                successes = np.where(ended, _last_successes(infos, successes), successes)
+            final_obs, raw = self._renewed(raw, ended, infos)
+        if not self.is_limited:
+            self._count(is_step, ended)
+        self._obs = obs = self._observed(raw)
+        self._contract.check_numbers(obs, rewards)
+        return Stepped(obs, rewards, terminated, truncated, successes, is_step, final_obs)
+
+    def state(self) -> dict[str, Any]:
+        try:
+            env = snapshot(self._env)
+        except ValueError as error:
+            raise ValueError(
+                f"{self._name}: the running environments cannot be stored: {error}; make them with "
+                "make_vector_env, or store without them and begin new episodes"
+            ) from None
+        obs = {key: value.copy() for key, value in self._obs.items()}
+        marks = {"ended": self._ended.copy(), "lengths": self._lengths.copy()}
+        return {"form": "gymnasium", "obs": obs, "env": env, **marks}
+
+    def restore(self, state: Mapping[str, Any]) -> Batch:
+        check_form(state, "gymnasium", self._name, self.num_envs)
+        self.reset()  # so that it is complete
+        put_back(self._env, state["env"])
+        self._ended, self._lengths = (np.array(state[key]) for key in ("ended", "lengths"))
+        self._obs = {key: np.array(value) for key, value in state["obs"].items()}
+        return self._obs
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        try:
+            return returned(getattr(self._env, method)(*arguments, **options), method)
+        except Exception as error:
+            raise ValueError(f"{self._name}: {describe(error)}") from error
+
+    def _observed(self, raw: Any) -> Batch:
+        try:
+            return self._contract.observed(raw, (self.num_envs,))
+        except ValueError as error:
+            raise ValueError(f"{self._name}, all environments: {error}") from None
+
+    def _of_each(self, values: Any, name: str, kinds: str) -> np.ndarray:
+        values = np.asarray(values)
+        if values.shape != (self.num_envs,) or values.dtype.kind not in kinds:
+            raise ValueError(
+                f"{self._name}: the environment's {name} are {values.dtype} of shape "
+                f"{[*values.shape]}; give {'bools' if kinds == 'b' else 'floats'} [{self.num_envs}]"
+            )
+        return values
+
+    def _renewed(
+        self, raw: Any, ended: np.ndarray, infos: Mapping[str, Any]
+    ) -> tuple[dict[int, Batch], Any]:
+        """The last observations of the episodes that ended, and what is observed now that the next
+        ones have begun."""
+        if self._mode is AutoresetMode.DISABLED:
+            last = self._observed(raw)
+            raw, _ = self._call("reset", options={"reset_mask": ended.copy()})
+        elif "final_obs" in infos:
+            last = infos["final_obs"]
+        else:
+            raise ValueError(
+                f"{self._name}: episodes end and begin in the same step (autoreset_mode), and "
+                "infos has no final_obs, which says where they ended"
+            )
+        final_obs = {}
+        for row in np.flatnonzero(ended).tolist():
+            is_dict = isinstance(last, Mapping)
+            own = {key: last[key][row] for key in last} if is_dict else last[row]
+            try:
+                final_obs[row] = self._contract.observed(own)
+            except ValueError as error:
+                raise ValueError(f"{self._contract.named(row)}, final_obs: {error}") from None
+            self._contract.check_final(row, final_obs[row])
+        return final_obs, raw
+
+    def _count(self, is_step: np.ndarray, ended: np.ndarray) -> None:
+        self._lengths += is_step
+        row = int(self._lengths.argmax())
+        self._contract.check_length(row, self._lengths[row])
+        self._lengths[ended] = 0
+
+
+class NativeVector(GymnasiumVector):
+    """The vectorised implementation that an environment is registered with in gymnasium: all N in
+    the same array operations. ``ValueError`` if there is none that takes these arguments."""
+
+    kind = "native"
+
+    def __init__(
+        self,
+        env_args: Mapping[str, Any],
+        num_envs: int,
+        seed: int,
+        obs_keys: Sequence[str] | None = None,
+    ):
+        name, env_kwargs = env_args["env_name"], env_args.get("env_kwargs") or {}
+        try:
+            env = gymnasium.make_vec(
+                name, num_envs, vectorization_mode="vector_entry_point", **env_kwargs
+            )
+        except (gymnasium.error.Error, ImportError, TypeError) as error:
+            raise ValueError(f"{name} has no vectorised form: {describe(error)}") from None
+        super().__init__(env, seed, env_args, obs_keys)
+
+
+def _successes(infos: Mapping[str, Any], num_envs: int) -> np.ndarray:
+    for name in ("is_success", "success"):
+        if name in infos:
+            values, is_said = infos[name], infos.get(f"_{name}", np.ones(num_envs, dtype=bool))
+            pairs = zip(is_said, values, strict=True)
+            return np.array([bool(said) and truth(value, name) for said, value in pairs])
+    return np.zeros(num_envs, dtype=bool)
+
+
+def _last_successes(infos: Mapping[str, Any], successes: np.ndarray) -> np.ndarray:
+    """Where episodes ended in a step, ``infos`` itself is of those that began in it."""
+    final_info = infos.get("final_info")
+    if not isinstance(final_info, Mapping):
+        return successes
+    return _successes(final_info, len(successes))

@@ -1,0 +1,71 @@
+"""An object's numbers, arrays and generators of random numbers, taken out and put back."""
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+# What the attributes of a vector say about it stays as it was made.
+CONSTANT = ("spec", "metadata")
+
+
+def snapshot(env: gymnasium.vector.VectorEnv) -> dict[str, Any]:
+    """All attributes of ``env``, and of what it wraps, as nested dicts and lists of arrays, numbers
+    and strings. ``ValueError`` if they are not all of its state."""
+    arrays: dict[str, np.ndarray] = {}
+    stored = _stored(env, "", arrays)
+    for (name, one), (other_name, other) in combinations(arrays.items(), 2):
+        if np.may_share_memory(one, other):  # a step may write to both at once
+            raise ValueError(f"its {name} and {other_name} are parts of the same array")
+    return stored
+
+
+def put_back(env: gymnasium.vector.VectorEnv, stored: Mapping[str, Any]) -> None:
+    """Make ``env``, made with the same arguments, what it was at its ``snapshot``."""
+    _restored(env, stored)
+
+
+def _stored(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, gymnasium.vector.VectorEnv):
+        return {
+            key: _stored(item, f"{name}.{key}".strip("."), arrays)
+            for key, item in vars(value).items()
+            if key not in CONSTANT and not isinstance(item, gymnasium.Space)
+        }
+    if isinstance(value, np.random.Generator):
+        return _stored(value.bit_generator.state, name, arrays)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        arrays[name] = value
+        return value.copy()
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return np.asarray(value)  # which keeps its type
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_stored(item, f"{name}[{i}]", arrays) for i, item in enumerate(value)]
+    if isinstance(value, dict) and all(type(key) in (int, str) for key in value):
+        return {key: _stored(item, f"{name}[{key!r}]", arrays) for key, item in value.items()}
+    raise ValueError(f"its {name} is a {type(value).__name__}, not numbers")
+
+
+def _restored(now: Any, stored: Any) -> Any:
+    """What stands in the place of ``now``: itself if it is an object with a state."""
+    if isinstance(now, gymnasium.vector.VectorEnv):
+        for key, item in stored.items():
+            setattr(now, key, _restored(getattr(now, key, None), item))
+        return now
+    if isinstance(now, np.random.Generator):
+        now.bit_generator.state = _restored(None, stored)
+        return now
+    if isinstance(stored, Mapping):
+        below = now if isinstance(now, Mapping) else {}
+        return {key: _restored(below.get(key), item) for key, item in stored.items()}
+    if isinstance(stored, list):
+        items = [_restored(None, item) for item in stored]
+        return tuple(items) if isinstance(now, tuple) else items
+    if stored is None or isinstance(stored, (bool, int, float, str)):
+        return stored
+    array = np.array(stored)
+    return array if array.ndim else array[()]

@@ -1,0 +1,61 @@
+"""Fully connected layers with a tanh behind each, forwards and backwards in one piece: 25 % of the
+step of PPO with small networks, which is mostly what autograd spends between the layers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from offrl.kernels.linear import MKL_IS_SLOW
+
+# Elements from which on a tanh made of a sigmoid is quicker: MKL's is slow on AMD processors.
+SMALLEST = 2**12
+
+
+def tanh_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """Rows ``[R, I]`` through layers of the weights and biases ``W, b, W, b, ...``: ``[R, O]``."""
+    if torch.is_grad_enabled():
+        return _TanhLayers.apply(x, *parameters)
+    return _outputs(x, parameters)[-1]
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether the layers may be run in one piece: others must be able to read them if not."""
+    is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()
+    return not is_traced and not torch.is_autocast_enabled(x.device.type)
+
+
+def _outputs(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    outputs = [x]
+    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+        outputs.append(_tanh_(torch.addmm(bias, outputs[-1], weight.t())))
+    return outputs
+
+
+def _tanh_(x: Tensor) -> Tensor:
+    if not MKL_IS_SLOW or x.numel() < SMALLEST or x.device.type != "cpu":
+        return x.tanh_()
+    return x.mul_(2).sigmoid_().mul_(2).sub_(1)
+
+
+class _TanhLayers(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:  # type: ignore[override]
+        outputs = _outputs(x, parameters)
+        ctx.save_for_backward(*outputs, *parameters[::2])
+        return outputs[-1]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        num_layers = len(ctx.saved_tensors) // 2
+        outputs, weights = ctx.saved_tensors[: num_layers + 1], ctx.saved_tensors[num_layers + 1 :]
+        grads: list[Tensor | None] = []
+        for layer in reversed(range(num_layers)):
+            before = grad * (1 - outputs[layer + 1].square())
+            grads = [before.t().mm(outputs[layer]), before.sum(0), *grads]
+            if layer or ctx.needs_input_grad[0]:
+                grad = before.mm(weights[layer])
+        return (grad if ctx.needs_input_grad[0] else None, *grads)

@@ -1,0 +1,95 @@
+"""A policy and the value of what it does, in one network: ``pi(a | s)`` and ``V(s)``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from offrl.kernels.linear import Linear
+from offrl.models import heads  # noqa: F401 (it fills the registry)
+from offrl.models.encoder import Encoder
+from offrl.models.trunks import MLP, RNN, over_episodes
+from offrl.registry import HEADS
+from offrl.specs import ObsSpec
+
+Obs = Mapping[str, Tensor]
+
+
+class ActorValue(nn.Module):
+    """Observations ``{key: [R, num_frames, ...]}`` of ``R`` steps to a distribution over actions
+    ``[R, 1, A]`` and to values ``[R]``.
+
+    Each has layers of its own, and an encoder of its own unless ``share_encoder``. With ``rnn``,
+    options of the trunk ``RNN``, both see one encoder's features through one memory.
+
+    orthogonal: orthogonal weights at the start, of the gain sqrt(2), but 0.01 before the policy's
+        output and 1 before the value, and no biases.
+    """
+
+    def __init__(
+        self,
+        spec: ObsSpec,
+        ac_dim: int,
+        actor_layer_dims: Sequence[int],
+        value_layer_dims: Sequence[int],
+        head: str = "categorical",
+        activation: str = "tanh",
+        num_frames: int = 1,
+        share_encoder: bool = False,
+        orthogonal: bool = True,
+        rnn: Mapping[str, Any] | None = None,
+        **head_options: Any,
+    ):
+        super().__init__()
+        self.encoder = Encoder(spec, num_frames=num_frames)
+        self.memory = self.value_encoder = None
+        dim = self.encoder.output_dim
+        if rnn is not None:
+            self.memory = RNN(dim, [], horizon=None, **rnn)
+            dim = self.memory.output_dim
+        elif not share_encoder and any(True for _ in self.encoder.parameters()):
+            self.value_encoder = Encoder(spec, num_frames=num_frames)
+        self.actor_trunk = MLP(dim, actor_layer_dims, activation)
+        self.actor_head = HEADS[head](self.actor_trunk.output_dim, ac_dim, **head_options)
+        self.value_trunk = MLP(dim, value_layer_dims, activation)
+        self.value_head = Linear(self.value_trunk.output_dim, 1)
+        if orthogonal:
+            _make_orthogonal(self, 2**0.5)
+            _make_orthogonal(self.actor_head, 0.01)
+            _make_orthogonal(self.value_head, 1.0)
+
+    def forward(
+        self, obs: Obs, state: Any = None, starts: Tensor | None = None
+    ) -> tuple[Any, Tensor, Any]:
+        """The policy, the values, and the memory's next state.
+
+        starts: ``[B, L]`` where the rows are ``B`` segments of ``L`` steps, one behind the other:
+            whether an episode begins at a step. ``state`` is that before the first one. Without it,
+            each row is one step, with a row of the state.
+        """
+        features, state = self._features(obs, state, starts)
+        own = features if self.value_encoder is None else self.value_encoder(obs)
+        values = self.value_head(self.value_trunk(own)[0])
+        return self.actor_head(self.actor_trunk(features)[0]), values.flatten(), state
+
+    def policy(self, obs: Obs, state: Any = None) -> tuple[Any, Any]:
+        """The policy alone, each row one step, and the memory's next state."""
+        features, state = self._features(obs, state, None)
+        return self.actor_head(self.actor_trunk(features)[0]), state
+
+    def _features(self, obs: Obs, state: Any, starts: Tensor | None) -> tuple[Tensor, Any]:
+        features = self.encoder(obs)
+        if self.memory is None:
+            return features, state
+        if starts is None:
+            return self.memory(features, state)
+        segments = features.view(*starts.shape, -1)
+        output, state = over_episodes(self.memory, segments, state, starts)
+        return output.flatten(0, 1)[:, None], state
+
+
+def _make_orthogonal(net: nn.Module, gain: float) -> None:
+    for module in net.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            nn.init.orthogonal_(module.weight, gain)
+            nn.init.zeros_(module.bias)

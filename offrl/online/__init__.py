@@ -1,0 +1,11 @@
+"""Learning by acting, in four roles: ``Model``, ``Algorithm``, ``Agent`` and ``Trainer``; and the
+``Environment`` of a config."""
+
+from offrl.algos.base import Algorithm, Model
+from offrl.online.control import Agent
+from offrl.online.environment import Environment
+from offrl.online.logger import logger
+from offrl.online.roles import register_roles
+from offrl.online.trainer import Trainer
+
+__all__ = ["Agent", "Algorithm", "Environment", "Model", "Trainer", "logger", "register_roles"]

@@ -1,0 +1,195 @@
+"""An algorithm at its environments, numpy in and numpy out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrl.tree import map_leaves
+
+Obs = Mapping[str, np.ndarray] | np.ndarray
+
+
+class Agent:
+    """Carries an ``Algorithm`` through environments: ``predict`` for the best actions that it
+    knows, ``sample`` for those that it learns from, ``learn`` to learn from them.
+
+    Observations are those of one environment, ``[...]``, or of several, ``[B, ...]``; actions are
+    alike. Derive from it for an exploration of your own.
+
+    alg: an ``Algorithm``.
+    obs_ndim: the number of dimensions of an observation of one environment.
+    """
+
+    def __init__(self, alg: Any, obs_ndim: int = 1):
+        self.alg = alg
+        self.num_steps = 0  #: The number of actions that ``sample`` gave.
+        self._obs_ndim = obs_ndim
+
+    def predict(self, obs: Obs) -> np.ndarray:
+        """Choose the best actions; for the same observations always the same."""
+        batch, is_one = self._batch(obs)
+        with torch.no_grad():
+            actions = self.alg.predict(batch).cpu().numpy()
+        return actions[0] if is_one else actions
+
+    def sample(self, obs: Obs) -> np.ndarray:
+        """Choose actions to learn from: the best ones, unless a subclass says otherwise. Count the
+        steps where you write your own."""
+        self.num_steps += 1 if self._is_one(obs) else len(obs)
+        return self.predict(obs)
+
+    def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
+        """Make one update from a batch of arrays or tensors. Returns numbers for the log."""
+        info = self.alg.learn(map_leaves(torch.as_tensor, data))
+        return {name: float(value) for name, value in info.items()}
+
+    def update(self, batch: Mapping[str, Any], epoch: int = 1) -> dict[str, float]:
+        """Make one update from what the trainer has made of a batch."""
+        return self.learn(batch)
+
+    def remembered(self, begins: np.ndarray | None) -> Any:
+        """What a policy remembers of its episodes, ``[N, ...]``."""
+
+    def serialize(self) -> dict[str, Any]:
+        """Give what it keeps between two steps, as tensors and numbers."""
+        return {"num_steps": self.num_steps}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        """Keep again what ``serialize`` returned."""
+        self.num_steps = state["num_steps"]
+
+    def _is_one(self, obs: Obs) -> bool:
+        return np.ndim(obs) == self._obs_ndim
+
+    def _batch(self, obs: Obs) -> tuple[Any, bool]:
+        is_one = self._is_one(obs)
+        array = np.asarray(obs)
+        return torch.from_numpy(array[None] if is_one else array), is_one
+
+
+class PolicyAgent(Agent):
+    """An ``Agent`` of one of offrl's policies. It keeps the last frames of its environments, and
+    the policy's recurrent state in each.
+
+    bounds: the least and the largest action that environments take, ``[A]`` each; ``None`` for
+        discrete ones.
+    """
+
+    def __init__(self, alg: Any, bounds: tuple[np.ndarray, np.ndarray] | None = None):
+        super().__init__(alg)
+        self._bounds = bounds
+        self._obs_ndims = {key: len(o.shape) for key, o in alg.obs_spec.groups["obs"].items()}
+        self._num_frames = alg.global_config.train.frame_stack
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in all environments."""
+        self._frames: dict[str, np.ndarray] = {}  # [N, num_frames, ...]
+        self.memory: Any = None  #: The recurrent state, ``[N, ...]``.
+
+    def predict(self, obs: Obs) -> np.ndarray:
+        batch, is_one = self._batch(obs)
+        if self._num_frames > 1:
+            batch = {k: torch.stack([x] * self._num_frames, dim=1) for k, x in batch.items()}
+        actions = self._raw(self.alg.predict(batch))
+        return actions[0] if is_one else actions
+
+    def sample(self, obs: Obs) -> np.ndarray:
+        batch, is_one = self._batch(obs)
+        _, actions = self.explore({key: x.numpy() for key, x in batch.items()})
+        return actions[0] if is_one else actions
+
+    def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
+        return self.update(self.alg.process_batch_for_training(map_leaves(torch.as_tensor, data)))
+
+    def update(self, batch: dict[str, Any], epoch: int = 1) -> dict[str, float]:
+        """Make one update from what ``process_batch_for_training`` has made of a batch."""
+        self._ready()
+        info = self.alg.train_on_batch(batch, epoch)
+        return {name: float(value) for name, value in info.items()}
+
+    def explore(
+        self,
+        obs: Mapping[str, np.ndarray],
+        begins: np.ndarray | None = None,
+        at_random: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Choose actions in its environments, ``{key: [N, ...]}``: as the policy learns from them,
+        ``[N, A]``, and as the environments take them.
+
+        begins: ``[N]``, where episodes begin; ``None``: nowhere, if it knows the environments.
+        at_random: all actions are equally likely, whatever the policy knows.
+        """
+        self._ready()
+        num = len(next(iter(obs.values())))
+        seen = {k: torch.from_numpy(x) for k, x in self._see(obs, begins).items()}
+        self.memory = self.remembered(begins)
+        with torch.no_grad():
+            if at_random:
+                action = self._any_action(num)
+            else:
+                action, self.memory = self.choose(seen)
+            raw = self._raw(self.alg.raw_action(action))
+        self.num_steps += num
+        return action.cpu().numpy(), raw
+
+    def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        """Choose actions ``[N, A]`` as the policy explores, from the last frames. Returns the
+        recurrent state with them."""
+        return self.alg.explore(seen, None, self.memory, None, self.num_steps)
+
+    def _ready(self) -> None:
+        """Put the networks into training mode, which ``predict`` and evaluations end."""
+        if not self.alg.nets.training:
+            self.alg.set_train()
+
+    def remembered(self, begins: np.ndarray | None) -> Any:
+        """The recurrent state ``[N, ...]``, nothing of it where episodes begin."""
+        if begins is None or self.memory is None or not begins.any():
+            return self.memory
+        rows = torch.from_numpy(np.flatnonzero(begins)).to(self.alg.device)
+        return map_leaves(lambda x: x.index_fill(0, rows, 0), self.memory)
+
+    def _see(
+        self, obs: Mapping[str, np.ndarray], begins: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """The last frames, ``{key: [N, num_frames, ...]}``."""
+        obs = {key: obs[key] for key in self._obs_ndims}
+        if self._num_frames == 1:
+            return {key: x[:, None] for key, x in obs.items()}
+        for key, x in obs.items():
+            stack = self._frames.get(key)
+            if stack is None or stack[:, 0].shape != x.shape:
+                stack = np.stack([x] * self._num_frames, axis=1)
+            stack = np.concatenate([stack[:, 1:], x[:, None]], axis=1)
+            if begins is not None:
+                stack[begins] = x[begins, None]
+            self._frames[key] = stack
+        return self._frames
+
+    def _any_action(self, num: int) -> Tensor:
+        if self.alg.is_discrete:
+            index = torch.randint(self.alg.ac_dim, (num,))
+            return torch.nn.functional.one_hot(index, self.alg.ac_dim).float().to(self.alg.device)
+        return (torch.rand(num, self.alg.ac_dim) * 2 - 1).to(self.alg.device)
+
+    def _raw(self, actions: Tensor) -> np.ndarray:
+        raw = actions.cpu().numpy()
+        return raw if self._bounds is None else np.clip(raw, *self._bounds)
+
+    def _batch(self, obs: Obs) -> tuple[dict[str, Tensor], bool]:
+        named = {key: torch.as_tensor(np.asarray(x)) for key, x in self.alg.named(obs).items()}
+        is_one = all(named[key].ndim == ndim for key, ndim in self._obs_ndims.items())
+        return {key: named[key][None] if is_one else named[key] for key in self._obs_ndims}, is_one
+
+    def serialize(self) -> dict[str, Any]:
+        frames = {key: torch.from_numpy(x.copy()) for key, x in self._frames.items()}
+        return super().serialize() | {"frames": frames, "memory": self.memory}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize(state)
+        self._frames = {key: x.numpy().copy() for key, x in state["frames"].items()}
+        self.memory = map_leaves(lambda x: x.to(self.alg.device), state["memory"])

@@ -1,0 +1,149 @@
+"""An agent beside an expert, who says what to do wherever the agent gets."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrl.acting.episode import describe
+from offrl.algos.base import PolicyAlgo
+from offrl.checkpoint import policy_from_checkpoint
+from offrl.config.files import find_file
+from offrl.envs.experts import scripted_expert
+from offrl.envs.vector import VectorEnv
+from offrl.online.agent import PolicyAgent
+from offrl.online.setting import bounds_of
+
+SCRIPTED = "scripted"  # among the values of algo.expert, beside paths
+
+
+class ScriptedExpert:
+    """A function of what one environment shows, asked for each. It has no memory."""
+
+    def __init__(self, function: Callable[[Mapping[str, np.ndarray]], Any], envs: VectorEnv):
+        self._function, self._space = function, envs.action_space
+        self._name = envs.env_args["env_name"]
+
+    def act(self, obs: Mapping[str, np.ndarray], begins: np.ndarray | None) -> np.ndarray:
+        """The actions ``[N, A]``, or integers ``[N]``, for observations ``{key: [N, ...]}``."""
+        num = len(next(iter(obs.values())))
+        try:
+            rows = [self._function({key: x[row] for key, x in obs.items()}) for row in range(num)]
+            actions = np.stack(rows).reshape(num, *self._space.shape).astype(self._space.dtype)
+        except Exception as error:  # of a user's own, perhaps
+            raise ValueError(
+                f"algo.expert: the scripted expert of {self._name} cannot act in this environment: "
+                f"{describe(error)}"
+            ) from error
+        bounds = bounds_of(self._space)
+        return actions if bounds is None else np.clip(actions, *bounds)
+
+    def serialize(self) -> dict[str, Any]:
+        return {}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        """Nothing is kept."""
+
+
+class TrainedExpert(PolicyAgent):
+    """The policy of a checkpoint, in evaluation mode."""
+
+    def __init__(self, path: str, alg: Any, envs: VectorEnv):
+        policy, _ = policy_from_checkpoint(path, device=alg.device)
+        expert = policy.policy
+        problem = _misfit(expert, alg, envs)
+        if problem:
+            raise ValueError(f"algo.expert: {path}: {problem}; name another checkpoint")
+        super().__init__(expert, bounds_of(envs.action_space))
+
+    def act(self, obs: Mapping[str, np.ndarray], begins: np.ndarray | None) -> np.ndarray:
+        return self.explore(obs, begins)[1]
+
+    def _ready(self) -> None:
+        """Nothing: the networks are in evaluation mode, and stay so."""
+
+    def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        return self.alg.act(seen, None, self.memory, None)
+
+
+class Apprentice(PolicyAgent):
+    """A ``PolicyAgent`` that learns what its expert would do where it is. The expert acts for it
+    by chance, the less often the later the round (``alg.expert_share``).
+
+    alg: an algorithm that ``ASKS_EXPERT``; ``algo.expert`` of its config says whom.
+    envs: where it acts.
+    """
+
+    def __init__(self, alg: Any, envs: VectorEnv):
+        super().__init__(alg, bounds_of(envs.action_space))
+        self.expert = _find_expert(alg, envs)
+        self._steps_per_round = envs.num_envs * alg.global_config.train.online.collect_steps
+
+    def explore(
+        self,
+        obs: Mapping[str, np.ndarray],
+        begins: np.ndarray | None = None,
+        at_random: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As a ``PolicyAgent``, but the actions to learn from are the expert's."""
+        share = self.alg.expert_share(self.num_steps // self._steps_per_round)
+        _, raw = super().explore(obs, begins, at_random)
+        shown = self.expert.act(obs, begins)
+        is_led = torch.rand(len(raw)).numpy() < share
+        taken = np.where(is_led.reshape(-1, *[1] * (raw.ndim - 1)), shown, raw)
+        return self._to_learn(shown), taken.astype(raw.dtype)
+
+    def _to_learn(self, raw: np.ndarray) -> np.ndarray:
+        """Actions of environments in the units of the policy."""
+        if self.alg.is_discrete:
+            return np.eye(self.alg.ac_dim, dtype=np.float32)[raw]
+        key = self.alg.global_config.train.action_keys[0]
+        actions = torch.from_numpy(raw).to(self.alg.device, torch.float32)
+        return self.alg.action_normalizer.normalize({key: actions})[key].cpu().numpy()
+
+    def serialize(self) -> dict[str, Any]:
+        return super().serialize() | {"expert": self.expert.serialize()}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize(state)
+        self.expert.deserialize(state["expert"])
+
+
+def _find_expert(alg: Any, envs: VectorEnv) -> ScriptedExpert | TrainedExpert:
+    config = alg.algo_config
+    if config.expert == SCRIPTED:
+        try:
+            return ScriptedExpert(scripted_expert(envs.env_args), envs)
+        except ValueError as error:
+            raise ValueError(
+                f"algo.expert: {error}; name the checkpoint of a policy that solves the task"
+            ) from None
+    config.expert = str(find_file(config.expert))  # a run may be resumed from elsewhere
+    return TrainedExpert(config.expert, alg, envs)
+
+
+def _misfit(expert: Any, alg: Any, envs: VectorEnv) -> str | None:
+    """Why the policy of a checkpoint cannot be the expert of another in these environments."""
+    if not isinstance(expert, PolicyAlgo) or not callable(getattr(expert, "act", None)):
+        return "it has no act, and cannot be asked in several environments at once"
+    if expert.COUNTS_REWARDS or expert.obs_spec.keys("goal"):
+        what = "the rewards so far" if expert.COUNTS_REWARDS else "a goal"
+        return f"it is to be told {what}, which nobody does here"
+    if (expert.is_discrete, expert.ac_dim) != (alg.is_discrete, alg.ac_dim):
+        theirs, ours = (_kind_of_actions(a) for a in (expert, alg))
+        return f"its actions are {theirs}, but {envs.env_args['env_name']} takes {ours}"
+    shown = {key: space.shape for key, space in envs.observation_space.items()}
+    missing = [key for key in expert.obs_spec.keys("obs") if key not in shown]
+    if missing:
+        return f"it sees {', '.join(missing)}, but the environment shows {', '.join(shown)}"
+    try:
+        expert.obs_spec.check_shapes(shown, "obs")
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _kind_of_actions(alg: Any) -> str:
+    return f"{alg.ac_dim} discrete ones" if alg.is_discrete else f"vectors of {alg.ac_dim} numbers"

@@ -1,0 +1,381 @@
+"""An agent of a config, for scripts: it acts, learns, trains and plays."""
+
+import logging
+from abc import ABCMeta
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from offrl import __version__
+from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy
+from offrl.algos.base import Model
+from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
+from offrl.config import Config
+from offrl.config.files import find_config
+from offrl.envs.gymnasium import GymnasiumAdapter
+from offrl.envs.keyboard import Finished
+from offrl.envs.vector import ListVector
+from offrl.envs.window import free_name
+from offrl.evaluation import TEST_SEEDS, run_episodes, summarize, watch
+from offrl.online import agent
+from offrl.online.by_hand import ByHand
+from offrl.online.environment import Environment, config_of
+from offrl.online.parts import complete
+from offrl.online.tagged import TaggedNames, commit_here, put_beside
+from offrl.online.trainer import Trainer
+from offrl.registry import ALGOS
+from offrl.tree import merge
+
+log = logging.getLogger(__name__)
+
+
+class Agent(agent.Agent, metaclass=ABCMeta):
+    """Carries an ``Algorithm`` through environments, or what a config says: then it is made with
+    its algorithm, and it ``train``\\ s and ``play``\\ s.
+
+    A script of its own steps an ``Environment`` and tells the agent what it sees::
+
+        agent.reset()
+        state = agent.append_state(env.reset()[0])
+        while not over:
+            obs, agent.reward, terminated, truncated, _ = env.step(agent.action(state))
+            state = agent.append_state(obs)
+            agent.optimize()
+
+    cfgs: an ``Algorithm``; or a config, nested dicts with what differs from the defaults, or the
+        path of a config file.
+    model: the networks whose weights it begins with (``alg.model`` of another agent).
+    model_file: a checkpoint to begin with instead, see ``init``.
+    device: ``"cpu"`` or ``"cuda"``; ``None``: as the config says.
+    log_level: what is logged at least (``"debug"``, ``"info"``, ``"warning"``).
+    obs_ndim: of an ``Algorithm``, the number of dimensions of an observation of one environment.
+    """
+
+    def __init__(
+        self,
+        cfgs: Any,
+        model: Model | None = None,
+        model_file: str | Path | None = None,
+        device: torch.device | str | None = None,
+        log_level: str = "info",
+        obs_ndim: int = 1,
+    ):
+        self._trainer: Trainer | None = None
+        self._by_hand: ByHand | None = None
+        self._forget_episode()
+        if not isinstance(cfgs, (Config, Mapping, str, Path)):
+            super().__init__(cfgs, obs_ndim)
+            return
+        logging.getLogger("offrl").setLevel(log_level.upper())
+        self.config = _on_device(config_of(cfgs), device)
+        self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
+        with closing(Environment(self.config)) as env:
+            trainer = self._trainer_in(env, self.config)
+        super().__init__(trainer.alg)
+        self._use(trainer)
+        if model is not None:
+            nets = getattr(model, "nets", model)
+            self.alg.nets.load_state_dict(nets.state_dict())
+        if model_file is not None:
+            self.init(model_file)
+
+    def init(self, model_file: str | Path) -> None:
+        """Take the weights of a checkpoint of the same algorithm."""
+        content = read_checkpoint(model_file)
+        name = self._of_config("init").config.algo_name
+        if content["algo_name"] != name:
+            raise ValueError(
+                f"{model_file}: a checkpoint of {content['algo_name']!r}; this agent is of {name!r}"
+            )
+        with while_loading(content, model_file):
+            self.alg.deserialize(content["model"])
+
+    # -- the episode that a script makes ----------------------------------------------------------
+
+    @property
+    def reward(self) -> float:
+        """The reward of the last action; to set it adds it to ``ep_reward``."""
+        return self._reward
+
+    @reward.setter
+    def reward(self, reward: float) -> None:
+        self._reward = float(reward)
+        self.ep_reward += self._reward
+        if self._by_hand is not None:
+            self._by_hand.receive(self._reward)
+
+    def reset(self, terminated: bool = False) -> None:
+        """Begin an episode.
+
+        terminated: whether the last one ended by itself, so that nothing would have followed.
+        """
+        self._forget_episode()
+        if self._by_hand is not None:
+            self._by_hand.end(terminated)
+
+    def flash(self) -> None:
+        """Clear the rewards of the episode."""
+        self._reward = self.ep_reward = 0.0  #: The sum of the rewards of the episode.
+
+    def augment_state(self, state: Any) -> Any:
+        """Change what the environment shows before it is learned from; to be overridden. Every
+        observation goes through here, of ``train`` and ``play`` as well."""
+        return state
+
+    def append_state(self, state: Any) -> dict[str, np.ndarray]:
+        """Take in what the environment shows, and give the last observations with it,
+        ``{key: [frame_stack, ...]}``; the first one of an episode is all of them."""
+        trainer = self._of_config("append_state")
+        named = trainer.alg.named(self.augment_state(state))
+        obs = {key: np.asarray(named[key]) for key in trainer.alg.obs_spec.keys("obs")}
+        num = trainer.config.train.frame_stack
+        before = self.state or {key: np.stack([x] * num) for key, x in obs.items()}
+        self.state = {key: np.concatenate([before[key][1:], x[None]]) for key, x in obs.items()}
+        self._hand().observe(obs)
+        return self.state
+
+    def action(self, state: Any, deterministic: bool = False) -> np.ndarray:
+        """Choose the action in a state that ``append_state`` returned last, or for an observation,
+        which is appended. It explores, unless it is to be deterministic."""
+        if self._trainer is None:
+            return self.predict(state) if deterministic else self.sample(state)
+        if state is not self.state:
+            self.append_state(state)
+        if not deterministic:
+            return self._hand().choose()
+        batch = {key: torch.from_numpy(x)[None] for key, x in self.state.items()}
+        self.alg.set_eval()
+        with torch.no_grad():
+            action, self._memory = self.alg.act(batch, None, self._memory, None)
+            raw = self.alg.raw_action(action).cpu().numpy()[0]
+        space = self._trainer.envs.action_space
+        return raw if self.alg.is_discrete else np.clip(raw, space.low, space.high)
+
+    def optimize(self) -> dict[str, float]:
+        """Make one update if there are enough steps to learn from, and give its logs; else nothing.
+        Algorithms that learn from each step once make all updates of ``collect_steps`` of them."""
+        self._of_config("optimize")
+        return self._hand().learn()
+
+    # -- whole trainings and episodes -------------------------------------------------------------
+
+    def train(
+        self,
+        env: gymnasium.Env | None = None,
+        train_cfgs: Mapping[str, Any] | None = None,
+        gitsha: str | None = None,
+        model_dest: str | Path | None = None,
+    ) -> dict[str, float]:
+        """Train in an environment for ``train.num_steps``, or until its ``env_solution`` is reached
+        where that was set.
+
+        Checkpoints are written into ``model_dest`` as ``agent-STEP-SHA8.pth`` when
+        ``experiment.save`` says so, and as ``agent-final-SHA8.pth`` at the end; a config file that
+        the agent was made of stands beside them. Returns ``Steps``, ``Episodes``, the mean
+        ``Return`` of the last ones, and whether the task is ``Solved`` (1 or 0).
+
+        env: ``None``: the one that the config names.
+        train_cfgs: what differs from the section ``train`` of the config.
+        gitsha: what stands for SHA8; ``None``: the commit of the repository that you are in.
+        model_dest: ``None``: as ``train.model_dest`` says; nothing is written if that is null.
+        """
+        self._of_config("train")
+        said: dict[str, Any] = {"train": train_cfgs or {}}
+        solved = getattr(env, "solved_return", None)
+        if solved is not None:
+            said = merge(said, {"train": {"online": {"solved_return": solved}}})
+        config = complete(merge(self.config.to_dict(), said))
+        if config.train.num_steps is None:
+            raise ValueError("train.num_steps: say how many steps the training has")
+        names, folder = None, model_dest or config.train.model_dest
+        if folder is not None:
+            names = TaggedNames(folder, gitsha or commit_here())
+            names.check_free(self._config_file)
+            if self._config_file is not None:
+                put_beside(self._config_file, names.config(self._config_file), is_linked=False)
+        with self._own_unless(env) as env:
+            trainer = self._trainer_in(env, config)
+            trainer.alg.deserialize(self.alg.serialize())
+            self._use(trainer)
+            return self._trained(trainer, names)
+
+    def _trained(self, trainer: Trainer, names: TaggedNames | None) -> dict[str, float]:
+        experiment, num_episodes, saved = trainer.config.experiment, 0, 0
+        every, epochs = experiment.save.every_n_epochs, experiment.save.epochs
+        while trainer.step < (trainer.config.train.num_steps or 0) and not trainer.is_solved:
+            for record in trainer.round():
+                num_episodes += int(record["logs"].get("Episodes", 0))
+            done = trainer.step // (experiment.epoch_every_n_steps or 1)
+            is_due = done in epochs or (every is not None and done % every == 0)
+            if names is not None and done > saved and is_due:
+                saved = done
+                self._save(names.checkpoint(trainer.step), names.sha)
+        if names is not None:
+            last = names.checkpoint(trainer.step)
+            if not last.exists():
+                self._save(last, names.sha)
+            put_beside(last, names.final)
+        return {
+            "Steps": trainer.step,
+            "Episodes": num_episodes,
+            "Return": trainer.smoothed_return,
+            "Solved": float(trainer.is_solved),
+        }
+
+    def _save(self, path: Path, sha: str) -> None:
+        trainer = self._of_config("train")
+        trainer.config.meta.provenance = {"offrl": __version__, "commit": sha}
+        position = {"epoch": trainer.epoch, "step": trainer.step}
+        write_checkpoint(path, trainer.describe() | {"variable_state": position})
+        log.info(f"{path}")
+
+    def play(
+        self,
+        env: gymnasium.Env | None = None,
+        test_cfgs: Mapping[str, Any] | None = None,
+        gitsha: str | None = None,
+    ) -> dict[str, float]:
+        """Play episodes without exploring, and summarise them (``Return``, ``Horizon``,
+        ``Success_Rate`` and more). Where the environment was made to ``play``, they are shown in a
+        window, or without a display filmed into ``play-SHA8.mp4``.
+
+        test_cfgs: what differs from the section ``experiment.rollout`` of the config (``n``,
+            ``horizon``, ``terminate_on_success``).
+        gitsha: what stands for SHA8; ``None``: the commit of the repository that you are in.
+        """
+        said = {"experiment": {"rollout": test_cfgs or {}}}
+        config = complete(merge(self._of_config("play").config.to_dict(), said))
+        rollout, first = config.experiment.rollout, TEST_SEEDS
+        requests = [
+            EpisodeRequest(seed, rollout.horizon, rollout.terminate_on_success)
+            for seed in range(first, first + rollout.n)
+        ]
+        results: list[EpisodeResult] = []
+        with self._own_unless(env) as env:
+            if getattr(env, "play", False) and not env.is_shown:
+                film = free_name(Path(f"play-{gitsha or commit_here()}.mp4"))
+                results = watch(_Player(self), env, requests, film)
+                log.info(f"{film}")
+            else:
+                with suppress(Finished):  # the window was closed
+                    results.extend(run_episodes(_Player(self), env, requests))
+        return summarize(results)
+
+    # -- the roles --------------------------------------------------------------------------------
+
+    def predict(self, obs: agent.Obs) -> np.ndarray:
+        return super().predict(obs) if self._trainer is None else self._trainer.agent.predict(obs)
+
+    def sample(self, obs: agent.Obs) -> np.ndarray:
+        return super().sample(obs) if self._trainer is None else self._trainer.agent.sample(obs)
+
+    def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
+        return super().learn(data) if self._trainer is None else self._trainer.agent.learn(data)
+
+    def _trainer_in(self, env: gymnasium.Env, config: Config) -> Trainer:
+        online = config.train.online
+        adapted = _Augmented(env, self)
+        envs = ListVector(
+            adapted.get_wrapper_attr("serialize")(),
+            1,
+            config.train.seed,
+            online.horizon,
+            terminate_on_success=online.terminate_on_success,
+            envs=[adapted],
+        )
+        algo_class, _ = ALGOS[config.algo_name](config.algo)
+        return getattr(algo_class, "TRAINER", Trainer)(config, envs=envs)
+
+    @contextmanager
+    def _own_unless(self, env: gymnasium.Env | None) -> Iterator[Any]:
+        """``env``, as offrl asks for it; or one of the config, which is closed in the end."""
+        if env is None:
+            with closing(Environment(self.config)) as own:
+                yield own
+        elif env.has_wrapper_attr("is_success"):
+            yield env
+        else:
+            name = env.spec.id if env.spec else type(env.unwrapped).__name__
+            yield GymnasiumAdapter(env, name, {})
+
+    def _use(self, trainer: Trainer) -> None:
+        self._trainer, self.alg = trainer, trainer.alg
+        self._by_hand = None
+
+    def _hand(self) -> ByHand:
+        """Its steps by hand, which begin where nothing was collected yet."""
+        if self._by_hand is None:
+            self._by_hand = ByHand(self._of_config("action"))
+        return self._by_hand
+
+    def _of_config(self, method: str) -> Trainer:
+        if self._trainer is None:
+            raise ValueError(
+                f"{method}: this agent was made of an Algorithm alone; make it of a config, "
+                "Agent(cfgs)"
+            )
+        return self._trainer
+
+    def _forget_episode(self) -> None:
+        #: What ``append_state`` returned last, ``{key: [frame_stack, ...]}``.
+        self.state: Any = None
+        self._memory: Any = None  # of the deterministic policy
+        self.flash()
+
+
+Agent.register(agent.PolicyAgent)  # which trainers make, in the same role
+
+
+class _Augmented(gymnasium.ObservationWrapper):
+    """An environment as an agent sees it."""
+
+    def __init__(self, env: gymnasium.Env, agent: Agent):
+        super().__init__(env)
+        self._agent = agent
+        shown = agent.augment_state(env.observation_space.sample())
+        spaces = {key: _box_like(env.observation_space, key, x) for key, x in shown.items()}
+        self.observation_space = gymnasium.spaces.Dict(spaces)
+
+    def observation(self, observation: Any) -> Any:
+        return self._agent.augment_state(observation)
+
+    def is_success(self) -> dict[str, bool]:
+        return self.env.get_wrapper_attr("is_success")()
+
+
+def _box_like(known: Any, key: str, value: Any) -> gymnasium.Space:
+    """The space of an observation: the environment's, unless it was changed."""
+    value = np.asarray(value)
+    if key in known.spaces and known[key].shape == value.shape and known[key].dtype == value.dtype:
+        return known[key]
+    low, high = (0, 255) if value.dtype == np.uint8 else (-np.inf, np.inf)
+    return gymnasium.spaces.Box(low, high, value.shape, value.dtype)
+
+
+class _Player(Policy):
+    """An agent as a policy that does not explore."""
+
+    def __init__(self, agent: Agent):
+        self._agent = agent
+
+    def start_episode(self, env: int = 0, seed: int | None = None) -> None:
+        self._agent.reset()
+
+    def __call__(self, obs: Any, goal: Any = None, reward: float | None = None) -> np.ndarray:
+        return self._agent.action(self._agent.append_state(obs), deterministic=True)
+
+
+def _on_device(config: Config, device: torch.device | str | None) -> Config:
+    if device is None:
+        return config
+    kind = torch.device(device).type
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError('device: there is no GPU here; give "cpu" or None')
+    config = config.model_copy(deep=True)
+    config.train.cuda = kind == "cuda"
+    return config

@@ -1,0 +1,129 @@
+"""The environment that a config names, for scripts that step it themselves."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from offrl.config import Config
+from offrl.config.files import find_config, read_config_file
+from offrl.envs import make_env
+from offrl.envs.gymnasium import GymnasiumEnv
+from offrl.envs.window import Window, can_show, frame_rate
+from offrl.online.parts import complete
+from offrl.online.setting import env_args_of
+from offrl.seeding import seed_everything
+
+log = logging.getLogger(__name__)
+
+Configs = Config | Mapping[str, Any] | str | Path
+
+
+class Environment(gymnasium.Wrapper):
+    """The environment ``experiment.env``, with gymnasium's ``reset`` and ``step``; observations are
+    dicts of arrays, as everywhere in offrl.
+
+    ``train.seed`` seeds Python, NumPy, torch, the spaces and the first episode. Episodes end as
+    ``train.online`` says (``horizon``, ``terminate_on_success``).
+
+    cfgs: a config, nested dicts with what differs from the defaults, or the path of a config file.
+    play: show each step in a window, where there is a display.
+    """
+
+    def __init__(self, cfgs: Configs, play: bool = False):
+        self.config = config = config_of(cfgs)
+        self.play = play
+        #: The mean return at which a training in it ends, as set; ``None``: it does not.
+        self.solved_return: float | None = config.train.online.solved_return
+        seed_everything(config.train.seed)
+        super().__init__(make_env(env_args_of(config)))
+        self._seed: int | None = config.train.seed
+        self._length = 0
+        self._window: Window | None = None
+        self._no_window = None if play else "not asked for"
+        self._seed_spaces()
+
+    @property
+    def env_solution(self) -> float | None:
+        """The return at which the task counts as solved: ``train.online.solved_return``, or what
+        gymnasium knows of the environment. Set it, and a training ends where it is reached."""
+        known = getattr(self.spec, "reward_threshold", None)
+        return known if self.solved_return is None else self.solved_return
+
+    @env_solution.setter
+    def env_solution(self, value: float | None) -> None:
+        self.solved_return = value
+
+    def update_env(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
+        """Wrap it in place, with one of gymnasium's wrappers for example: ``update_fn(env,
+        **kwargs)`` is given gymnasium's own environment where that is one, before its observations
+        get names."""
+        if type(self.env) is GymnasiumEnv:
+            self.env.wrap(update_fn, **kwargs)
+        else:
+            self.env = update_fn(self.env, **kwargs)
+        self._seed_spaces()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode. Gives the observation and what is known besides. Without a seed the
+        first one has that of the config, and the others go on from there."""
+        seed, self._seed = self._seed if seed is None else seed, None
+        self._length = 0
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._show()
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Act. Gives the observation, the reward, whether the episode was terminated or truncated,
+        and what is known besides."""
+        online = self.config.train.online
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._length += 1
+        terminated = terminated or (online.terminate_on_success and self.is_success()["task"])
+        truncated = truncated or self._length == online.horizon
+        self._show()
+        return obs, float(reward), bool(terminated), bool(truncated), info
+
+    def is_success(self) -> dict[str, bool]:
+        """Whether the task is solved now, ``{"task": ...}``."""
+        return self.env.get_wrapper_attr("is_success")()
+
+    def serialize(self) -> dict[str, Any]:
+        """Give what ``make_env`` makes it from."""
+        return self.env.get_wrapper_attr("serialize")()
+
+    def close(self) -> None:
+        if self._window is not None:
+            self._window.close()
+            self._window = None
+        super().close()
+
+    def _seed_spaces(self) -> None:
+        self.action_space.seed(self.config.train.seed)
+        self.observation_space.seed(self.config.train.seed)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a window shows it."""
+        if self._window is None and self._no_window is None:
+            self._no_window = can_show()
+            if self._no_window is None:
+                self._window = Window("offrl", frame_rate(self.env))
+            else:
+                log.info(self._no_window)
+        return self._window is not None
+
+    def _show(self) -> None:
+        if self.is_shown and self._window is not None:
+            self._window.show(self.env.render())
+
+
+def config_of(cfgs: Configs) -> Config:
+    """The complete config, of whatever form."""
+    if isinstance(cfgs, (str, Path)):
+        cfgs = read_config_file(find_config(cfgs))
+    return complete(cfgs)

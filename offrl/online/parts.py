@@ -1,0 +1,228 @@
+"""What a config of an online training describes, put together."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from offrl.algos import algo_factory
+from offrl.algos.shared.masks import ACTION_MASK
+from offrl.algos.shared.memory import check_training_fits, free_bytes
+from offrl.checkpoint import while_loading
+from offrl.config import Config, RewardsConfig, config_factory, without_pretrained
+from offrl.data.computed import transformed
+from offrl.data.datasets import make_dataset
+from offrl.data.files import find_data
+from offrl.data.goals import make_goals
+from offrl.data.priorities import Priorities
+from offrl.data.replay import Replay, ReplayStore, Rollout, bytes_needed
+from offrl.data.sequence import SequenceDataset
+from offrl.data.windows import Window
+from offrl.envs.vector import VectorEnv, make_vector_env
+from offrl.online.agent import Agent, PolicyAgent
+from offrl.online.apprentice import Apprentice
+from offrl.online.setting import action_statistics, bounds_of, env_args_of, fitted
+from offrl.online.start import check_rewards, check_spaces, continued, reward_stats_of, start_of
+from offrl.online.statistics import RunningStatistics
+from offrl.seeding import seed_everything
+from offrl.specs import processed_shapes
+from offrl.tree import map_leaves, merge
+
+
+class Parts:
+    """Environments, an algorithm and a buffer by a config.
+
+    Refuses what cannot be learned with ``ValueError``, before an environment is stepped.
+
+    envs: environments that are there already, instead of those that the config names.
+    earlier: a checkpoint of the same training, which is about to be gone on with.
+    """
+
+    def __init__(self, config: Config, envs: VectorEnv | None, earlier: Mapping[str, Any] | None):
+        start = start_of(config) if earlier is None else None
+        known = start or earlier or {}
+        #: What rewards are normalised by (``train.rewards``).
+        self.reward_stats = reward_stats_of(config, known)
+        seed_everything(config.train.seed)
+        use_cuda = config.train.cuda and torch.cuda.is_available()
+        self.device = torch.device("cuda" if use_cuda else "cpu")
+        self.envs = envs or _make_envs(config, known.get("env_metadata"))
+        self.env_args = self.envs.env_args
+        self.config = fitted(config, self.envs)
+        space = self.envs.action_space
+        stored = {key: box.shape for key, box in self.envs.observation_space.items()}
+        self.obs_shapes = processed_shapes(self.config.observation, stored)
+        self.ac_dim = int(space.n) if hasattr(space, "n") else int(np.prod(space.shape))
+        self.alg = self._make_alg(start)
+        self.buffer = self._make_rollout() if self.alg.ON_POLICY else self._make_replay()
+        check_rewards(config, self.reward_stats)
+        self._rewards = config.train.rewards
+        self._changes_rewards = self._rewards != RewardsConfig()
+
+    def _make_alg(self, start: Mapping[str, Any] | None) -> Any:
+        config, space = self.config, self.envs.action_space
+        if start is not None:
+            check_spaces(start, self.env_args["env_name"], self.obs_shapes, self.ac_dim)
+            config = without_pretrained(config)
+        alg = algo_factory(
+            config.algo_name, config, self.obs_shapes, self.ac_dim, device=self.device
+        )
+        alg.set_statistics(obs={}, actions=action_statistics(space, config.train.action_keys[0]))
+        if start is not None:
+            with while_loading(start, f"experiment.ckpt_path: {config.experiment.ckpt_path}"):
+                alg.start_from(start)
+            alg.set_statistics(**start["model"]["normalization"])
+        check_training_fits(config.algo_name, alg.optimizers.values(), self.device)
+        return alg
+
+    def _columns(self) -> dict[str, Any]:
+        """The shape and type of what is stored of each step."""
+        shown = self.envs.observation_space.spaces
+        keys = [*self.alg.obs_spec.keys("obs"), *[ACTION_MASK] * (ACTION_MASK in shown)]
+        columns: dict[str, Any] = {"actions": ((self.ac_dim,), np.float32)}
+        for key in keys:
+            is_image = shown[key].dtype == np.uint8
+            columns[f"obs/{key}"] = shown[key].shape, np.uint8 if is_image else np.float32
+        if "returns" in self.alg.NEEDS:
+            columns["returns"] = ((), np.float32)
+        return columns
+
+    def _make_rollout(self) -> Rollout:
+        train, num_envs = self.config.train, self.envs.num_envs
+        most = num_envs * (2 * train.online.collect_steps + 1)  # an end may follow every step
+        store = ReplayStore(num_envs, most, self._columns(), train.frame_stack)
+        demos = self._load_demos() if self.alg.NEEDS_DEMOS else None
+        window = Window(train.frame_stack)
+        return Rollout(store, store.obs_keys, window, seed=train.seed, demos=demos)
+
+    def _make_replay(self) -> Replay:
+        train, num_envs, columns = self.config.train, self.envs.num_envs, self._columns()
+        options = train.online.replay
+        capacity = min(options.capacity, train.num_steps or math.inf)
+        needed, free = bytes_needed(num_envs, capacity, columns), free_bytes("cpu")
+        if needed > free:
+            raise ValueError(
+                f"train.online.replay.capacity: {capacity} steps take {needed / 1e9:.3g} GB, but "
+                f"{free / 1e9:.3g} GB of memory are free; lower it"
+            )
+        discount = getattr(self.config.algo, "discount", 1.0)
+        store = ReplayStore(num_envs, capacity, columns, train.frame_stack, discount)
+        priorities = None
+        if options.prioritized:
+            exponents = options.priority_exponent, options.correction_exponent
+            priorities = Priorities(len(store.is_step), *exponents)
+        return Replay(
+            store,
+            store.obs_keys,
+            Window(train.frame_stack, train.seq_length),
+            make_goals(
+                train.goal_mode,
+                train.goal_shares.to_dict(),
+                train.goal_discount,
+                train.goal_rewards,
+            ),
+            train.seed,
+            self._load_demos(),
+            options.demo_share,
+            priorities,
+        )
+
+    def _load_demos(self) -> SequenceDataset | None:
+        """The demonstrations of ``train.data``, in the units of what is collected."""
+        if not self.config.train.data:
+            if self.alg.NEEDS_DEMOS:
+                raise ValueError(
+                    f"train.data: {self.config.algo_name} imitates demonstrations; name a file "
+                    f"of some of {self.env_args['env_name']} (offrl collect records them)"
+                )
+            return None
+        for entry in self.config.train.data:
+            entry.path = str(find_data(entry.path))
+        stats = {k: map_leaves(as_array, v) for k, v in self.alg.action_normalizer.stats.items()}
+        demos = make_dataset(
+            self.config,
+            {},
+            action_stats=stats,
+            reward_stats=self.reward_stats or None,
+            load_next_obs=True,
+            hdf5_normalize_obs=False,
+        )
+        self.reward_stats = demos.reward_stats
+        if not self.alg.NEEDS_DEMOS:  # whose rewards, if there are any, are not learned from
+            self.alg.inspect_data(demos.values)
+        for key, shape in demos.obs_shapes.items():
+            shown = self.envs.observation_space[key].shape
+            if shape != shown:
+                raise ValueError(
+                    f"{demos.hdf5_path}: {key} has the shape {[*shape]}, but the environment shows "
+                    f"{[*shown]}; name demonstrations of the same task (train.data)"
+                )
+        return demos
+
+    def make_agent(self) -> Agent:
+        """Make the agent that carries the algorithm."""
+        if hasattr(self.alg, "AGENT"):  # of a user's own roles
+            return self.alg.AGENT(self.alg.written)
+        if self.alg.ASKS_EXPERT:
+            return Apprentice(self.alg, self.envs)
+        return PolicyAgent(self.alg, bounds_of(self.envs.action_space))
+
+    def make_statistics(self) -> RunningStatistics:
+        """Make what is normalised by, empty."""
+        spec = self.alg.obs_spec.groups["obs"].items()
+        vectors = [key for key, obs in spec if not obs.is_image]
+        discount = getattr(self.config.algo, "discount", 1.0)
+        return RunningStatistics(self.config.train.online, vectors, self.envs.num_envs, discount)
+
+    def as_learned(self, stepped: Any) -> Any:
+        """A step with what training makes of its rewards, as of those in data."""
+        if not self._changes_rewards:
+            return stepped
+        options = self._rewards.to_dict()
+        rewards, _ = transformed(stepped.rewards, np.array([]), options, self.reward_stats)
+        return stepped._replace(rewards=rewards)
+
+
+def _make_envs(config: Config, recorded: Mapping[str, Any] | None) -> VectorEnv:
+    online = config.train.online
+    return make_vector_env(
+        env_args_of(config, recorded),
+        online.num_envs,
+        config.train.seed,
+        horizon=online.horizon,
+        terminate_on_success=online.terminate_on_success,
+    )
+
+
+def complete(
+    config: Config | Mapping[str, Any] | None,
+    algo_name: str | None = None,
+    said: Mapping[str, Any] | None = None,
+) -> Config:
+    """The config with what was ``said`` besides."""
+    said = {
+        section: {key: value for key, value in keys.items() if value is not None}
+        for section, keys in (said or {}).items()
+    }
+    if algo_name is not None:
+        said = {"algo_name": algo_name, **said}
+    if isinstance(config, Config):
+        config = merge(config.to_dict(), said)
+    else:
+        config = continued(merge(config or {}, said))
+    name = config.get("algo_name")
+    if not isinstance(name, str):
+        raise ValueError('algo_name: the name of an algorithm is needed, "dqn" for example')
+    return config_factory(name, config)
+
+
+def as_tensor(leaf: Any) -> Any:
+    """An array as a tensor, which a checkpoint may hold; others as they are."""
+    return torch.from_numpy(leaf.copy()) if isinstance(leaf, np.ndarray) else leaf
+
+
+def as_array(leaf: Any) -> Any:
+    """The reverse."""
+    return leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf

@@ -1,0 +1,100 @@
+"""Algorithms that a user writes as four classes, in the place of offrl's own."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from offrl.algos.base import Algorithm, Model, PolicyAlgo, register_algo
+from offrl.config import AlgoConfig
+from offrl.online.agent import Agent
+from offrl.online.trainer import Trainer
+from offrl.tree import map_leaves
+
+
+def register_roles(
+    config: type[AlgoConfig],
+    model: type[Model],
+    algorithm: type[Algorithm],
+    agent: type[Agent] = Agent,
+    trainer: type[Trainer] = Trainer,
+) -> None:
+    """Register four roles as an algorithm, whose name is ``config.ALGO_NAME``.
+
+    It is then trained, saved, resumed and evaluated as offrl's own. Made are ``model(obs_dim,
+    ac_dim, config)``, of all observations as one vector and of the numbers of an action or of
+    discrete actions, ``algorithm(model, config)`` and ``agent(algorithm)``; ``config`` is the
+    section ``algo``. ``learn`` is given ``obs`` and ``next_obs`` ``[B, obs_dim]``, ``actions``
+    ``[B]`` (integers) or ``[B, A]``, ``rewards`` and ``dones`` ``[B]``. Checkpoints hold the
+    modules, the optimizers and the plain numbers among the algorithm's attributes.
+    """
+    roles = {"MODEL": model, "ALGORITHM": algorithm, "AGENT": agent, "TRAINER": trainer}
+    name = f"{algorithm.__name__}OfRoles"
+    made = type(name, (RolesAlgo,), {**roles, "__module__": algorithm.__module__})
+    register_algo(config)(made)
+
+
+class RolesAlgo(PolicyAlgo):
+    """What offrl takes a user's ``Algorithm`` for."""
+
+    NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
+    ACTIONS = ("discrete", "real-valued")
+    MODEL: ClassVar[type[Model]]
+    ALGORITHM: ClassVar[type[Algorithm]]
+    AGENT: ClassVar[type[Agent]]
+    TRAINER: ClassVar[type[Trainer]]
+
+    def _create_networks(self) -> None:
+        shapes = self.obs_spec.shapes("obs").values()
+        obs_dim = sum(torch.Size(shape).numel() for shape in shapes)
+        model: Any = self.MODEL
+        algorithm: Any = self.ALGORITHM
+        self.written = algorithm(model(obs_dim, self.ac_dim, self.algo_config), self.algo_config)
+        for name, value in vars(self.written).items():
+            if isinstance(value, torch.nn.Module):
+                self.nets[name] = value
+
+    def _kept(self, kind: type | tuple[type, ...]) -> dict[str, Any]:
+        return {name: x for name, x in vars(self.written).items() if isinstance(x, kind)}
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        data = super().process_batch_for_training(batch)
+        flat = {key: self._flat(data[key]) for key in ("obs", "next_obs")}
+        actions = data["actions"][:, -1]
+        flat["actions"] = actions.argmax(-1) if self.is_discrete else actions
+        return flat | {key: data[key].flatten() for key in ("rewards", "dones")}
+
+    def _flat(self, obs: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([x.flatten(1) for x in obs.values()], dim=1)
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Any]:
+        info = dict(self.written.learn(batch))
+        return map_leaves(lambda x: torch.as_tensor(x, device=self.device), info)
+
+    def act(
+        self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
+    ) -> tuple[Tensor, Any]:
+        action = self.written.predict(self._flat(self.prepare_obs(obs)))
+        if self.is_discrete:
+            return torch.nn.functional.one_hot(action, self.ac_dim).float(), state
+        return action, state
+
+    def sync_target(self) -> None:
+        self.written.sync_target()
+
+    def serialize(self) -> dict[str, Any]:
+        optimizers = self._kept(torch.optim.Optimizer)
+        own = {
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
+            "numbers": self._kept((int, float)),
+        }
+        return super().serialize() | own
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        super().deserialize({key: x for key, x in state.items() if key != "optimizers"})
+        for name, optimizer in self._kept(torch.optim.Optimizer).items():
+            if name in state.get("optimizers", {}):
+                optimizer.load_state_dict(state["optimizers"][name])
+        for name, number in state.get("numbers", {}).items():
+            setattr(self.written, name, number)

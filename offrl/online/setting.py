@@ -1,0 +1,105 @@
+"""What follows for a config from the environment that is acted in: observations, actions, and
+whether they suit the algorithm."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from offrl.algos.shared.masks import ACTION_MASK
+from offrl.config import Config, ObservationConfig
+from offrl.envs import env_args_named
+from offrl.envs.vector import VectorEnv
+from offrl.registry import ALGOS
+from offrl.specs import modalities
+from offrl.tree import merge
+
+
+def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The environment that ``experiment.env`` names, with the arguments of the one that a
+    checkpoint's data was ``recorded`` in, if there is one."""
+    experiment = config.experiment
+    if not (experiment.env or recorded):
+        raise ValueError(
+            'experiment.env: name the environment to learn in, "CartPole-v1" for example'
+        )
+    env_args = recorded or env_args_named(experiment.env or "")
+    if experiment.env:
+        env_args = {**env_args, "env_name": experiment.env}
+    return merge(env_args, experiment.env_meta_update_dict)
+
+
+def fitted(config: Config, envs: VectorEnv) -> Config:
+    """A copy of the config that says what follows from the environments: which observations there
+    are, unless it names some itself, whether actions are discrete, and how many epochs
+    ``train.num_steps`` make, none of which is shorter than a round.
+
+    Raises ``ValueError`` where the algorithm learns no such actions.
+    """
+    config = config.model_copy(deep=True)
+    train, action_space = config.train, envs.action_space
+    every = config.experiment.epoch_every_n_steps or train.num_steps or 1
+    every = max(every, envs.num_envs * train.online.collect_steps)
+    config.experiment.epoch_every_n_steps = every
+    if train.num_steps is not None:
+        train.num_epochs = math.ceil(train.num_steps / every)
+    is_discrete = isinstance(action_space, spaces.Discrete)
+    if not is_discrete and not isinstance(action_space, spaces.Box):
+        raise ValueError(
+            f"{config.experiment.env}: its actions are {action_space}; offrl acts with one "
+            "discrete action (Discrete) or with a vector (Box)"
+        )
+    if (
+        not is_discrete
+        and not (np.isfinite(action_space.low) & np.isfinite(action_space.high)).all()
+    ):
+        raise ValueError(f"{config.experiment.env}: its actions have no bounds ({action_space})")
+    kind = "discrete" if is_discrete else "real-valued"
+    algo_class, _ = ALGOS[config.algo_name](config.algo)
+    if kind not in algo_class.ACTIONS:
+        others = "dqn or ppo" if is_discrete else "sac, td3 or ppo"
+        raise ValueError(
+            f"{config.experiment.env}: its actions are {kind}, but {config.algo_name} learns "
+            f"{algo_class.ACTIONS[0]} ones; use {others}, or another environment"
+        )
+    key = config.train.action_keys[0]
+    action_config = config.train.action_config[key]
+    action_config.format = "discrete" if is_discrete else None
+    action_config.num_actions = int(action_space.n) if is_discrete else None
+    _fit_observation(config.observation, envs.observation_space)
+    return config
+
+
+def _fit_observation(observation: Any, obs_space: spaces.Dict) -> None:
+    named = {key for group in modalities(observation).values() for key in group}
+    if named <= set(obs_space):
+        return
+    own = ObservationConfig().modalities.obs
+    if observation.modalities.obs != own:
+        raise ValueError(
+            f"observation.modalities.obs: the environment shows no {min(named - set(obs_space))}; "
+            f"it shows {', '.join(obs_space)}"
+        )
+    chosen: dict[str, list[str]] = {modality: [] for modality in own}
+    for key, space in obs_space.items():
+        if key != ACTION_MASK:
+            is_image = space.dtype == np.uint8 and len(space.shape) == 3
+            chosen["rgb" if is_image else "low_dim"].append(key)
+    observation.modalities.obs = chosen
+
+
+def bounds_of(action_space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:
+    """The least and the largest action ``[A]``; ``None`` of discrete ones."""
+    if isinstance(action_space, spaces.Discrete):
+        return None
+    return action_space.low, action_space.high
+
+
+def action_statistics(action_space: spaces.Space, key: str) -> dict[str, dict[str, np.ndarray]]:
+    """Statistics that take the bounds of actions for -1 and 1; none of discrete actions."""
+    if isinstance(action_space, spaces.Discrete):
+        return {}
+    low, high = action_space.low.astype(np.float32), action_space.high.astype(np.float32)
+    return {key: {"scale": (high - low)[None] / 2, "offset": (high + low)[None] / 2}}

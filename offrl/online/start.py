@@ -1,0 +1,138 @@
+"""The checkpoint that an online training starts from (``experiment.ckpt_path``), and what follows
+from it for a config."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_loading
+from offrl.config import Config
+from offrl.config.files import find_file
+from offrl.data.files import find_data
+from offrl.registry import ALGO_CONFIGS, ALGOS
+from offrl.tree import merge
+
+log = logging.getLogger(__name__)
+
+# Keys of train that are each training's own, or follow from its algorithm.
+OWN = (
+    "data output_dir num_epochs num_steps online seed cuda dataset_keys seq_length "
+    "hdf5_load_next_obs hdf5_validation_filter_key"
+).split()
+OF_EPISODES = ("n", "horizon", "terminate_on_success")  # of experiment.rollout
+
+
+def start_of(config: Config) -> dict[str, Any] | None:
+    """The checkpoint that a config names, or ``None``."""
+    path = config.experiment.ckpt_path
+    if path is None:
+        return None
+    content = read_checkpoint(_found(path))
+    if config.train.online.normalize_obs and content["model"]["normalization"]["obs"]:
+        raise ValueError(
+            f"train.online.normalize_obs: the policy of {path} knows what it normalises by; set it "
+            "to false"
+        )
+    return content
+
+
+def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config file says of an online training, laid over what its checkpoint was trained
+    with: the algorithm and its settings, the observations, ``train`` (actions, rewards, batches,
+    data) and the length of episodes. Other configs stay as they are.
+
+    A cloned policy needs an ``algo_name`` besides, of the actor-critic that goes on.
+    """
+    path = (content.get("experiment") or {}).get("ckpt_path")
+    said = content.get("train") or {}
+    if path is None or said.get("num_steps") is None:
+        return content
+    stored, checkpoint = config_from_checkpoint(ckpt_path=_found(path))
+    name = content.get("algo_name", stored.algo_name)
+    algo_class, _ = ALGOS[name](ALGO_CONFIGS[name]())
+    if "rewards" not in algo_class.NEEDS:
+        raise ValueError(
+            f"algo_name: {path} is a policy of {name}, which learns nothing from rewards; name the "
+            "algorithm that goes on from it, for example iql or residual"
+        )
+    train = {key: value for key, value in stored.train.to_dict().items() if key not in OWN}
+    if "data" not in said:
+        train["data"] = _data_of(stored, path)
+    with while_loading(checkpoint, f"experiment.ckpt_path: {path}"):
+        settings = algo_class.settings_from(name, stored)
+    rollout = {key: stored.experiment.rollout[key] for key in OF_EPISODES}
+    below = {
+        "algo_name": name,
+        "experiment": {"rollout": rollout},
+        "train": train,
+        "observation": stored.observation.to_dict(),
+        **settings,
+    }
+    return merge(below, content)
+
+
+def check_spaces(
+    content: Mapping[str, Any],
+    env_name: str,
+    shapes: Mapping[str, Sequence[int]],
+    ac_dim: int,
+) -> None:
+    """``ValueError`` if the policy of a checkpoint does not see what an environment shows, or does
+    not act as it takes.
+
+    shapes: of the environment's observations, as networks see them.
+    """
+    described = content["shape_metadata"]
+    for key, shape in described["all_shapes"].items():
+        if key not in shapes or list(shapes[key]) != list(shape):
+            shown = f"as {list(shapes[key])}" if key in shapes else f"not, but {', '.join(shapes)}"
+            raise ValueError(
+                f"experiment.ckpt_path: its policy sees {key!r} of shape {list(shape)}, and "
+                f"{env_name} shows it {shown}; name the environment that it was trained for "
+                "(experiment.env)"
+            )
+    if described["ac_dim"] != ac_dim:
+        raise ValueError(
+            f"experiment.ckpt_path: its actions have {described['ac_dim']} numbers, and those of "
+            f"{env_name} {ac_dim}; name the environment that it was trained for (experiment.env)"
+        )
+
+
+def reward_stats_of(config: Config, content: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the rewards were normalised by in the training of a checkpoint, if they are to be."""
+    normalizes = config.train.rewards.normalization is not None
+    return content.get("reward_normalization_stats") if normalizes else None
+
+
+def check_rewards(config: Config, stats: Mapping[str, Any] | None) -> None:
+    """``ValueError`` if rewards are to be normalised, and nothing says by which ``stats``."""
+    if config.train.rewards.normalization is not None and not stats:
+        raise ValueError(
+            "train.rewards.normalization: there are no demonstrations (train.data) whose rewards "
+            "say what is normal; set it to null"
+        )
+
+
+def _found(path: str) -> str:
+    try:
+        return str(find_file(path))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
+
+
+def _data_of(stored: Config, path: str) -> list[dict[str, Any]] | None:
+    """The data that a checkpoint was trained on, if it is still there."""
+    entries = stored.train.data or []
+    for entry in entries:
+        try:
+            find_data(entry.path)
+        except FileNotFoundError:
+            log.warning(
+                f"{path} was trained on {entry.path}, which is not there any more: no "
+                "demonstrations are in the mix (train.data)"
+            )
+            return None
+    if entries:
+        paths = ", ".join(entry.path for entry in entries)
+        log.info(f"demonstrations in the mix: {paths}, as {path} says (train.data=null: none)")
+    return [entry.to_dict() for entry in entries] or None

@@ -1,0 +1,112 @@
+"""Running normalisation: means and deviations of what was observed and received so far."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrl.config import OnlineConfig
+
+LARGEST = 10.0  # standard deviations, of rewards
+LEAST_VARIANCE = 1e-8
+
+
+class Moments:
+    """Mean and variance of all rows ``[N, ...]`` so far, joined in parts (Chan et al., 1979)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Any = 0.0
+        self.squares: Any = 0.0  # sum of squared differences from the mean
+
+    def add(self, rows: np.ndarray) -> None:
+        rows = rows.astype(np.float64)
+        mean, total = rows.mean(axis=0), self.count + len(rows)
+        apart = mean - self.mean
+        squares = np.square(rows - mean).sum(axis=0)
+        self.squares = self.squares + squares + apart**2 * self.count * len(rows) / total
+        self.mean = self.mean + apart * len(rows) / total
+        self.count = total
+
+    @property
+    def deviation(self) -> Any:
+        return np.sqrt(self.squares / max(1, self.count) + LEAST_VARIANCE)
+
+    def state(self) -> dict[str, Any]:
+        parts = {"mean": self.mean, "squares": self.squares}
+        return {"count": self.count, **{k: torch.as_tensor(x) for k, x in parts.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+        self.mean, self.squares = state["mean"].numpy(), state["squares"].numpy()
+
+
+class RunningStatistics:
+    """What ``train.online`` asks to normalise by, and the rewards that are learned from.
+
+    It changes between two rounds alone, so that what a policy sees while it acts is what it learns
+    from. Rewards are divided by the deviation of their discounted sums.
+
+    keys: the observations that are vectors.
+    """
+
+    def __init__(self, config: OnlineConfig, keys: list[str], num_envs: int, discount: float):
+        self._config, self._discount = config, discount
+        self._obs = {key: Moments() for key in keys if config.normalize_obs}
+        self._returns = Moments()
+        self._sums = np.zeros(num_envs)  # discounted, of the running episodes
+        self._seen: list[Mapping[str, np.ndarray]] = []
+        self._received: list[np.ndarray] = []
+
+    def see(self, obs: Mapping[str, np.ndarray], stepped: Any) -> None:
+        """Take note of a step from ``obs`` in all environments."""
+        if self._obs:
+            self._seen.append(obs)
+        if self._config.normalize_rewards:
+            self._sums = self._discount * self._sums + stepped.rewards
+            self._received.append(self._sums)
+            self._sums = np.where(stepped.terminated | stepped.truncated, 0.0, self._sums)
+
+    def update(self, alg: Any) -> None:
+        """Take the round into account."""
+        if self._seen:
+            for key, moments in self._obs.items():
+                moments.add(np.concatenate([obs[key] for obs in self._seen]))
+            stats = {
+                key: {"offset": m.mean[None], "scale": m.deviation[None]}
+                for key, m in self._obs.items()
+            }
+            alg.set_statistics(stats, alg.action_normalizer.stats)
+        if self._received:
+            self._returns.add(np.concatenate(self._received))
+        self._seen, self._received = [], []
+
+    @property
+    def reward_stats(self) -> dict[str, Any]:
+        """What rewards are divided by, for checkpoints."""
+        if not self._config.normalize_rewards:
+            return {}
+        return {"scale": torch.as_tensor([[self._returns.deviation]], dtype=torch.float32)}
+
+    def rewards(self, rewards: Tensor) -> Tensor:
+        """The rewards that are learned from."""
+        if self._config.clip_rewards:
+            rewards = rewards.sign()
+        if self._config.normalize_rewards and self._returns.count:
+            rewards = (rewards / float(self._returns.deviation)).clamp(-LARGEST, LARGEST)
+        return rewards
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "obs": {key: moments.state() for key, moments in self._obs.items()},
+            "returns": self._returns.state(),
+            "sums": torch.from_numpy(self._sums.copy()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for key, moments in self._obs.items():
+            moments.restore(state["obs"][key])
+        self._returns.restore(state["returns"])
+        self._sums = state["sums"].numpy().copy()

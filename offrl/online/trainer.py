@@ -1,0 +1,259 @@
+"""The control flow of learning by acting, as a generator of records."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from offrl.checkpoint import describe_policy
+from offrl.config import Config
+from offrl.envs.vector import VectorEnv
+from offrl.online.agent import PolicyAgent
+from offrl.online.parts import Parts, as_array, as_tensor, complete
+from offrl.tree import map_leaves
+
+Record = dict[str, Any]
+
+
+class Trainer:
+    """``for record in Trainer(env_id="CartPole-v1", algo_name="dqn")(): ...`` acts and learns.
+
+    A record is ``{"type", "epoch", "step", "time", "logs"}``, one for each step of the control
+    flow: ``collect`` when all environments have made ``train.online.collect_steps`` steps,
+    ``train`` after each update. ``step`` counts the steps in all environments. Nothing is done
+    before the first record is asked for, and nothing is written. Derive from it for a control flow
+    of your own.
+
+    config: made by ``config_factory``, or nested dicts with what differs from the defaults.
+    env_id, algo_name, num_steps, seed: the same as ``experiment.env``, ``algo_name``,
+        ``train.num_steps`` and ``train.seed`` in it.
+    envs: environments that are there already, instead of those that the config names.
+    earlier: a checkpoint of this training, which is about to be gone on with (``restore``): it says
+        what ``experiment.ckpt_path`` said when the training began.
+    """
+
+    def __init__(
+        self,
+        config: Config | Mapping[str, Any] | None = None,
+        env_id: str | None = None,
+        algo_name: str | None = None,
+        num_steps: int | None = None,
+        seed: int | None = None,
+        envs: VectorEnv | None = None,
+        earlier: Mapping[str, Any] | None = None,
+    ):
+        said = {"experiment": {"env": env_id}, "train": {"num_steps": num_steps, "seed": seed}}
+        self.parts = parts = Parts(complete(config, algo_name, said), envs, earlier)
+        self.config, self.device, self.envs = parts.config, parts.device, parts.envs
+        self.env_args, self.alg, self.buffer = parts.env_args, parts.alg, parts.buffer
+        self.agent = parts.make_agent()
+        self.statistics = parts.make_statistics()
+        self.step = 0
+        self._obs: Any = None  # what the environments show now
+        self._begins = np.ones(self.envs.num_envs, dtype=bool)  # where episodes begin with it
+        self._returns = np.zeros(self.envs.num_envs)  # of the running episodes
+        self._lengths = np.zeros(self.envs.num_envs, dtype=np.int64)
+        last = self.config.train.online.solved_episodes
+        self._last_returns: deque[float] = deque(maxlen=last)
+        self._batches: Iterator[dict[str, Any]] = iter(())  # that are left of the round's
+        self._batch: dict[str, Any] | None = None  # what the next update learns from
+        self._steps_before = 0  # when the last round began
+        self._memory: Any = None  # of the policy, then
+
+    def __call__(self) -> Iterator[Record]:
+        """Act and learn, and yield a record after each part of the work."""
+        while self.step < (self.config.train.num_steps or math.inf) and not self.is_solved:
+            yield from self.round()
+
+    def round(self) -> Iterator[Record]:
+        """Collect once, and make the updates that are due then."""
+        yield self._run_collect()
+        while self._is_due():
+            yield self._run_train()
+        self.statistics.update(self.alg)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the training is in, from 1 on."""
+        every = self.config.experiment.epoch_every_n_steps or 1
+        return 1 + max(0, self.step - 1) // every
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the mean return of the last episodes has reached ``train.online.solved_return``,
+        which ends the training."""
+        solved, last = self.config.train.online.solved_return, self._last_returns
+        return solved is not None and len(last) == last.maxlen and self.smoothed_return >= solved
+
+    @property
+    def smoothed_return(self) -> float:
+        """The mean return of the last ``train.online.solved_episodes`` episodes."""
+        return float(np.mean(self._last_returns)) if self._last_returns else math.nan
+
+    def record(self, kind: str, logs: Mapping[str, float]) -> Record:
+        """Make a record of type ``kind`` for this moment of the training."""
+        now = {"epoch": self.epoch, "step": self.step, "time": time.time()}
+        return {"type": kind, **now, "logs": dict(logs)}
+
+    def close(self) -> None:
+        """End the environments."""
+        self.envs.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Give what a checkpoint holds of the policy and its surroundings."""
+        parts = self.parts
+        rewards = parts.reward_stats or self.statistics.reward_stats
+        shapes = parts.obs_shapes, parts.ac_dim
+        return describe_policy(self.alg, self.config, self.env_args, *shapes, rewards, {})
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def _run_collect(self) -> Record:
+        """Make ``collect_steps`` steps in every environment, and put them into the buffer. The logs
+        are means over the episodes that ended."""
+        online = self.config.train.online
+        self._steps_before = self.step
+        if self._obs is None:
+            self._begin(self.envs.reset())
+        self._memory = self.agent.remembered(self._begins)
+        ended: list[tuple[float, int, bool]] = []
+        for _ in range(online.collect_steps):
+            actions, raw = self._act()
+            self._take_in(actions, self.envs.step(raw), ended)
+        self._batch, self._batches = None, self._make_batches(self._num_due())
+        logs: dict[str, float] = {"Episodes": len(ended)}
+        if ended:
+            means = np.mean(ended, axis=0)
+            logs |= dict(zip(("Return", "Horizon", "Success_Rate"), means.tolist(), strict=True))
+        return self.record("collect", logs)
+
+    def _act(self) -> tuple[np.ndarray, np.ndarray]:
+        """Actions in all environments: as they are learned from, ``[N, A]``, and as environments
+        take them."""
+        if isinstance(self.agent, PolicyAgent):
+            is_early = self.step < self.config.train.online.random_steps
+            at_random = is_early and not self.alg.ON_POLICY
+            return self.agent.explore(self._obs, self._begins, at_random)
+        keys = self.alg.obs_spec.keys("obs")
+        flat = [self._obs[key].reshape(self.envs.num_envs, -1) for key in keys]
+        raw = self.agent.sample(np.concatenate(flat, axis=1))
+        if self.alg.is_discrete:
+            return np.eye(self.alg.ac_dim, dtype=np.float32)[raw], raw
+        low, high = self.envs.action_space.low, self.envs.action_space.high
+        return 2 * (raw - low) / (high - low) - 1, raw
+
+    def _begin(self, obs: Any) -> None:
+        """Take in what the environments show first."""
+        self._obs = obs
+        self.buffer.begin(obs)
+
+    def _take_in(self, actions: Any, stepped: Any, ended: list[tuple[float, int, bool]]) -> None:
+        """Take in a step in all environments, and what episodes ended with it."""
+        self.buffer.record(actions, self.parts.as_learned(stepped))
+        self.statistics.see(self._obs, stepped)
+        self._count(stepped, ended)
+        self._obs, self._begins = stepped.obs, stepped.begins
+
+    def _count(self, stepped: Any, ended: list[tuple[float, int, bool]]) -> None:
+        self.step += int(np.count_nonzero(stepped.is_step))
+        self._returns += stepped.rewards
+        self._lengths += stepped.is_step
+        over = stepped.terminated | stepped.truncated
+        if over.any():
+            for env in np.flatnonzero(over):
+                success = bool(stepped.successes[env])
+                ended.append((float(self._returns[env]), int(self._lengths[env]), success))
+            self._last_returns.extend(self._returns[over].tolist())
+            self._returns[over] = 0.0
+            self._lengths[over] = 0
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def _run_train(self) -> Record:
+        """Make one update. The logs are what the algorithm says of it."""
+        if not self._is_due():  # asked for one more than is due
+            self._batches = self._make_batches(1)
+            self._batch = next(self._batches)
+        batch, self._batch = self._batch, None
+        logs = self.agent.update(batch, self.epoch)
+        if "weights" in batch:
+            self.buffer.learned(self.alg.td_errors)
+        if not math.isfinite(logs["loss"]):
+            raise ValueError(
+                f"{self.config.algo_name}: the loss became {logs['loss']} at step {self.step}; "
+                "lower the learning rate (algo.optim_params) or set train.max_grad_norm"
+            )
+        return self.record("train", logs)
+
+    def _is_due(self) -> bool:
+        """Whether there is something left to learn from in this round."""
+        if self._batch is None:
+            self._batch = next(self._batches, None)
+        return self._batch is not None
+
+    def _num_due(self) -> int:
+        """How many updates a round has."""
+        online = self.config.train.online
+        if self.step <= max(online.random_steps, online.warmup_steps):
+            return 0
+        taken = self.step - self._steps_before
+        return taken if online.num_updates is None else online.num_updates
+
+    def _make_batches(self, num: int) -> Iterator[dict[str, Any]]:
+        """``num`` batches, ready for updates; of the steps of the round, as many as the algorithm
+        says."""
+        alg, size = self.alg, self.config.train.batch_size
+        if alg.ON_POLICY:
+            rollout = self.buffer.take() | {"state": self._memory}
+            rollout["rewards"] = self.statistics.rewards(rollout["rewards"])
+            yield from alg.minibatches(alg.process_batch_for_training(rollout))
+            return
+        self.buffer.progress = min(1.0, self.step / (self.config.train.num_steps or math.inf))
+        for drawn in self.buffer.batches(num, size):
+            drawn["rewards"] = self.statistics.rewards(drawn["rewards"])
+            yield from _split(alg.process_batch_for_training(drawn), size)
+
+    # -- going on ---------------------------------------------------------------------------------
+
+    def state(self, with_buffer: bool = True) -> dict[str, Any]:
+        """Give what an interrupted training goes on from, between two rounds, beside the weights
+        (``alg.serialize``) and the random state (``seeding.rng_state``)."""
+        saves = with_buffer and (self.alg.ON_POLICY or self.config.train.online.replay.saved)
+        return {
+            "step": self.step,
+            "agent": self.agent.serialize(),
+            "envs": None if self._obs is None else map_leaves(as_tensor, self.envs.state()),
+            "begins": torch.from_numpy(self._begins.copy()),
+            "returns": torch.from_numpy(self._returns.copy()),
+            "lengths": torch.from_numpy(self._lengths.copy()),
+            "last_returns": list(self._last_returns),
+            "buffer": self.buffer.state() if saves else None,
+            "statistics": self.statistics.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self.step = self._steps_before = state["step"]
+        self.agent.deserialize(state["agent"])
+        self._begins = state["begins"].numpy().copy()
+        self._returns = state["returns"].numpy().copy()
+        self._lengths = state["lengths"].numpy().copy()
+        self._last_returns = deque(state["last_returns"], self._last_returns.maxlen)
+        self.statistics.restore(state["statistics"])
+        if state["envs"] is not None:
+            self._obs = self.envs.restore(map_leaves(as_array, state["envs"]))
+        if state["buffer"] is not None:
+            self.buffer.restore(state["buffer"])
+        elif self._obs is not None:
+            self.buffer.begin(self._obs)
+
+
+def _split(data: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
+    """Batches of ``size`` rows of what was processed together."""
+    parts = map_leaves(lambda x: x.split(size), data)
+    num = len(parts["actions"])
+    return (map_leaves(lambda x, i=i: x[i], parts) for i in range(num))

@@ -1,0 +1,81 @@
+"""``offrl play``: look at what a checkpoint does."""
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+from offrl.outputs import new_file
+from offrl.tools import count, seed
+
+HELP = "show what a checkpoint does, in a window or as a film"
+EPILOG = "example: offrl play --checkpoint models/agent-final-1a2b3c4d.pth --episodes 5"
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
+    parser.add_argument(
+        "--episodes", type=count, default=5, help="number of episodes to show (default: 5)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=seed,
+        default=0,
+        help="seed of the first episode; the others count on from it (default: 0)",
+    )
+    parser.add_argument(
+        "--horizon", type=count, help="steps of the longest episode (default: as in the config)"
+    )
+    parser.add_argument("--env", help="another environment than that of the training")
+    parser.add_argument(
+        "--video",
+        metavar="MP4",
+        help="film the episodes, whether or not there is a display (default: a window, or where "
+        "none can be opened a film beside you, named as the checkpoint)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from offrl.checkpoint import env_args_of, policy_from_checkpoint
+    from offrl.envs import make_env
+    from offrl.envs.rendering import working_backend
+    from offrl.envs.window import can_show, free_name
+    from offrl.envs.workers import EpisodeRequest
+    from offrl.evaluation import TEST_SEEDS, summarize, watch
+    from offrl.training.progress import success_line
+    from offrl.video import encoder
+
+    film = new_file(args.video) if args.video else None
+    policy, content = policy_from_checkpoint(args.checkpoint)
+    if film is None and (problem := can_show()):
+        film = new_file(free_name(Path(f"{Path(args.checkpoint).stem}.mp4")))
+        log.info(f"{problem}: filming instead")
+    if film is not None:
+        encoder()
+    rollout = policy.policy.global_config.experiment.rollout
+    requests = [
+        EpisodeRequest(
+            TEST_SEEDS + args.seed + i,
+            args.horizon or rollout.horizon,
+            rollout.terminate_on_success,
+        )
+        for i in range(args.episodes)
+    ]
+    os.environ.setdefault("MUJOCO_GL", working_backend() or "disabled")  # before it is imported
+    env = make_env(env_args_of(content, args.env), policy.obs_keys)
+    try:
+        results = watch(policy, env, requests, film)
+    finally:
+        env.close()
+    for result in results:
+        print(
+            f"seed {result.request.seed}: return {result.total_reward:.2f}, length {result.length}"
+            + (", solved" if result.success else "")
+        )
+    if results:
+        print(success_line(summarize(results)))
+    if film is not None:
+        print(film)
+    return 0

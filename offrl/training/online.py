@@ -1,0 +1,133 @@
+"""Training by acting, as a generator of log records."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from offrl import online
+from offrl.config import Config
+from offrl.registry import ALGOS
+from offrl.training.averages import Means, check_finite, checked_logs
+from offrl.training.base import Record, Training
+from offrl.training.resume import newest_checkpoint
+from offrl.training.run import RunFolder, provenance
+
+log = logging.getLogger(__name__)
+
+
+class OnlineTraining(Training):
+    """An ``offrl.online.Trainer`` in a run folder, with epochs of
+    ``experiment.epoch_every_n_steps`` steps in the environment.
+
+    An epoch has a ``collect`` record of the episodes that ended in it, a ``train`` record of its
+    updates, and an ``epoch`` record. Between two rounds the training can be stopped and saved.
+
+    run: an earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
+    """
+
+    FIRST_RECORD = "collect"
+    AVERAGES = {"collect", "train"}
+    PROGRESS_S = 0.5  # seconds between two looks at the progress
+
+    def __init__(self, config: Config, run: RunFolder | None = None):
+        super().__init__(run)
+        path, checkpoint = (None, None) if run is None else newest_checkpoint(run)
+        algo_class, _ = ALGOS[config.algo_name](config.algo)
+        make = getattr(algo_class, "TRAINER", online.Trainer)  # of a user's own roles
+        self.trainer = trainer = make(config, earlier=checkpoint)
+        self.config, self.device, self.algo = trainer.config, trainer.device, trainer.alg
+        self.env_args = trainer.env_args
+        self.environments = {self.env_args["env_name"]: self.env_args}
+        self.instructions: dict[str, Any] = {}
+        self.config.meta.provenance = provenance() | {
+            "seed": self.config.train.seed,
+            "num_threads": torch.get_num_threads(),
+        }
+        self._begin_means()
+        if checkpoint is not None:
+            self._resume(path, checkpoint)
+
+    def close(self) -> None:
+        self.trainer.close()
+        super().close()
+
+    @property
+    def is_last(self) -> bool:
+        return self.trainer.is_solved or super().is_last
+
+    def _begin_means(self) -> None:
+        self._means = {"collect": Means(), "train": Means()}
+        self._num_episodes = 0
+        self._seconds = {"Collect_Time": 0.0, "Train_Time": 0.0}
+
+    def _begin_epoch(self) -> list[str]:
+        every = self.config.experiment.epoch_every_n_steps or 1
+        self._last_step = min(self.epoch * every, self.config.train.num_steps or 0)
+        self._begin_means()
+        return ["collect", "train", "epoch"]
+
+    def _work(self) -> Iterator[Record]:
+        shown = time.monotonic()
+        self.algo.epoch = self.epoch
+        while self.step < self._last_step and not self.trainer.is_solved:
+            self._is_torn = True
+            self._round()
+            self._is_torn = False
+            if self.interrupts.is_asked:
+                self._check_weights()
+            now = time.monotonic()
+            if self.interrupts.saves or now - shown > self.PROGRESS_S:
+                shown = now
+                means = self._means["collect"].mean() | self._means["train"].mean()
+                yield self.record("progress", means)
+            self.interrupts.check()
+        if self.trainer.is_solved:
+            log.info(
+                f"solved at step {self.step}: the last episodes have a mean return of at least "
+                f"{self.config.train.online.solved_return:g} (train.online.solved_return)"
+            )
+        if not self._means["train"].mean():  # nothing is learned yet
+            self._due.remove("train")
+
+    def _round(self) -> None:
+        before = time.perf_counter()
+        for record in self.trainer.round():
+            kind, logs = record["type"], dict(record["logs"])
+            num_episodes = logs.pop("Episodes", 0)
+            self._means[kind].add(logs, weight=num_episodes if kind == "collect" else 1)
+            self._num_episodes += num_episodes
+            now = time.perf_counter()
+            self._seconds[f"{kind.capitalize()}_Time"] += now - before
+            before = now
+        self.step = self.trainer.step
+
+    def _finish(self, kind: str) -> Mapping[str, float]:
+        if kind == "collect":
+            return self._means["collect"].mean() | {"Episodes": self._num_episodes}
+        if kind == "train":
+            self._check_weights()
+            logs = checked_logs(self.algo.log_info(self._means["train"].mean()))
+            check_finite(logs)
+            return logs
+        self._is_torn = True
+        self.algo.on_epoch_end(self.epoch)
+        self._is_torn = False
+        return self._seconds
+
+    def _describe(self) -> dict[str, Any]:
+        return self.trainer.describe()
+
+    def _progress(self, resumes: bool) -> dict[str, Any]:
+        means = {kind: means.state() for kind, means in self._means.items()}
+        averages = {**means, "num_episodes": self._num_episodes}
+        return {"averages": averages, "online": self.trainer.state(resumes)}
+
+    def _go_on_from(self, state: Mapping[str, Any]) -> None:
+        averages = state["averages"]
+        for kind, means in self._means.items():
+            means.restore(averages[kind])
+        self._num_episodes = averages["num_episodes"]
+        self.trainer.restore(state["online"])

@@ -1,0 +1,59 @@
+"""Environments that break their promises, by names ``odd_envs:ID``."""
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Tuple
+
+
+class Steady(gymnasium.Env):
+    """Nothing ever happens, until ``_observe(self.time)`` says something else."""
+
+    observation_space = Box(-1, 1, (3,))
+    action_space = Discrete(2)
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        self.time += 1
+        return self._observe(), self._reward(), False, False, {}
+
+    def _observe(self):
+        return np.zeros(3, np.float32)
+
+    def _reward(self):
+        return 0.0
+
+
+class NaNObs(Steady):
+    def _observe(self):
+        return np.full(3, np.nan if self.time == 5 else 0, np.float32)
+
+
+class NaNReward(Steady):
+    def _reward(self):
+        return np.nan if self.time == 5 else 0.0
+
+
+class Grown(Steady):
+    def _observe(self):
+        return np.zeros(4 if self.time == 5 else 3, np.float32)
+
+
+class Boundless(Steady):
+    action_space = Box(-np.inf, np.inf, (2,))
+
+
+class TwoActions(Steady):
+    action_space = Tuple((Discrete(2), Discrete(3)))
+
+
+for kind in (NaNObs, NaNReward, Grown, Boundless, TwoActions):
+    gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, max_episode_steps=50)
+gymnasium.register("Endless-v0", entry_point=Steady)

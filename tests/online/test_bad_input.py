@@ -1,0 +1,99 @@
+"""What cannot be learned from ends the program with a line that says so."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from offrl.__main__ import main
+from offrl.envs.vector import form
+
+SMALL = {"policy_layer_dims": [8], "value_layer_dims": [8]}
+
+
+@pytest.fixture
+def trained(tmp_path, capsys, monkeypatch):
+    """A function: environment, algorithm, ``train.online`` -> exit status and last line."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+    def train(env, algo_name="ppo", online=None, num_steps=100, **train):
+        content = {
+            "algo_name": algo_name,
+            "experiment": {
+                "env": env,
+                "epoch_every_n_steps": 50,
+                "rollout": {"enabled": False},
+                "logging": {"log_tb": False},
+            },
+            "train": {
+                "num_steps": num_steps,
+                "output_dir": str(tmp_path / "runs"),
+                "online": {"collect_steps": 10} | (online or {}),
+                **train,
+            },
+            "algo": SMALL if algo_name == "ppo" else {},
+        }
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(content))
+        status = main(["train", "--config", str(path)])
+        said = capsys.readouterr().err
+        assert "Traceback" not in said
+        return status, said.splitlines()[-1] if said else ""
+
+    return train
+
+
+@pytest.mark.parametrize(
+    "env, algo_name, says",
+    [
+        ("Pendulum-v1", "dqn", "its actions are real-valued, but dqn learns discrete ones"),
+        ("CartPole-v1", "sac", "its actions are discrete, but sac learns real-valued ones"),
+        ("odd_envs:Boundless-v0", "ppo", "its actions have no bounds"),
+        ("odd_envs:TwoActions-v0", "ppo", "'action' is Tuple"),
+        ("odd_envs:NaNObs-v0", "ppo", "the observation 'flat' is NaN or infinite"),
+        ("odd_envs:NaNReward-v0", "ppo", "the reward is NaN or infinite"),
+        ("odd_envs:Grown-v0", "ppo", "has the shape [4], and its space says [3]"),
+        ("CartPole-v2", "ppo", "The nearest name is 'CartPole-v1'"),
+        ("HalfCheeta-v5", "ppo", "The nearest name is 'HalfCheetah-v5'"),
+        ("ALE/Pog-v5", "ppo", "The nearest name is 'ALE/Pong-v5'"),
+    ],
+)
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_what_does_not_fit_is_one_line(env, algo_name, says, num_envs, trained):
+    if "ALE" in env:
+        pytest.importorskip("ale_py")
+    status, said = trained(env, algo_name, {"num_envs": num_envs})
+    assert status == 1 and said.startswith("offrl: error: ") and says in said
+    assert env.rpartition(":")[2] in said
+
+
+def test_an_episode_that_never_ends_is_one_line(trained, monkeypatch):
+    monkeypatch.setattr(form, "LONGEST", 60)
+    status, said = trained("odd_envs:Endless-v0")
+    assert status == 1 and said.startswith("offrl: error: ") and "train.online.horizon" in said
+    assert trained("odd_envs:Endless-v0", online={"horizon": 20})[0] == 0
+
+
+def test_a_replay_beyond_the_memory_is_one_line(trained):
+    online = {"replay": {"capacity": 10**13}}
+    status, said = trained("CartPole-v1", "dqn", online, num_steps=10**13)
+    assert status == 1 and said.startswith("offrl: error: train.online.replay.capacity: ")
+
+
+def test_a_training_may_begin_without_random_steps(trained):
+    status, _ = trained("CartPole-v1", "dqn", {"random_steps": 0}, batch_size=4)
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    "env, module, extra",
+    [("ALE/Pong-v5", "ale_py", "atari"), ("LunarLander-v3", "Box2D", "box2d")],
+)
+def test_a_missing_package_names_the_extra(env, module, extra, trained, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, name)
+    status, said = trained(env)
+    assert status == 1 and said.startswith("offrl: error: ")
+    assert f"pip install 'offrl[{extra}]'" in said

@@ -1,0 +1,187 @@
+"""Agents and environments of a config, in scripts."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from offrl import policy_from_checkpoint
+from offrl.online import Agent, Algorithm, Environment, Model
+
+CONFIG = {
+    "algo_name": "ddpg",
+    "experiment": {
+        "env": "Pendulum-v1",
+        "epoch_every_n_steps": 100,
+        "save": {"every_n_epochs": 1},
+        "rollout": {"n": 2, "horizon": 30},
+    },
+    "train": {
+        "num_steps": 250,
+        "seed": 3,
+        "batch_size": 16,
+        "online": {"random_steps": 20, "horizon": 50},
+    },
+    "algo": {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}},
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def of(**train):
+    return CONFIG | {"train": CONFIG["train"] | train}
+
+
+def episode(agent, env, learns=True):
+    """An episode that a script makes; how many updates were made, and how it ended."""
+    state, over, num_updates = agent.append_state(env.reset()[0]), False, 0
+    while not over:
+        obs, agent.reward, terminated, truncated, _ = env.step(agent.action(state))
+        state, over = agent.append_state(obs), terminated or truncated
+        num_updates += bool(learns and agent.optimize())
+    return num_updates, terminated
+
+
+def test_an_agent_is_made_of_an_algorithm_or_of_a_config():
+    class Net(Model):
+        def action(self, x):
+            return x.sum(-1, keepdim=True)
+
+    class Rule(Algorithm):
+        model = Net()
+
+    class Mine(Agent):
+        pass
+
+    plain = Mine(Rule())
+    assert isinstance(plain, Agent) and isinstance(Mine(CONFIG), Agent)
+    assert plain.predict(np.ones(3, np.float32)) == [3.0]
+    with pytest.raises(ValueError, match="made of an Algorithm alone"):
+        plain.play()
+
+
+def test_a_script_steps_and_the_agent_learns():
+    env, agent = Environment(CONFIG), Agent(CONFIG)
+    before = {key: x.clone() for key, x in agent.alg.nets.state_dict().items()}
+    agent.reset()
+    num_updates, _ = episode(agent, env)
+    assert num_updates > 20 and agent.ep_reward < agent.reward < 0
+    after = agent.alg.nets.state_dict()
+    assert any(not torch.equal(x, after[key]) for key, x in before.items())
+    agent.flash()
+    assert agent.ep_reward == agent.reward == 0 and agent.state is not None
+    agent.reset()
+    assert agent.state is None
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_steps_by_hand_are_stored_as_they_were(terminated):
+    env, agent = Environment(CONFIG), Agent(CONFIG)
+    for _ in range(2):
+        episode(agent, env, learns=False)
+        agent.reset(terminated)
+    agent.action(agent.append_state(env.reset()[0]))
+    store = agent._trainer.buffer.store
+    assert len(store) == 100, "two episodes of 50 steps"
+    steps = np.flatnonzero(store.is_step)
+    assert store.arrays["dones"][steps].sum() == (2 if terminated else 0)
+    replayed = Environment(CONFIG)
+    obs, _ = replayed.reset()
+    for row in steps[:50]:
+        assert np.array_equal(store.arrays["obs/flat"][row], obs["flat"])
+        obs, reward, *_ = replayed.step(2 * store.arrays["actions"][row])  # torque of up to 2
+        assert np.isclose(store.arrays["rewards"][row], reward, atol=1e-4)
+    assert np.allclose(store.arrays["obs/flat"][steps[49] + 1], obs["flat"], atol=1e-4)
+
+
+def test_states_are_stacked_after_the_hook():
+    class Sees(Agent):
+        def augment_state(self, state):
+            return {"flat": np.append(state["flat"], np.float32(state["flat"][0] ** 2))}
+
+    agent, env = Sees(of(frame_stack=3)), Environment(CONFIG)
+    first, _ = env.reset()
+    state = agent.append_state(first)["flat"]
+    assert state.shape == (3, 4) and (state == state[0]).all()
+    second = env.step(np.zeros(1, np.float32))[0]
+    later = agent.append_state(second)["flat"]
+    assert np.array_equal(later[:2], state[1:]) and np.array_equal(later[2, :3], second["flat"])
+    assert agent.train(env, {"num_steps": 100})["Steps"] == 100
+    assert agent.play(env)["Horizon"] == 30
+
+
+def test_without_exploring_the_same_state_has_the_same_action():
+    agent, env = Agent(CONFIG), Environment(CONFIG)
+    state = agent.append_state(env.reset()[0])
+    assert np.array_equal(agent.action(state, True), agent.action(state, True))
+    assert not np.array_equal(agent.action(state), agent.action(state))
+
+
+def test_training_writes_its_files_and_playing_reads_them(tmp_path):
+    config = tmp_path / "mine.json"
+    config.write_text(json.dumps(CONFIG))
+    agent, env = Agent(config), Environment(config)
+    result = agent.train(env, gitsha="12345678", model_dest=tmp_path / "models")
+    assert result["Steps"] == 250 and result["Episodes"] == 5 and not result["Solved"]
+    names = {path.name for path in (tmp_path / "models").iterdir()}
+    steps = {f"agent-{step:09d}-12345678.pth" for step in (100, 200, 250)}
+    assert names == steps | {"agent-final-12345678.pth", "mine-12345678.json"}
+    final = tmp_path / "models/agent-final-12345678.pth"
+    policy_from_checkpoint(final)
+    played = agent.play(env)
+    assert played["n"] == 2 and played["Horizon"] == 30
+    assert Agent(CONFIG, model_file=final, device="cpu").play(env) == played
+    assert Agent(CONFIG, model=agent.alg.model).play() == played
+    with pytest.raises(FileExistsError, match="move it away"):
+        agent.train(env, gitsha="12345678", model_dest=tmp_path / "models")
+    with pytest.raises(ValueError, match="of 'ddpg'; this agent is of 'sac'"):
+        Agent(CONFIG | {"algo_name": "sac", "algo": {}}, model_file=final)
+
+
+def test_training_ends_where_the_task_is_solved():
+    env = Environment(of(online={"solved_episodes": 2, "horizon": 50}))
+    assert env.env_solution is None
+    env.env_solution = -1e9
+    result = Agent(of(online={"solved_episodes": 2, "horizon": 50})).train(env)
+    assert result["Solved"] and result["Steps"] == 100
+    known = Environment({"algo_name": "dqn", "experiment": {"env": "CartPole-v1"}})
+    assert known.env_solution == 475 and known.solved_return is None
+
+
+def test_the_seed_of_the_config_decides_everything():
+    def draws():
+        env = Environment(CONFIG)
+        obs, _ = env.reset()
+        return [obs["flat"], env.action_space.sample(), np.random.rand(1), torch.rand(1).numpy()]
+
+    assert all(np.array_equal(x, y) for x, y in zip(draws(), draws(), strict=True))
+
+
+def test_an_environment_is_wrapped_in_place():
+    env = Environment(CONFIG)
+    env.update_env(gymnasium.wrappers.RescaleAction, min_action=-1.0, max_action=1.0)
+    env.update_env(gymnasium.wrappers.TransformReward, func=lambda reward: reward + 100)
+    assert env.action_space.high == 1 and env.observation_space["flat"].shape == (3,)
+    env.reset()
+    assert env.step(np.zeros(1, np.float32))[1] > 0
+    assert env.is_success() == {"task": False} and env.serialize()["env_name"] == "Pendulum-v1"
+
+
+def test_playing_without_a_display_films(tmp_path, monkeypatch):
+    pytest.importorskip("pygame")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    env, agent = Environment(CONFIG, play=True), Agent(CONFIG)
+    for _ in range(2):
+        agent.play(env, {"n": 1, "horizon": 5}, gitsha="12345678")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"play-12345678.mp4", "play-12345678-2.mp4"}

@@ -1,0 +1,206 @@
+"""The four roles under their names: models, algorithms, agents, trainers, and a user's own."""
+
+import copy
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from offrl.algos import Algo
+from offrl.online import Agent, Algorithm, Model, Trainer, logger
+from offrl.online.agent import PolicyAgent
+from offrl.registry import ALGO_CONFIGS, ALGOS
+from offrl.seeding import rng_state, set_rng_state
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL_DQN = {
+    "train": {"batch_size": 16, "online": {"collect_steps": 4, "random_steps": 8}},
+    "algo": {"critic": {"layer_dims": [16, 16]}},
+}
+
+
+@pytest.fixture
+def trainer():
+    trainer = Trainer(SMALL_DQN, env_id="CartPole-v1", algo_name="dqn")
+    yield trainer
+    trainer.close()
+
+
+def test_an_algo_is_the_algorithm_of_the_chain(trainer):
+    alg, model = trainer.agent.alg, trainer.agent.alg.model
+    assert isinstance(alg, (Algo, Algorithm)) and isinstance(alg, Algo)
+    assert isinstance(trainer.agent, Agent) and isinstance(model, Model)
+    obs = torch.randn(5, 4)
+    assert torch.equal(model.action(obs), alg.predict(obs))
+    values = torch.stack([model.value(obs, torch.full((5,), a))[:, 0] for a in range(2)], dim=1)
+    assert torch.equal(values.argmax(1), alg.predict(obs))
+    assert torch.equal(model.value(obs)[:, 0], values.amax(1))
+    assert {id(p) for p in model.parameters()} == {id(p) for p in alg.nets.parameters()}
+
+
+def test_nothing_is_done_before_the_first_record(trainer):
+    records = trainer()
+    assert trainer.step == trainer.agent.num_steps == len(trainer.buffer) == 0
+    record = next(records)
+    assert record["type"] == "collect" and trainer.step == record["step"] == 4
+    assert len(trainer.buffer) == 4
+
+
+def test_each_part_of_the_control_flow_gives_its_record(trainer):
+    before = [p.clone() for p in trainer.alg.nets.parameters()]
+    for _ in range(5):
+        collected = trainer._run_collect()
+    assert len(trainer.buffer) == 20 and collected["type"] == "collect"
+    trained = trainer._run_train()
+    assert trained["type"] == "train" and np.isfinite(trained["logs"]["loss"])
+    assert trained["step"] == 20
+    after = list(trainer.alg.nets.parameters())
+    assert not all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+
+
+def test_the_same_seed_gives_the_same_records():
+    def logs(seed):
+        trainer = Trainer(SMALL_DQN, "CartPole-v1", "dqn", num_steps=60, seed=seed)
+        return [(r["type"], r["step"], r["logs"]) for r in trainer()]
+
+    assert logs(3) == logs(3) != logs(4)
+
+
+@pytest.mark.parametrize(
+    "algo_name, env_id", [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")]
+)
+def test_predict_is_greedy_and_sample_explores(algo_name, env_id):
+    trainer = Trainer(env_id=env_id, algo_name=algo_name)
+    agent, space = trainer.agent, trainer.envs.action_space
+    obs = trainer.envs.reset()["flat"][0]
+    for some in (obs, np.stack([obs] * 6)):
+        best = agent.predict(some)
+        assert np.array_equal(best, agent.predict(some))
+        sampled = agent.sample(some)
+        assert best.shape == sampled.shape == some.shape[:-1] + space.shape
+    assert agent.num_steps == 7
+    assert (agent.predict(np.stack([obs] * 6)) == agent.predict(obs)).all()
+    assert len(np.unique(agent.sample(np.stack([obs] * 200)))) > 1
+    assert all(space.contains(action) for action in agent.sample(np.stack([obs] * 50)))
+    trainer.close()
+
+
+def test_an_agent_learns_from_numpy(trainer):
+    rng = np.random.default_rng(0)
+    data = {
+        "obs": {"flat": rng.standard_normal((8, 1, 4)).astype(np.float32)},
+        "next_obs": {"flat": rng.standard_normal((8, 1, 4)).astype(np.float32)},
+        "actions": np.eye(2, dtype=np.float32)[rng.integers(2, size=(8, 1))],
+        "rewards": rng.random((8, 1)).astype(np.float32),
+        "dones": np.zeros((8, 1), dtype=np.float32),
+    }
+    losses = [trainer.agent.learn(data)["loss"] for _ in range(40)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_decorated_trainer_gives_the_same_records_and_writes_them(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def told():
+        trainer = Trainer(SMALL_DQN, "CartPole-v1", "dqn", num_steps=60)
+        return [(r["type"], r["step"], r["logs"]) for r in trainer()]
+
+    plain = told()
+    monkeypatch.setattr(Trainer, "__call__", logger(Trainer.__call__, tmp_path))
+    assert told() == plain
+    assert told() == plain  # into a folder of its own
+    first, _ = sorted(tmp_path.iterdir())
+    events = EventAccumulator(str(first)).Reload()
+    written = [scalar.value for scalar in events.Scalars("Train/loss")]
+    np.testing.assert_allclose(written, [r[2]["loss"] for r in plain if r[0] == "train"], rtol=1e-6)
+
+
+# -- a user's own ---------------------------------------------------------------------------------
+
+
+def test_the_example_is_short():
+    assert len((EXAMPLES / "four_roles.py").read_text().splitlines()) < 150
+
+
+def test_the_program_trains_resumes_and_evaluates_a_users_roles(tmp_path):
+    for name in ("four_roles.py", "four_roles.json"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+
+    def offrl(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "offrl", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    settings = (
+        "train.num_steps=2048 experiment.epoch_every_n_steps=512 experiment.rollout.n=2 "
+        "experiment.rollout.rate=100 experiment.render_video=false train.online.num_updates=4 "
+        "train.online.random_steps=300"
+    ).split()
+    trained = offrl(
+        "train",
+        "--config",
+        "four_roles.json",
+        *(word for setting in settings for word in ("--set", setting)),
+    )
+    assert trained.returncode == 0, trained.stderr
+    run = next((tmp_path / "runs" / "four_roles").iterdir())
+    assert (run / "last.pth").is_file()
+    kinds = {line.split(",")[0] for line in (run / "metrics.csv").read_text().splitlines()}
+    assert {"collect", "train", "epoch", "rollout", "test"} <= kinds
+    rolled = offrl("rollout", "--checkpoint", str(run / "last.pth"), "--n", "2")
+    assert rolled.returncode == 0 and "return" in rolled.stdout, rolled.stderr
+
+
+def test_the_same_plain_name_stays_offrls_own(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    own = ALGO_CONFIGS["dqn"]
+    theirs = ALGO_CONFIGS["four_roles.dqn"]
+    assert theirs.__module__ == "four_roles" and own.__module__ == "offrl.algos.dqn"
+    assert ALGO_CONFIGS["dqn"] is own
+    assert ALGOS["four_roles.dqn"](theirs())[0].__module__ == "four_roles"
+    assert ALGOS["dqn"](own())[0].__module__ == "offrl.algos.dqn"
+
+
+def test_a_users_roles_resume_bit_exactly(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    config = {"train": {"batch_size": 8, "online": {"collect_steps": 8, "random_steps": 16}}}
+    make = ALGOS["four_roles.dqn"](ALGO_CONFIGS["four_roles.dqn"]())[0].TRAINER
+    one = make(config, env_id="CartPole-v1", algo_name="four_roles.dqn")
+    for _ in range(10):
+        list(one.round())
+    model, state, rng = copy.deepcopy(one.alg.serialize()), one.state(), rng_state()
+    last = [list(one.round()) for _ in range(10)][-1][-1]
+    other = make(config, env_id="CartPole-v1", algo_name="four_roles.dqn")
+    other.alg.deserialize(model)
+    other.restore(state)
+    set_rng_state(rng)
+    assert [list(other.round()) for _ in range(10)][-1][-1]["logs"] == last["logs"]
+
+
+def test_the_example_runs_as_a_script(monkeypatch, capsys):
+    # It registers its roles under the name that it also asks for.
+    monkeypatch.setattr(Trainer, "__call__", lambda self: iter(self.round()))
+    monkeypatch.syspath_prepend(EXAMPLES)
+    runpy.run_path(str(EXAMPLES / "four_roles.py"), run_name="__main__")
+    assert "return" in capsys.readouterr().out
+
+
+def test_policy_agents_keep_frames_and_forget_them_where_episodes_begin():
+    config = {"train": {"frame_stack": 3}, "algo": {"policy_layer_dims": [8]}}
+    trainer = Trainer(config, env_id="CartPole-v1", algo_name="ppo")
+    agent = trainer.agent
+    assert isinstance(agent, PolicyAgent)
+    shown = [{"flat": np.full((2, 4), float(i), dtype=np.float32)} for i in range(5)]
+    seen = [agent._see(obs, None)["flat"][:, :, 0].copy() for obs in shown[:4]]
+    assert seen[0].tolist() == [[0, 0, 0]] * 2 and seen[3].tolist() == [[1, 2, 3]] * 2
+    begins = np.array([True, False])
+    assert agent._see(shown[4], begins)["flat"][:, :, 0].tolist() == [[4, 4, 4], [2, 3, 4]]

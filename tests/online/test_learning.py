@@ -1,0 +1,76 @@
+"""What is learned from own steps in gymnasium's smallest tasks, in seconds."""
+
+import numpy as np
+import pytest
+
+from offrl.online import Trainer
+
+pytestmark = pytest.mark.slow
+
+RATES = {name: {"learning_rate": {"initial": 1e-3}} for name in ("critic", "actor")}
+CLIMBING = {"discount": 0.95, "target_tau": 0.01, "optim_params": RATES}
+NETS = {"critic": {"layer_dims": [64, 64]}, "actor": {"layer_dims": [64, 64]}}
+NOISY = {**NETS, "actor": {**NETS["actor"], "exploration_std": 0.3}}
+# Environment, steps, train, algo, and the least mean return of the last five episodes. Acting at
+# random is worth 22 in CartPole, and -1200 in Pendulum; doing the opposite of what is best 9.
+TASKS = {
+    "ppo": (
+        "CartPole-v1",
+        12_000,
+        {"batch_size": 128, "online": {"num_envs": 8, "collect_steps": 32}},
+        {
+            "discount": 0.98,
+            "gae_lambda": 0.8,
+            "num_passes": 8,
+            "optim_params": {"policy": {"learning_rate": {"initial": 2e-3}}},
+        },
+        120,
+    ),
+    "a2c": (
+        "CartPole-v1",
+        24_000,
+        {"online": {"num_envs": 8, "collect_steps": 8}},
+        {"discount": 0.98, "optim_params": {"policy": {"learning_rate": {"initial": 2e-3}}}},
+        80,
+    ),
+    "dqn": (
+        "CartPole-v1",
+        10_000,
+        {"batch_size": 64, "online": {"collect_steps": 4, "num_updates": 2, "random_steps": 500}},
+        {
+            "critic": {"layer_dims": [64, 64]},
+            "exploration": {"steps": 3000},
+            "optim_params": {"critic": {"learning_rate": {"initial": 1e-3}}},
+            "target_every": 100,
+        },
+        120,
+    ),
+    "sac": (
+        "Pendulum-v1",
+        4000,
+        {"batch_size": 128, "online": {"random_steps": 500}},
+        CLIMBING | NETS,
+        -600,
+    ),
+    "td3": (
+        "Pendulum-v1",
+        5000,
+        {"batch_size": 128, "online": {"random_steps": 1000}},
+        CLIMBING | NOISY,
+        -600,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_it_learns_its_task(name):
+    env_id, num_steps, train, algo, least = TASKS[name]
+    config = {"train": {"cuda": False, **train}, "algo": algo}
+    trainer = Trainer(config, env_id, name, num_steps, seed=1)
+    returns = []
+    for record in trainer():
+        logs = record["logs"]
+        if record["type"] == "collect" and logs["Episodes"]:
+            returns += [logs["Return"]] * int(logs["Episodes"])
+    trainer.close()
+    assert np.mean(returns[-5:]) > least, returns[-30:]

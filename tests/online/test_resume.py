@@ -1,0 +1,149 @@
+"""Online trainings that were killed end with the bits of those that were not."""
+
+import json
+import os
+import signal
+
+import gymnasium
+import pytest
+import torch._dynamo  # noqa: F401 (once: it takes longer than the trainings)
+from faults.comparison import assert_same_run
+
+from offrl.__main__ import main
+from offrl.envs import vector
+from offrl.online import Trainer
+from offrl.training import launch
+
+ROUND = {"num_envs": 2, "collect_steps": 10}
+ON_POLICY = {"policy_layer_dims": [8], "value_layer_dims": [8]}
+CRITIC = {"critic": {"layer_dims": [8]}}
+ACTOR_CRITIC = {**CRITIC, "actor": {"layer_dims": [8]}}
+NORMALIZED = {"normalize_obs": True, "normalize_rewards": True}
+MEMORY = {"memory": {"enabled": True, "hidden_dim": 8}}
+OFF_POLICY = {"collect_steps": 4, "random_steps": 40}
+# Environment, train and algo. Of CartPole gymnasium has a vectorised form.
+CASES = {
+    "reinforce": ("Acrobot-v1", {"online": ROUND}, ON_POLICY),
+    "a2c": ("CartPole-v1", {"online": ROUND | NORMALIZED}, ON_POLICY),
+    "ppo": ("CartPole-v1", {"online": ROUND, "batch_size": 8}, ON_POLICY),
+    "ppo normalized": ("Pendulum-v1", {"online": ROUND | NORMALIZED}, ON_POLICY),
+    "ppo memory": ("CartPole-v1", {"online": ROUND}, ON_POLICY | MEMORY),
+    "impala": ("CartPole-v1", {"online": ROUND}, ON_POLICY),
+    "impala memory": ("Acrobot-v1", {"online": ROUND}, ON_POLICY | MEMORY),
+    "dqn": ("CartPole-v1", {"online": OFF_POLICY | {"num_envs": 2}}, CRITIC),
+    "dqn prioritized": (
+        "CartPole-v1",
+        {"online": OFF_POLICY | {"replay": {"prioritized": True, "capacity": 100}}},
+        {**CRITIC, "double": True},
+    ),
+    "dqn n_step": ("CartPole-v1", {"online": OFF_POLICY}, {**CRITIC, "n_step": 3}),
+    "dqn frame_stack": ("CartPole-v1", {"online": OFF_POLICY, "frame_stack": 3}, CRITIC),
+    "discrete_sac": ("CartPole-v1", {"online": OFF_POLICY}, ACTOR_CRITIC),
+    "ddpg": ("Pendulum-v1", {"online": OFF_POLICY}, ACTOR_CRITIC),
+    "td3": ("Pendulum-v1", {"online": OFF_POLICY | NORMALIZED}, ACTOR_CRITIC),
+    "sac": ("Pendulum-v1", {"online": OFF_POLICY | {"num_envs": 2}}, ACTOR_CRITIC),
+    "sac small replay": (
+        "Hopper-v5",
+        {"online": OFF_POLICY | NORMALIZED | {"replay": {"capacity": 90}}},
+        ACTOR_CRITIC,
+    ),
+}
+QUICK = ("a2c", "ppo memory", "impala", "dqn prioritized", "dqn frame_stack", "td3", "sac")
+NUM_STEPS, EPOCH = 400, 80
+
+
+@pytest.fixture(autouse=True)
+def without_drawings(monkeypatch):
+    monkeypatch.setattr(launch, "write_learning_curve", lambda run: None)
+
+
+def config_of(case, folder):
+    env, train, algo = CASES[case]
+    content = {
+        "algo_name": case.split()[0],
+        "experiment": {
+            "env": env,
+            "epoch_every_n_steps": EPOCH,
+            "rollout": {"enabled": False},
+            "logging": {"log_tb": False},
+        },
+        "train": {
+            "batch_size": 16,
+            "num_steps": NUM_STEPS,
+            "cuda": False,
+            "output_dir": str(folder / "runs"),
+            **train,
+        },
+        "algo": algo,
+    }
+    path = folder / "config.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def train(*arguments, killed_in=None):
+    """``offrl train`` in a process of its own, which may be killed in a round, between acting and
+    learning; the signal that ended it."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            if killed_in is not None:
+                _kill_in(killed_in)
+            status = main(["train", *map(str, arguments)])
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+
+
+def _kill_in(step):
+    original = Trainer._run_collect
+
+    def collect(trainer):
+        record = original(trainer)
+        if trainer.step >= step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return record
+
+    Trainer._run_collect = collect
+
+
+def assert_kills_change_nothing(config, folder):
+    runs = folder / "runs"
+    train("--config", config, "--name", "whole")
+    (whole,) = (runs / "whole").glob("2*")
+    killed = train("--config", config, "--name", "killed", killed_in=1.6 * EPOCH)
+    (run,) = (runs / "killed").glob("2*")
+    again = train("--resume", run, killed_in=3.6 * EPOCH)
+    assert killed == again == signal.SIGKILL
+    assert train("--resume", run) is None
+    assert_same_run(run, whole)
+
+
+def marked(case):
+    return pytest.param(case, marks=[] if case in QUICK else pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
+def test_kills_change_no_bit(case, tmp_path):
+    assert_kills_change_nothing(config_of(case, tmp_path), tmp_path)
+
+
+def in_one_process(monkeypatch):
+    monkeypatch.setattr(vector, "MESSAGES", float("inf"))
+
+
+def in_processes(monkeypatch):
+    monkeypatch.setattr(vector, "MESSAGES", -1.0)
+
+
+@pytest.mark.parametrize(
+    "place", [pytest.param(in_one_process, marks=pytest.mark.thorough), in_processes]
+)
+def test_kills_change_no_bit_of_environments_elsewhere(place, tmp_path, monkeypatch):
+    spec = gymnasium.spec("CartPole-v1")
+    monkeypatch.setattr(spec, "vector_entry_point", None)
+    place(monkeypatch)
+    assert_kills_change_nothing(config_of("ppo", tmp_path), tmp_path)

@@ -1,0 +1,292 @@
+"""Online trainings that start from checkpoints of offline ones, with demonstrations in the mix."""
+
+import copy
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+
+from offrl import Trainer, config_factory
+from offrl.checkpoint import policy_from_checkpoint, read_checkpoint, write_checkpoint
+from offrl.config.files import read_config_file
+from offrl.data.computed import returns_to_go
+from offrl.online import Trainer as OnlineTrainer
+from offrl.online.start import continued
+from offrl.seeding import rng_state, set_rng_state
+from offrl.training import RunFolder
+from offrl.training.online import OnlineTraining
+from offrl.tree import merge
+
+SMALL = {"critic": {"layer_dims": [8, 8]}, "actor": {"layer_dims": [8, 8]}}
+FEW = {"critic": {"num_random_actions": 2}}
+ALGORITHMS = {
+    "iql": SMALL,
+    "awac": SMALL,
+    "td3_bc": SMALL,
+    "rebrac": SMALL,
+    "cql": merge(SMALL, FEW),
+    "cal_ql": merge(SMALL, FEW),
+    "sac_n": SMALL,
+    "edac": SMALL,
+}
+ONLINE = {"num_updates": 2, "warmup_steps": 10, "horizon": 8}
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory):
+    """Three episodes of a random policy in the environment."""
+    path = tmp_path_factory.mktemp("data") / "pendulum.hdf5"
+    env, rng = gymnasium.make("Pendulum-v1"), np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for i in range(3):
+            demo, seen = file.create_group(f"data/demo_{i}"), [env.reset(seed=i)[0]]
+            actions = rng.uniform(-2, 2, (12, 1)).astype(np.float32)
+            rewards = []
+            for action in actions:
+                obs, reward, *_ = env.step(action)
+                seen.append(obs)
+                rewards.append(reward)
+            demo["obs/flat"], demo["next_obs/flat"] = np.array(seen[:-1]), np.array(seen[1:])
+            demo["actions"], demo["rewards"], demo["dones"] = actions, rewards, np.zeros(12)
+    return path
+
+
+@pytest.fixture(scope="module")
+def checkpoint_of(demos, tmp_path_factory):
+    """A function: the checkpoint of two steps of an offline training."""
+    made = {}
+
+    def train(name, algo=None, train=None):
+        key = repr((name, algo, train))
+        if key not in made:
+            config = config_factory(name, offline(demos, algo or ALGORITHMS.get(name, {}), train))
+            trainer = Trainer(config)
+            list(trainer())
+            made[key] = tmp_path_factory.mktemp(name) / "last.pth"
+            write_checkpoint(made[key], trainer.state())
+        return made[key]
+
+    return train
+
+
+def offline(demos, algo, train=None):
+    small = {
+        "data": str(demos),
+        "num_epochs": 1,
+        "batch_size": 4,
+        "hdf5_normalize_obs": True,
+        "action_config": {"actions": {"normalization": "min_max"}},
+    }
+    return {
+        "algo": algo,
+        "experiment": {
+            "epoch_every_n_steps": 2,
+            "rollout": {"enabled": False},
+            "env": "Pendulum-v1",
+        },
+        "train": merge(small, train or {}),
+        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+    }
+
+
+def online(path, num_steps=20, **changes):
+    content = {
+        "experiment": {"ckpt_path": str(path), "rollout": {"enabled": False}},
+        "train": {"num_steps": num_steps, "online": ONLINE},
+    }
+    return merge(content, changes)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_actor_critic_goes_on_from_its_checkpoint(name, checkpoint_of, demos):
+    path = checkpoint_of(name)
+    before = read_checkpoint(path)["model"]
+    trainer = OnlineTrainer(online(path))
+    assert trainer.config.algo_name == name
+    assert trainer.env_args["env_name"] == "Pendulum-v1"
+    assert trainer.config.train.batch_size == 4
+    for key, weight in trainer.alg.nets.state_dict().items():
+        assert torch.equal(weight, before["nets"][key]), key
+    for kind, normalizer in (
+        ("obs", trainer.alg.obs_normalizer),
+        ("actions", trainer.alg.action_normalizer),
+    ):
+        for key, stats in before["normalization"][kind].items():
+            assert torch.equal(stats["scale"], normalizer.stats[key]["scale"])
+    assert str(demos) in trainer.buffer.demos.hdf5_path
+    records = list(trainer())
+    kinds = [r["type"] for r in records]
+    assert kinds[:11] == ["collect"] * 10 + ["collect"]  # the policy warms the replay up
+    assert kinds.count("train") == 2 * 10
+    assert all(np.isfinite(r["logs"]["loss"]) for r in records if r["type"] == "train")
+    actions = trainer.buffer.store.arrays["actions"][:20]
+    assert np.abs(actions).max() <= 1
+    assert len(np.unique(actions)) > 10  # it explores
+
+
+def test_the_policy_acts_by_itself_before_it_learns(checkpoint_of):
+    path = checkpoint_of("td3_bc", SMALL | {"actor": SMALL["actor"] | {"exploration_std": 0.0}})
+    trainer = OnlineTrainer(online(path))
+    before = copy.deepcopy(trainer.alg.nets.state_dict())
+    policy, _ = policy_from_checkpoint(path, device="cpu")
+    policy.start_episode(seed=0)
+    for _ in range(5):
+        list(trainer.round())
+    store = trainer.buffer.store
+    for row in range(5):
+        raw = policy({"flat": store.arrays["obs/flat"][row]})
+        taken = trainer.alg.raw_action(torch.from_numpy(store.arrays["actions"][row : row + 1]))
+        np.testing.assert_allclose(taken[0].numpy(), raw, atol=1e-5)
+    after = trainer.alg.nets.state_dict()
+    assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+def test_what_a_config_says_counts_more_than_the_checkpoint(checkpoint_of):
+    path = checkpoint_of("iql")
+    content = online(path, train={"batch_size": 7, "data": None}, algo={"adv": {"beta": 1.0}})
+    trainer = OnlineTrainer(content)
+    assert trainer.config.train.batch_size == 7
+    assert trainer.config.algo.adv.beta == 1.0
+    assert trainer.config.algo.actor.layer_dims == [8, 8]
+    assert trainer.buffer.demos is None
+
+
+def test_data_that_is_gone_is_left_out_and_said(checkpoint_of, demos, tmp_path, caplog):
+    moved = tmp_path / "demos.hdf5"
+    moved.write_bytes(demos.read_bytes())
+    path = checkpoint_of("iql", SMALL, {"data": str(moved)})
+    moved.unlink()
+    assert OnlineTrainer(online(path)).buffer.demos is None
+    assert "not there any more" in caplog.text
+
+
+def test_the_config_that_ships_continues_any_checkpoint(checkpoint_of):
+    content = read_config_file(ROOT / "configs/finetune.json")
+    for name in ("iql", "cal_ql"):
+        path = checkpoint_of(name)
+        said = {"algo_name": name, "experiment": {"ckpt_path": str(path)}}
+        found = continued(merge(content, said))
+        config = config_factory(found["algo_name"], found)
+        assert (config.algo_name, config.train.online.random_steps) == (name, 0)
+        assert config.algo.critic.layer_dims == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "cloning"),
+    [("iql", {"gaussian": {"enabled": True}}), ("iql", {}), ("td3_bc", {}), ("sac_n", {})],
+)
+def test_a_cloned_policy_is_a_start_of_an_actor(name, cloning, checkpoint_of):
+    path = checkpoint_of("bc", cloning | {"actor_layer_dims": [8, 8]})
+    content = online(path, algo_name=name, algo={"critic": {"layer_dims": [8, 8]}})
+    trainer = OnlineTrainer(content)
+    cloned, _ = policy_from_checkpoint(path, device="cpu")
+    cloned.start_episode()
+    for obs in np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32):
+        raw = trainer.alg.predict({"flat": torch.from_numpy(obs)[None]})[0].numpy()
+        np.testing.assert_allclose(raw, cloned({"flat": obs}), atol=1e-5)
+    if "actor_target" in trainer.alg.nets:
+        slow, fast = trainer.alg.nets["actor_target"], trainer.alg.nets["actor"]
+        for a, b in zip(slow.parameters(), fast.parameters(), strict=True):
+            assert torch.equal(a, b)
+    assert [r["type"] for r in trainer()].count("train") == 20
+
+
+def test_a_cloned_policy_that_does_not_fit_is_refused(checkpoint_of):
+    path = checkpoint_of("bc", {"actor_layer_dims": [8, 8], "gmm": {"enabled": True}})
+    with pytest.raises(ValueError, match=r"of 'bc' that the actor of iql .*algo\.actor must"):
+        OnlineTrainer(online(path, algo_name="iql"))
+    with pytest.raises(ValueError, match="algo_name: .* is a policy of bc, which learns nothing"):
+        OnlineTrainer(online(path))
+    with pytest.raises(ValueError, match="a checkpoint of 'bc', but 'ppo' was asked for"):
+        OnlineTrainer(online(path, algo_name="ppo"))
+    others = online(checkpoint_of("td3_bc"), algo={"vf_quantile": 0.8})
+    with pytest.raises(ValueError, match="a checkpoint of 'td3_bc', but 'iql' was asked for"):
+        OnlineTrainer(others, algo_name="iql")
+
+
+def test_an_environment_that_does_not_fit_is_refused(checkpoint_of, tmp_path):
+    path = checkpoint_of("iql")
+    with pytest.raises(ValueError, match=r"'flat' of shape \[3\].*MountainCar.* as \[2\]"):
+        OnlineTrainer(online(path, experiment={"env": "MountainCarContinuous-v0"}))
+    content = read_checkpoint(path)
+    content["shape_metadata"]["ac_dim"] = 2
+    write_checkpoint(tmp_path / "other.pth", content)
+    with pytest.raises(ValueError, match="its actions have 2 numbers, and those of Pendulum-v1 1"):
+        OnlineTrainer(online(tmp_path / "other.pth"))
+    with pytest.raises(FileNotFoundError, match=r"experiment.ckpt_path: nowhere.pth: no such file"):
+        OnlineTrainer(online("nowhere.pth"))
+
+
+def test_rewards_are_those_of_the_offline_training(checkpoint_of):
+    rewards = {"scale": 3.0, "shift": 1.0, "normalization": "gaussian"}
+    path = checkpoint_of("iql", SMALL, {"rewards": rewards})
+    stats = read_checkpoint(path)["reward_normalization_stats"]
+    for data in ({}, {"data": None}):
+        trainer = OnlineTrainer(online(path, train=data))
+        scaled, plain = OnlineTrainer(online(path, train={"rewards": {"normalization": None}})), []
+        for t in (trainer, scaled):
+            torch.manual_seed(0)
+            for _ in range(5):
+                list(t.round())
+            plain.append(t.buffer.store.arrays["rewards"][:5].copy())
+        normal, raw = plain[0], (plain[1] - 1) / 3
+        np.testing.assert_allclose(
+            normal, 3 * (raw - stats["offset"]) / stats["scale"] + 1, atol=1e-4
+        )
+
+
+def test_returns_of_own_steps_are_known_when_the_episode_has_ended(checkpoint_of):
+    trainer = OnlineTrainer(online(checkpoint_of("cal_ql")))
+    for _ in range(11):  # an episode of 8 steps, and the first three of the next
+        list(trainer.round())
+    store, discount = trainer.buffer.store, trainer.config.algo.discount
+    rewards, dones = (store.arrays[key][:8] for key in ("rewards", "dones"))
+    expected = returns_to_go(rewards, dones, np.array([8]), discount)
+    np.testing.assert_array_equal(store.arrays["returns"][:8], expected)
+    rows = np.flatnonzero(store.is_step)[8:]
+    assert len(rows) == 3
+    assert (store.arrays["returns"][rows] == -np.inf).all()
+
+
+@pytest.mark.parametrize("name", ["cal_ql", "td3_bc"])
+def test_a_resumed_training_equals_an_uninterrupted_one(name, checkpoint_of):
+    """With demonstrations in the mix, between any two rounds."""
+    content = online(checkpoint_of(name), num_steps=30)
+    whole = OnlineTrainer(content)
+    for _ in range(17):
+        list(whole.round())
+    state = copy.deepcopy((whole.state(), whole.alg.serialize(), rng_state()))
+    list(whole())
+    later = OnlineTrainer(content)
+    later.restore(state[0])
+    later.alg.deserialize(state[1])
+    set_rng_state(state[2])
+    list(later())
+    for key, weight in whole.alg.nets.state_dict().items():
+        assert torch.equal(weight, later.alg.nets.state_dict()[key]), key
+
+
+def test_a_run_goes_on_without_the_checkpoint_that_it_started_from(checkpoint_of, tmp_path):
+    start = tmp_path / "start.pth"
+    rewards = {"normalization": "return"}
+    start.write_bytes(checkpoint_of("iql", SMALL, {"rewards": rewards}).read_bytes())
+    own = {"output_dir": str(tmp_path / "runs"), "data": None}
+    found = continued(online(start, train=own, experiment={"epoch_every_n_steps": 10}))
+    training = OnlineTraining(config_factory("iql", found))
+    records = training()
+    while next(records)["type"] != "epoch":
+        pass
+    training.run  # noqa: B018 (which makes the folder)
+    write_checkpoint(training.run.last_checkpoint, training.state())
+    stats, path = training.trainer.parts.reward_stats, training.run.path
+    training.close()
+    start.unlink()
+    run, config = RunFolder.open(path)
+    resumed = OnlineTraining(config, run)
+    assert resumed.trainer.parts.reward_stats == stats
+    assert resumed.env_args == training.env_args
+    assert [r["type"] for r in resumed()].count("epoch") == 1
+    resumed.close()

@@ -1,0 +1,154 @@
+"""``offrl export-replay``: what a training has collected, as a dataset."""
+
+import h5py
+import numpy as np
+import pytest
+
+from offrl import config_factory
+from offrl.__main__ import main
+from offrl.data.hdf5 import DemoFile
+from offrl.envs.vector.episodes import ListVector
+from offrl.training import train
+
+SMALL = {"critic": {"layer_dims": [8]}}
+CONTINUOUS = SMALL | {"actor": {"layer_dims": [8]}}
+
+
+@pytest.fixture
+def collected(monkeypatch):
+    """By environment the episodes that are collected in lists of environments, step by step."""
+    episodes, last = {}, {}
+
+    def note(envs, obs):
+        for env in range(envs.num_envs):
+            last[env] = obs["flat"][env]
+
+    def reset(envs, original=ListVector.reset):
+        obs = original(envs)
+        note(envs, obs)
+        return obs
+
+    def step(envs, actions, original=ListVector.step):
+        stepped = original(envs, actions)
+        for env in range(envs.num_envs):
+            after = stepped.final_obs.get(env, {key: x[env] for key, x in stepped.obs.items()})
+            taken = (last[env], actions[env], stepped.rewards[env], after["flat"])
+            over = (stepped.terminated[env], stepped.truncated[env])
+            episodes.setdefault(env, []).append((*taken, *over))
+        note(envs, stepped.obs)
+        return stepped
+
+    monkeypatch.setattr(ListVector, "reset", reset)
+    monkeypatch.setattr(ListVector, "step", step)
+    return episodes
+
+
+def trained(folder, algo_name, env, num_steps, algo, online=None, frame_stack=1):
+    config = config_factory(
+        algo_name,
+        {
+            "experiment": {
+                "env": env,
+                "epoch_every_n_steps": num_steps,
+                "rollout": {"enabled": False},
+                "logging": {"log_tb": False},
+            },
+            "train": {
+                "num_steps": num_steps,
+                "output_dir": str(folder),
+                "batch_size": 8,
+                "frame_stack": frame_stack,
+                "online": {"random_steps": 10, "num_updates": 1, **(online or {})},
+            },
+            "algo": algo,
+        },
+    )
+    return train(config).run.last_checkpoint
+
+
+def read(path):
+    """All steps of a file, one after the other."""
+    file = DemoFile(path)
+    episodes = [file.trajectory(demo) for demo in file.demos()]
+    return {key: np.concatenate([e[key] for e in episodes]) for key in episodes[0]}
+
+
+def assert_is_the_end_of(steps, rows):
+    """Whether a file's steps are the last of those that were collected, to the bit."""
+    num = len(steps["actions"])
+    obs, actions, rewards, after, terminated, truncated = map(np.array, zip(*rows, strict=True))
+    for key, values in {
+        "obs/flat": obs,
+        "next_obs/flat": after,
+        "rewards": rewards.astype(np.float32),
+        "dones": terminated,
+        "actions": actions,
+    }.items():
+        np.testing.assert_array_equal(steps[key], values[-num:], err_msg=key)
+    np.testing.assert_array_equal(steps["timeouts"][:-1], (truncated & ~terminated)[-num:-1])
+    assert steps["timeouts"][-1] or steps["dones"][-1]  # the recording ends there
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+@pytest.mark.parametrize("capacity", [1000, 150])
+def test_what_is_written_is_what_was_collected(capacity, frame_stack, tmp_path, collected):
+    online = {"replay": {"capacity": capacity}, "horizon": 40}
+    last = trained(tmp_path / "runs", "sac", "Pendulum-v1", 330, CONTINUOUS, online, frame_stack)
+    assert main(["export-replay", str(last), str(tmp_path / "replay.hdf5")]) == 0
+    steps = read(tmp_path / "replay.hdf5")
+    assert_is_the_end_of(steps, collected[0])
+    # Rows that are no steps take the place of some: one for each episode, and for lost frames.
+    assert min(330, capacity) - 330 // 40 - 2 * frame_stack < len(steps["actions"]) <= 330
+
+
+def test_discrete_actions_of_two_environments_that_terminate(tmp_path, collected):
+    online = {"num_envs": 2, "horizon": 30}
+    last = trained(tmp_path / "runs", "dqn", "Acrobot-v1", 200, SMALL, online)
+    export = ["export-replay", str(last)]
+    assert main([*export, str(tmp_path / "all.hdf5")]) == 0
+    assert main([*export, str(tmp_path / "first.hdf5"), "--steps", "110"]) == 0
+    steps, first = read(tmp_path / "all.hdf5"), read(tmp_path / "first.hdf5")
+    half = len(steps["actions"]) // 2
+    assert half > 90 and len(first["actions"]) == 110
+    for env, own in collected.items():
+        part = {key: values[env * half :][:half] for key, values in steps.items()}
+        assert_is_the_end_of(part, own)
+        for key in ("obs/flat", "actions", "rewards", "dones"):
+            of_first = first[key][env * 55 :][:55]
+            np.testing.assert_array_equal(of_first, part[key][:55])
+
+
+@pytest.mark.parametrize("algo_name", ["bc", "iql"])
+def test_what_is_written_can_be_trained_on(algo_name, tmp_path):
+    last = trained(tmp_path / "runs", "td3", "Pendulum-v1", 300, CONTINUOUS)
+    assert main(["export-replay", str(last), str(tmp_path / "replay.hdf5")]) == 0
+    with h5py.File(tmp_path / "replay.hdf5") as file:
+        assert "Pendulum-v1" in file["data"].attrs["env_args"].decode()
+        assert "export-replay" in file["data"].attrs["provenance"].decode()
+        assert {"train", "valid"} == set(file["mask"])
+    config = {
+        "experiment": {
+            "epoch_every_n_steps": 5,
+            "validate": True,
+            "rollout": {"n": 1, "horizon": 5, "num_workers": 1},
+            "render_video": False,
+        },
+        "train": {
+            "data": str(tmp_path / "replay.hdf5"),
+            "output_dir": str(tmp_path / "runs"),
+            "hdf5_filter_key": "train",
+            "hdf5_validation_filter_key": "valid",
+            "num_epochs": 1,
+        },
+        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+    }
+    result = train(config_factory(algo_name, config))
+    assert result.is_measured and result.test["Return"] < 0
+
+
+def test_a_checkpoint_without_a_replay_says_what_to_do(tmp_path, capsys):
+    last = trained(tmp_path / "runs", "ppo", "CartPole-v1", 100, {}, {"collect_steps": 50})
+    assert main(["export-replay", str(last), str(tmp_path / "replay.hdf5")]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "holds no replay" in said and "offrl rollout --record" in said
+    assert not (tmp_path / "replay.hdf5").exists()
