@@ -41,7 +41,7 @@ class Registry:
         """
 
         def enter(entry: T) -> T:
-            place = module or getattr(entry, "__module__", "")
+            place = module or str(getattr(entry, "__module__", ""))
             self._of_modules[place, name] = entry
             if self.package is not None and place.startswith(f"{self.package}."):
                 self._own.add(name)
