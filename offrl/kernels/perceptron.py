@@ -54,7 +54,7 @@ class _TanhLayers(Function):
         outputs, weights = ctx.saved_tensors[: num_layers + 1], ctx.saved_tensors[num_layers + 1 :]
         grads: list[Tensor | None] = []
         for layer in reversed(range(num_layers)):
-            before = grad * (1 - outputs[layer + 1].square())
+            before = torch.ops.aten.tanh_backward(grad, outputs[layer + 1])
             grads = [before.t().mm(outputs[layer]), before.sum(0), *grads]
             if layer or ctx.needs_input_grad[0]:
                 grad = before.mm(weights[layer])

@@ -18,7 +18,13 @@ OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "rmsprop": torch.optim.RMSprop}
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], config: OptimConfig
 ) -> torch.optim.Optimizer:
-    """One fused kernel per step, where there is one; ``regularization.L2`` is the weight decay."""
+    """One fused kernel per step, where there is one; ``regularization.L2`` is the weight decay.
+
+    From here on this thread takes numbers below 1e-38 for zero. Moments of gradients that have
+    vanished (of dead ReLUs, for example) decay into these, with which processors are ten times
+    slower: up to 40 % of DQN's step.
+    """
+    torch.set_flush_denormal(True)
     options: dict[str, Any] = {} if config.optimizer_type == "rmsprop" else {"fused": True}
     if config.epsilon is not None:
         options["eps"] = config.epsilon
@@ -88,6 +94,9 @@ def clip_gradients(
     own = getattr(net, "clip_gradients", None)
     if callable(own):
         return own(limit)
-    if limit is not None:
-        return torch.nn.utils.clip_grad_norm_(parameters, limit).clamp(max=limit)
-    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if limit is None:
+        return norm
+    torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))
+    return norm.clamp(max=limit)
