@@ -2,10 +2,10 @@
 
     GOMP_SPINCOUNT=1000 python benchmarks/kernels.py [KERNEL ...] [--turns 60] [--seconds 0.3]
 
-Both train the same networks in the same place, with batches of their own; only how memory is kept,
-which cannot be undone, takes two processes. A ratio is of the time with the kernel to that without
-within a turn, by the clock and by the processors, which says more where others use the machine as
-well: the median, and the middle half of the turns.
+Both train the same networks in the same place, with batches of their own; only what cannot be
+undone takes two processes. A step of online learning is a round, with networks of its own. A ratio
+is of the time with the kernel to that without within a turn, by the clock and by the processors,
+which says more where others use the machine as well: the median, and the middle half of the turns.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from unittest import mock
 
 import torch
 from measure import machine, markdown
+from online import SETTINGS, offrl_training
 from throughput import POLICIES, make_config
 from torch import nn
 
@@ -49,6 +50,15 @@ def on_amd(name: str, *policies: str) -> Kernel:
     return Kernel(policies, {name: False}, {name: True})
 
 
+def clip_norm_by_pytorch(gradients: list[torch.Tensor], limit: float) -> torch.Tensor:
+    norm = torch.nn.utils.get_total_norm(gradients)
+    parameters = [torch.nn.Parameter(torch.empty_like(g)) for g in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
+
+
 KERNELS = {
     "linear": on_amd("offrl.kernels.linear.MKL_IS_SLOW", "mlp", "transformer_gmm"),
     "ensemble": on_amd("offrl.kernels.ensemble.MKL_IS_SLOW", "cql", "iql", "sac_n"),
@@ -70,6 +80,11 @@ KERNELS = {
             "offrl.kernels.adam.Adam.zero_grad": torch.optim.Adam.zero_grad,
         },
     ),
+    "perceptron": on_amd("offrl.kernels.perceptron.MKL_IS_SLOW", "ppo"),
+    "norm": Kernel(("ppo",), {"offrl.algos.shared.optim.clip_norm": clip_norm_by_pytorch}),
+    "denormals": Kernel(
+        ("dqn", "td3"), {"torch.set_flush_denormal": lambda mode: False}, can_be_undone=False
+    ),
     "batches": Kernel(("vae", "td3_bc"), {"offrl.data.loader.GATHERED_BYTES": 0}),
     "memory": Kernel(
         ("mlp", "cql"), {"offrl.kernels.allocator.FreedMemory": mock.MagicMock}, can_be_undone=False
@@ -79,6 +94,8 @@ KERNELS = {
 
 def trainings(policy: str, *forms: Mapping[str, Any]) -> list[Train]:
     """By each of the forms, of one network."""
+    if policy in SETTINGS:
+        return [online_training(policy, form) for form in forms]
     trainer = Trainer(make_config(1, POLICIES[policy], "datasets/lift/low_dim.hdf5"))
     memory = allocator.FreedMemory()
 
@@ -98,6 +115,24 @@ def trainings(policy: str, *forms: Mapping[str, Any]) -> list[Train]:
         return train
 
     return [training(form) for form in forms]
+
+
+def online_training(case: str, replaced: Mapping[str, Any]) -> Train:
+    """Of rounds, with networks of its own."""
+    settings = SETTINGS[case]
+    a_round = settings["collect_steps"] * settings.get("num_envs", 1)
+    train_online = offrl_training(case)
+    train_online(a_round + settings.get("random_steps", 0))
+
+    def train(rounds: int) -> tuple[float, float]:
+        with ExitStack() as patches:
+            for name, form in replaced.items():
+                patches.enter_context(mock.patch(name, form))
+            wall, cpu = time.perf_counter(), time.process_time()
+            train_online(rounds * a_round)
+            return time.perf_counter() - wall, time.process_time() - cpu
+
+    return train
 
 
 def elsewhere(kernel: str, policy: str, is_plain: bool) -> Train:

@@ -83,7 +83,7 @@ class Encoder(nn.Module):
                 core(goal[key][:, None], language).expand(-1, steps, -1)
                 for key, core in self.cores["goal"].items()
             ]
-        return torch.cat(features, dim=-1)
+        return features[0] if len(features) == 1 else torch.cat(features, dim=-1)
 
 
 class KeyEncoder(nn.Module):

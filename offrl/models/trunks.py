@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
-from offrl.kernels.perceptron import is_plain, tanh_layers
+from offrl.kernels.perceptron import pays, tanh_layers
 from offrl.registry import TRUNKS
 
 EVERY_STEP = slice(None)
@@ -31,6 +31,7 @@ class MLP(nn.Module):
         for size_in, size_out in zip(dims, dims[1:], strict=False):
             layers += [Linear(size_in, size_out), ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers)
+        self._affine = layers[::2]
         self.output_dim = dims[-1]
         self._is_tanh = activation == "tanh" and len(layers) > 0
 
@@ -40,10 +41,11 @@ class MLP(nn.Module):
         return self._run(features if answers is EVERY_STEP else features[:, answers]), state
 
     def _run(self, features: Tensor) -> Tensor:
-        if not self._is_tanh or not is_plain(features):
+        if not self._is_tanh or not pays(features):
             return self.layers(features)
         rows = features.flatten(0, 1)
-        return tanh_layers(rows, list(self.layers.parameters())).unflatten(0, features.shape[:2])
+        parameters = [p for layer in self._affine for p in (layer.weight, layer.bias)]
+        return tanh_layers(rows, parameters).unflatten(0, features.shape[:2])
 
 
 @TRUNKS.register("rnn")

@@ -175,7 +175,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         rows |= self.estimates(batch, mask, values.view(mask.shape))
         flat = mask.flatten().to(self.device)
         if not self.learns_segments:
-            return map_leaves(lambda x: x[flat] if x.ndim else x, rows)
+            taken = flat.nonzero()[:, 0]
+            return map_leaves(lambda x: x.index_select(0, taken) if x.ndim else x, rows)
         segments = map_leaves(lambda x: x.unflatten(0, mask.shape) if x.ndim else x, rows)
         return {**segments, "mask": flat.view(mask.shape), "starts": starts, "state": state}
 
