@@ -25,7 +25,16 @@ SMALLEST = [
     "view --repeats 1 --rendered 1",
 ]
 # They need robomimic or hours; what all others share has no contest of its own.
-OTHERS = {"finetune", "parity", "record", "results", "online_results", "measure", "peers"}
+OTHERS = {
+    "finetune",
+    "parity",
+    "record",
+    "results",
+    "online_configs",
+    "online_results",
+    "measure",
+    "peers",
+}
 OTHERS |= {"bare", "bare_online", "bare_parts", "bare_rl"}
 NEEDED = {"view": "chromium", "data_tools": "taskset"}
 

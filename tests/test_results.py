@@ -30,3 +30,13 @@ def test_the_page_has_the_present_returns_of_online_rl(monkeypatch):
     page = results.PAGE.read_text(encoding="utf-8")
     written = page.partition(online_results.BEGIN)[2]
     assert online_results.table() in written, "benchmarks/online_results.py fills it"
+
+
+def test_the_page_has_the_present_returns_of_the_online_configs(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import online_configs
+    import results
+
+    page = results.PAGE.read_text(encoding="utf-8")
+    written = page.partition(online_configs.BEGIN)[2]
+    assert online_configs.table() in written, "benchmarks/online_configs.py fills it"
