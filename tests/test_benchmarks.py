@@ -35,7 +35,7 @@ OTHERS = {
     "measure",
     "peers",
 }
-OTHERS |= {"bare", "bare_online", "bare_parts", "bare_rl"}
+OTHERS |= {"online_configs", "online_results", "bare", "bare_online", "bare_parts", "bare_rl"}
 NEEDED = {"view": "chromium", "data_tools": "taskset"}
 
 
