@@ -14,7 +14,7 @@ import argparse
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from statistics import quantiles
@@ -82,9 +82,7 @@ KERNELS = {
     ),
     "perceptron": on_amd("offrl.kernels.perceptron.MKL_IS_SLOW", "ppo"),
     "norm": Kernel(("ppo",), {"offrl.algos.shared.optim.clip_norm": clip_norm_by_pytorch}),
-    "denormals": Kernel(
-        ("dqn", "td3"), {"torch.set_flush_denormal": lambda mode: False}, can_be_undone=False
-    ),
+    "tiny_is_zero": Kernel(("dqn", "td3"), {"offrl.kernels.adam.tiny_is_zero": nullcontext}),
     "batches": Kernel(("vae", "td3_bc"), {"offrl.data.loader.GATHERED_BYTES": 0}),
     "memory": Kernel(
         ("mlp", "cql"), {"offrl.kernels.allocator.FreedMemory": mock.MagicMock}, can_be_undone=False

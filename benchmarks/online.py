@@ -43,9 +43,7 @@ def bare_training(case: str) -> Train:
     training = CASES[case](SETTINGS[case])
 
     def train(num_steps: int) -> float:
-        torch.set_flush_denormal(False)  # as it is in PyTorch by default
         training.run(num_steps)
-        torch.set_flush_denormal(True)  # as offrl's optimizers have set it
         return float(np.mean(training.returns)) if training.returns else math.nan
 
     return train

@@ -29,6 +29,13 @@ class ReplayConfig(Section):
         description="Share of each batch that is drawn from the demonstrations in train.data, if "
         "there are any. null: their share of all steps.",
     )
+    hindsight_share: Share = Field(
+        0.0,
+        description="Share of the steps of a batch that were taken whose goal is replaced by one "
+        "that was reached later in the episode (hindsight experience replay). The environment "
+        "shows observations achieved_goal and desired_goal, and has gymnasium-robotics' "
+        "compute_reward, which must take many goals at once.",
+    )
     saved: bool = Field(
         True,
         description="Write the steps into last.pth, so that a resumed run goes on with the same "

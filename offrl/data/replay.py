@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from offrl.data.computed import returns_to_go
-from offrl.data.goals import Goals
+from offrl.data.hindsight import Hindsight
 from offrl.data.priorities import Priorities
 from offrl.data.steps import StepStore
 from offrl.data.windows import Window, WindowDataset, Windows
@@ -222,6 +222,7 @@ class Replay(WindowDataset):
         all steps were equally likely. Batches then say which samples these are: ``is_demo``
         ``[B, 1]``.
     priorities: how likely each step is instead of all alike; batches then have ``weights`` ``[B]``.
+    hindsight: goals that were reached, instead of some that were meant, in steps that were taken.
     """
 
     store: ReplayStore
@@ -231,20 +232,20 @@ class Replay(WindowDataset):
         store: ReplayStore,
         obs_keys: Sequence[str],
         window: Window,
-        goals: Goals | None = None,
         seed: int = 0,
         demos: WindowDataset | None = None,
         demo_share: float | None = 0.0,
         priorities: Priorities | None = None,
+        hindsight: Hindsight | None = None,
     ):
         self.generator = torch.Generator().manual_seed(seed)
         self.demos, self.demo_share = demos, demo_share
-        self.priorities = priorities
+        self.priorities, self.hindsight = priorities, hindsight
         self.progress = 0.0  #: Of the training, 0 to 1.
         self._drawn = torch.empty(0)  # the rows of the last batch
         is_single = window.frame_stack == window.seq_length == 1
         keys = [key for key in store.columns if not key.startswith("obs/")]
-        super().__init__(store, obs_keys, keys, window, not is_single, goals)
+        super().__init__(store, obs_keys, keys, window, not is_single)
 
     def make_windows(self) -> None:
         self._derived = set(self.obs_keys)
@@ -274,9 +275,16 @@ class Replay(WindowDataset):
 
     def _take(self, num: int) -> dict[str, Any]:
         if self.priorities is None:
-            return self._gather(self, self.steps(num))
+            return self._relabelled(self.steps(num))
         self._drawn, weights = self._likeliest(num, self.priorities)
-        return self._gather(self, self._drawn) | {"weights": weights}
+        return self._relabelled(self._drawn) | {"weights": weights}
+
+    def _relabelled(self, rows: Tensor) -> dict[str, Any]:
+        batch = self._gather(self, rows)
+        if self.hindsight is not None:
+            draws = torch.rand(len(rows), 2, generator=self.generator, dtype=torch.float64)
+            self.hindsight.relabel(batch, self.store.columns, self._windows, rows, draws)
+        return batch
 
     def _likeliest(self, num: int, priorities: Priorities) -> tuple[Tensor, Tensor]:
         while True:
@@ -307,9 +315,7 @@ class Replay(WindowDataset):
         return self._gather(demos, shown.to(demos.device))
 
     def _gather(self, data: WindowDataset, indices: Tensor) -> dict[str, Any]:
-        size = len(indices), data.num_draws
-        draws = torch.rand(size, generator=self.generator, dtype=torch.float64)
-        batch = data.get_batch(indices, draws)
+        batch = data.get_batch(indices)
         if self.demos is not None:
             batch["is_demo"] = torch.full((len(indices), 1), float(data is self.demos))
         return batch
@@ -357,46 +363,6 @@ def _mixed(num: int, taken: Tensor, recorded: Tensor) -> Tensor:
     """``num`` batches of both, ``[num B, ...]``."""
     parts = (x.unflatten(0, (num, -1)) for x in (taken, recorded.to(taken.device)))
     return torch.cat([*parts], dim=1).flatten(0, 1)
-
-
-class Rollout(Replay):
-    """The steps of a round, which are learned from at once and then forgotten."""
-
-    def take(self) -> dict[str, Any]:
-        """Give everything as tensors of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and
-        begin anew with what is observed now.
-
-        ``obs`` has frames, ``{key: [N, L, F, ...]}``. Where ``mask`` is true, a step was taken,
-        with ``actions``, ``rewards``, ``terminated`` and ``truncated``; the next row holds what
-        followed. Other rows are ends, or padding behind the last observation. If there are
-        demonstrations, ``demos`` is a batch of them, with as many steps as there are rows, ``N L``.
-        """
-        store = self.store
-        if not store.is_step.any():
-            raise ValueError(
-                "no step was taken since the last update; collect some before learning"
-            )
-        length = int((store.heads - store.parts).max()) + 1
-        rows = torch.from_numpy(store.parts[:, None] + np.arange(length))
-        flat = rows.flatten()
-        taken = self._windows.rows(flat)
-        rollout: dict[str, Any] = {
-            "obs": {
-                key: store.columns[f"obs/{key}"].take(taken).unflatten(0, rows.shape)
-                for key in self.obs_keys
-            },
-            "mask": (mask := torch.from_numpy(store.is_step)[rows]),
-        }
-        for key in self.dataset_keys:
-            rollout[key] = store.columns[key].take(rows)
-        ended = mask & (torch.from_numpy(store.ends)[rows] == rows)
-        rollout["terminated"] = ended & rollout.pop("dones").bool()
-        rollout["truncated"] = ended & ~rollout["terminated"]
-        if self.demos is not None:
-            rollout["demos"] = self._show(self.demos, rows.numel())
-        store.restart(np.arange(store.num_envs))
-        store.is_step[:] = False
-        return rollout
 
 
 def bytes_needed(num_envs: int, capacity: int, columns: Columns) -> int:

@@ -1,8 +1,25 @@
-"""``torch.optim.Adam`` and ``AdamW``, called with less ado: 5 % of IQL's step."""
+"""``torch.optim.Adam`` and ``AdamW``, called with less ado: 5 % of IQL's step. And without numbers
+below 1e-38, which processors are ten times slower with: a quarter of DQN's step."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
+
+TINY = 1e-310
+
+
+@contextmanager
+def tiny_is_zero() -> Iterator[None]:
+    """Let this thread take numbers that are too small to be normal for zero. Moments of gradients
+    that have vanished, of dead ReLUs for example, decay into these."""
+    was_so = TINY == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(was_so)
 
 
 class Direct(torch.optim.Optimizer):
@@ -34,21 +51,22 @@ class Direct(torch.optim.Optimizer):
             # A plain number would become one tensor per parameter.
             torch._foreach_add_(steps, steps[0].new_ones(()), alpha=1)
             beta1, beta2 = group["betas"]
-            getattr(torch, self.KERNEL)(
-                parameters,
-                [p.grad for p in parameters],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [],
-                steps,
-                lr=group["lr"],
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
-            )
+            with tiny_is_zero():
+                getattr(torch, self.KERNEL)(
+                    parameters,
+                    [p.grad for p in parameters],
+                    [state["exp_avg"] for state in states],
+                    [state["exp_avg_sq"] for state in states],
+                    [],
+                    steps,
+                    lr=group["lr"],
+                    beta1=beta1,
+                    beta2=beta2,
+                    weight_decay=group["weight_decay"],
+                    eps=group["eps"],
+                    amsgrad=False,
+                    maximize=False,
+                )
 
     step.hooked = True  # type: ignore[attr-defined]  # PyTorch wraps no step that says so
 

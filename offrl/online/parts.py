@@ -15,15 +15,16 @@ from offrl.config import Config, RewardsConfig, config_factory, without_pretrain
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
 from offrl.data.files import find_data
-from offrl.data.goals import make_goals
+from offrl.data.hindsight import ACHIEVED, Hindsight
 from offrl.data.priorities import Priorities
-from offrl.data.replay import Replay, ReplayStore, Rollout, bytes_needed
+from offrl.data.replay import Replay, ReplayStore, bytes_needed
+from offrl.data.rollout import Rollout
 from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import Window
 from offrl.envs.vector import VectorEnv, make_vector_env
 from offrl.online.agent import Agent, PolicyAgent
 from offrl.online.apprentice import Apprentice
-from offrl.online.setting import action_statistics, bounds_of, env_args_of, fitted
+from offrl.online.setting import action_statistics, bounds_of, env_args_of, fitted, judge_of
 from offrl.online.start import check_rewards, check_spaces, continued, reward_stats_of, start_of
 from offrl.online.statistics import RunningStatistics
 from offrl.seeding import seed_everything
@@ -80,7 +81,10 @@ class Parts:
     def _columns(self) -> dict[str, Any]:
         """The shape and type of what is stored of each step."""
         shown = self.envs.observation_space.spaces
-        keys = [*self.alg.obs_spec.keys("obs"), *[ACTION_MASK] * (ACTION_MASK in shown)]
+        others = {ACTION_MASK}
+        if self.config.train.online.replay.hindsight_share:
+            others.add(ACHIEVED)
+        keys = dict.fromkeys([*self.alg.obs_spec.keys("obs"), *sorted(others & {*shown})])
         columns: dict[str, Any] = {"actions": ((self.ac_dim,), np.float32)}
         for key in keys:
             is_image = shown[key].dtype == np.uint8
@@ -117,17 +121,21 @@ class Parts:
             store,
             store.obs_keys,
             Window(train.frame_stack, train.seq_length),
-            make_goals(
-                train.goal_mode,
-                train.goal_shares.to_dict(),
-                train.goal_discount,
-                train.goal_rewards,
-            ),
             train.seed,
             self._load_demos(),
             options.demo_share,
             priorities,
+            self._make_hindsight() if options.hindsight_share else None,
         )
+
+    def _make_hindsight(self) -> Hindsight:
+        judge = judge_of(self.env_args, self.alg.obs_spec.keys("obs"))
+
+        def learned(achieved: np.ndarray, desired: np.ndarray) -> Any:
+            rewards, terminated = judge(achieved, desired)
+            return self._learned_rewards(rewards), terminated
+
+        return Hindsight(self.config.train.online.replay.hindsight_share, learned)
 
     def _load_demos(self) -> SequenceDataset | None:
         """The demonstrations of ``train.data``, in the units of what is collected."""
@@ -180,9 +188,11 @@ class Parts:
         """A step with what training makes of its rewards, as of those in data."""
         if not self._changes_rewards:
             return stepped
+        return stepped._replace(rewards=self._learned_rewards(stepped.rewards))
+
+    def _learned_rewards(self, rewards: np.ndarray) -> np.ndarray:
         options = self._rewards.to_dict()
-        rewards, _ = transformed(stepped.rewards, np.array([]), options, self.reward_stats)
-        return stepped._replace(rewards=rewards)
+        return transformed(rewards, np.array([]), options, self.reward_stats)[0]
 
 
 def _make_envs(config: Config, recorded: Mapping[str, Any] | None) -> VectorEnv:

@@ -2,7 +2,7 @@
 whether they suit the algorithm."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from gymnasium import spaces
 
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.config import Config, ObservationConfig
-from offrl.envs import env_args_named
+from offrl.data.hindsight import ACHIEVED, DESIRED, Judge
+from offrl.envs import env_args_named, make_env
 from offrl.envs.vector import VectorEnv
 from offrl.registry import ALGOS
 from offrl.specs import modalities
@@ -64,6 +65,12 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
             f"{config.experiment.env}: its actions are {kind}, but {config.algo_name} learns "
             f"{algo_class.ACTIONS[0]} ones; use {others}, or another environment"
         )
+    if modalities(config.observation).get("goal"):
+        raise ValueError(
+            "observation.modalities.goal: no goals are chosen while acting; a goal is an "
+            "observation of the environment, such as desired_goal, in observation.modalities.obs "
+            "(train.online.replay.hindsight_share chooses others for learning)"
+        )
     key = config.train.action_keys[0]
     action_config = config.train.action_config[key]
     action_config.format = "discrete" if is_discrete else None
@@ -103,3 +110,39 @@ def action_statistics(action_space: spaces.Space, key: str) -> dict[str, dict[st
         return {}
     low, high = action_space.low.astype(np.float32), action_space.high.astype(np.float32)
     return {key: {"scale": (high - low)[None] / 2, "offset": (high + low)[None] / 2}}
+
+
+def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
+    """What an environment says of goals. ``ValueError`` where it says nothing, or where a policy
+    that sees ``obs_keys`` could not tell what is desired."""
+    what, env = "train.online.replay.hindsight_share", make_env(env_args)
+    missing = {ACHIEVED, DESIRED} - {*env.observation_space}
+    if missing or not env.has_wrapper_attr("compute_reward"):
+        lacks = min(missing) if missing else "compute_reward(achieved_goal, desired_goal, info)"
+        raise ValueError(
+            f"{what}: {env_args['env_name']} has no {lacks}; set it to 0, or use an environment "
+            "with gymnasium-robotics' goals"
+        )
+    if DESIRED not in obs_keys:
+        raise ValueError(
+            f"observation.modalities.obs: lacks {DESIRED}, which is replaced in hindsight ({what})"
+        )
+    compute_reward = env.get_wrapper_attr("compute_reward")
+    terminates = None
+    if env.has_wrapper_attr("compute_terminated"):
+        terminates = env.get_wrapper_attr("compute_terminated")
+
+    def judge(achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        rewards = np.asarray(compute_reward(achieved, desired, {}))
+        if rewards.shape != achieved.shape[:1]:
+            raise ValueError(
+                f"{env_args['env_name']}: compute_reward returned the shape {[*rewards.shape]} for "
+                f"{len(achieved)} goals; give a reward for each"
+            )
+        if terminates is None:
+            return rewards, None
+        # Of one goal at a time: gymnasium-robotics' own take no more.
+        pairs = zip(achieved, desired, strict=True)
+        return rewards, np.array([bool(terminates(*pair, {})) for pair in pairs])
+
+    return judge

@@ -1,5 +1,4 @@
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -79,17 +78,3 @@ def test_epsilon_is_the_configs_or_the_optimizers_own(kind):
         weight.grad = torch.ones(1)
         optimizer.step()
         assert weight < 0
-
-
-def test_a_thread_that_trains_takes_what_processors_are_slow_with_for_zero():
-    def is_zero():
-        return not (torch.full((16,), 1e-20) * torch.full((16,), 1e-20)).any()
-
-    def before_and_after():
-        torch.set_flush_denormal(False)
-        before = is_zero()
-        make_optimizer([torch.nn.Parameter(torch.ones(1))], OptimConfig())
-        return before, is_zero()
-
-    with ThreadPoolExecutor(1) as pool:  # which has a mode of its own
-        assert pool.submit(before_and_after).result() == (False, True)

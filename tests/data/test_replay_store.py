@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrl.data.goals import Goals
+from offrl.data.hindsight import Hindsight
 from offrl.data.priorities import Priorities, SumTree
-from offrl.data.replay import Replay, ReplayStore, Rollout
+from offrl.data.replay import Replay, ReplayStore
+from offrl.data.rollout import Rollout
 from offrl.data.windows import Window
 from offrl.envs.vector import Stepped
 
@@ -196,25 +197,46 @@ def test_several_batches_are_drawn_as_one():
     assert sum(len(part["actions"]) for part in parts) == 7 * 16
 
 
-def test_goals_in_hindsight_are_later_in_the_episode():
-    player, store = played(2, 400, 150, 0, same_step=True, end=0.1)
-    replay = Replay(store, ["x"], Window(), Goals("future_uniform"))
+@pytest.mark.parametrize("n_step, num_frames", [(1, 1), (3, 2)])
+def test_goals_in_hindsight_are_reached_later_in_the_episode(n_step, num_frames):
+    player = Player(2, 0, same_step=True, end=0.1)
+    columns = {f"obs/{key}": ((1,), np.float32) for key in ("achieved_goal", "desired_goal")}
+    store = ReplayStore(2, 1000, {**columns, "actions": ((1,), np.float32)}, num_frames)
+
+    def shown(obs):  # 0 is never reached
+        return {"achieved_goal": obs["x"], "desired_goal": 0 * obs["x"]}
+
+    store.begin(shown(player.begin()))
+    for _ in range(300):
+        actions, stepped = player.play()
+        last = {env: shown(obs) for env, obs in stepped.final_obs.items()}
+        store.record(actions, stepped._replace(obs=shown(stepped.obs), final_obs=last))
+
+    def judge(achieved, desired):
+        return achieved[:, 0] - desired[:, 0], achieved[:, 0] == desired[:, 0]
+
+    window = Window(num_frames, n_step)
+    replay = Replay(store, store.obs_keys, window, hindsight=Hindsight(0.8, judge))
     batch = replay.draw(1, 500)
     follows = {}
     for env in range(2):
         for episode in player.episodes[env]:
             for t, step in enumerate(episode):
-                follows[step[1]] = {later[-1] for later in episode[t:]}
-    later = [0, 0]
-    for action, goal, after in zip(
-        batch["actions"].flatten().tolist(),
-        batch["goal_obs"]["x"].flatten().tolist(),
-        batch["next_obs"]["x"].flatten().tolist(),
-        strict=True,
-    ):
-        assert goal in follows[action]
-        later[goal != after] += 1
-    assert min(later) > 50
+                follows[step[1]] = [later[-1] for later in episode[t:]]
+    now, num_later, num_same = num_frames - 1, 0, 0
+    goals = batch["obs"]["desired_goal"][..., 0]
+    assert (goals == goals[:, :1]).all()
+    assert torch.equal(batch["next_obs"]["desired_goal"][:, -1], goals[:, -1:])
+    for i, goal in enumerate(goals[:, 0].tolist()):
+        after = follows[batch["actions"][i, now].item()]
+        num_same += goal == 0
+        if goal:
+            assert goal in after
+            num_later += goal != after[0]
+            held = after[:n_step] + after[-1:] * (n_step - len(after))
+            assert batch["rewards"][i, now:].flatten().tolist() == [x - goal for x in held]
+            assert batch["dones"][i, now:].flatten().tolist() == [x == goal for x in held]
+    assert num_later > 100 and 60 < num_same < 140
 
 
 @pytest.mark.parametrize("same_step", [True, False])

@@ -1,5 +1,7 @@
 """The optimizers' steps and states are PyTorch's, with its private kernels and without."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -40,3 +42,25 @@ def test_gradients_are_forgotten(set_to_none):
     Adam([{"params": [p]} for p in parameters]).zero_grad(set_to_none)
     assert parameters[1].grad is None
     assert parameters[0].grad is None if set_to_none else not parameters[0].grad.any()
+
+
+@pytest.mark.parametrize("was_so", [False, True])
+def test_moments_do_not_become_so_small_that_processors_are_slow(was_so):
+    def product():
+        return torch.full((8,), 1e-20) * 1e-20
+
+    def moments():
+        torch.set_flush_denormal(was_so)
+        parameter = torch.nn.Parameter(torch.ones(8))
+        optimizer = Adam([parameter], fused=True)
+        parameter.grad = torch.full((8,), 1e-36)
+        optimizer.step()
+        parameter.grad = torch.zeros(8)
+        for _ in range(100):
+            optimizer.step()
+        return optimizer.state[parameter]["exp_avg"], product()
+
+    with ThreadPoolExecutor(1) as pool:  # which has a mode of its own
+        moment, after = pool.submit(moments).result()
+    assert not moment.any()
+    assert (after == 0).all() == was_so

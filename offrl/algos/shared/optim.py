@@ -19,13 +19,7 @@ OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "rmsprop": torch.optim.RMSprop}
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], config: OptimConfig
 ) -> torch.optim.Optimizer:
-    """All parameters in one kernel per step; ``regularization.L2`` is the weight decay.
-
-    From here on this thread takes numbers below 1e-38 for zero. Moments of gradients that have
-    vanished (of dead ReLUs, for example) decay into these, with which processors are ten times
-    slower: up to 40 % of DQN's step.
-    """
-    torch.set_flush_denormal(True)
+    """All parameters in one kernel per step; ``regularization.L2`` is the weight decay."""
     options: dict[str, Any] = {"foreach" if config.optimizer_type == "rmsprop" else "fused": True}
     if config.epsilon is not None:
         options["eps"] = config.epsilon

@@ -1,0 +1,48 @@
+"""The steps of a round, for algorithms that learn from the steps that they have just taken."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from offrl.data.replay import Replay
+
+
+class Rollout(Replay):
+    """The steps of a round, which are learned from at once and then forgotten."""
+
+    def take(self) -> dict[str, Any]:
+        """Give everything as tensors of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and
+        begin anew with what is observed now.
+
+        ``obs`` has frames, ``{key: [N, L, F, ...]}``. Where ``mask`` is true, a step was taken,
+        with ``actions``, ``rewards``, ``terminated`` and ``truncated``; the next row holds what
+        followed. Other rows are ends, or padding behind the last observation. If there are
+        demonstrations, ``demos`` is a batch of them, with as many steps as there are rows, ``N L``.
+        """
+        store = self.store
+        if not store.is_step.any():
+            raise ValueError(
+                "no step was taken since the last update; collect some before learning"
+            )
+        length = int((store.heads - store.parts).max()) + 1
+        rows = torch.from_numpy(store.parts[:, None] + np.arange(length))
+        flat = rows.flatten()
+        taken = self._windows.rows(flat)
+        rollout: dict[str, Any] = {
+            "obs": {
+                key: store.columns[f"obs/{key}"].take(taken).unflatten(0, rows.shape)
+                for key in self.obs_keys
+            },
+            "mask": (mask := torch.from_numpy(store.is_step)[rows]),
+        }
+        for key in self.dataset_keys:
+            rollout[key] = store.columns[key].take(rows)
+        ended = mask & (torch.from_numpy(store.ends)[rows] == rows)
+        rollout["terminated"] = ended & rollout.pop("dones").bool()
+        rollout["truncated"] = ended & ~rollout["terminated"]
+        if self.demos is not None:
+            rollout["demos"] = self._show(self.demos, rows.numel())
+        store.restart(np.arange(store.num_envs))
+        store.is_step[:] = False
+        return rollout
