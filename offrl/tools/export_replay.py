@@ -1,14 +1,20 @@
 """``offrl export-replay``: the steps that an online training has kept, as a dataset."""
 
 import argparse
+import json
 from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
 from typing import Any
 
 from offrl.outputs import new_file
-from offrl.tools import count
+from offrl.tools import count, rollout
 
 HELP = "write the steps that an online training has kept in its replay as a dataset"
-EPILOG = "example: offrl export-replay runs/hopper_sac/.../last.pth medium_replay.hdf5"
+EPILOG = (
+    "example: offrl export-replay runs/hopper_sac/.../last.pth medium_replay.hdf5 "
+    "--medium medium.hdf5"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +25,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         help="write only so many steps, the first of those that were kept (default: all)",
     )
+    parser.add_argument(
+        "--medium",
+        metavar="HDF5",
+        help="write only the steps up to the first checkpoint of a third of the best one's return, "
+        "and into this file as many steps of its policy: D4RL's medium-replay and medium",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    if not args.medium:
+        return _export(args)
+    if args.steps:
+        raise ValueError("--steps and --medium: both say how many steps are written; leave out one")
+    new_file(args.medium)
+    checkpoint, args.steps, horizon = _medium(Path(args.checkpoint).parent)
+    _export(args)
+    print(f"{checkpoint} is the medium policy")
+    parser = argparse.ArgumentParser()
+    rollout.add_arguments(parser)
+    recorded = ["--n", str(ceil(args.steps / horizon)), "--record", args.medium]
+    return rollout.run(parser.parse_args(["--checkpoint", str(checkpoint), *recorded]))
+
+
+def _medium(run: Path) -> tuple[Path, int, float]:
+    """The medium checkpoint of a run, its step, and how many steps its episodes have."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [record for record in map(json.loads, lines) if record["type"] == "rollout"]
+    returns = [record["logs"]["Return"] for record in found]
+    if returns:
+        medium = returns[0] + (max(returns) - returns[0]) / 3
+        for record in found:
+            kept = sorted((run / "models").glob(f"model_epoch_{record['epoch']}-*.pth"))
+            if record["logs"]["Return"] >= medium and kept:
+                return kept[0], record["step"], max(1.0, record["logs"]["Horizon"])
+    raise ValueError(
+        f"{run}: no checkpoint is kept that reached a third of the best return in an evaluation; "
+        "train with experiment.rollout.enabled and experiment.save.every_n_epochs"
+    )
+
+
+def _export(args: argparse.Namespace) -> int:
     from offrl.checkpoint import env_args_of, policy_from_checkpoint
     from offrl.data.provenance import provenance
     from offrl.data.replayed import episodes_of

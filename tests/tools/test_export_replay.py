@@ -1,5 +1,7 @@
 """``offrl export-replay``: what a training has collected, as a dataset."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
@@ -43,7 +45,7 @@ def collected(monkeypatch):
     return episodes
 
 
-def trained(folder, algo_name, env, num_steps, algo, online=None, frame_stack=1):
+def trained(folder, algo_name, env, num_steps, algo, online=None, frame_stack=1, experiment=None):
     config = config_factory(
         algo_name,
         {
@@ -52,6 +54,7 @@ def trained(folder, algo_name, env, num_steps, algo, online=None, frame_stack=1)
                 "epoch_every_n_steps": num_steps,
                 "rollout": {"enabled": False},
                 "logging": {"log_tb": False},
+                **(experiment or {}),
             },
             "train": {
                 "num_steps": num_steps,
@@ -70,7 +73,8 @@ def read(path):
     """All steps of a file, one after the other."""
     file = DemoFile(path)
     episodes = [file.trajectory(demo) for demo in file.demos()]
-    return {key: np.concatenate([e[key] for e in episodes]) for key in episodes[0]}
+    keys = [key for key, x in episodes[0].items() if np.ndim(x)]
+    return {key: np.concatenate([e[key] for e in episodes]) for key in keys}
 
 
 def assert_is_the_end_of(steps, rows):
@@ -152,3 +156,37 @@ def test_a_checkpoint_without_a_replay_says_what_to_do(tmp_path, capsys):
     said = capsys.readouterr().err.splitlines()[-1]
     assert "holds no replay" in said and "offrl rollout --record" in said
     assert not (tmp_path / "replay.hdf5").exists()
+
+
+@pytest.mark.slow
+def test_medium_data_is_made_by_one_command(tmp_path, capsys):
+    evaluated = {
+        "epoch_every_n_steps": 150,
+        "rollout": {"n": 2, "horizon": 60, "num_workers": 1},
+        "render_video": False,
+        "save": {"every_n_epochs": 1},
+    }
+    algo = SMALL | {"optim_params": {"critic": {"learning_rate": {"initial": 3e-3}}}}
+    last = trained(tmp_path, "dqn", "CartPole-v1", 600, algo, experiment=evaluated)
+    with open(last.parent / "metrics.jsonl") as file:
+        records = [json.loads(line) for line in file]
+    returns = {r["step"]: r["logs"]["Return"] for r in records if r["type"] == "rollout"}
+    first, best = next(iter(returns.values())), max(returns.values())
+    step = next(step for step, x in returns.items() if x >= first + (best - first) / 3)
+    replay, medium = tmp_path / "medium_replay.hdf5", tmp_path / "medium.hdf5"
+    export = ["export-replay", str(last), str(replay), "--medium", str(medium)]
+    assert main([*export, "--steps", "10"]) == 1
+    assert not replay.exists()
+    assert main(export) == 0
+    assert 0.9 * step < len(read(replay)["actions"]) <= step  # ends take the place of some
+    assert f"model_epoch_{step // 150}-" in capsys.readouterr().out
+    steps = read(medium)
+    assert 0.3 * step < len(steps["actions"]) < 3 * step
+    assert steps["obs/flat"].shape[1:] == (4,)
+    assert main(export) == 1  # nothing is overwritten
+    for path in (last.parent / "models").iterdir():
+        path.unlink()
+    export[2:] = [str(tmp_path / "a.hdf5"), "--medium", str(tmp_path / "b.hdf5")]
+    assert main(export) == 1
+    assert "no checkpoint is kept that reached a third" in capsys.readouterr().err
+    assert not (tmp_path / "a.hdf5").exists()
