@@ -43,16 +43,49 @@ def _by_type(path: Path) -> dict[str, list[Any]]:
 def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
     from matplotlib import pyplot
 
-    figure, (losses, success) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    figure, (losses, results) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    acted = records["collect"]
+    _draw_losses(losses, records)
+    # Where the environment knows no success, as in most benchmarks of online RL.
+    succeeds = any(
+        r["logs"].get("Success_Rate") for r in (*acted, *records["rollout"], *records["test"])
+    )
+    if acted and not succeeds:
+        _draw_returns(results, records)
+    else:
+        _draw_success(results, records)
+    for axes in (losses, results):
+        axes.set_xlabel("steps in the environment" if acted else "gradient steps")
+    figure.suptitle(title)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _draw_losses(axes: Any, records: Mapping[str, list[Any]]) -> None:
     for kind in ("train", "valid"):
         points = [(r["step"], r["logs"]["Loss"]) for r in records[kind]]
         if points:
-            losses.plot(*zip(*points, strict=True), label=kind, linewidth=1)
-    losses.set(xlabel="gradient steps", ylabel="loss", title="Loss")
-    losses.legend()
+            axes.plot(*zip(*points, strict=True), label=kind, linewidth=1)
+    axes.set(ylabel="loss", title="Loss")
+    axes.legend()
     if all(r["logs"]["Loss"] > 0 for r in records["train"]):
-        losses.set_yscale("log")
+        axes.set_yscale("log")
 
+
+def _draw_returns(axes: Any, records: Mapping[str, list[Any]]) -> None:
+    for kind, style, label in (
+        ("collect", "-", "while acting, with exploration"),
+        ("rollout", "o-", "evaluation"),
+        ("test", "D", "final test"),
+    ):
+        points = [(r["step"], r["logs"]["Return"]) for r in records[kind] if "Return" in r["logs"]]
+        if points:
+            axes.plot(*zip(*points, strict=True), style, label=label)
+    axes.set(ylabel="return", xlim=(0, None), title="Mean return")
+    axes.legend()
+
+
+def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:
     points = []
     for kind, style, label in (("rollout", "o-", "during training"), ("test", "D", "final test")):
         # A rate over those episodes alone that did not crash says something else.
@@ -62,11 +95,10 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
             below = [r["Success_Rate"] - r["Success_Rate_Low"] for r in rated]
             above = [r["Success_Rate_High"] - r["Success_Rate"] for r in rated]
             steps = [r["step"] for r in rated]
-            success.errorbar(steps, rates, [below, above], fmt=style, capsize=3, label=label)
-            success.legend()
+            axes.errorbar(steps, rates, [below, above], fmt=style, capsize=3, label=label)
+            axes.legend()
         points += rated
-    success.set(
-        xlabel="gradient steps",
+    axes.set(
         ylabel="success rate",
         xlim=(0, None),
         ylim=(-0.02, 1.04),
@@ -75,12 +107,9 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
     # Returns, on an axis of their own, where they say more than the success rate.
     if any(abs(r["Return"] - r["Success_Rate"]) > 0.01 for r in points):
         steps, totals = zip(*((r["step"], r["Return"]) for r in points), strict=True)
-        returns = success.twinx()
+        returns = axes.twinx()
         returns.plot(steps, totals, "s--", color="tab:green", markersize=4)
         returns.set_ylabel("return", color="tab:green")
-    figure.suptitle(title)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def write_divergence(path: Path, of_demos: Mapping[str, Sequence[float]]) -> None:
