@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -37,11 +38,11 @@ class Registry:
     def register(self, name: str, module: str | None = None) -> Callable[[T], T]:
         """Decorator: enter the decorated object under ``name``.
 
-        module: where it is defined, if the object itself does not say.
+        module: of whom it is, if not of the module that calls this.
         """
+        place = module or sys._getframe(1).f_globals["__name__"]
 
         def enter(entry: T) -> T:
-            place = module or str(getattr(entry, "__module__", ""))
             self._of_modules[place, name] = entry
             if self.package is not None and place.startswith(f"{self.package}."):
                 self._own.add(name)

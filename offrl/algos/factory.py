@@ -36,7 +36,7 @@ def register_algo_factory_func(name: str) -> Callable:
 
     name: the ``ALGO_NAME`` of its section.
     """
-    return ALGOS.register(name)
+    return lambda function: ALGOS.register(name, function.__module__)(function)
 
 
 def algo_factory(

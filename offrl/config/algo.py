@@ -130,7 +130,7 @@ class AlgoConfig(Section):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if "ALGO_NAME" in cls.__dict__:
-            ALGO_CONFIGS.register(cls.ALGO_NAME)(cls)
+            ALGO_CONFIGS.register(cls.ALGO_NAME, cls.__module__)(cls)
 
 
 class EnsembleConfig(Section):
