@@ -7,7 +7,8 @@ installed into a folder of its own and runs in a process of its own. All have th
 settings and one torch thread, and go on by the same number of steps in the environment in each
 turn, after the first steps, which are random. A figure is the median over the turns, with the
 smallest and the largest; ratios are formed within a turn. The last column is the mean return of the
-last 20 episodes after the last turn. The case ``envs`` is environments alone, without a policy.
+last 20 episodes after the last turn. The case ``envs`` is environments alone, without a policy;
+``replay`` is the replay beside an update of SAC.
 """
 
 from __future__ import annotations
@@ -142,13 +143,49 @@ def environments_alone() -> dict[str, Train]:
     return {"list": a_list()} | {title: vector(mode) for mode, title in names.items()}
 
 
+def replay_alone() -> dict[str, Train]:
+    """SAC's update, and what the replay does for it: a step is added and a batch is drawn."""
+    from offrl.online import Trainer
+
+    settings = SETTINGS["sac"]
+    trainer = Trainer(offrl_config("sac", settings), settings["env_id"], "sac")
+    drawn, buffer, size = None, trainer.buffer, settings["batch_size"]
+    for _ in trainer():
+        if trainer.step > settings["random_steps"]:
+            drawn = buffer.draw(1, size)
+            break
+    batch = trainer.alg.process_batch_for_training(drawn)
+    actions = np.zeros((1, 1), dtype=np.float32)
+    stepped = trainer.envs.step(actions)
+
+    def update() -> None:
+        trainer.alg.train_on_batch(batch, 1)
+
+    def replay() -> None:
+        buffer.record(actions, stepped)
+        buffer.draw(1, size)
+
+    def repeated(work: Callable[[], None]) -> Train:
+        def train(num: int) -> float:
+            for _ in range(num):
+                work()
+            return math.nan
+
+        return train
+
+    return {"an update": repeated(update), "a step and a batch": repeated(replay)}
+
+
+ALONE = {"envs": (environments_alone, NUM_ENVS), "replay": (replay_alone, 1)}
+
 # -- the contest ----------------------------------------------------------------------------------
 
 
 def contest(case: str, repeats: int, seconds: float) -> dict[str, Any]:
     """The steps of a turn, the seconds of all turns and the last returns, by contestant."""
-    if case == "envs":
-        contestants, a_round, start = environments_alone(), NUM_ENVS, NUM_ENVS
+    if case in ALONE:
+        make, a_round = ALONE[case]
+        contestants, start = make(), a_round
     else:
         contestants, settings = contestants_of(case), SETTINGS[case]
         a_round = settings["collect_steps"] * settings.get("num_envs", 1)
@@ -175,7 +212,7 @@ def contest(case: str, repeats: int, seconds: float) -> dict[str, Any]:
 def report(case: str, results: dict[str, Any]) -> str:
     steps = results["steps"]
     first, yardstick = next(iter(results["seconds"].items()))
-    title = case if case == "envs" else f"{case}, {SETTINGS[case]['env_id']}"
+    title = case if case in ALONE else f"{case}, {SETTINGS[case]['env_id']}"
     return markdown(
         [title, "steps/s", f"rate / {first}'s", "return"],
         [
@@ -192,7 +229,7 @@ def report(case: str, results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    cases = [*CASES, "envs"]
+    cases = [*CASES, *ALONE]
     parser.add_argument("--case", nargs="+", choices=cases, default=cases, help="what to run")
     parser.add_argument("--repeats", type=int, default=7, help="turns of each contestant")
     parser.add_argument(
