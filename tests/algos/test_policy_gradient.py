@@ -371,12 +371,14 @@ def test_images_are_seen_through_one_encoder_or_two(share):
 # -- learning -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ppo_balances_a_pole():
     algo = make("ppo", Recall.action_space)
     score = Rounds(algo, lambda: gymnasium.make("CartPole-v1"), 8).learn(60, 32)
     assert score > 130, score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "impala"])
 def test_a_memory_is_learned(name):
     scores = {}

@@ -127,6 +127,7 @@ def test_the_example_is_short():
     assert len((EXAMPLES / "four_roles.py").read_text().splitlines()) < 150
 
 
+@pytest.mark.slow
 def test_the_program_trains_resumes_and_evaluates_a_users_roles(tmp_path):
     for name in ("four_roles.py", "four_roles.json"):
         shutil.copy(EXAMPLES / name, tmp_path)

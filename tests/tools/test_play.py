@@ -41,6 +41,7 @@ def play(checkpoint, folder, *arguments, display=None):
     )
 
 
+@pytest.mark.slow
 def test_without_a_display_it_films_and_overwrites_nothing(checkpoint, tmp_path):
     for name in ("agent-final-12345678.mp4", "agent-final-12345678-2.mp4"):
         program = play(checkpoint, tmp_path, "--episodes", "2", "--horizon", "15")
@@ -55,6 +56,7 @@ def test_without_a_display_it_films_and_overwrites_nothing(checkpoint, tmp_path)
     assert program.returncode == 1
 
 
+@pytest.mark.slow
 def test_with_a_display_it_opens_a_window(checkpoint, tmp_path):
     if shutil.which("Xvfb") is None:
         pytest.skip("there is no Xvfb")

@@ -65,6 +65,7 @@ def stems(folder):
     return sorted(path.stem.rsplit("-", 1)[0] for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_files_are_named_by_the_commit_of_the_users_repository(folder):
     sha = git(folder, "rev-parse", "HEAD")[:8]
     status, said = train(folder)
@@ -88,6 +89,7 @@ def test_files_are_named_by_the_commit_of_the_users_repository(folder):
     assert len(list(folder.glob("runs/control/*"))) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_from_elsewhere_with_the_same_files(folder, tmp_path_factory):
     program = start(folder, "--config", "control-ddpg.yaml", "--set", "train.num_steps=20000")
     models = folder / "models"
@@ -118,6 +120,7 @@ def test_a_killed_training_goes_on_from_elsewhere_with_the_same_files(folder, tm
     )
 
 
+@pytest.mark.slow
 def test_without_a_repository_names_say_so(folder, tmp_path_factory):
     plain = tmp_path_factory.mktemp("plain")
     (plain / "control-ddpg.yaml").write_bytes(CONFIG.encode())
@@ -131,6 +134,7 @@ def test_without_a_repository_names_say_so(folder, tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 def test_a_solved_training_ends_early_and_completely(folder):
     status, said = train(
         folder,
