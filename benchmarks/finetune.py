@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from measure import machine, markdown
-from results import ANSWERS, BEGIN, END, FOLDER, PAGE, ROOT
+from measure import markdown
+from results import ANSWERS, BEGIN, FOLDER, ROOT, fill, offrl
 
 from offrl.config.files import read_config_file
 from offrl.training.run import git_commit
@@ -153,7 +152,14 @@ def train(name: str, config: str, settings: dict[str, Any]) -> Path:
     """The run folder of a whole training."""
     sets = (("--set", f"{key}={json.dumps(value)}") for key, value in settings.items())
     output = ("--output", str(FOLDER / "runs"), "--name", f"{PART}-{name}")
-    offrl(name, "train", "--config", str(ROOT / "configs" / config), *output, *chain(*sets))
+    offrl(
+        f"{PART}-{name}",
+        "train",
+        "--config",
+        str(ROOT / "configs" / config),
+        *output,
+        *chain(*sets),
+    )
     return sorted((FOLDER / "runs" / f"{PART}-{name}").glob("*/last.pth"))[-1].parent
 
 
@@ -163,18 +169,6 @@ def test(run: Path) -> dict[str, Any]:
     measured = ("--n", str(EPISODES), "--workers", "1", "--json", str(answer))
     offrl(run.parent.name, "rollout", "--checkpoint", str(run / "last.pth"), *measured)
     return json.loads(answer.read_text())
-
-
-def offrl(name: str, *arguments: str) -> None:
-    with open(FOLDER / f"{PART}-{name}.log", "a", encoding="utf-8") as log:
-        subprocess.run(
-            [sys.executable, "-m", "offrl", *arguments],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=log,
-            stderr=log,
-            check=True,
-        )
 
 
 def said(measured: dict[str, Any] | None) -> str:
@@ -208,16 +202,11 @@ def main() -> int:
     args = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
     if not DATA.exists():
-        offrl("data", "collect", *COLLECT)
+        offrl(f"{PART}-data", "collect", *COLLECT)
     todo = [x for x in LEARNERS if x.found is None and (not args.only or x.name in args.only)]
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(Learner.run, todo))
-    page, begin = PAGE.read_text(encoding="utf-8"), BEGIN.format(PART)
-    before, _, rest = page.partition(begin)
-    written, _, after = rest.partition(END)
-    text = table()
-    if text not in written:
-        PAGE.write_text(f"{before}{begin}{text}\n{machine()}\n{END}{after}", encoding="utf-8")
+    fill(BEGIN.format(PART), table())
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,7 +22,7 @@ from typing import Any
 
 from measure import markdown
 from online_results import FOLDER as ANSWERS
-from results import FOLDER, ROOT, fill
+from results import FOLDER, ROOT, fill, offrl
 from tqdm import tqdm
 
 from offrl.config.files import read_config_file
@@ -68,12 +67,9 @@ class Job:
         """Train, and write the answer."""
         question, started = self.question, time.time()
         runs = FOLDER / "runs" / f"{self.name}-{time.time_ns()}"
-        command = [sys.executable, "-m", "offrl", "train", "--seed", str(self.seed)]
-        command += ["--config", str(ROOT / "configs" / "online" / f"{self.config}.json")]
-        command += ["--output", str(runs.parent), "--name", runs.name]
-        with open(FOLDER / f"{self.name}.log", "w", encoding="utf-8") as log:
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=True)
+        config = str(ROOT / "configs" / "online" / f"{self.config}.json")
+        output = ("--output", str(runs.parent), "--name", runs.name)
+        offrl(self.name, "train", "--config", config, "--seed", str(self.seed), *output)
         (metrics,) = runs.glob("*/metrics.jsonl")
         records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
         answer = {

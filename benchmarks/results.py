@@ -193,7 +193,7 @@ class Job:
             checkpoint = str(run_folder / "last.pth")
             measured = ["--n", str(TASKS[self.task].episodes), "--workers", "1"]
             measured += ["--json", str(last)]
-            self._offrl("rollout", "--checkpoint", checkpoint, *measured)
+            offrl(self.name, "rollout", "--checkpoint", checkpoint, *measured)
         with open(run_folder / "metrics.jsonl", encoding="utf-8") as file:
             records = [json.loads(line) for line in file]
         best = next(r["logs"] for r in records if r["type"] == "test")
@@ -215,23 +215,25 @@ class Job:
         earlier = [path.parent for path in sorted(runs.glob("*/last.pth"))]
         if earlier:
             if '"type": "test"' not in (earlier[-1] / "metrics.jsonl").read_text():
-                self._offrl("train", "--resume", str(earlier[-1]))
+                offrl(self.name, "train", "--resume", str(earlier[-1]))
             return earlier[-1]
         sets = (("--set", f"{key}={json.dumps(value)}") for key, value in self.settings.items())
         output = ("--output", str(runs.parent), "--name", runs.name, "--seed", str(self.seed))
-        self._offrl("train", "--config", self.config, *output, *chain(*sets))
+        offrl(self.name, "train", "--config", self.config, *output, *chain(*sets))
         return next(iter(sorted(runs.glob("*/last.pth")))).parent
 
-    def _offrl(self, *arguments: str) -> None:
-        with open(FOLDER / f"{self.name}.log", "a", encoding="utf-8") as log:
-            subprocess.run(
-                [sys.executable, "-m", "offrl", *arguments],
-                cwd=ROOT,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdout=log,
-                stderr=log,
-                check=True,
-            )
+
+def offrl(name: str, *arguments: str) -> None:
+    """Call the program, whose output goes to ``NAME.log``."""
+    with open(FOLDER / f"{name}.log", "a", encoding="utf-8") as log:
+        subprocess.run(
+            [sys.executable, "-m", "offrl", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=log,
+            stderr=log,
+            check=True,
+        )
 
 
 def jobs(only: list[str]) -> list[Job]:

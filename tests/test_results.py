@@ -16,9 +16,10 @@ def test_the_page_has_the_tables_of_the_present_answers(monkeypatch):
 def test_the_page_has_the_table_of_the_present_fine_tuning(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import finetune
+    import results
 
-    page = finetune.PAGE.read_text(encoding="utf-8")
-    written = page.partition(finetune.BEGIN.format(finetune.PART))[2].partition(finetune.END)[0]
+    page = results.PAGE.read_text(encoding="utf-8")
+    written = page.partition(results.BEGIN.format(finetune.PART))[2].partition(results.END)[0]
     assert finetune.table() in written, "benchmarks/finetune.py fills it"
 
 

@@ -37,7 +37,7 @@ class _Networks(Model):
 
     def value(self, x: Obs | Tensor, a: Tensor | None = None) -> Tensor:
         algo, obs = self._algo, self._algo.named(x)
-        if not hasattr(algo, "get_state_value"):
+        if not isinstance(algo, ValueAlgo):
             return super().value(x, a)
         if a is None:
             return algo.get_state_value(obs)

@@ -46,8 +46,8 @@ class SumTree:
 
 
 class Priorities:
-    """Of the rows of a replay: ``(|error| + 1e-6)^exponent``, and of new steps the largest so far;
-    rows that are no steps have none.
+    """How likely each row of a replay is drawn: in proportion to ``(|error| + 1e-6)^exponent``, new
+    steps to the largest of these so far, and rows that are no steps never.
 
     exponent: how much errors count (alpha). correction: of the bias, at first (beta).
     """

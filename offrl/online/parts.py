@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 
 from offrl.algos import algo_factory
 from offrl.algos.shared.masks import ACTION_MASK
@@ -55,7 +56,7 @@ class Parts:
         space = self.envs.action_space
         stored = {key: box.shape for key, box in self.envs.observation_space.items()}
         self.obs_shapes = processed_shapes(self.config.observation, stored)
-        self.ac_dim = int(space.n) if hasattr(space, "n") else int(np.prod(space.shape))
+        self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
         self.alg = self._make_alg(start)
         self.buffer = self._make_rollout() if self.alg.ON_POLICY else self._make_replay()
         check_rewards(config, self.reward_stats)
