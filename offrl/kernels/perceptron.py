@@ -1,5 +1,5 @@
 """Fully connected layers with a tanh behind each, forwards and backwards in one piece, on AMD
-processors, where MKL's tanh is slow. On Intel's it would make PPO with small networks 4 % slower."""
+processors, where MKL's tanh is slow. On Intel's it makes PPO with small networks 4 % slower."""
 
 from collections.abc import Sequence
 from typing import Any
