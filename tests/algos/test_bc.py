@@ -6,6 +6,7 @@ import torch
 from offrl import Trainer, algo_factory, config_factory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["deterministic", "gaussian", "gmm"])
 def test_bc_finds_the_demonstrators_rule(tmp_path, small_config, head):
     """Actions are a known function of the observations; on new ones the error must be small."""

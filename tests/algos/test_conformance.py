@@ -152,12 +152,22 @@ OFFLINE = [name for name, kind in CLASSES.items() if not (kind.ON_POLICY or kind
 BASE = {"experiment": {"ckpt_path": str(ROOT / "tests/checkpoints/bc.pth")}}
 STARTS = {"residual": BASE}  # of algorithms that are nothing without a checkpoint
 THOROUGH = {"hbc-regression", "hbc-corrected", "iris-separate"}  # others are much like them
+
+
+def marks_of(algo, name):
+    """Quick tests are of one variant of each algorithm, and of each trunk of cloning."""
+    if f"{algo}-{name}" in THOROUGH:
+        return [pytest.mark.thorough]
+    is_quick = name in (next(iter(VARIANTS.get(algo, [name]))), *(f"{t}-{next(iter(HEADS))}" for t in TRUNKS))
+    return [] if is_quick else [pytest.mark.slow]
+
+
 CASES = [
     pytest.param(
         algo,
         {"algo": merge(SMALL.get(algo, {}), overrides), **STARTS.get(algo, {})},
         id=f"{algo}-{name}",
-        marks=[pytest.mark.thorough] if f"{algo}-{name}" in THOROUGH else [],
+        marks=marks_of(algo, name),
     )
     for algo in OFFLINE
     for name, overrides in VARIANTS.get(algo, {"default": {}}).items()

@@ -59,6 +59,7 @@ def contradictions(said, config):
             value = [entry["path"] if isinstance(entry, dict) else entry for entry in entries]
             found = [entry["path"] for entry in found]
         is_moved = bool({*ROBOMIMICS_MOVES, *NEWER_KEYS} & set(path))
+        is_moved |= path == ("train", "seq_length") and said.get("algo_name") == "gl"
         is_dropped = path[-1] in ("shuffled_obs_key_groups", "hdf5_normalize_actions")
         is_empty = value is None and found == {}  # robomimic's null for a map
         is_section = value == {} and isinstance(found, dict)

@@ -56,6 +56,7 @@ def begun(folder, command):
     raise AssertionError(f"it ended first: {process.stderr.read()}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "to"),
     [(signal.SIGTERM, "minari"), (signal.SIGTERM, "lerobot"), (signal.SIGKILL, "lerobot")],

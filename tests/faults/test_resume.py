@@ -70,6 +70,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_lines_of_a_log_are_left_out_which_is_said(finished, half, capsys, damage):
     path = half / "metrics.jsonl"
@@ -153,6 +154,7 @@ def test_a_full_disk_is_said_where_tensorboard_writes_as_well(finished, half, tm
             shutil.rmtree(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("free", [0, 4096, 8192, 20_000, 40_000, 60_000, 100_000])
 def test_a_full_disk_loses_nothing(finished, half, tmp_path, capsys, free):
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=3m", "tmpfs") as disk:

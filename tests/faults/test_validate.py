@@ -63,6 +63,7 @@ def test_what_is_wrong_is_found_with_its_place(demos, change, words, capsys):
         assert any(word in line for line in lines), lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -93,6 +94,7 @@ def test_sound_files_are_counted(demos, capsys):
         assert found.counts["checksums"] == found.counts["arrays"] > 2000
 
 
+@pytest.mark.slow
 def test_a_bit_that_flipped_anywhere_in_shipped_data_is_found(tmp_path):
     content = bytearray((ROOT / "datasets/lift/low_dim.hdf5").read_bytes())
     with h5py.File(ROOT / "datasets/lift/low_dim.hdf5") as file:

@@ -92,6 +92,7 @@ def test_every_array_has_a_checksum_and_images_a_chunk_for_a_few_steps(tmp_path)
         assert "env_args" not in file["data"].attrs
 
 
+@pytest.mark.slow
 def test_a_recording_that_is_killed_keeps_every_finished_episode(tmp_path):
     rng = np.random.default_rng(0)
     for number in range(20):
@@ -127,6 +128,7 @@ def test_a_kill_between_two_writes_finds_both_made(tmp_path, monkeypatch):
     assert len(seen) == 33  # the masks and the end, too
 
 
+@pytest.mark.slow
 def test_a_recording_may_be_long(tmp_path):
     """HDF5 must not look up again what the child of each change has written."""
     keys = {f"obs/key_{i}": np.zeros((5, 4)) for i in range(12)}

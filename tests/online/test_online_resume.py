@@ -139,6 +139,7 @@ def in_processes(monkeypatch):
     monkeypatch.setattr(vector, "MESSAGES", -1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", [pytest.param(in_one_process, marks=pytest.mark.thorough), in_processes]
 )

@@ -167,10 +167,10 @@ def test_the_config_that_ships_continues_any_checkpoint(checkpoint_of):
     content = read_config_file(ROOT / "configs/finetune.json")
     for name in ("iql", "cal_ql"):
         path = checkpoint_of(name)
-        said = {"algo_name": name, "experiment": {"ckpt_path": str(path)}}
-        found = continued(merge(content, said))
+        found = continued(merge(content, {"experiment": {"ckpt_path": str(path)}}))
         config = config_factory(found["algo_name"], found)
         assert (config.algo_name, config.train.online.random_steps) == (name, 0)
+        assert config.train.online.horizon == config.experiment.rollout.horizon
         assert config.algo.critic.layer_dims == [8, 8]
 
 

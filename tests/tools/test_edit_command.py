@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,10 +33,10 @@ def edit(*words):
     return main(["edit", *map(str, words)])
 
 
-@pytest.fixture
-def demos(tmp_path):
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
     """Eight demonstrations with filter keys; the third and the sixth fail."""
-    path = tmp_path / "in.hdf5"
+    path = tmp_path_factory.mktemp("recorded") / "in.hdf5"
     rng = np.random.default_rng(0)
     with DemoWriter(path, {"env_name": "toy", "type": "mine", "env_kwargs": {}}) as writer:
         for i in range(8):
@@ -45,6 +46,11 @@ def demos(tmp_path):
             writer.write(arrays | {"obs/a": rng.normal(size=(6, 2))}, seed=i)
         writer.write_split()
     return path
+
+
+@pytest.fixture
+def demos(recorded, tmp_path):
+    return shutil.copy(recorded, tmp_path / "in.hdf5")
 
 
 @pytest.fixture
