@@ -73,6 +73,9 @@ class Residual(SAC):
 
     base: PolicyAlgo | None = None
 
+    def add_critics(self, **options: Any) -> None:
+        super().add_critics(layer_norm=True, **options)
+
     @classmethod
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
         return {} if stored.algo_name != algo_name else super().settings_from(algo_name, stored)
