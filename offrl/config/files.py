@@ -124,7 +124,8 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
     except ValueError as error:
         kind = "YAML" if is_yaml else "JSON"
         raise ValueError(f"{place(path)}: not valid {kind}: {_one_line(error)}") from None
-    if not isinstance(content, dict) or "algo_name" not in content:
+    # A training that starts from a checkpoint may go on with its algorithm (experiment.ckpt_path).
+    if not isinstance(content, dict) or not {"algo_name", "experiment"} & {*content}:
         raise ValueError(f'{place(path)}: a config is a map with the key "algo_name", e.g. "bc"')
     try:
         check_content(content)

@@ -25,6 +25,8 @@ def config_schema() -> dict[str, Any]:
     """
     sections = {name: algo_schema(ALGO_CONFIGS[name]) for name in ALGO_CONFIGS.names()}
     schema = section_schema(Config, Config(algo_name="").to_dict())
+    # A training that starts from a checkpoint may go on with its algorithm.
+    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["experiment"]}]
     keys = dict(schema["properties"])
     usual = keys["observation"]
     for section in ("algo", "observation"):
@@ -51,7 +53,7 @@ def config_schema() -> dict[str, Any]:
         ]
         + [
             {
-                "if": {"properties": {"algo_name": {"enum": flat}}},
+                "if": {"properties": {"algo_name": {"enum": flat}}, "required": ["algo_name"]},
                 "then": {"properties": {"observation": usual}},
             }
         ],

@@ -61,6 +61,7 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
     with while_loading(checkpoint, f"experiment.ckpt_path: {path}"):
         settings = algo_class.settings_from(name, stored)
     rollout = {key: stored.experiment.rollout[key] for key in OF_EPISODES}
+    train["online"] = {"horizon": rollout["horizon"]}
     below = {
         "algo_name": name,
         "experiment": {"rollout": rollout},
