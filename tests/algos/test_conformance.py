@@ -154,12 +154,15 @@ STARTS = {"residual": BASE}  # of algorithms that are nothing without a checkpoi
 THOROUGH = {"hbc-regression", "hbc-corrected", "iris-separate"}  # others are much like them
 
 
+QUICK = {next(iter(variants)) for variants in VARIANTS.values()}
+QUICK |= {f"{trunk}-{next(iter(HEADS))}" for trunk in TRUNKS}
+
+
 def marks_of(algo, name):
     """Quick tests are of one variant of each algorithm, and of each trunk of cloning."""
     if f"{algo}-{name}" in THOROUGH:
         return [pytest.mark.thorough]
-    is_quick = name in (next(iter(VARIANTS.get(algo, [name]))), *(f"{t}-{next(iter(HEADS))}" for t in TRUNKS))
-    return [] if is_quick else [pytest.mark.slow]
+    return [] if algo not in VARIANTS or name in QUICK else [pytest.mark.slow]
 
 
 CASES = [
