@@ -5,6 +5,7 @@ from pathlib import Path
 
 import architecture
 import batch
+import finetuning
 import returns
 import success_rates
 import windows
@@ -15,6 +16,7 @@ DRAWINGS = {
     "windows.svg": windows.draw,
     "offline_rl.svg": success_rates.draw,
     "online_rl.svg": returns.draw,
+    "finetuning.svg": finetuning.draw,
 }
 
 

@@ -1,5 +1,6 @@
 """What a config of an online training describes, put together."""
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,8 @@ from offrl.online.statistics import RunningStatistics
 from offrl.seeding import seed_everything
 from offrl.specs import processed_shapes
 from offrl.tree import map_leaves, merge
+
+log = logging.getLogger(__name__)
 
 
 class Parts:
@@ -99,6 +102,8 @@ class Parts:
         most = num_envs * (2 * train.online.collect_steps + 1)  # an end may follow every step
         store = ReplayStore(num_envs, most, self._columns(), train.frame_stack)
         demos = self._load_demos() if self.alg.NEEDS_DEMOS else None
+        if train.data and demos is None:
+            log.warning(f"{self.config.algo_name} learns from its own steps alone, not train.data")
         window = Window(train.frame_stack)
         return Rollout(store, store.obs_keys, window, seed=train.seed, demos=demos)
 

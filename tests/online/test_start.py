@@ -290,3 +290,10 @@ def test_a_run_goes_on_without_the_checkpoint_that_it_started_from(checkpoint_of
     assert resumed.env_args == training.env_args
     assert [r["type"] for r in resumed()].count("epoch") == 1
     resumed.close()
+
+
+def test_demonstrations_that_nothing_is_learned_from_are_pointed_out(demos, caplog):
+    train = {"data": str(demos), "online": {"collect_steps": 4}}
+    trainer = OnlineTrainer({"algo_name": "ppo", "train": train}, env_id="CartPole-v1")
+    assert trainer.buffer.demos is None
+    assert "ppo learns from its own steps alone, not train.data" in caplog.text
