@@ -4,6 +4,10 @@ arXiv:1812.03201): a correction of a policy that stays as it is.
 The action is ``clip(base(s) + scale delta(s))``, of a frozen ``base`` and a ``delta`` that soft
 actor-critic learns. Critics see the sum. The base is the policy of the checkpoint that the training
 starts from (``experiment.ckpt_path``), and is in the checkpoints of the training itself.
+
+The least of five critics with layer normalisation, and targets without the entropy, keep values
+from running away in a replay that is full of the base's failures; with two plain critics a good
+base became worse in the end.
 """
 
 import json
@@ -18,7 +22,9 @@ from torch import Tensor
 from offrl.algos.base import Obs, PolicyAlgo, register_algo
 from offrl.algos.factory import algo_factory
 from offrl.algos.sac import SAC, SACConfig
+from offrl.algos.sac_n import SACCriticConfig
 from offrl.config import Config, config_factory, without_pretrained
+from offrl.config.algo import EnsembleConfig
 from offrl.models.heads import TanhGaussian
 from offrl.tree import map_leaves
 
@@ -31,11 +37,18 @@ class ResidualConfig(SACConfig):
     ALGO_NAME = "residual"
     DEFAULTS = {
         "experiment": {"epoch_every_n_steps": 1000},
-        "train": {"batch_size": 256, "online": {"warmup_steps": 1000}},
+        "train": {
+            "batch_size": 256,
+            "online": {"warmup_steps": 1000, "replay": {"demo_share": 0.25}},
+        },
     }
 
+    critic: SACCriticConfig = SACCriticConfig(
+        layer_dims=[256, 256], ensemble=EnsembleConfig(n=5), deterministic_backup=True
+    )
+
     scale: float = Field(
-        0.2,
+        0.3,
         gt=0,
         le=2,
         description="Largest correction of a number of the base policy's action, which is between "
