@@ -2,10 +2,10 @@
 
     python benchmarks/finetune.py [--jobs 2] [--only lift-residual ...]
 
-Trains IQL on noisy demonstrations of robosuite's Lift and of Meta-World's drawer-open-v3, lets it act and
-learn in two ways, and tests what there was before and after on the same 100 initial states. The
-answers are kept in ``benchmarks/results``, as those of ``results.py``. Takes about an hour. Needs
-the extra ``metaworld``. ``make drawings`` then draws the picture on the page.
+Trains IQL on noisy demonstrations of robosuite's Lift and of Meta-World's drawer-open-v3, lets it
+act and learn in two ways, and tests what there was before and after on the same 100 initial states.
+The answers are kept in ``benchmarks/results``, as those of ``results.py``. Takes half an hour.
+Needs the extra ``metaworld``. ``make drawings`` then draws the picture on the page.
 """
 
 from __future__ import annotations
