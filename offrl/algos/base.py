@@ -128,13 +128,17 @@ class ValueAlgo(Algo):
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
         """Estimate the value of states ``{key: [B, ...]}``: ``[B, 1]``."""
-        raise NotImplementedError(type(self).__name__)
+        raise NotImplementedError(
+            f"{type(self).__name__} estimates values of actions, not of states"
+        )
 
     def get_state_action_value(
         self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
     ) -> Tensor:
         """Estimate the value of actions ``[B, A]`` in states ``{key: [B, ...]}``: ``[B, 1]``."""
-        raise NotImplementedError(type(self).__name__)
+        raise NotImplementedError(
+            f"{type(self).__name__} estimates values of states, not of actions"
+        )
 
 
 class PlannerAlgo(Algo):

@@ -43,6 +43,10 @@ class Rollout(Replay):
         rollout["truncated"] = ended & ~rollout["terminated"]
         if self.demos is not None:
             rollout["demos"] = self._show(self.demos, rows.numel())
-        store.restart(np.arange(store.num_envs))
-        store.is_step[:] = False
+        self.forget()
         return rollout
+
+    def forget(self) -> None:
+        """Begin anew with what is observed now."""
+        self.store.restart(np.arange(self.store.num_envs))
+        self.store.is_step[:] = False

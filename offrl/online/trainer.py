@@ -119,6 +119,8 @@ class Trainer:
         self._steps_before = self.step
         if self._obs is None:
             self._begin(self.envs.reset())
+        if self.alg.ON_POLICY and len(self.buffer):
+            self.buffer.forget()  # a round that was not learned from
         self._memory = self.agent.remembered(self._begins)
         ended: list[tuple[float, int, bool]] = []
         for _ in range(online.collect_steps):

@@ -63,6 +63,18 @@ def test_each_part_of_the_control_flow_gives_its_record(trainer):
     assert not all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
+@pytest.mark.parametrize("algo_name", ["ppo", "impala", "reinforce"])
+def test_a_round_that_was_not_learned_from_is_forgotten(algo_name):
+    train = {"online": {"collect_steps": 20}}
+    trainer = Trainer({"train": train}, "CartPole-v1", algo_name, seed=1)
+    for _ in range(4):
+        trainer._run_collect()
+        assert len(trainer.buffer) == 20
+    assert trainer.step == 80 and trainer._batch is None
+    assert np.isfinite(trainer._run_train()["logs"]["loss"])
+    trainer.close()
+
+
 def test_the_same_seed_gives_the_same_records():
     def logs(seed):
         trainer = Trainer(SMALL_DQN, "CartPole-v1", "dqn", num_steps=60, seed=seed)
