@@ -15,6 +15,7 @@ import numpy as np
 
 Obs = Mapping[str, np.ndarray]
 EEF_POS = "_eef_pos"  # what the names of positions of end effectors end with
+ACTION_MASK = "action_mask"  # which discrete actions are allowed; policies get it where it is shown
 REACHED = 0.02  # metres from where a subgoal has the end effector, at which it counts as reached
 RETURNS = {
     "reset": ("obs", "info"),

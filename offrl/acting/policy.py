@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from offrl import tree
-from offrl.acting.episode import EEF_POS, Obs, Policy, Subgoal
+from offrl.acting.episode import ACTION_MASK, EEF_POS, Obs, Policy, Subgoal
 from offrl.specs import LANGUAGE
 
 
@@ -207,6 +207,8 @@ class RolloutPolicy(Policy):
         frames = episode.frames
         if frames is None or any(frames[k].shape[1:] != x.shape for k, x in selected.items()):
             self._check_shapes(selected, "obs")
+        if ACTION_MASK in obs:
+            selected[ACTION_MASK] = np.asarray(obs[ACTION_MASK])
         return episode.see(selected)
 
     def _goal(self, goal: Obs) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ class Rollout(Replay):
         length = int((store.heads - store.parts).max()) + 1
         rows = torch.from_numpy(store.parts[:, None] + np.arange(length))
         flat = rows.flatten()
-        taken = self._windows.rows(flat)
+        taken = self._windows.before(flat[:, None], flat, store.num_before + 1)
         rollout: dict[str, Any] = {
             "obs": {
                 key: store.columns[f"obs/{key}"].take(taken).unflatten(0, rows.shape)

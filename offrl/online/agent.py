@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.tree import map_leaves
 
 Obs = Mapping[str, np.ndarray] | np.ndarray
@@ -129,7 +130,7 @@ class PolicyAgent(Agent):
         self.memory = self.remembered(begins)
         with torch.no_grad():
             if at_random:
-                action = self._any_action(num)
+                action = self._any_action(num, seen)
             else:
                 action, self.memory = self.choose(seen)
             raw = self._raw(self.alg.raw_action(action))
@@ -157,7 +158,7 @@ class PolicyAgent(Agent):
         self, obs: Mapping[str, np.ndarray], begins: np.ndarray | None
     ) -> dict[str, np.ndarray]:
         """The last frames, ``{key: [N, num_frames, ...]}``."""
-        obs = {key: obs[key] for key in self._obs_ndims}
+        obs = {key: obs[key] for key in self._keys(obs)}
         if self._num_frames == 1:
             return {key: x[:, None] for key, x in obs.items()}
         for key, x in obs.items():
@@ -170,9 +171,15 @@ class PolicyAgent(Agent):
             self._frames[key] = stack
         return self._frames
 
-    def _any_action(self, num: int) -> Tensor:
+    def _keys(self, obs: Mapping[str, Any]) -> list[str]:
+        """What the policy sees of an observation, and which actions are allowed."""
+        return [*self._obs_ndims, *([ACTION_MASK] if ACTION_MASK in obs else [])]
+
+    def _any_action(self, num: int, seen: Mapping[str, Tensor]) -> Tensor:
         if self.alg.is_discrete:
             index = torch.randint(self.alg.ac_dim, (num,))
+            if ACTION_MASK in seen:
+                index = masked(torch.rand(num, self.alg.ac_dim), seen).argmax(1)
             return torch.nn.functional.one_hot(index, self.alg.ac_dim).float().to(self.alg.device)
         return (torch.rand(num, self.alg.ac_dim) * 2 - 1).to(self.alg.device)
 
@@ -183,7 +190,8 @@ class PolicyAgent(Agent):
     def _batch(self, obs: Obs) -> tuple[dict[str, Tensor], bool]:
         named = {key: torch.as_tensor(np.asarray(x)) for key, x in self.alg.named(obs).items()}
         is_one = all(named[key].ndim == ndim for key, ndim in self._obs_ndims.items())
-        return {key: named[key][None] if is_one else named[key] for key in self._obs_ndims}, is_one
+        keys = self._keys(named)
+        return {key: named[key][None] if is_one else named[key] for key in keys}, is_one
 
     def serialize(self) -> dict[str, Any]:
         frames = {key: torch.from_numpy(x.copy()) for key, x in self._frames.items()}

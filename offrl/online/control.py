@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from offrl import __version__
-from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy
+from offrl.acting.episode import ACTION_MASK, EpisodeRequest, EpisodeResult, Policy
 from offrl.algos.base import Model
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
@@ -132,7 +132,8 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         ``{key: [frame_stack, ...]}``; the first one of an episode is all of them."""
         trainer = self._of_config("append_state")
         named = trainer.alg.named(self.augment_state(state))
-        obs = {key: np.asarray(named[key]) for key in trainer.alg.obs_spec.keys("obs")}
+        keys = {*trainer.alg.obs_spec.keys("obs"), ACTION_MASK} & {*named}
+        obs = {key: np.asarray(named[key]) for key in sorted(keys)}
         num = trainer.config.train.frame_stack
         before = self.state or {key: np.stack([x] * num) for key, x in obs.items()}
         self.state = {key: np.concatenate([before[key][1:], x[None]]) for key, x in obs.items()}

@@ -152,12 +152,15 @@ def test_windows_end_with_episodes(num_envs, capacity, num_steps, seed, same_ste
     num_steps=st.integers(1, 12),
     seed=st.integers(0, 999),
     same_step=st.booleans(),
+    num_frames=st.integers(1, 3),
 )
 @settings(deadline=None, max_examples=40)
-def test_a_rollout_is_taken_once_and_followed_by_the_next(num_envs, num_steps, seed, same_step):
+def test_a_rollout_is_taken_once_and_followed_by_the_next(
+    num_envs, num_steps, seed, same_step, num_frames
+):
     player = Player(num_envs, seed, same_step)
-    store = ReplayStore(num_envs, num_envs * (2 * num_steps + 1), COLUMNS)
-    rollouts = Rollout(store, ["x"], Window())
+    store = ReplayStore(num_envs, num_envs * (2 * num_steps + 1), COLUMNS, num_frames)
+    rollouts = Rollout(store, ["x"], Window(num_frames))
     rollouts.begin(player.begin())
     taken = [[] for _ in range(num_envs)]
     for _ in range(3):
@@ -166,9 +169,11 @@ def test_a_rollout_is_taken_once_and_followed_by_the_next(num_envs, num_steps, s
         if not store.is_step.any():
             continue
         rollout = rollouts.take()
-        x, mask = rollout["obs"]["x"][:, :, 0, 0], rollout["mask"]
+        frames, mask = rollout["obs"]["x"], rollout["mask"]
+        x = frames[:, :, -1, 0]
         assert not mask[:, -1].any()
         for env, t in mask.nonzero().tolist():
+            assert torch.equal(frames[env, t, 1:], frames[env, t + 1, :-1])
             reward, terminated = rollout["rewards"][env, t], rollout["terminated"][env, t]
             action = rollout["actions"][env, t, 0]
             step = x[env, t], action, reward, terminated, x[env, t + 1]

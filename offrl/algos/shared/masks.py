@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-ACTION_MASK = "action_mask"
+from offrl.acting.episode import ACTION_MASK
+
 FORBIDDEN = -1e30  # less than any value, and yet finite if it is multiplied
 
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offrl.acting.episode import (
+    ACTION_MASK,
     EpisodeResult,
     Misfit,
     Obs,
@@ -100,7 +101,7 @@ class _Parent:
         keys = self._obs_keys
         check_obs(obs, keys)
         if keys and all(key in obs for key in keys):
-            obs = {key: obs[key] for key in keys}
+            obs = {key: obs[key] for key in (*keys, ACTION_MASK) if key in obs}
         self._connection.send(Turn(obs, goal, reward))
         action, self._subgoal = self._connection.recv()
         return action
