@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class Parts:
     """Environments, an algorithm and a buffer by a config.
 
-    Refuses what cannot be learned with ``ValueError``, before an environment is stepped.
+    Refuses what cannot be learned with ``ValueError``, before one of these environments is stepped.
 
     envs: environments that are there already, instead of those that the config names.
     earlier: a checkpoint of the same training, which is about to be gone on with.

@@ -456,8 +456,9 @@ def test_the_form_that_is_fastest_is_taken_and_logged(args, num_envs, options, k
         assert vector.env_args == args and vector.num_envs == num_envs
         assert len(vector.step(of_obs(vector, vector.reset())).rewards) == num_envs
     said = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
-    assert f"{num_envs} environments {args['env_name']}" in said[-1]
-    if kind != "native":
+    many = "s" if num_envs > 1 else ""
+    assert f"{num_envs} environment{many} {args['env_name']}" in said[-1]
+    if kind != "native" and num_envs > 1:
         assert "us a step" in said[-1]
 
 

@@ -2,7 +2,7 @@
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 
 class Steady(gymnasium.Env):
@@ -54,6 +54,22 @@ class TwoActions(Steady):
     action_space = Tuple((Discrete(2), Discrete(3)))
 
 
-for kind in (NaNObs, NaNReward, Grown, Boundless, TwoActions):
+class Masked(Steady):
+    """Allows one action of three, another one at each time, and stands no other."""
+
+    observation_space = Dict(flat=Box(-1, 1, (3,)), action_mask=Box(0, 1, (3,), np.int8))
+    action_space = Discrete(3)
+
+    def step(self, action):
+        if action != self.time % 3:
+            raise RuntimeError(f"action {action} is forbidden at time {self.time}")
+        return super().step(action)
+
+    def _observe(self):
+        mask = np.eye(3, dtype=np.int8)[self.time % 3]
+        return {"flat": np.zeros(3, np.float32), "action_mask": mask}
+
+
+for kind in (Masked, NaNObs, NaNReward, Grown, Boundless, TwoActions):
     gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, max_episode_steps=50)
 gymnasium.register("Endless-v0", entry_point=Steady)

@@ -15,7 +15,9 @@ from contextlib import suppress
 from typing import Any
 
 import gymnasium
+import numpy as np
 
+from offrl.acting.episode import ACTION_MASK
 from offrl.envs import ROBOMIMIC_TYPES
 from offrl.envs.vector.episodes import Episodes, EpisodicVector, ListVector
 from offrl.envs.vector.form import Stepped, VectorEnv
@@ -92,6 +94,10 @@ def _native(
 
 
 def _episodic(env_args: Mapping[str, Any], num_envs: int, seed: int, *rest: Any) -> EpisodicVector:
+    if num_envs == 1:
+        only = ListVector(env_args, num_envs, seed, *rest)
+        log.info(f"1 environment {env_args['env_name']} in a list")
+        return only
     cost = _measure(env_args, *rest)
     name, cores = env_args["env_name"], len(os.sched_getaffinity(0))
     saved = (num_envs - math.ceil(num_envs / cores)) * cost
@@ -113,12 +119,13 @@ def _measure(env_args: Mapping[str, Any], *rest: Any) -> float:
     episodes = Episodes(env_args, [0], 0, *rest)
     space, seconds = episodes.contract.action_space, []
     try:
-        episodes.reset()
+        obs = episodes.reset()
         space.seed(0)
         for _ in range(MEASURED):
-            actions = episodes.contract.actions([space.sample()])
+            allowed = [obs[ACTION_MASK][0].astype(np.int8)] if ACTION_MASK in obs else []
+            actions = episodes.contract.actions([space.sample(*allowed)])
             before = time.perf_counter()
-            episodes.step(actions)
+            obs = episodes.step(actions).obs
             seconds.append(time.perf_counter() - before)
         return statistics.median(seconds)
     finally:
