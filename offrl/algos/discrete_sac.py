@@ -12,16 +12,19 @@ from torch import Tensor
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig
-from offrl.algos.shared.masks import masked
+from offrl.algos.shared.masks import allowed, masked
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import TDConfig, learning_rates
+
+SHARE = 0.98  # of the largest entropy: the target
 
 
 class DiscreteSACActorConfig(Section):
     target_entropy: float | Literal["default"] | None = Field(
         "default",
         description="Entropy of the policy that the weight of the entropy is tuned to hold. "
-        '"default": 0.98 times that of actions at random. null: no tuning, the weight is 1.',
+        '"default": 0.98 times that of allowed actions at random. null: no tuning, the weight is '
+        "1.",
     )
     layer_dims: list[Count] = Field(
         [256, 256], description="Sizes of the hidden layers of the actor."
@@ -62,7 +65,13 @@ class DiscreteSAC(SACN):
             self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
         )
         self.add_critics(models.DiscreteCritics)
-        self._add_entropy_weight(default=0.98 * math.log(self.ac_dim))
+        self._add_entropy_weight(default=SHARE * math.log(self.ac_dim))
+
+    def _target_entropy(self, batch: dict[str, Any]) -> float | Tensor:
+        mask = allowed(batch["obs"])
+        if mask is None or self.algo_config.actor.target_entropy != "default":
+            return super()._target_entropy(batch)
+        return SHARE * mask.sum(1, keepdim=True).log()
 
     def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
         pi, state = super().policy(obs, goal, state)

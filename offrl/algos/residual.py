@@ -86,6 +86,14 @@ class Residual(SAC):
 
     base: PolicyAlgo | None = None
 
+    def _create_networks(self) -> None:
+        if self.algo_config.actor.bc_start_steps:
+            raise ValueError(
+                "algo.actor.bc_start_steps: the base is cloned already, and its correction clones "
+                "nothing; set it to 0"
+            )
+        super()._create_networks()
+
     def add_critics(self, **options: Any) -> None:
         super().add_critics(layer_norm=True, **options)
 

@@ -99,7 +99,7 @@ class SACN(ActorCritic):
 
         entropy_loss = torch.zeros((), device=self.device)
         if "entropy" in self.nets:
-            surplus = -(log_prob.detach() + self.target_entropy)
+            surplus = -(log_prob.detach() + self._target_entropy(batch))
             entropy_loss = (self.nets["entropy"]() * surplus).mean()
             info["Entropy_Grad_Norms"] = self.optimize(
                 "entropy", entropy_loss, measures=self.LOGS_GRADIENTS
@@ -108,6 +108,9 @@ class SACN(ActorCritic):
         limit = self.algo_config.actor.max_gradient_norm
         info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit, self.LOGS_GRADIENTS)
         return info
+
+    def _target_entropy(self, batch: dict[str, Any]) -> float | Tensor:
+        return self.target_entropy or 0.0
 
     def _policy_terms(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """What the actor is to make high, and what low: see ``_judged``."""

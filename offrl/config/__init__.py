@@ -9,6 +9,7 @@ A config knows no behaviour.
 
 from offrl.config.algo import AlgoConfig, LearningRateConfig, OptimConfig, RegularizationConfig
 from offrl.config.build import config_factory, config_from_content, without_pretrained
+from offrl.config.experiment import RolloutConfig
 from offrl.config.online import OnlineConfig
 from offrl.config.schema import (
     Config,

@@ -53,6 +53,15 @@ class SaveConfig(Section):
         "so far. Of equal success rates the higher mean return counts.",
     )
 
+    def is_due(self, epoch: int, seconds: float) -> bool:
+        """Whether a checkpoint is kept at the end of an epoch, so long after the last one."""
+        every = self.every_n_epochs
+        return (
+            epoch in self.epochs
+            or (every is not None and epoch % every == 0)
+            or (self.every_n_seconds is not None and seconds > self.every_n_seconds)
+        )
+
 
 class RolloutConfig(Section):
     """Evaluation in the simulator every ``rate`` epochs, after ``warmstart`` of them."""

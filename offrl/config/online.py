@@ -40,8 +40,8 @@ class ReplayConfig(Section):
         True,
         description="Write the steps into last.pth, so that a resumed run goes on with the same "
         "bits. If false, checkpoints are smaller, and a resumed run begins with an empty replay: "
-        "it collects random_steps anew, and its results differ from those of a run that was never "
-        "interrupted.",
+        "before it learns again it acts for as many steps as a new one (random_steps, "
+        "warmup_steps), and its results differ from those of a run that was never interrupted.",
     )
 
 

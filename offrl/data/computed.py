@@ -77,6 +77,15 @@ def transformed(
     return (config.get("scale", 1.0) * normal + config.get("shift", 0.0)).astype(np.float32), stats
 
 
+def received(
+    rewards: np.ndarray, config: Mapping[str, Any], stats: Mapping[str, float] | None = None
+) -> np.ndarray:
+    """The rewards that ``transformed`` was given, within the limits of ``clip``."""
+    stats = stats or {"offset": 0.0, "scale": 1.0}
+    normal = (rewards - config.get("shift", 0.0)) / config.get("scale", 1.0)
+    return (normal * stats["scale"] + stats["offset"]).astype(np.float32)
+
+
 def reward_statistics(
     rewards: np.ndarray, lengths: np.ndarray, normalization: str | None
 ) -> dict[str, float]:

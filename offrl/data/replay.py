@@ -368,4 +368,4 @@ def _mixed(num: int, taken: Tensor, recorded: Tensor) -> Tensor:
 def bytes_needed(num_envs: int, capacity: int, columns: Columns) -> int:
     """The memory that a ``ReplayStore`` takes when it is full."""
     by_row = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in columns.values())
-    return (capacity + num_envs) * (by_row + 25)  # rewards, dones, bookkeeping
+    return (capacity + num_envs) * (by_row + 41)  # rewards, dones, bookkeeping, priorities

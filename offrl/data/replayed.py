@@ -16,16 +16,17 @@ def episodes_of(replay: Mapping[str, Any], max_steps: int | None = None) -> Iter
     ``dones`` says where an episode terminated, ``timeouts`` where it stopped otherwise: at a limit,
     or because the replay ends there. Of the oldest episode the beginning may be overwritten.
 
-    max_steps: of each environment the first that are left, so many.
+    max_steps: so many in all, the first that are left of each environment.
     """
     rows = {key: x.numpy() for key, x in replay["rows"].items()}
     envs = {key: x.numpy() for key, x in replay["envs"].items()}
     ends = np.cumsum(envs["filled"])
     for env, end in enumerate(ends):
+        share = None if max_steps is None else (max_steps + env) // len(ends)
         first = end - envs["filled"][env]
         own = {key: x[first:end] for key, x in rows.items()}
         newest = int(envs["heads"][env] - envs["parts"][env])
-        yield from _episodes(own, _steps_in_order(own, newest), max_steps)
+        yield from _episodes(own, _steps_in_order(own, newest), share)
 
 
 def _steps_in_order(rows: Steps, newest: int) -> np.ndarray:

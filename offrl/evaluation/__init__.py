@@ -6,6 +6,7 @@ from offrl.evaluation.evaluate import (
     SELECTION_SEEDS,
     TEST_SEEDS,
     evaluate,
+    requests_of,
     summarize,
     video_frames,
 )

@@ -9,6 +9,7 @@ import torch
 from offrl.acting import EpisodeRequest, EpisodeResult, Policy
 from offrl.acting.episode import REACHED
 from offrl.acting.policy import RolloutPolicy
+from offrl.config import RolloutConfig
 from offrl.envs.workers import EnvPool
 from offrl.evaluation.intervals import wilson_interval
 
@@ -19,6 +20,14 @@ SELECTION_SEEDS = 1_000_000
 COLLECTION_SEEDS = 2_000_000
 
 EVALUATION_BATCH = 4  # small: every call pays for all rows
+
+
+def requests_of(rollout: RolloutConfig, first_seed: int) -> list[EpisodeRequest]:
+    """The episodes of an evaluation, whose seeds begin with ``first_seed``."""
+    return [
+        EpisodeRequest(seed, rollout.horizon, rollout.terminate_on_success)
+        for seed in range(first_seed, first_seed + rollout.n)
+    ]
 
 
 def evaluate(

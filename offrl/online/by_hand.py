@@ -68,6 +68,7 @@ class ByHand:
         while trainer._is_due():
             logs.append(trainer._run_train()["logs"])
         trainer.statistics.update(trainer.alg)
+        trainer._end_epochs()
         trainer._memory = None  # a round begins
         return {name: float(np.mean([x[name] for x in logs])) for name in logs[0]}
 

@@ -1,6 +1,7 @@
 """An agent of a config, for scripts: it acts, learns, trains and plays."""
 
 import logging
+import time
 from abc import ABCMeta
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from offrl import __version__
-from offrl.acting.episode import ACTION_MASK, EpisodeRequest, EpisodeResult, Policy
+from offrl.acting.episode import ACTION_MASK, EpisodeResult, Policy
 from offrl.algos.base import Model
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
@@ -21,7 +22,7 @@ from offrl.envs.gymnasium import GymnasiumAdapter
 from offrl.envs.keyboard import Finished
 from offrl.envs.vector import ListVector
 from offrl.envs.window import free_name
-from offrl.evaluation import TEST_SEEDS, run_episodes, summarize, watch
+from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, watch
 from offrl.online import agent
 from offrl.online.by_hand import ByHand
 from offrl.online.environment import Environment, config_of
@@ -40,12 +41,13 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     A script of its own steps an ``Environment`` and tells the agent what it sees::
 
-        agent.reset()
-        state = agent.append_state(env.reset()[0])
+        state, over = agent.append_state(env.reset()[0]), False
         while not over:
             obs, agent.reward, terminated, truncated, _ = env.step(agent.action(state))
+            over = terminated or truncated
             state = agent.append_state(obs)
             agent.optimize()
+        agent.reset(terminated)
 
     cfgs: an ``Algorithm``; or a config, nested dicts with what differs from the defaults, or the
         path of a config file.
@@ -172,8 +174,8 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         gitsha: str | None = None,
         model_dest: str | Path | None = None,
     ) -> dict[str, float]:
-        """Train in an environment for ``train.num_steps``, or until its ``env_solution`` is reached
-        where that was set.
+        """Train in an environment for ``train.num_steps``, or until the mean return of its last
+        episodes (``train.online.solved_episodes``) is its ``env_solution``.
 
         Checkpoints are written into ``model_dest`` as ``agent-STEP-SHA8.pth`` when
         ``experiment.save`` says so, and as ``agent-final-SHA8.pth`` at the end; a config file that
@@ -183,39 +185,40 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         env: ``None``: the one that the config names.
         train_cfgs: what differs from the section ``train`` of the config.
         gitsha: what stands for SHA8; ``None``: the commit of the repository that you are in.
-        model_dest: ``None``: as ``train.model_dest`` says; nothing is written if that is null.
+        model_dest: ``None``: as ``train.model_dest`` says; nothing is written if that is null, or
+            ``experiment.save.enabled`` false.
         """
         self._of_config("train")
         said: dict[str, Any] = {"train": train_cfgs or {}}
-        solved = getattr(env, "solved_return", None)
-        if solved is not None:
-            said = merge(said, {"train": {"online": {"solved_return": solved}}})
         config = complete(merge(self.config.to_dict(), said))
         if config.train.num_steps is None:
             raise ValueError("train.num_steps: say how many steps the training has")
         names, folder = None, model_dest or config.train.model_dest
-        if folder is not None:
+        if folder is not None and config.experiment.save.enabled:
             names = TaggedNames(folder, gitsha or commit_here())
             names.check_free(self._config_file)
             if self._config_file is not None:
                 put_beside(self._config_file, names.config(self._config_file), is_linked=False)
         with self._own_unless(env) as env:
+            online = config.train.online
+            if "solved_return" not in said["train"].get("online", {}):
+                online.solved_return = getattr(env, "env_solution", online.solved_return)
             trainer = self._trainer_in(env, config)
             trainer.alg.deserialize(self.alg.serialize())
             self._use(trainer)
             return self._trained(trainer, names)
 
     def _trained(self, trainer: Trainer, names: TaggedNames | None) -> dict[str, float]:
-        experiment, num_episodes, saved = trainer.config.experiment, 0, 0
-        every, epochs = experiment.save.every_n_epochs, experiment.save.epochs
+        experiment, num_episodes = trainer.config.experiment, 0
+        num_epochs, saved = 0, time.monotonic()
         while trainer.step < (trainer.config.train.num_steps or 0) and not trainer.is_solved:
             for record in trainer.round():
                 num_episodes += int(record["logs"].get("Episodes", 0))
-            done = trainer.step // (experiment.epoch_every_n_steps or 1)
-            is_due = done in epochs or (every is not None and done % every == 0)
-            if names is not None and done > saved and is_due:
-                saved = done
+            before, num_epochs = num_epochs, trainer.step // (experiment.epoch_every_n_steps or 1)
+            ended, waited = range(before + 1, num_epochs + 1), time.monotonic() - saved
+            if names is not None and any(experiment.save.is_due(x, waited) for x in ended):
                 self._save(names.checkpoint(trainer.step), names.sha)
+                saved = time.monotonic()
         if names is not None:
             last = names.checkpoint(trainer.step)
             if not last.exists():
@@ -251,11 +254,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         """
         said = {"experiment": {"rollout": test_cfgs or {}}}
         config = complete(merge(self._of_config("play").config.to_dict(), said))
-        rollout, first = config.experiment.rollout, TEST_SEEDS
-        requests = [
-            EpisodeRequest(seed, rollout.horizon, rollout.terminate_on_success)
-            for seed in range(first, first + rollout.n)
-        ]
+        requests = requests_of(config.experiment.rollout, TEST_SEEDS)
         results: list[EpisodeResult] = []
         with self._own_unless(env) as env:
             if getattr(env, "play", False) and not env.is_shown:

@@ -35,26 +35,18 @@ class Environment(gymnasium.Wrapper):
     def __init__(self, cfgs: Configs, play: bool = False):
         self.config = config = config_of(cfgs)
         self.play = play
-        #: The mean return at which a training in it ends, as set; ``None``: it does not.
-        self.solved_return: float | None = config.train.online.solved_return
         seed_everything(config.train.seed)
         super().__init__(make_env(env_args_of(config)))
+        known = getattr(self.spec, "reward_threshold", None)
+        given = config.train.online.solved_return
+        #: The mean return of episodes at which the task is solved and a training in it ends:
+        #: ``train.online.solved_return``, or what gymnasium knows. ``None``: it goes on.
+        self.env_solution: float | None = known if given is None else given
         self._seed: int | None = config.train.seed
         self._length = 0
         self._window: Window | None = None
         self._no_window = None if play else "not asked for"
         self._seed_spaces()
-
-    @property
-    def env_solution(self) -> float | None:
-        """The return at which the task counts as solved: ``train.online.solved_return``, or what
-        gymnasium knows of the environment. Set it, and a training ends where it is reached."""
-        known = getattr(self.spec, "reward_threshold", None)
-        return known if self.solved_return is None else self.solved_return
-
-    @env_solution.setter
-    def env_solution(self, value: float | None) -> None:
-        self.solved_return = value
 
     def update_env(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
         """Wrap it in place, with one of gymnasium's wrappers for example: ``update_fn(env,

@@ -1,7 +1,6 @@
 """What a config of an online training describes, put together."""
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,10 +96,26 @@ class Parts:
             columns["returns"] = ((), np.float32)
         return columns
 
+    def _make_store(self, capacity: int, what: str) -> ReplayStore:
+        """A store of so many steps, which the config says in ``what``."""
+        num_envs, columns = self.envs.num_envs, self._columns()
+        needed = bytes_needed(num_envs, capacity, columns)
+        is_copied = self.config.train.online.replay.saved
+        free = free_bytes("cpu")
+        if needed * (1 + is_copied) > free:
+            copied = ", and as much when they are saved (train.online.replay.saved)" * is_copied
+            raise ValueError(
+                f"{what}: {capacity} steps take {needed / 1e9:.3g} GB{copied}, but "
+                f"{free / 1e9:.3g} GB of memory are free; lower it"
+            )
+        discount = getattr(self.config.algo, "discount", 1.0)
+        return ReplayStore(num_envs, capacity, columns, self.config.train.frame_stack, discount)
+
     def _make_rollout(self) -> Rollout:
-        train, num_envs = self.config.train, self.envs.num_envs
-        most = num_envs * (2 * train.online.collect_steps + 1)  # an end may follow every step
-        store = ReplayStore(num_envs, most, self._columns(), train.frame_stack)
+        train = self.config.train
+        # An end may follow every step.
+        most = self.envs.num_envs * (2 * train.online.collect_steps + 1)
+        store = self._make_store(most, "train.online.collect_steps")
         demos = self._load_demos() if self.alg.NEEDS_DEMOS else None
         if train.data and demos is None:
             log.warning(f"{self.config.algo_name} learns from its own steps alone, not train.data")
@@ -108,17 +123,10 @@ class Parts:
         return Rollout(store, store.obs_keys, window, seed=train.seed, demos=demos)
 
     def _make_replay(self) -> Replay:
-        train, num_envs, columns = self.config.train, self.envs.num_envs, self._columns()
+        train = self.config.train
         options = train.online.replay
-        capacity = min(options.capacity, train.num_steps or math.inf)
-        needed, free = bytes_needed(num_envs, capacity, columns), free_bytes("cpu")
-        if needed > free:
-            raise ValueError(
-                f"train.online.replay.capacity: {capacity} steps take {needed / 1e9:.3g} GB, but "
-                f"{free / 1e9:.3g} GB of memory are free; lower it"
-            )
-        discount = getattr(self.config.algo, "discount", 1.0)
-        store = ReplayStore(num_envs, capacity, columns, train.frame_stack, discount)
+        capacity = min(options.capacity, train.num_steps or options.capacity)
+        store = self._make_store(capacity, "train.online.replay.capacity")
         priorities = None
         if options.prioritized:
             exponents = options.priority_exponent, options.correction_exponent
@@ -135,6 +143,11 @@ class Parts:
         )
 
     def _make_hindsight(self) -> Hindsight:
+        if "returns" in self.alg.NEEDS:
+            raise ValueError(
+                f"train.online.replay.hindsight_share: {self.config.algo_name} learns from the "
+                "returns of episodes, which are not known of other goals; set it to 0"
+            )
         judge = judge_of(self.env_args, self.alg.obs_spec.keys("obs"))
 
         def learned(achieved: np.ndarray, desired: np.ndarray) -> Any:

@@ -65,7 +65,8 @@ class RunningStatistics:
         if self._obs:
             self._seen.append(obs)
         if self._config.normalize_rewards:
-            self._sums = self._discount * self._sums + stepped.rewards
+            rewards = np.sign(stepped.rewards) if self._config.clip_rewards else stepped.rewards
+            self._sums = self._discount * self._sums + rewards
             self._received.append(self._sums)
             self._sums = np.where(stepped.terminated | stepped.truncated, 0.0, self._sums)
 

@@ -4,16 +4,21 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
+from offrl.acting.policy import RolloutPolicy
 from offrl.checkpoint import describe_policy
 from offrl.config import Config
+from offrl.envs import make_env
 from offrl.envs.vector import VectorEnv
+from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.agent import PolicyAgent
 from offrl.online.parts import Parts, as_array, as_tensor, complete
+from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
 
 Record = dict[str, Any]
@@ -63,6 +68,8 @@ class Trainer:
         self._batch: dict[str, Any] | None = None  # what the next update learns from
         self._steps_before = 0  # when the last round began
         self._memory: Any = None  # of the policy, then
+        self._num_epochs = 0  # that the algorithm knows to be over
+        self._kept_from = 0  # the step at which the replay was empty
 
     def __call__(self) -> Iterator[Record]:
         """Act and learn, and yield a record after each part of the work."""
@@ -75,6 +82,13 @@ class Trainer:
         while self._is_due():
             yield self._run_train()
         self.statistics.update(self.alg)
+
+    def _end_epochs(self) -> None:
+        """Tell the algorithm which epochs are over."""
+        every = self.config.experiment.epoch_every_n_steps or 1
+        while self._num_epochs < self.step // every:
+            self._num_epochs += 1
+            self.alg.on_epoch_end(self._num_epochs)
 
     @property
     def epoch(self) -> int:
@@ -99,9 +113,25 @@ class Trainer:
         now = {"epoch": self.epoch, "step": self.step, "time": time.time()}
         return {"type": kind, **now, "logs": dict(logs)}
 
+    @cached_property
+    def eval_env(self) -> Any:
+        """The environment of ``evaluate``, made when it is first asked for."""
+        return make_env(self.env_args)
+
+    def evaluate(self) -> Record:
+        """Play the episodes of ``experiment.rollout`` without exploring, always from the same
+        initial states, and summarise them (``Return``, ``Horizon``, ``Success_Rate`` and more).
+        The training goes on as if nothing had been evaluated."""
+        requests = requests_of(self.config.experiment.rollout, SELECTION_SEEDS)
+        with preserved_rng():
+            results = list(run_episodes(RolloutPolicy(self.alg), self.eval_env, requests))
+        return self.record("rollout", summarize(results))
+
     def close(self) -> None:
         """End the environments."""
         self.envs.close()
+        if "eval_env" in self.__dict__:
+            self.eval_env.close()
 
     def describe(self) -> dict[str, Any]:
         """Give what a checkpoint holds of the policy and its surroundings."""
@@ -116,6 +146,7 @@ class Trainer:
         """Make ``collect_steps`` steps in every environment, and put them into the buffer. The logs
         are means over the episodes that ended."""
         online = self.config.train.online
+        self._end_epochs()
         self._steps_before = self.step
         if self._obs is None:
             self._begin(self.envs.reset())
@@ -155,8 +186,9 @@ class Trainer:
 
     def _take_in(self, actions: Any, stepped: Any, ended: list[tuple[float, int, bool]]) -> None:
         """Take in a step in all environments, and what episodes ended with it."""
-        self.buffer.record(actions, self.parts.as_learned(stepped))
-        self.statistics.see(self._obs, stepped)
+        learned = self.parts.as_learned(stepped)
+        self.buffer.record(actions, learned)
+        self.statistics.see(self._obs, learned)
         self._count(stepped, ended)
         self._obs, self._begins = stepped.obs, stepped.begins
 
@@ -198,18 +230,20 @@ class Trainer:
         return self._batch is not None
 
     def _num_due(self) -> int:
-        """How many updates a round has."""
+        """How many updates a round has; of algorithms that say that themselves, whether any."""
         online = self.config.train.online
-        if self.step <= max(online.random_steps, online.warmup_steps):
+        if self.step - self._kept_from <= max(online.random_steps, online.warmup_steps):
             return 0
         taken = self.step - self._steps_before
+        if self.alg.ON_POLICY:
+            return taken
         return taken if online.num_updates is None else online.num_updates
 
     def _make_batches(self, num: int) -> Iterator[dict[str, Any]]:
         """``num`` batches, ready for updates; of the steps of the round, as many as the algorithm
         says."""
         alg, size = self.alg, self.config.train.batch_size
-        if alg.ON_POLICY:
+        if alg.ON_POLICY and num:
             rollout = self.buffer.take() | {"state": self._memory}
             rollout["rewards"] = self.statistics.rewards(rollout["rewards"])
             yield from alg.minibatches(alg.process_batch_for_training(rollout))
@@ -227,6 +261,8 @@ class Trainer:
         saves = with_buffer and (self.alg.ON_POLICY or self.config.train.online.replay.saved)
         return {
             "step": self.step,
+            "num_epochs": self._num_epochs,
+            "kept_from": self._kept_from if saves else self.step,
             "agent": self.agent.serialize(),
             "envs": None if self._obs is None else map_leaves(as_tensor, self.envs.state()),
             "begins": torch.from_numpy(self._begins.copy()),
@@ -240,6 +276,7 @@ class Trainer:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` returned."""
         self.step = self._steps_before = state["step"]
+        self._kept_from, self._num_epochs = state["kept_from"], state["num_epochs"]
         self.agent.deserialize(state["agent"])
         self._begins = state["begins"].numpy().copy()
         self._returns = state["returns"].numpy().copy()

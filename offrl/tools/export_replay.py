@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from offrl.outputs import new_file
 from offrl.tools import count, rollout
+
+log = logging.getLogger(__name__)
 
 HELP = "write the steps that an online training has kept in its replay as a dataset"
 EPILOG = (
@@ -66,7 +69,8 @@ def _medium(run: Path) -> tuple[Path, int, float]:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from offrl.checkpoint import env_args_of, policy_from_checkpoint
+    from offrl.checkpoint import config_from_checkpoint, env_args_of, policy_from_checkpoint
+    from offrl.data.computed import received
     from offrl.data.provenance import provenance
     from offrl.data.replayed import episodes_of
     from offrl.data.writer import DemoWriter
@@ -74,15 +78,24 @@ def _export(args: argparse.Namespace) -> int:
 
     new_file(args.output)
     policy, content = policy_from_checkpoint(args.checkpoint, device="cpu")
+    if policy.policy.ASKS_EXPERT:
+        raise ValueError(
+            f"{args.checkpoint}: {content['algo_name']} keeps what its expert would have done, not "
+            "what was done; record episodes of its policy with: offrl rollout --record"
+        )
     replay = _replay_in(args.checkpoint, content)
-    num_envs = len(replay["envs"]["filled"])
-    limit = args.steps and -(-args.steps // num_envs)
+    config, _ = config_from_checkpoint(ckpt_dict=content)
+    options, stats = config.train.rewards.to_dict(), content["reward_normalization_stats"]
+    if options["clip"]:
+        log.warning(f"{args.output}: rewards are between {options['clip']} (train.rewards.clip)")
     env_args = env_args_for_robomimic(env_args_of(content))
     history = provenance(args.words, [args.checkpoint])
     num_steps = 0
     with DemoWriter(args.output, env_args, provenance=history, durable=False) as writer:
-        for episode in episodes_of(replay, limit):
-            writer.write(episode | {"actions": _raw(policy.policy, episode["actions"])})
+        for episode in episodes_of(replay, args.steps):
+            episode["actions"] = _raw(policy.policy, episode["actions"])
+            episode["rewards"] = received(episode["rewards"], options, stats or None)
+            writer.write(episode)
             num_steps += len(episode["actions"])
         writer.write_split()
         total = writer.num_demos

@@ -93,21 +93,13 @@ class Checkpointer:
         self._improved.clear()
         path = self.trainer.run.checkpoint(epoch)
         self.best["best_checkpoints"] |= dict.fromkeys(is_best, path.name)
-        if is_best or self._is_due(epoch):
+        if is_best or self.config.is_due(epoch, time.monotonic() - self._last_saved):
             self._write(path)
             self._last_saved = time.monotonic()
         waited = time.monotonic() - self._last_written
         if is_best or self.trainer.is_last or waited > self.LAST_EVERY * self._cost:
             self._write_last()
             self._last_written = time.monotonic()
-
-    def _is_due(self, epoch: int) -> bool:
-        every, seconds = self.config.every_n_epochs, self.config.every_n_seconds
-        return (
-            epoch in self.config.epochs
-            or (every is not None and epoch % every == 0)
-            or (seconds is not None and time.monotonic() - self._last_saved > seconds)
-        )
 
     def _write_last(self) -> None:
         run = self.trainer.run

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from offrl.evaluation.evaluate import (
     SELECTION_SEEDS,
     TEST_SEEDS,
     evaluate,
+    requests_of,
     summarize,
     video_frames,
 )
@@ -134,16 +136,11 @@ class Evaluator:
         return RolloutPolicy(algo, instruction=instruction)
 
     def _requests(self, pool: EnvPool, first_seed: int) -> list[EpisodeRequest]:
-        with_video = self._num_filmed if pool.gl_backend else 0
-        return [
-            EpisodeRequest(
-                seed=first_seed + i,
-                horizon=self.config.horizon,
-                terminate_on_success=self.config.terminate_on_success,
-                frame_every=self.trainer.config.experiment.video_skip if i < with_video else None,
-            )
-            for i in range(self.config.n)
-        ]
+        num_filmed = self._num_filmed if pool.gl_backend else 0
+        every = self.trainer.config.experiment.video_skip
+        requests = requests_of(self.config, first_seed)
+        filmed = [replace(request, frame_every=every) for request in requests[:num_filmed]]
+        return filmed + requests[num_filmed:]
 
     def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
         if kind.startswith("rollout") and self.trainer.config.experiment.keep_all_videos:

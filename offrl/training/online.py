@@ -112,9 +112,6 @@ class OnlineTraining(Training):
             logs = checked_logs(self.algo.log_info(self._means["train"].mean()))
             check_finite(logs)
             return logs
-        self._is_torn = True
-        self.algo.on_epoch_end(self.epoch)
-        self._is_torn = False
         return self._seconds
 
     def _describe(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from offrl.__main__ import main
 from offrl.envs.vector import form
+from offrl.online import Trainer
 
 SMALL = {"policy_layer_dims": [8], "value_layer_dims": [8]}
 
@@ -97,3 +98,16 @@ def test_a_missing_package_names_the_extra(env, module, extra, trained, monkeypa
     status, said = trained(env)
     assert status == 1 and said.startswith("offrl: error: ")
     assert f"pip install 'offrl[{extra}]'" in said
+
+
+def test_a_round_beyond_the_memory_is_one_line(trained):
+    status, said = trained("CartPole-v1", online={"collect_steps": 10**10}, num_steps=10**11)
+    assert status == 1 and "train.online.collect_steps: " in said and "are free; lower it" in said
+
+
+def test_a_schedule_of_an_unknown_number_of_updates_is_one_line(tmp_path):
+    rate = {"scheduler_type": "cosine", "step_every_batch": True}
+    config = {"experiment": {"env": "CartPole-v1"}, "train": {"num_steps": 100}}
+    config["algo"] = {**SMALL, "optim_params": {"policy": {"learning_rate": rate}}}
+    with pytest.raises(ValueError, match="step_every_batch: how many updates .* is not known"):
+        Trainer(config, algo_name="ppo")

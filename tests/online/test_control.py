@@ -153,7 +153,7 @@ def test_training_ends_where_the_task_is_solved():
     result = Agent(of(online={"solved_episodes": 2, "horizon": 50})).train(env)
     assert result["Solved"] and result["Steps"] == 100
     known = Environment({"algo_name": "dqn", "experiment": {"env": "CartPole-v1"}})
-    assert known.env_solution == 475 and known.solved_return is None
+    assert known.env_solution == 475
 
 
 def test_the_seed_of_the_config_decides_everything():
@@ -185,3 +185,33 @@ def test_playing_without_a_display_films(tmp_path, monkeypatch):
         agent.play(env, {"n": 1, "horizon": 5}, gitsha="12345678")
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"play-12345678.mp4", "play-12345678-2.mp4"}
+
+
+def test_who_says_last_what_solves_a_task_is_heard():
+    few = {"solved_episodes": 2, "horizon": 50}
+    solved, never = of(online=few | {"solved_return": -1e9}), {"online": {"solved_return": 1e9}}
+    assert Agent(solved).train()["Solved"]
+    assert Agent(solved).train(gymnasium.make("Pendulum-v1"))["Solved"]
+    assert not Agent(solved).train(train_cfgs=never)["Solved"]
+    env = Environment(solved)
+    env.env_solution = None
+    assert not Agent(solved).train(env)["Solved"]
+
+
+def test_learning_rates_move_with_the_epochs_of_a_training():
+    rate = {"initial": 1e-3, "decay_factor": 0.5, "epoch_schedule": [1]}
+    algo = {**CONFIG["algo"], "optim_params": {"critic": {"learning_rate": rate}}}
+    agent = Agent(CONFIG | {"algo": algo})
+    agent.train()
+    assert agent.alg.optimizers["critic"].param_groups[0]["lr"] == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize(
+    "save, num_steps", [({"enabled": False}, []), ({"every_n_seconds": 0}, [100, 200, 250])]
+)
+def test_checkpoints_are_kept_as_the_config_says(save, num_steps, tmp_path):
+    save = {"every_n_epochs": None, **save}
+    agent = Agent(CONFIG | {"experiment": {**CONFIG["experiment"], "save": save}})
+    agent.train(gitsha="12345678", model_dest=tmp_path)
+    kept = sorted(path.name for path in tmp_path.glob("agent-0*"))
+    assert kept == [f"agent-{step:09d}-12345678.pth" for step in num_steps]

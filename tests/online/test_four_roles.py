@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 
 from offrl.algos import Algo
+from offrl.envs.vector import GymnasiumVector
 from offrl.online import Agent, Algorithm, Model, Trainer, logger
 from offrl.online.agent import PolicyAgent
 from offrl.registry import ALGO_CONFIGS, ALGOS
@@ -217,3 +220,31 @@ def test_policy_agents_keep_frames_and_forget_them_where_episodes_begin():
     assert seen[0].tolist() == [[0, 0, 0]] * 2 and seen[3].tolist() == [[1, 2, 3]] * 2
     begins = np.array([True, False])
     assert agent._see(shown[4], begins)["flat"][:, :, 0].tolist() == [[4, 4, 4], [2, 3, 4]]
+
+
+def test_an_evaluation_is_a_record_that_changes_nothing(trainer):
+    trainer.config.experiment.rollout.n = 2
+    twin = Trainer(trainer.config)
+    list(trainer.round())
+    record = trainer.evaluate()
+    assert record["type"] == "rollout" and record["step"] == trainer.step
+    assert record["logs"]["n"] == 2 and record["logs"]["Return"] > 0
+    assert trainer.evaluate()["logs"] == record["logs"]
+    list(twin.round())
+    for one, other in zip(trainer.round(), twin.round(), strict=True):
+        assert {**one, "time": 0} == {**other, "time": 0}
+    trainer.close()
+
+
+def test_a_round_in_which_episodes_only_begin_is_not_learned_from():
+    vector = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])  # NEXT_STEP
+    train = {"num_steps": 60, "online": {"collect_steps": 1}}
+    config = {"train": train, "algo": {"policy_layer_dims": [8], "value_layer_dims": [8]}}
+    trainer = Trainer(config, "CartPole-v1", "a2c", envs=GymnasiumVector(vector, 0))
+    rounds = []
+    while trainer.step < 60:
+        before = trainer.step
+        kinds = [record["type"] for record in trainer.round()]
+        rounds.append((trainer.step - before, kinds))
+    assert all(kinds == ["collect"] + ["train"] * (taken > 0) for taken, kinds in rounds)
+    assert len(rounds) > 60  # some had no step

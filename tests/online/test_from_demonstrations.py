@@ -138,6 +138,11 @@ def test_a_checkpoint_of_a_residual_policy_holds_its_base(residual, tmp_path):
     assert again.base is not None
 
 
+def test_a_correction_does_not_begin_by_cloning():
+    with pytest.raises(ValueError, match="bc_start_steps: the base is cloned already"):
+        make("residual", {"actor": {"bc_start_steps": 5}})
+
+
 def test_a_residual_policy_needs_a_base_that_fits(residual):
     algo, _ = make("residual")
     with pytest.raises(ValueError, match="residual: there is no policy to correct"):

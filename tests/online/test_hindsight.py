@@ -48,7 +48,11 @@ class Deaf(BitFlip):
         return float(np.array_equal(achieved_goal, desired_goal)) - 1
 
 
-for kind in (BitFlip, Blind, Deaf):
+class Turn(BitFlip):
+    action_space = spaces.Box(-1, 1, (1,))
+
+
+for kind in (BitFlip, Blind, Deaf, Turn):
     gymnasium.register(
         f"{kind.__name__}-v0", f"test_hindsight:{kind.__name__}", max_episode_steps=NUM_BITS
     )
@@ -119,3 +123,8 @@ def test_goals_of_data_are_none_of_acting():
     goals = {"observation": {"modalities": {"goal": {"low_dim": ["achieved_goal"]}}}}
     with pytest.raises(ValueError, match="modalities.goal: no goals are chosen while acting"):
         Trainer(goals, "test_hindsight:BitFlip-v0", "dqn", 1000)
+
+
+def test_returns_are_not_known_of_other_goals():
+    with pytest.raises(ValueError, match="hindsight_share: cal_ql learns from the returns"):
+        Trainer(config(0.8) | {"algo": {}}, "test_hindsight:Turn-v0", "cal_ql", 1000)

@@ -148,3 +148,21 @@ def test_kills_change_no_bit_of_environments_elsewhere(place, tmp_path, monkeypa
     monkeypatch.setattr(spec, "vector_entry_point", None)
     place(monkeypatch)
     assert_kills_change_nothing(config_of("ppo", tmp_path), tmp_path)
+
+
+def test_what_a_training_without_its_replay_does_first():
+    online = {"collect_steps": 10, "random_steps": 30, "replay": {"saved": False}}
+    train = {"num_steps": 200, "batch_size": 16, "cuda": False, "online": online}
+    config = {"algo_name": "sac", "experiment": {"env": "Pendulum-v1"}, "train": train}
+    config["algo"] = ACTOR_CRITIC
+    before = Trainer(config)
+    while before.step < 100:
+        list(before.round())
+    after = Trainer(config)
+    after.restore(before.state())
+    rounds = [[record["type"] for record in after.round()] for _ in range(5)]
+    assert rounds[:3] == [["collect"]] * 3  # what it had collected is gone
+    assert rounds[3] == rounds[4] == ["collect", "train"]
+    again = Trainer(config)
+    again.restore(after.state())
+    assert [record["type"] for record in again.round()] == ["collect"]

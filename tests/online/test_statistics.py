@@ -128,3 +128,16 @@ def test_a_checkpoints_policy_acts_as_the_trainings(normalize_obs, tmp_path):
         expected = training.trainer.agent.predict({"flat": row})
         np.testing.assert_allclose(policy({"flat": row}), expected, rtol=1e-6, atol=1e-7)
     training.close()
+
+
+@pytest.mark.parametrize("online", [{}, {"clip_rewards": True}])
+def test_the_scale_of_rewards_is_of_those_that_are_learned_from(online, tmp_path):
+    """Whatever their unit, normalised rewards are the same."""
+    config, deviations = make_config(tmp_path, **online), []
+    for scale in (1.0, 100.0):
+        config.train.rewards.scale = scale
+        trainer = Trainer(config)
+        for _ in trainer.round():
+            pass
+        deviations.append(trainer.statistics.reward_stats["scale"] / scale ** (not online))
+    torch.testing.assert_close(*deviations)

@@ -5,12 +5,14 @@ import json
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from offrl import config_factory
+from offrl import config_factory, training
 from offrl.__main__ import main
+from offrl.data.computed import received, transformed
 from offrl.data.hdf5 import DemoFile
 from offrl.envs.vector.episodes import ListVector
-from offrl.training import train
 
 SMALL = {"critic": {"layer_dims": [8]}}
 CONTINUOUS = SMALL | {"actor": {"layer_dims": [8]}}
@@ -45,7 +47,17 @@ def collected(monkeypatch):
     return episodes
 
 
-def trained(folder, algo_name, env, num_steps, algo, online=None, frame_stack=1, experiment=None):
+def trained(
+    folder,
+    algo_name,
+    env,
+    num_steps,
+    algo,
+    online=None,
+    frame_stack=1,
+    experiment=None,
+    train=None,
+):
     config = config_factory(
         algo_name,
         {
@@ -62,11 +74,12 @@ def trained(folder, algo_name, env, num_steps, algo, online=None, frame_stack=1,
                 "batch_size": 8,
                 "frame_stack": frame_stack,
                 "online": {"random_steps": 10, "num_updates": 1, **(online or {})},
+                **(train or {}),
             },
             "algo": algo,
         },
     )
-    return train(config).run.last_checkpoint
+    return training.train(config).run.last_checkpoint
 
 
 def read(path):
@@ -146,7 +159,7 @@ def test_what_is_written_can_be_trained_on(algo_name, tmp_path):
         },
         "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
     }
-    result = train(config_factory(algo_name, config))
+    result = training.train(config_factory(algo_name, config))
     assert result.is_measured and result.test["Return"] < 0
 
 
@@ -190,3 +203,36 @@ def test_medium_data_is_made_by_one_command(tmp_path, capsys):
     assert main(export) == 1
     assert "no checkpoint is kept that reached a third" in capsys.readouterr().err
     assert not (tmp_path / "a.hdf5").exists()
+
+
+def test_rewards_and_actions_are_those_of_the_environment(tmp_path, collected):
+    config = {"rewards": {"scale": 10.0, "shift": -1.0}}
+    last = trained(tmp_path / "runs", "sac", "Pendulum-v1", 100, CONTINUOUS, train=config)
+    assert main(["export-replay", str(last), str(tmp_path / "replay.hdf5")]) == 0
+    steps, own = read(tmp_path / "replay.hdf5"), collected[0]
+    rewards = [step[2] for step in own][-len(steps["rewards"]) :]
+    np.testing.assert_allclose(steps["rewards"], rewards, rtol=1e-5)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.floats(0.1, 100),
+    shift=st.floats(-10, 10),
+    normalization=st.sampled_from([None, "min_max", "gaussian", "return"]),
+)
+def test_what_was_received_is_known_of_what_was_learned(seed, scale, shift, normalization):
+    rewards = np.random.default_rng(seed).normal(size=20).astype(np.float32)
+    options = {"scale": scale, "shift": shift, "normalization": normalization}
+    learned, stats = transformed(rewards, np.array([12, 8]), options)
+    tolerance = 1e-5 * (1 + stats["scale"] * (1 + abs(shift) / scale))
+    np.testing.assert_allclose(received(learned, options, stats), rewards, atol=tolerance)
+
+
+def test_what_an_expert_would_do_is_not_written_as_done(tmp_path, capsys):
+    online = {"collect_steps": 40, "horizon": 40}
+    pytest.importorskip("metaworld")
+    experiment = {"env_meta_update_dict": {"type": "metaworld"}}
+    algo = {"actor_layer_dims": [8]}
+    last = trained(tmp_path / "runs", "dagger", "reach-v3", 80, algo, online, experiment=experiment)
+    assert main(["export-replay", str(last), str(tmp_path / "replay.hdf5")]) == 1
+    assert "offrl rollout --record" in capsys.readouterr().err

@@ -74,6 +74,11 @@ def _horizon(rate: LearningRateConfig, config: Config) -> int:
     """Length of the training in the unit that the schedule counts."""
     if not rate.step_every_batch:
         return config.train.num_epochs
+    if config.train.num_steps is not None:
+        raise ValueError(
+            "learning_rate.step_every_batch: how many updates a training by acting makes is not "
+            "known beforehand; set it to false, and the schedule goes by epochs"
+        )
     if config.experiment.epoch_every_n_steps is None:
         raise ValueError(
             "experiment.epoch_every_n_steps: a schedule per step needs the steps per epoch; "
