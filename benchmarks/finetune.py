@@ -49,8 +49,8 @@ TASKS: dict[str, dict[str, Any]] = {
 TITLES = {
     "lift": "Lift",
     "drawer": "drawer-open-v3",
-    "iql": "`iql` goes on",
-    "residual": "`residual`",
+    "iql": "IQL goes on",
+    "residual": "residual",
 }
 CORRECTION = {"algo_name": "residual", "train.num_steps": 15000, "train.rewards.scale": 10}
 # How it acts and learns then. Something of the reward at the end must be left at the beginning of
