@@ -252,8 +252,8 @@ FLIPS = [
     Flip(
         "sac, entropy's weight",
         "algos/sac_n.py",
-        "surplus = -(log_prob.detach() + self.target_entropy)",
-        "surplus = log_prob.detach() + self.target_entropy",
+        "surplus = -(log_prob.detach() + self._target_entropy(batch))",
+        "surplus = log_prob.detach() + self._target_entropy(batch)",
         GOLDEN,
         "cql",
     ),

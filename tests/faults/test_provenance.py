@@ -11,6 +11,8 @@ from conftest import ROOT
 import offrl
 from offrl.training.run import git_commit
 
+pytestmark = pytest.mark.slow  # each copies the package
+
 VERSION = f"v{offrl.__version__}"
 ASK = "from offrl.training.run import git_commit; print(git_commit())"
 
@@ -61,7 +63,6 @@ def said(monkeypatch):
     return ask
 
 
-@pytest.mark.slow
 @pytest.fixture
 def clone(tmp_path):
     folder = install(tmp_path / "clone")
@@ -76,7 +77,6 @@ def test_a_clone_names_its_commit_and_what_differs_from_it(clone, said):
     assert said(folder) == f"{sha}-dirty"
 
 
-@pytest.mark.slow
 def test_an_installed_package_names_its_version_in_whatever_repository(tmp_path, said):
     (tmp_path / "mine.py").write_text("print()")
     commit(tmp_path, "mine.py")
