@@ -34,6 +34,7 @@ def run(policy, num_workers, n=10):
     return sorted((r.request.seed, r.total_reward, r.length) for r in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dims", [[16, 16], [333, 333], [50], [], [1024, 1024]])
 def test_an_evaluation_is_bit_equal_for_any_number_of_workers(small_config, dims):
     # Widths that are no multiple of the vector length have kernels that differ from row to row.

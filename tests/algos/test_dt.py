@@ -65,6 +65,7 @@ def test_a_reward_that_is_not_told_is_missed():
         policy({"x": np.zeros(2)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_discrete", [False, True])
 def test_a_return_is_had_for_the_asking(tmp_path, is_discrete):
     """The first step of an episode is rewarded if the action is above zero; the data's actions are

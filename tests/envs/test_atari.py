@@ -10,6 +10,7 @@ from offrl.online import Trainer
 
 ale_py = pytest.importorskip("ale_py")
 
+pytestmark = pytest.mark.slow  # a real simulator
 PONG = env_args_named("ALE/Pong-v5")
 
 

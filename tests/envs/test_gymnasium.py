@@ -39,6 +39,7 @@ def test_the_same_seed_is_the_same_episode_whatever_ran_before():
     assert not np.allclose(first, used.reset(seed=4)[0]["flat"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(working_backend() is None, reason="no rendering back end")
 @pytest.mark.parametrize(
     ("task", "kind", "size"), [("Hopper-v5", 2, 3), ("reach-v3", "metaworld", 4)]

@@ -40,6 +40,7 @@ def places(tmp_path_factory):
     return str(record(tmp_path_factory.mktemp("places") / "places.hdf5", PLACE, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_any_policy_of_bc_learns_from_an_expert(variant):
     train = {"online": {"num_envs": 2, "num_updates": 40}}

@@ -48,7 +48,7 @@ CASES = {
         ACTOR_CRITIC,
     ),
 }
-QUICK = ("a2c", "ppo memory", "impala", "dqn prioritized", "dqn frame_stack", "td3", "sac")
+QUICK = ("a2c", "dqn prioritized", "sac")
 NUM_STEPS, EPOCH = 400, 80
 
 

@@ -135,6 +135,7 @@ def test_discrete_actions_of_two_environments_that_terminate(tmp_path, collected
             np.testing.assert_array_equal(of_first, part[key][:55])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo_name", ["bc", "iql"])
 def test_what_is_written_can_be_trained_on(algo_name, tmp_path):
     last = trained(tmp_path / "runs", "td3", "Pendulum-v1", 300, CONTINUOUS)

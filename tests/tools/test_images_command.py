@@ -19,6 +19,7 @@ from offrl.data.hdf5 import DemoFile
 from offrl.data.validation import Validation
 from offrl.envs.rendering import working_backend
 
+pytestmark = pytest.mark.slow  # a real simulator
 LIFT = ROOT / "datasets/lift/low_dim.hdf5"
 needs_camera = pytest.mark.skipif(working_backend() is None, reason="no rendering back end")
 CAMERAS = ["--cameras", "agentview", "robot0_eye_in_hand", "--size", "24", "16x40"]

@@ -17,6 +17,7 @@ from offrl.envs.playback import Replay, film_states, play_states
 from offrl.envs.rendering import working_backend
 from offrl.processes import in_order
 
+pytestmark = pytest.mark.slow  # a real simulator
 LIFT = ROOT / "datasets/lift/low_dim.hdf5"
 needs_camera = pytest.mark.skipif(working_backend() is None, reason="no rendering back end")
 

@@ -195,6 +195,7 @@ def scramble_env_args(path):
         file["data"].attrs["env_args"] = "{Lift}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -288,6 +289,7 @@ def test_resuming_what_is_no_run_says_so(tmp_path, capsys):
     assert "not a run folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_how_to_go_on(config_file, tmp_path):
     endless = merge(LONG, {"train": {"num_epochs": 1_000_000}})
     process = subprocess.Popen(

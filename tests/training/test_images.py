@@ -49,6 +49,7 @@ def image_config(small_config, demos):
 RNN = {"rnn": {"enabled": True, "horizon": 2, "hidden_dim": 8}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", [{}, RNN, {"vae": {"enabled": True}}])
 @pytest.mark.parametrize("cache", ["all", "low_dim", None])
 def test_a_policy_that_sees_trains_and_acts(image_config, tmp_path, cache, algo):

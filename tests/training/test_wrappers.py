@@ -64,6 +64,7 @@ def test_evaluation_does_not_change_training(toy_config):
     assert all(torch.equal(first[k], second[k]) for k in first)
 
 
+@pytest.mark.slow
 def test_training_survives_simulators_that_do_not(toy_config, caplog):
     # Laid over the dataset's env_args, whose other parts stay.
     args = {"env_kwargs": {"trouble": {str(1_000_000 + i): "kill" for i in range(4)}}}
