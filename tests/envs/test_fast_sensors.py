@@ -122,6 +122,7 @@ def in_a_process(script):
     subprocess.run([sys.executable, "-c", script], env=environ, check=True)
 
 
+@pytest.mark.thorough
 @renders
 def test_images_outlive_the_garbage_of_earlier_simulators():
     in_a_process("""

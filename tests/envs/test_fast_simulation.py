@@ -130,6 +130,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kwargs", VARIANTS.values(), ids=VARIANTS)
 def test_the_bits_are_robosuites_for_other_settings(kwargs):
     twins = Twins("Lift", **kwargs)

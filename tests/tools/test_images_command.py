@@ -46,7 +46,7 @@ def assert_same(one, other):
             np.testing.assert_array_equal(array, others[demo][key], err_msg=f"{demo}/{key}")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @needs_camera
 def test_one_process_or_two_see_the_same(tmp_path):
     for workers in ("1", "2"):
@@ -118,7 +118,7 @@ def num_demos(path):
         return 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @needs_camera
 @pytest.mark.parametrize("compression", ["png", "jpeg", "gzip"])
 def test_images_are_compressed_on_demand(tmp_path, compression):
