@@ -14,14 +14,13 @@ from offrl.config.files import find_file
 from offrl.data import datasets
 from offrl.data.files import find_data
 from offrl.data.loader import BatchLoader, sampling_weights
-from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.envs import env_args_named
 from offrl.envs.rendering import renders_observations
 from offrl.registry import MODALITIES
 from offrl.seeding import seed_everything
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
-from offrl.training.run import RunFolder, provenance
+from offrl.training.run import RunFolder, note_provenance
 from offrl.tree import merge
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,6 @@ class Experiment:
         run: RunFolder | None = None,
         checkpoint: Mapping[str, Any] | None = None,
     ):
-        self._run = run
         self._resumes = checkpoint is not None
         self.config = config = _checked(config, self._resumes)
         seed_everything(config.train.seed)
@@ -69,7 +67,7 @@ class Experiment:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
         self.environments = self._evaluation_environments(langs)
         self.env_args = next(iter(self.environments.values()), None)  # of the first
-        self._note_provenance()
+        note_provenance(self.config, self.dataset, run)
         self.algo = self._make_algo()
 
     def state(self) -> dict[str, Any]:
@@ -124,21 +122,6 @@ class Experiment:
             first = next(iter(environments.values()), {})
             environments.setdefault(name, {**first, "env_name": name})
         return environments
-
-    def _note_provenance(self) -> None:
-        meta = self.config.meta
-        data = fingerprint(source.path for source in self.dataset.sources)
-        if self._run is not None and meta.provenance.get("dataset_fingerprint", data) != data:
-            raise ValueError(
-                f"{self._run.path}: {self.dataset.hdf5_path} is not the data that this run was "
-                "trained on; put it back, or start a new run from the weights "
-                "(experiment.ckpt_path)"
-            )
-        meta.provenance = provenance() | {
-            "dataset_fingerprint": data,
-            "seed": self.config.train.seed,
-            "num_threads": torch.get_num_threads(),
-        }
 
     def _make_algo(self) -> Algo:
         path = self.config.experiment.ckpt_path

@@ -5,15 +5,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
 from offrl import online
 from offrl.config import Config
 from offrl.registry import ALGOS
 from offrl.training.averages import Means, check_finite, checked_logs
 from offrl.training.base import Record, Training
 from offrl.training.resume import newest_checkpoint
-from offrl.training.run import RunFolder, provenance
+from offrl.training.run import RunFolder, note_provenance
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +40,7 @@ class OnlineTraining(Training):
         self.env_args = trainer.env_args
         self.environments = {self.env_args["env_name"]: self.env_args}
         self.instructions: dict[str, Any] = {}
-        self.config.meta.provenance = provenance() | {
-            "seed": self.config.train.seed,
-            "num_threads": torch.get_num_threads(),
-        }
+        note_provenance(self.config, trainer.buffer.demos, run)
         self._begin_means()
         if checkpoint is not None:
             self._resume(path, checkpoint)

@@ -15,9 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import offrl
 from offrl.config import Config, config_from_content
 from offrl.config.files import read_config_file
+from offrl.data.provenance import fingerprint
+from offrl.data.sequence import SequenceDataset
 from offrl.outputs import check_place, in_words, whole_file, writable_folder
 
 log = logging.getLogger(__name__)
@@ -186,6 +190,26 @@ def _git(*arguments: str) -> str:
         check=True,
     )
     return answer.stdout.strip()
+
+
+def note_provenance(config: Config, dataset: SequenceDataset | None, run: RunFolder | None) -> None:
+    """Write down in a config what its training depends on: the code, the data and the seed.
+    ``ValueError`` if the data is another than that of an earlier ``run``."""
+    meta, data = config.meta, {}
+    if dataset is not None:
+        found = fingerprint(source.path for source in dataset.sources)
+        if run is not None and meta.provenance.get("dataset_fingerprint", found) != found:
+            raise ValueError(
+                f"{run.path}: {dataset.hdf5_path} is not the data that this run was trained on; "
+                "put it back, or start a new run from the weights (experiment.ckpt_path)"
+            )
+        data = {"dataset_fingerprint": found}
+    meta.provenance = {
+        **provenance(),
+        **data,
+        "seed": config.train.seed,
+        "num_threads": torch.get_num_threads(),
+    }
 
 
 def provenance() -> dict[str, Any]:

@@ -297,3 +297,20 @@ def test_demonstrations_that_nothing_is_learned_from_are_pointed_out(demos, capl
     trainer = OnlineTrainer({"algo_name": "ppo", "train": train}, env_id="CartPole-v1")
     assert trainer.buffer.demos is None
     assert "ppo learns from its own steps alone, not train.data" in caplog.text
+
+
+def test_resuming_with_other_demonstrations_is_refused(checkpoint_of, demos, tmp_path):
+    mine = tmp_path / "mine.hdf5"
+    mine.write_bytes(demos.read_bytes())
+    own = {"output_dir": str(tmp_path / "runs"), "data": str(mine)}
+    found = continued(online(checkpoint_of("iql", SMALL), train=own))
+    training = OnlineTraining(config_factory("iql", found))
+    path = training.run.path
+    write_checkpoint(training.run.last_checkpoint, training.state())
+    training.close()
+    with h5py.File(mine, "r+") as file:
+        file["data/demo_0/actions"][0, 0] += 0.1
+    run, config = RunFolder.open(path)
+    assert config.meta.provenance["dataset_fingerprint"]
+    with pytest.raises(ValueError, match="mine.hdf5 is not the data that this run was trained on"):
+        OnlineTraining(config, run)
