@@ -10,6 +10,7 @@ from pydantic import ValidationError, create_model
 
 from offrl.config.algo import AlgoConfig
 from offrl.config.content import check_content, place, shown
+from offrl.config.online import LONGEST_EPISODE
 from offrl.config.schema import Config
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
@@ -64,6 +65,8 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
         )
     section = ALGO_CONFIGS[algo_name]
     config = complete_config(algo_name, section, overrides)
+    if config.train.num_steps is not None:
+        evaluate_whole_episodes(config, overrides)
     make_class = ALGOS.get(algo_name)
     if make_class is not None:
         algo_class, _ = make_class(config.algo)
@@ -76,6 +79,13 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
                 except ValidationError as error:  # of an algorithm that wants what cannot be
                     raise ValueError(f"train.{_explain(error.errors()[0], {})}") from None
     return config
+
+
+def evaluate_whole_episodes(config: Config, overrides: Mapping[str, Any]) -> None:
+    """Evaluate a policy that acts while it learns in episodes as long as those that it learns from,
+    where ``overrides`` do not say how long."""
+    if "horizon" not in overrides.get("experiment", {}).get("rollout", {}):
+        config.experiment.rollout.horizon = config.train.online.horizon or LONGEST_EPISODE
 
 
 def _without_schema(content: Mapping[str, Any]) -> Mapping[str, Any]:

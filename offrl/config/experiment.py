@@ -70,7 +70,11 @@ class RolloutConfig(Section):
         True, description="Evaluate the policy in the simulator during and after the training."
     )
     n: Count = Field(50, description="Number of episodes per evaluation and environment.")
-    horizon: Count = Field(400, description="Largest number of steps in an episode.")
+    horizon: Count = Field(
+        400,
+        description="Largest number of steps in an episode. With train.num_steps the default is "
+        "train.online.horizon, or, if that is null, 100000: the environment ends its episodes.",
+    )
     rate: Count = Field(
         50,
         description="Number of epochs between two evaluations. The last epoch always has one.",

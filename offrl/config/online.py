@@ -4,6 +4,8 @@ from pydantic import Field
 
 from offrl.config.section import Count, Section, Share, Steps
 
+LONGEST_EPISODE = 100_000  # steps, in an environment without a time limit
+
 
 class ReplayConfig(Section):
     """What is kept of the steps that were taken, for algorithms that learn from earlier ones."""

@@ -13,6 +13,7 @@ from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.memory import check_training_fits, free_bytes
 from offrl.checkpoint import while_loading
 from offrl.config import Config, RewardsConfig, config_factory, without_pretrained
+from offrl.config.build import evaluate_whole_episodes
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
 from offrl.data.files import find_data
@@ -244,7 +245,9 @@ def complete(
     name = config.get("algo_name")
     if not isinstance(name, str):
         raise ValueError('algo_name: the name of an algorithm is needed, "dqn" for example')
-    return config_factory(name, config)
+    made = config_factory(name, config)
+    evaluate_whole_episodes(made, config)
+    return made
 
 
 def as_tensor(leaf: Any) -> Any:

@@ -81,8 +81,8 @@ def _draw_returns(axes: Any, records: Mapping[str, list[Any]]) -> None:
         points = [(r["step"], r["logs"]["Return"]) for r in records[kind] if "Return" in r["logs"]]
         if points:
             axes.plot(*zip(*points, strict=True), style, label=label)
+            axes.legend()
     axes.set(ylabel="return", xlim=(0, None), title="Mean return")
-    axes.legend()
 
 
 def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:

@@ -416,7 +416,7 @@ def test_a_simulator_that_is_not_deterministic_is_named(caplog):
 
 
 def test_episodes_that_do_not_end_are_warned_of_and_refused(caplog, monkeypatch):
-    monkeypatch.setattr("offrl.envs.vector.form.LONGEST", 30)
+    monkeypatch.setattr("offrl.envs.vector.form.LONGEST_EPISODE", 30)
     args = walk_args("test_vector:EndlessWalk-v0", far=1e9)
     words = "environment 0: an episode does not end, after 30 steps; set a horizon"
     env = SyncVectorEnv([lambda: Walk(far=1e9)] * 2)

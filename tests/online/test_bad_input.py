@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_one_line(env, algo_name, says, num_envs, trained):
 
 
 def test_an_episode_that_never_ends_is_one_line(trained, monkeypatch):
-    monkeypatch.setattr(form, "LONGEST", 60)
+    monkeypatch.setattr(form, "LONGEST_EPISODE", 60)
     status, said = trained("odd_envs:Endless-v0")
     assert status == 1 and said.startswith("offrl: error: ") and "train.online.horizon" in said
     assert trained("odd_envs:Endless-v0", online={"horizon": 20})[0] == 0

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from offrl import policy_from_checkpoint
-from offrl.online import Agent, Algorithm, Environment, Model
+from offrl import config_factory, policy_from_checkpoint
+from offrl.online import Agent, Algorithm, Environment, Model, Trainer
 
 CONFIG = {
     "algo_name": "ddpg",
@@ -215,3 +215,20 @@ def test_checkpoints_are_kept_as_the_config_says(save, num_steps, tmp_path):
     agent.train(gitsha="12345678", model_dest=tmp_path)
     kept = sorted(path.name for path in tmp_path.glob("agent-0*"))
     assert kept == [f"agent-{step:09d}-12345678.pth" for step in num_steps]
+
+
+def test_episodes_are_tested_as_long_as_they_are_learned_from():
+    def horizon(said=None, **train):
+        experiment = {"env": "CartPole-v1", "rollout": {} if said is None else {"horizon": said}}
+        content = {"algo_name": "dqn", "experiment": experiment, "train": train}
+        found = Trainer(content).config.experiment.rollout.horizon
+        assert (
+            "num_steps" not in train
+            or config_factory("dqn", content).experiment.rollout.horizon == found
+        )
+        return found
+
+    assert horizon() == horizon(num_steps=10) > 500  # which is where CartPole ends an episode
+    assert horizon(online={"horizon": 70}) == horizon(num_steps=10, online={"horizon": 70}) == 70
+    assert horizon(30, num_steps=10, online={"horizon": 70}) == horizon(30) == 30
+    assert config_factory("dqn").experiment.rollout.horizon == 400  # of data, as in robomimic

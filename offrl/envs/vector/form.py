@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-Batch = dict[str, np.ndarray]
+from offrl.config.online import LONGEST_EPISODE
 
-LONGEST = 100_000  # steps of an episode in an environment without a time limit
+Batch = dict[str, np.ndarray]
 
 
 class Stepped(NamedTuple):
@@ -151,10 +151,10 @@ class Contract:
 
     def check_length(self, row: int, length: int) -> None:
         """Refuse an episode that does not end, in an environment without a time limit."""
-        if length > LONGEST:
+        if length > LONGEST_EPISODE:
             raise ValueError(
-                f"{self.named(row)}: an episode does not end, after {LONGEST} steps; set a horizon "
-                "(train.online.horizon)"
+                f"{self.named(row)}: an episode does not end, after {LONGEST_EPISODE} steps; set a "
+                "horizon (train.online.horizon)"
             )
 
     def actions(self, actions: Any) -> np.ndarray:
