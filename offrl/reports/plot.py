@@ -66,8 +66,8 @@ def _draw_losses(axes: Any, records: Mapping[str, list[Any]]) -> None:
         points = [(r["step"], r["logs"]["Loss"]) for r in records[kind]]
         if points:
             axes.plot(*zip(*points, strict=True), label=kind, linewidth=1)
+            axes.legend()
     axes.set(ylabel="loss", title="Loss")
-    axes.legend()
     if all(r["logs"]["Loss"] > 0 for r in records["train"]):
         axes.set_yscale("log")
 

@@ -111,3 +111,9 @@ def test_a_schedule_of_an_unknown_number_of_updates_is_one_line(tmp_path):
     config["algo"] = {**SMALL, "optim_params": {"policy": {"learning_rate": rate}}}
     with pytest.raises(ValueError, match="step_every_batch: how many updates .* is not known"):
         Trainer(config, algo_name="ppo")
+
+
+def test_a_training_that_ends_before_it_learns_draws_what_there_is(trained, recwarn):
+    pytest.importorskip("matplotlib")
+    assert trained("Pendulum-v1", "sac", {"random_steps": 200})[0] == 0
+    assert not any("legend" in str(warning.message) for warning in recwarn)

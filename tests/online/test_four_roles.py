@@ -86,6 +86,7 @@ def test_the_same_seed_gives_the_same_records():
     assert logs(3) == logs(3) != logs(4)
 
 
+@pytest.mark.filterwarnings("error:Creating a tensor from a list")
 @pytest.mark.parametrize(
     "algo_name, env_id", [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")]
 )
@@ -93,12 +94,12 @@ def test_predict_is_greedy_and_sample_explores(algo_name, env_id):
     trainer = Trainer(env_id=env_id, algo_name=algo_name)
     agent, space = trainer.agent, trainer.envs.action_space
     obs = trainer.envs.reset()["flat"][0]
-    for some in (obs, np.stack([obs] * 6)):
+    for some in (obs, [obs] * 6, np.stack([obs] * 6)):
         best = agent.predict(some)
         assert np.array_equal(best, agent.predict(some))
         sampled = agent.sample(some)
-        assert best.shape == sampled.shape == some.shape[:-1] + space.shape
-    assert agent.num_steps == 7
+        assert best.shape == sampled.shape == np.shape(some)[:-1] + space.shape
+    assert agent.num_steps == 13
     np.testing.assert_allclose(agent.predict(np.stack([obs] * 6)), [agent.predict(obs)] * 6, 1e-4)
     assert len(np.unique(agent.sample(np.stack([obs] * 200)))) > 1
     assert all(space.contains(action) for action in agent.sample(np.stack([obs] * 50)))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -227,7 +228,7 @@ class Algo(Algorithm):
                 f"observations without names, but {self.global_config.algo_name} sees "
                 f"{', '.join(keys)}; give a dict of them"
             )
-        return {keys[0]: torch.as_tensor(obs)}
+        return {keys[0]: obs if isinstance(obs, Tensor) else torch.from_numpy(np.asarray(obs))}
 
     def _with_time(self, obs: Obs) -> Obs:
         stacked = self.global_config.train.frame_stack > 1
