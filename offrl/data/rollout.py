@@ -46,6 +46,12 @@ class Rollout(Replay):
         self.forget()
         return rollout
 
+    @property
+    def is_full(self) -> bool:
+        """Whether another step, and the end of its episode, may not find room."""
+        store = self.store
+        return bool((store.heads - store.parts + 3 >= store.num_rows).any())
+
     def forget(self) -> None:
         """Begin anew with what is observed now."""
         self.store.restart(np.arange(self.store.num_envs))

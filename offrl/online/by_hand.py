@@ -61,15 +61,17 @@ class ByHand:
     def learn(self) -> dict[str, float]:
         """Make an update, or those of a round, if there is enough to learn from; their logs."""
         trainer, train = self.trainer, self.trainer.config.train
-        needed = train.online.collect_steps if trainer.alg.ON_POLICY else train.batch_size
-        if len(trainer.buffer.store) < needed:
+        num, needed = len(trainer.buffer), train.batch_size
+        if trainer.alg.ON_POLICY and num:  # in the round, of which the first may be forgotten
+            num, needed = trainer.step - trainer._steps_before, train.online.collect_steps
+        if num < needed:
             return {}
         logs = [trainer._run_train()["logs"]]
         while trainer._is_due():
             logs.append(trainer._run_train()["logs"])
         trainer.statistics.update(trainer.alg)
         trainer._end_epochs()
-        trainer._memory = None  # a round begins
+        trainer._memory, trainer._steps_before = None, trainer.step  # a round begins
         return {name: float(np.mean([x[name] for x in logs])) for name in logs[0]}
 
     def _begin(self) -> None:
@@ -99,4 +101,8 @@ class ByHand:
             is_step=np.array([is_step]),
             final_obs={0: {key: x[0] for key, x in obs.items()}} if is_end else {},
         )
-        self.trainer._take_in(actions, stepped, [])
+        trainer = self.trainer
+        trainer._take_in(actions, stepped, [])
+        if trainer.alg.ON_POLICY and trainer.buffer.is_full:  # nobody has learned from it in time
+            trainer.buffer.forget()
+            trainer._memory = None

@@ -161,7 +161,8 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     def optimize(self) -> dict[str, float]:
         """Make one update if there are enough steps to learn from, and give its logs; else nothing.
-        Algorithms that learn from each step once make all updates of ``collect_steps`` of them."""
+        Algorithms that learn from each step once make all updates of ``collect_steps`` of them; of
+        more than twice as many the first are forgotten."""
         self._of_config("optimize")
         return self._hand().learn()
 

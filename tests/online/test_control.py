@@ -232,3 +232,24 @@ def test_episodes_are_tested_as_long_as_they_are_learned_from():
     assert horizon(online={"horizon": 70}) == horizon(num_steps=10, online={"horizon": 70}) == 70
     assert horizon(30, num_steps=10, online={"horizon": 70}) == horizon(30) == 30
     assert config_factory("dqn").experiment.rollout.horizon == 400  # of data, as in robomimic
+
+
+@pytest.mark.parametrize("algo_name", ["reinforce", "a2c", "ppo", "impala"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_script_may_learn_when_its_episode_is_over(algo_name, memory):
+    algo = {"policy_layer_dims": [8], "value_layer_dims": [8], "memory": {"enabled": memory}}
+    train = {"batch_size": 8, "online": {"collect_steps": 8}}
+    cfgs = {"algo_name": algo_name, "experiment": {"env": "CartPole-v1"}, "train": train}
+    agent, env = Agent({**cfgs, "algo": algo}), Environment(cfgs)
+    buffer, waiting = agent._trainer.buffer, 0
+    for _ in range(30):
+        before = agent._trainer.step
+        _, terminated = episode(agent, env, learns=False)
+        agent.reset(terminated)
+        waiting += agent._trainer.step - before
+        kept = len(buffer)
+        logs = agent.optimize()
+        assert bool(logs) == (waiting >= 8 and kept > 0)
+        if logs:
+            assert np.isfinite(logs["loss"]) and kept <= 17 and len(buffer) == 0
+            waiting = 0
