@@ -74,7 +74,7 @@ def test_a_mask_that_names_what_is_not_there_is_wrong(tmp_path, capsys):
     assert "wrong: " in (said := capsys.readouterr().out) and "demo_99" in said
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_ranges_of_images_are_of_a_sample_or_of_all(tmp_path):
     path = tmp_path / "images.hdf5"
     with DemoWriter(path, compression="png") as writer:

@@ -25,6 +25,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keys", KEYS, ids=",".join)
 @pytest.mark.parametrize("task", ["Lift", "PickPlaceCan", "PickPlaceSingle", "TwoArmHandover"])
 def test_observations_are_the_same_among_fewer(task, keys):
@@ -142,6 +143,7 @@ for fast in (True, False):
 """)
 
 
+@pytest.mark.thorough
 @renders
 def test_images_are_the_same_and_no_others_are_rendered():
     in_a_process("""

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
 import h5py
@@ -66,10 +66,13 @@ class Screen:
         return self.pixels()
 
     def _find(self, parent, name):
-        for child in parent.query_tree().children:
-            found = child if child.get_wm_name() == name else self._find(child, name)
-            if found:
-                return found
+        from Xlib.error import BadWindow
+
+        with suppress(BadWindow):  # one that is closed meanwhile
+            for child in parent.query_tree().children:
+                found = child if child.get_wm_name() == name else self._find(child, name)
+                if found:
+                    return found
         return None
 
     @contextmanager
