@@ -85,7 +85,9 @@ def _export(args: argparse.Namespace) -> int:
         )
     replay = _replay_in(args.checkpoint, content)
     config, _ = config_from_checkpoint(ckpt_dict=content)
-    options, stats = config.train.rewards.to_dict(), content["reward_normalization_stats"]
+    options = config.train.rewards.to_dict()
+    # Those that run along normalise what is drawn from the replay, and not what is in it.
+    stats = content["reward_normalization_stats"] if options["normalization"] else None
     if options["clip"]:
         log.warning(f"{args.output}: rewards are between {options['clip']} (train.rewards.clip)")
     env_args = env_args_for_robomimic(env_args_of(content))
@@ -94,7 +96,7 @@ def _export(args: argparse.Namespace) -> int:
     with DemoWriter(args.output, env_args, provenance=history, durable=False) as writer:
         for episode in episodes_of(replay, args.steps):
             episode["actions"] = _raw(policy.policy, episode["actions"])
-            episode["rewards"] = received(episode["rewards"], options, stats or None)
+            episode["rewards"] = received(episode["rewards"], options, stats)
             writer.write(episode)
             num_steps += len(episode["actions"])
         writer.write_split()

@@ -206,9 +206,10 @@ def test_medium_data_is_made_by_one_command(tmp_path, capsys):
     assert not (tmp_path / "a.hdf5").exists()
 
 
-def test_rewards_and_actions_are_those_of_the_environment(tmp_path, collected):
+@pytest.mark.parametrize("online", [{}, {"normalize_rewards": True}])
+def test_rewards_and_actions_are_those_of_the_environment(online, tmp_path, collected):
     config = {"rewards": {"scale": 10.0, "shift": -1.0}}
-    last = trained(tmp_path / "runs", "sac", "Pendulum-v1", 100, CONTINUOUS, train=config)
+    last = trained(tmp_path / "runs", "sac", "Pendulum-v1", 100, CONTINUOUS, online, train=config)
     assert main(["export-replay", str(last), str(tmp_path / "replay.hdf5")]) == 0
     steps, own = read(tmp_path / "replay.hdf5"), collected[0]
     rewards = [step[2] for step in own][-len(steps["rewards"]) :]
