@@ -87,6 +87,7 @@ def test_an_episode_that_fails_once_is_run_again(kind, tmp_path):
     assert [r.total_reward for r in results] == [r.total_reward for r in undisturbed]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "words"),
     [

@@ -60,7 +60,7 @@ def make_large():
     return lambda item: np.full(5_000_000, item % 256, np.uint8)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("processes", [READERS, WORKERS], ids=["readers", "workers"])
 @pytest.mark.parametrize(
     ("trouble", "error"), [("interrupt", "KeyboardInterrupt"), ("kill", "ChildProcessError")]

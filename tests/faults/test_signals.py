@@ -127,6 +127,7 @@ def test_sigusr1_saves_and_the_training_goes_on(config, tmp_path):
     assert progress(run)["step"] == 900
 
 
+@pytest.mark.thorough
 def test_a_schedulers_signal_to_every_process_of_a_job(config, tmp_path):
     """Those that read data ahead leave it to the training."""
     streamed = {"train": {"hdf5_cache_mode": None, "num_data_workers": 1}}
@@ -300,6 +301,7 @@ def test_a_program_that_ends_while_it_reads_data_ends(tmp_path, demos):
     assert done.returncode == 0
 
 
+@pytest.mark.thorough
 def test_the_first_checkpoint_is_finished_when_a_signal_comes(config, tmp_path, monkeypatch):
     """However early it comes, there is a run that can be gone on with, or none."""
     for delay in (0.0, 0.02, 0.05, 0.1):
