@@ -63,8 +63,18 @@ class Parts:
         self.alg = self._make_alg(start)
         self.buffer = self._make_rollout() if self.alg.ON_POLICY else self._make_replay()
         check_rewards(config, self.reward_stats)
+        self._warn_of_no_update()
         self._rewards = config.train.rewards
         self._changes_rewards = self._rewards != RewardsConfig()
+
+    def _warn_of_no_update(self) -> None:
+        train = self.config.train
+        num_before = max(train.online.random_steps, train.online.warmup_steps)
+        if train.num_steps is not None and train.num_steps <= num_before:
+            log.warning(
+                f"train.num_steps: nothing is learned in {train.num_steps} steps, as the first "
+                f"{num_before} are only collected (train.online.random_steps, warmup_steps)"
+            )
 
     def _make_alg(self, start: Mapping[str, Any] | None) -> Any:
         config, space = self.config, self.envs.action_space
@@ -126,7 +136,8 @@ class Parts:
     def _make_replay(self) -> Replay:
         train = self.config.train
         options = train.online.replay
-        capacity = min(options.capacity, train.num_steps or options.capacity)
+        # An end may follow every step.
+        capacity = min(options.capacity, 2 * (train.num_steps or options.capacity))
         store = self._make_store(capacity, "train.online.replay.capacity")
         priorities = None
         if options.prioritized:

@@ -59,6 +59,12 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
         raise ValueError(f"{config.experiment.env}: its actions have no bounds ({action_space})")
     kind = "discrete" if is_discrete else "real-valued"
     algo_class, _ = ALGOS[config.algo_name](config.algo)
+    if "rewards" not in algo_class.NEEDS and not algo_class.ASKS_EXPERT:
+        raise ValueError(
+            f"algo_name: {config.algo_name} learns nothing from the rewards of its own steps; name "
+            "an algorithm that does, for example ppo, or leave out train.num_steps and learn from "
+            "data (train.data)"
+        )
     if kind not in algo_class.ACTIONS:
         others = "dqn or ppo" if is_discrete else "sac, td3 or ppo"
         raise ValueError(

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 # Keys of train that are each training's own, or follow from its algorithm.
 OWN = (
-    "data output_dir num_epochs num_steps online seed cuda dataset_keys seq_length "
+    "data output_dir model_dest num_epochs num_steps online seed cuda dataset_keys seq_length "
     "hdf5_load_next_obs hdf5_validation_filter_key"
 ).split()
 OF_EPISODES = ("n", "horizon", "terminate_on_success")  # of experiment.rollout
@@ -61,7 +61,8 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
     with while_loading(checkpoint, f"experiment.ckpt_path: {path}"):
         settings = algo_class.settings_from(name, stored)
     rollout = {key: stored.experiment.rollout[key] for key in OF_EPISODES}
-    train["online"] = {"horizon": rollout["horizon"]}
+    # The policy knows more than actions at random.
+    train["online"] = {"horizon": rollout["horizon"], "random_steps": 0}
     below = {
         "algo_name": name,
         "experiment": {"rollout": rollout},

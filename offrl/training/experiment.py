@@ -164,7 +164,10 @@ def _checked(config: Config, resumes: bool) -> Config:
     """A copy with the paths of what it names; keys of robomimic's are not ignored silently."""
     config = config.model_copy(deep=True)
     if not config.train.data:
-        raise ValueError("train.data: name a dataset, or give --dataset FILE.hdf5")
+        raise ValueError(
+            "train.data: name a dataset, or give --dataset FILE.hdf5; to learn by acting, say in "
+            "how many steps (train.num_steps)"
+        )
     if config.observation.has_goals and config.train.goal_mode is None:
         places = (place for place, part in config.observation.parts() if part.has_goals)
         raise ValueError(

@@ -117,3 +117,24 @@ def test_a_training_that_ends_before_it_learns_draws_what_there_is(trained, recw
     pytest.importorskip("matplotlib")
     assert trained("Pendulum-v1", "sac", {"random_steps": 200})[0] == 0
     assert not any("legend" in str(warning.message) for warning in recwarn)
+
+
+@pytest.mark.parametrize("algo_name", ["bc", "gl", "hbc"])
+def test_what_learns_nothing_from_acting_is_refused(algo_name):
+    with pytest.raises(ValueError, match=f"{algo_name} learns nothing from the rewards of its own"):
+        Trainer(env_id="Pendulum-v1", algo_name=algo_name, num_steps=100)
+
+
+def test_a_training_that_never_learns_is_warned_of(caplog):
+    Trainer(env_id="Pendulum-v1", algo_name="sac", num_steps=1000)
+    assert "nothing is learned in 1000 steps" in caplog.text
+    caplog.clear()
+    Trainer(env_id="Pendulum-v1", algo_name="sac", num_steps=20000)
+    assert "nothing is learned" not in caplog.text
+
+
+def test_no_step_of_a_training_is_lost_to_the_ends_of_its_episodes():
+    trainer = Trainer(env_id="CartPole-v1", algo_name="dqn", num_steps=900)
+    for _ in trainer():
+        pass
+    assert len(trainer.buffer) == trainer.step >= 900

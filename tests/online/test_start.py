@@ -314,3 +314,9 @@ def test_resuming_with_other_demonstrations_is_refused(checkpoint_of, demos, tmp
     assert config.meta.provenance["dataset_fingerprint"]
     with pytest.raises(ValueError, match="mine.hdf5 is not the data that this run was trained on"):
         OnlineTraining(config, run)
+
+
+def test_a_folder_for_checkpoints_and_random_steps_are_each_trainings_own(checkpoint_of):
+    path = checkpoint_of("sac_n", SMALL, {"model_dest": "mine", "online": {"random_steps": 7}})
+    found = continued({"experiment": {"ckpt_path": str(path)}, "train": {"num_steps": 5}})
+    assert "model_dest" not in found["train"] and found["train"]["online"]["random_steps"] == 0
