@@ -133,8 +133,14 @@ class ObsSpec:
         return {key: spec.shape for key, spec in self.groups.get(group, {}).items()}
 
     def check_shapes(self, stored: Mapping[str, Sequence[int]], group: str) -> None:
-        """``ValueError`` if an observation has another shape than the networks were made for."""
+        """``ValueError`` if an observation is missing, or has another shape than the networks were
+        made for."""
         for key, spec in self.groups.get(group, {}).items():
+            if key not in stored:
+                raise ValueError(
+                    f"observation {key!r}: missing, but the policy sees it; there are "
+                    f"{', '.join(stored) or 'none'}"
+                )
             shape = _processed_shape(key, spec.modality, stored[key])
             if shape != spec.shape:
                 raise ValueError(

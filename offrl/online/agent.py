@@ -189,7 +189,9 @@ class PolicyAgent(Agent):
 
     def _batch(self, obs: Obs) -> tuple[dict[str, Tensor], bool]:
         named = {key: torch.as_tensor(np.asarray(x)) for key, x in self.alg.named(obs).items()}
-        is_one = all(named[key].ndim == ndim for key, ndim in self._obs_ndims.items())
+        is_one = all(key in named and named[key].ndim == n for key, n in self._obs_ndims.items())
+        shapes = {key: x.shape if is_one else x.shape[1:] for key, x in named.items()}
+        self.alg.obs_spec.check_shapes(shapes, "obs")
         keys = self._keys(named)
         return {key: named[key][None] if is_one else named[key] for key in keys}, is_one
 

@@ -135,9 +135,6 @@ def _misfit(expert: Any, alg: Any, envs: VectorEnv) -> str | None:
         theirs, ours = (_kind_of_actions(a) for a in (expert, alg))
         return f"its actions are {theirs}, but {envs.env_args['env_name']} takes {ours}"
     shown = {key: space.shape for key, space in envs.observation_space.items()}
-    missing = [key for key in expert.obs_spec.keys("obs") if key not in shown]
-    if missing:
-        return f"it sees {', '.join(missing)}, but the environment shows {', '.join(shown)}"
     try:
         expert.obs_spec.check_shapes(shown, "obs")
     except ValueError as error:

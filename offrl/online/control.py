@@ -25,8 +25,9 @@ from offrl.envs.window import free_name
 from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, watch
 from offrl.online import agent
 from offrl.online.by_hand import ByHand
-from offrl.online.environment import Environment, config_of
+from offrl.online.environment import Environment
 from offrl.online.parts import complete
+from offrl.online.start import check_spaces
 from offrl.online.tagged import TaggedNames, commit_here, put_beside
 from offrl.online.trainer import Trainer
 from offrl.registry import ALGOS
@@ -74,15 +75,14 @@ class Agent(agent.Agent, metaclass=ABCMeta):
             super().__init__(cfgs, obs_ndim)
             return
         logging.getLogger("offrl").setLevel(log_level.upper())
-        self.config = _on_device(config_of(cfgs), device)
+        self.config = _on_device(complete(cfgs), device)
         self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
         with closing(Environment(self.config)) as env:
             trainer = self._trainer_in(env, self.config)
         super().__init__(trainer.alg)
         self._use(trainer)
         if model is not None:
-            nets = getattr(model, "nets", model)
-            self.alg.nets.load_state_dict(nets.state_dict())
+            self.alg.deserialize(getattr(model, "nets", model).state_dict())
         if model_file is not None:
             self.init(model_file)
 
@@ -136,6 +136,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         named = trainer.alg.named(self.augment_state(state))
         keys = {*trainer.alg.obs_spec.keys("obs"), ACTION_MASK} & {*named}
         obs = {key: np.asarray(named[key]) for key in sorted(keys)}
+        trainer.alg.obs_spec.check_shapes({k: np.shape(x) for k, x in named.items()}, "obs")
         num = trainer.config.train.frame_stack
         before = self.state or {key: np.stack([x] * num) for key, x in obs.items()}
         self.state = {key: np.concatenate([before[key][1:], x[None]]) for key, x in obs.items()}
@@ -205,6 +206,9 @@ class Agent(agent.Agent, metaclass=ABCMeta):
             if "solved_return" not in said["train"].get("online", {}):
                 online.solved_return = getattr(env, "env_solution", online.solved_return)
             trainer = self._trainer_in(env, config)
+            name, parts = trainer.env_args["env_name"], trainer.parts
+            shapes = parts.obs_shapes, parts.ac_dim
+            check_spaces("env", self._of_config("train").describe(), name, *shapes)
             trainer.alg.deserialize(self.alg.serialize())
             self._use(trainer)
             return self._trained(trainer, names)
@@ -374,7 +378,9 @@ class _Player(Policy):
 def _on_device(config: Config, device: torch.device | str | None) -> Config:
     if device is None:
         return config
-    kind = torch.device(device).type
+    kind = str(device).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f'device: there is no {str(device)!r}; give "cpu", "cuda" or None')
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError('device: there is no GPU here; give "cpu" or None')
     config = config.model_copy(deep=True)

@@ -1,24 +1,19 @@
 """The environment that a config names, for scripts that step it themselves."""
 
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 
-from offrl.config import Config
-from offrl.config.files import find_config, read_config_file
 from offrl.envs import make_env
 from offrl.envs.gymnasium import GymnasiumEnv
 from offrl.envs.window import Window, can_show, frame_rate
-from offrl.online.parts import complete
+from offrl.online.parts import Configs, complete
 from offrl.online.setting import env_args_of
 from offrl.seeding import seed_everything
 
 log = logging.getLogger(__name__)
-
-Configs = Config | Mapping[str, Any] | str | Path
 
 
 class Environment(gymnasium.Wrapper):
@@ -33,7 +28,7 @@ class Environment(gymnasium.Wrapper):
     """
 
     def __init__(self, cfgs: Configs, play: bool = False):
-        self.config = config = config_of(cfgs)
+        self.config = config = complete(cfgs)
         self.play = play
         seed_everything(config.train.seed)
         super().__init__(make_env(env_args_of(config)))
@@ -112,10 +107,3 @@ class Environment(gymnasium.Wrapper):
     def _show(self) -> None:
         if self.is_shown and self._window is not None:
             self._window.show(self.env.render())
-
-
-def config_of(cfgs: Configs) -> Config:
-    """The complete config, of whatever form."""
-    if isinstance(cfgs, (str, Path)):
-        cfgs = read_config_file(find_config(cfgs))
-    return complete(cfgs)

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
@@ -14,6 +16,7 @@ from offrl.algos.shared.memory import check_training_fits, free_bytes
 from offrl.checkpoint import while_loading
 from offrl.config import Config, RewardsConfig, config_factory, without_pretrained
 from offrl.config.build import evaluate_whole_episodes
+from offrl.config.files import find_config, read_config_file
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
 from offrl.data.files import find_data
@@ -23,7 +26,7 @@ from offrl.data.replay import Replay, ReplayStore, bytes_needed
 from offrl.data.rollout import Rollout
 from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import Window
-from offrl.envs.vector import VectorEnv, make_vector_env
+from offrl.envs.vector import GymnasiumVector, VectorEnv, make_vector_env
 from offrl.online.agent import Agent, PolicyAgent
 from offrl.online.apprentice import Apprentice
 from offrl.online.setting import action_statistics, bounds_of, env_args_of, fitted, judge_of
@@ -35,6 +38,9 @@ from offrl.tree import map_leaves, merge
 
 log = logging.getLogger(__name__)
 
+Configs = Config | Mapping[str, Any] | str | Path
+Envs = VectorEnv | gymnasium.vector.VectorEnv
+
 
 class Parts:
     """Environments, an algorithm and a buffer by a config.
@@ -45,7 +51,7 @@ class Parts:
     earlier: a checkpoint of the same training, which is about to be gone on with.
     """
 
-    def __init__(self, config: Config, envs: VectorEnv | None, earlier: Mapping[str, Any] | None):
+    def __init__(self, config: Config, envs: Envs | None, earlier: Mapping[str, Any] | None):
         start = start_of(config) if earlier is None else None
         known = start or earlier or {}
         #: What rewards are normalised by (``train.rewards``).
@@ -53,7 +59,8 @@ class Parts:
         seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
-        self.envs = envs or _make_envs(config, known.get("env_metadata"))
+        recorded = known.get("env_metadata")
+        self.envs = _make_envs(config, recorded) if envs is None else _given(envs, config)
         self.env_args = self.envs.env_args
         self.config = fitted(config, self.envs)
         space = self.envs.action_space
@@ -79,7 +86,8 @@ class Parts:
     def _make_alg(self, start: Mapping[str, Any] | None) -> Any:
         config, space = self.config, self.envs.action_space
         if start is not None:
-            check_spaces(start, self.env_args["env_name"], self.obs_shapes, self.ac_dim)
+            where = "experiment.ckpt_path"
+            check_spaces(where, start, self.env_args["env_name"], self.obs_shapes, self.ac_dim)
             config = without_pretrained(config)
         alg = algo_factory(
             config.algo_name, config, self.obs_shapes, self.ac_dim, device=self.device
@@ -237,12 +245,25 @@ def _make_envs(config: Config, recorded: Mapping[str, Any] | None) -> VectorEnv:
     )
 
 
+def _given(envs: Envs, config: Config) -> VectorEnv:
+    if isinstance(envs, gymnasium.vector.VectorEnv):
+        return GymnasiumVector(envs, config.train.seed)
+    if not isinstance(envs, VectorEnv):
+        raise ValueError(
+            f"envs: {envs} is not a vector of environments; give one of gymnasium.make_vec, or "
+            "name an environment (experiment.env)"
+        )
+    return envs
+
+
 def complete(
-    config: Config | Mapping[str, Any] | None,
+    config: Configs | None,
     algo_name: str | None = None,
     said: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The config with what was ``said`` besides."""
+    """The config, of whatever form, with what was ``said`` besides."""
+    if isinstance(config, (str, Path)):
+        config = read_config_file(find_config(config))
     said = {
         section: {key: value for key, value in keys.items() if value is not None}
         for section, keys in (said or {}).items()

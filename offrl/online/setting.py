@@ -41,6 +41,7 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     """
     config = config.model_copy(deep=True)
     train, action_space = config.train, envs.action_space
+    env_name = envs.env_args["env_name"]
     every = config.experiment.epoch_every_n_steps or train.num_steps or 1
     every = max(every, envs.num_envs * train.online.collect_steps)
     config.experiment.epoch_every_n_steps = every
@@ -49,14 +50,14 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     is_discrete = isinstance(action_space, spaces.Discrete)
     if not is_discrete and not isinstance(action_space, spaces.Box):
         raise ValueError(
-            f"{config.experiment.env}: its actions are {action_space}; offrl acts with one "
+            f"{env_name}: its actions are {action_space}; offrl acts with one "
             "discrete action (Discrete) or with a vector (Box)"
         )
     if (
         not is_discrete
         and not (np.isfinite(action_space.low) & np.isfinite(action_space.high)).all()
     ):
-        raise ValueError(f"{config.experiment.env}: its actions have no bounds ({action_space})")
+        raise ValueError(f"{env_name}: its actions have no bounds ({action_space})")
     kind = "discrete" if is_discrete else "real-valued"
     algo_class, _ = ALGOS[config.algo_name](config.algo)
     if "rewards" not in algo_class.NEEDS and not algo_class.ASKS_EXPERT:
@@ -68,7 +69,7 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     if kind not in algo_class.ACTIONS:
         others = "dqn or ppo" if is_discrete else "sac, td3 or ppo"
         raise ValueError(
-            f"{config.experiment.env}: its actions are {kind}, but {config.algo_name} learns "
+            f"{env_name}: its actions are {kind}, but {config.algo_name} learns "
             f"{algo_class.ACTIONS[0]} ones; use {others}, or another environment"
         )
     if modalities(config.observation).get("goal"):

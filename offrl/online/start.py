@@ -74,6 +74,7 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def check_spaces(
+    where: str,
     content: Mapping[str, Any],
     env_name: str,
     shapes: Mapping[str, Sequence[int]],
@@ -82,6 +83,7 @@ def check_spaces(
     """``ValueError`` if the policy of a checkpoint does not see what an environment shows, or does
     not act as it takes.
 
+    where: what names the environment or the checkpoint.
     shapes: of the environment's observations, as networks see them.
     """
     described = content["shape_metadata"]
@@ -89,14 +91,14 @@ def check_spaces(
         if key not in shapes or list(shapes[key]) != list(shape):
             shown = f"as {list(shapes[key])}" if key in shapes else f"not, but {', '.join(shapes)}"
             raise ValueError(
-                f"experiment.ckpt_path: its policy sees {key!r} of shape {list(shape)}, and "
-                f"{env_name} shows it {shown}; name the environment that it was trained for "
+                f"{where}: its policy sees {key!r} of shape {list(shape)}, and "
+                f"{env_name} shows it {shown}; use the environment that it was trained for "
                 "(experiment.env)"
             )
     if described["ac_dim"] != ac_dim:
         raise ValueError(
-            f"experiment.ckpt_path: its actions have {described['ac_dim']} numbers, and those of "
-            f"{env_name} {ac_dim}; name the environment that it was trained for (experiment.env)"
+            f"{where}: its actions have {described['ac_dim']} numbers, and those of "
+            f"{env_name} {ac_dim}; use the environment that it was trained for (experiment.env)"
         )
 
 

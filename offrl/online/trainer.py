@@ -12,12 +12,10 @@ import torch
 
 from offrl.acting.policy import RolloutPolicy
 from offrl.checkpoint import describe_policy
-from offrl.config import Config
 from offrl.envs import make_env
-from offrl.envs.vector import VectorEnv
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.agent import PolicyAgent
-from offrl.online.parts import Parts, as_array, as_tensor, complete
+from offrl.online.parts import Configs, Envs, Parts, as_array, as_tensor, complete
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
 
@@ -33,22 +31,25 @@ class Trainer:
     before the first record is asked for, and nothing is written. Derive from it for a control flow
     of your own.
 
-    config: made by ``config_factory``, or nested dicts with what differs from the defaults.
+    config: made by ``config_factory``, nested dicts with what differs from the defaults, or the
+        path of a config file.
     env_id, algo_name, num_steps, seed: the same as ``experiment.env``, ``algo_name``,
-        ``train.num_steps`` and ``train.seed`` in it.
-    envs: environments that are there already, instead of those that the config names.
+        ``train.num_steps`` and ``train.seed`` in it. Without ``num_steps`` it does not end by
+        itself.
+    envs: environments that are there already, offrl's or gymnasium's (``gymnasium.make_vec``),
+        instead of those that the config names.
     earlier: a checkpoint of this training, which is about to be gone on with (``restore``): it says
         what ``experiment.ckpt_path`` said when the training began.
     """
 
     def __init__(
         self,
-        config: Config | Mapping[str, Any] | None = None,
+        config: Configs | None = None,
         env_id: str | None = None,
         algo_name: str | None = None,
         num_steps: int | None = None,
         seed: int | None = None,
-        envs: VectorEnv | None = None,
+        envs: Envs | None = None,
         earlier: Mapping[str, Any] | None = None,
     ):
         said = {"experiment": {"env": env_id}, "train": {"num_steps": num_steps, "seed": seed}}

@@ -4,11 +4,13 @@ import json
 import sys
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 
 from offrl.__main__ import main
 from offrl.envs.vector import form
-from offrl.online import Trainer
+from offrl.online import Agent, Trainer
 
 SMALL = {"policy_layer_dims": [8], "value_layer_dims": [8]}
 
@@ -138,3 +140,51 @@ def test_no_step_of_a_training_is_lost_to_the_ends_of_its_episodes():
     for _ in trainer():
         pass
     assert len(trainer.buffer) == trainer.step >= 900
+
+
+CARTPOLE = {"algo_name": "ppo", "experiment": {"env": "CartPole-v1"}, "algo": SMALL}
+
+
+@pytest.mark.parametrize(
+    "use, says",
+    [
+        (lambda agent: agent.play(gymnasium.make("Pendulum-v1")), r"'flat': of shape \[3\]"),
+        (
+            lambda agent: agent.train(gymnasium.make("Acrobot-v1"), {"num_steps": 10}),
+            r"'flat' of shape \[4\], and Acrobot-v1 shows it as \[6\]",
+        ),
+        (lambda agent: agent.append_state(np.zeros(3)), r"'flat': of shape \[3\]"),
+        (lambda agent: agent.append_state({"x": np.zeros(4)}), "'flat': missing, .* there are x"),
+        (lambda agent: agent.predict(np.zeros(3)), r"'flat': of shape \[3\]"),
+        (lambda agent: agent.predict(np.zeros((2, 2, 4))), r"'flat': of shape \[2, 4\]"),
+        (lambda agent: agent.sample({"x": np.zeros((2, 4))}), "'flat': missing, .* there are x"),
+        (
+            lambda agent: Agent(CARTPOLE | {"algo_name": "dqn", "algo": {}}, agent.alg.model),
+            "weights do not fit this dqn network",
+        ),
+        (lambda agent: Agent(CARTPOLE, device="gpu"), "device: there is no 'gpu'"),
+    ],
+)
+def test_what_does_not_fit_an_agent_is_named(use, says):
+    with pytest.raises(ValueError, match=says):
+        use(Agent(CARTPOLE))
+
+
+@pytest.mark.parametrize("mode", ["vector_entry_point", "sync"])
+def test_a_trainer_acts_in_environments_that_are_given(mode):
+    envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode=mode)
+    online = {"collect_steps": 10}
+    trainer = Trainer(CARTPOLE | {"train": {"num_steps": 20, "online": online}}, envs=envs)
+    assert [r["type"] for r in trainer()].count("train") > 0
+    assert trainer.envs.num_envs == 2 and trainer.env_args["env_name"] == "CartPole-v1"
+
+
+def test_a_trainer_refuses_a_single_environment():
+    with pytest.raises(ValueError, match="envs: .*CartPole.* is not a vector of environments"):
+        Trainer(CARTPOLE, envs=gymnasium.make("CartPole-v1"))
+
+
+def test_a_trainer_is_made_of_a_file(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CARTPOLE))
+    assert Trainer(path, num_steps=5).config == Trainer(CARTPOLE, num_steps=5).config

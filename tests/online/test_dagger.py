@@ -163,7 +163,10 @@ def test_a_task_without_a_scripted_expert_is_said():
     ("made", "message"),
     [
         ({"ac_dim": 3}, "actions are vectors of 3 numbers, but imitated:Place-v0 takes vectors"),
-        ({"obs": ("camera",)}, "it sees camera, but the environment shows flat"),
+        (
+            {"obs": ("camera",)},
+            "observation 'camera': missing, but the policy sees it; there are flat",
+        ),
         ({"shape": 3}, "'flat': of shape .2., but the policy was made for .3."),
         ({"name": "dt", "algo": {"embed_dim": 16}}, "to be told the rewards so far"),
         ({"name": "gl"}, "it has no act"),
