@@ -78,10 +78,14 @@ class PolicyAlgo(Algo):
 
     def predict(self, obs: Obs | Tensor) -> Tensor:
         """Choose the likeliest actions in the units of the environment, ``[B, A]`` or integers
-        ``[B]``, for observations ``{key: [B, ...]}``, or ``[B, ...]`` where there is one key."""
+        ``[B]``, for observations ``{key: [B, ...]}``, or ``[B, ...]`` where there is one key. Those
+        that are chosen among random ones are the same each time."""
         self.set_eval()
+        named = self._with_time(self.named(obs))
+        num = len(next(iter(named.values())))
+        generators = [torch.Generator().manual_seed(0) for _ in range(num)]
         with torch.no_grad():
-            action, _ = self.act(self._with_time(self.named(obs)), None, None, None)
+            action, _ = self.act(named, None, None, generators)
             return self.raw_action(action)
 
     @property

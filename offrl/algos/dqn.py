@@ -65,7 +65,9 @@ class DQNConfig(TDConfig):
         "better each action is than the others (dueling networks).",
     )
     target_every: Count = Field(
-        250, description="Number of updates from one renewal of the target networks to the next."
+        250,
+        description="Number of updates from one renewal of the target networks to the next, at the "
+        "least: batches of a round that are drawn together have the same targets.",
     )
     target_tau: Share = 1.0
     exploration: ExplorationConfig = Field(
@@ -80,7 +82,8 @@ class DQNConfig(TDConfig):
 
 class DQN(ActionValues):
     """The slow copy is renewed where a batch is processed, so that it is the same for all of
-    several batches that are processed at once. Where it alone makes the targets, these are made
+    several batches that are processed at once, and renewed later than ``target_every`` says
+    where these are more. Where it alone makes the targets, these are made
     there, too."""
 
     algo_config: DQNConfig

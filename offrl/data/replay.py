@@ -265,6 +265,7 @@ class Replay(WindowDataset):
         steps that were taken."""
         num_demos = self._num_demos(batch_size)
         num_steps = batch_size - num_demos
+        self._drawn = torch.empty(0)
         taken = self._take(num * num_steps) if num_steps else None
         if self.demos is None or not num_demos:
             return taken or {}
@@ -274,6 +275,8 @@ class Replay(WindowDataset):
         return recorded if taken is None else map_leaves(partial(_mixed, num), taken, recorded)
 
     def _take(self, num: int) -> dict[str, Any]:
+        if not self.store.is_step.any():
+            raise ValueError("the replay holds no step yet; collect some before learning")
         if self.priorities is None:
             return self._relabelled(self.steps(num))
         self._drawn, weights = self._likeliest(num, self.priorities)
@@ -297,7 +300,7 @@ class Replay(WindowDataset):
 
     def learned(self, errors: Tensor) -> None:
         """Take note of the absolute errors ``[B]`` of the last batch."""
-        if self.priorities is not None:
+        if self.priorities is not None and len(self._drawn):
             own = errors[: len(self._drawn)].cpu().numpy()
             self.priorities.learn(self._drawn.numpy(), own)
 
@@ -322,8 +325,6 @@ class Replay(WindowDataset):
 
     def steps(self, num: int) -> Tensor:
         """Draw the rows ``[num]`` of steps."""
-        if not self.store.is_step.any():
-            raise ValueError("the replay holds no step yet; collect some before learning")
         is_step = torch.from_numpy(self.store.is_step)
         rows = self._rows(num)
         while True:

@@ -1,5 +1,6 @@
 """The steps of a round, for algorithms that learn from the steps that they have just taken."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ from offrl.data.replay import Replay
 
 class Rollout(Replay):
     """The steps of a round, which are learned from at once and then forgotten."""
+
+    def begin(self, obs: Mapping[str, np.ndarray]) -> None:
+        super().begin(obs)
+        self.forget()  # so that each round lies behind room for earlier frames
 
     def take(self) -> dict[str, Any]:
         """Give everything as tensors of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and
@@ -25,8 +30,9 @@ class Rollout(Replay):
             raise ValueError(
                 "no step was taken since the last update; collect some before learning"
             )
-        length = int((store.heads - store.parts).max()) + 1
-        rows = torch.from_numpy(store.parts[:, None] + np.arange(length))
+        first = store.parts + store.num_before
+        length = int((store.heads - first).max()) + 1
+        rows = torch.from_numpy(first[:, None] + np.arange(length))
         flat = rows.flatten()
         taken = self._windows.before(flat[:, None], flat, store.num_before + 1)
         rollout: dict[str, Any] = {

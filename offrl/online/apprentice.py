@@ -93,15 +93,8 @@ class Apprentice(PolicyAgent):
         shown = self.expert.act(obs, begins)
         is_led = torch.rand(len(raw)).numpy() < share
         taken = np.where(is_led.reshape(-1, *[1] * (raw.ndim - 1)), shown, raw)
-        return self._to_learn(shown), taken.astype(raw.dtype)
-
-    def _to_learn(self, raw: np.ndarray) -> np.ndarray:
-        """Actions of environments in the units of the policy."""
-        if self.alg.is_discrete:
-            return np.eye(self.alg.ac_dim, dtype=np.float32)[raw]
-        key = self.alg.global_config.train.action_keys[0]
-        actions = torch.from_numpy(raw).to(self.alg.device, torch.float32)
-        return self.alg.action_normalizer.normalize({key: actions})[key].cpu().numpy()
+        learned = self.alg.learned_action(torch.from_numpy(shown)).cpu().numpy()
+        return learned, taken.astype(raw.dtype)
 
     def serialize(self) -> dict[str, Any]:
         return super().serialize() | {"expert": self.expert.serialize()}

@@ -27,10 +27,12 @@ class ByHand:
         self._reward = 0.0
         self._made: tuple[Any, float, Any] | None = None  # a step, until it is known what follows
         self._is_terminated = False  # whether the last episode ended by itself
+        self._remembered: Any = None  # by the policy, before it chose the last action
 
     def end(self, terminated: bool) -> None:
         """The next observation begins an episode."""
-        self._begins, self._is_terminated, self._actions = True, terminated, None
+        if not self._begins:
+            self._begins, self._is_terminated, self._actions = True, terminated, None
 
     def receive(self, reward: float) -> None:
         """What the chosen action was rewarded with."""
@@ -52,8 +54,9 @@ class ByHand:
         else:
             self._take_in_step()
         trainer = self.trainer
-        if trainer._memory is None:
-            trainer._memory = trainer.agent.remembered(trainer._begins)
+        self._remembered = trainer.agent.remembered(trainer._begins)
+        if trainer.alg.ON_POLICY and not len(trainer.buffer):  # a round begins
+            trainer._memory = self._remembered
         self._actions, raw = trainer._act()
         self._begins, self._reward = False, 0.0
         return raw[0]
@@ -64,14 +67,15 @@ class ByHand:
         num, needed = len(trainer.buffer), train.batch_size
         if trainer.alg.ON_POLICY and num:  # in the round, of which the first may be forgotten
             num, needed = trainer.step - trainer._steps_before, train.online.collect_steps
-        if num < needed:
+        if num < needed or trainer._is_early:
             return {}
         logs = [trainer._run_train()["logs"]]
         while trainer._is_due():
             logs.append(trainer._run_train()["logs"])
         trainer.statistics.update(trainer.alg)
         trainer._end_epochs()
-        trainer._memory, trainer._steps_before = None, trainer.step  # a round begins
+        # A round begins, with the step that is not taken in yet, if there is one.
+        trainer._memory, trainer._steps_before = self._remembered, trainer.step
         return {name: float(np.mean([x[name] for x in logs])) for name in logs[0]}
 
     def _begin(self) -> None:
@@ -105,4 +109,3 @@ class ByHand:
         trainer._take_in(actions, stepped, [])
         if trainer.alg.ON_POLICY and trainer.buffer.is_full:  # nobody has learned from it in time
             trainer.buffer.forget()
-            trainer._memory = None

@@ -77,25 +77,30 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         logging.getLogger("offrl").setLevel(log_level.upper())
         self.config = _on_device(complete(cfgs), device)
         self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
-        with closing(Environment(self.config)) as env:
-            trainer = self._trainer_in(env, self.config)
-        super().__init__(trainer.alg)
-        self._use(trainer)
-        if model is not None:
+        self._make(model_file)
+        super().__init__(self.alg)
+        if model is not None and model_file is None:
             self.alg.deserialize(getattr(model, "nets", model).state_dict())
-        if model_file is not None:
-            self.init(model_file)
 
     def init(self, model_file: str | Path) -> None:
-        """Take the weights of a checkpoint of the same algorithm."""
-        content = read_checkpoint(model_file)
-        name = self._of_config("init").config.algo_name
-        if content["algo_name"] != name:
+        """Begin anew with a checkpoint of the same algorithm: its weights, and what it normalises
+        by."""
+        self._of_config("init")
+        self._make(model_file)
+
+    def _make(self, model_file: str | Path | None) -> None:
+        content = None if model_file is None else read_checkpoint(model_file)
+        name = self.config.algo_name
+        if content is not None and content["algo_name"] != name:
             raise ValueError(
                 f"{model_file}: a checkpoint of {content['algo_name']!r}; this agent is of {name!r}"
             )
-        with while_loading(content, model_file):
-            self.alg.deserialize(content["model"])
+        with closing(Environment(self.config)) as env:
+            trainer = self._trainer_in(env, self.config, content)
+        if content is not None:
+            with while_loading(content, model_file):
+                trainer.alg.deserialize(content["model"])
+        self._use(trainer)
 
     # -- the episode that a script makes ----------------------------------------------------------
 
@@ -205,11 +210,12 @@ class Agent(agent.Agent, metaclass=ABCMeta):
             online = config.train.online
             if "solved_return" not in said["train"].get("online", {}):
                 online.solved_return = getattr(env, "env_solution", online.solved_return)
-            trainer = self._trainer_in(env, config)
+            own = self._of_config("train").describe()
+            trainer = self._trainer_in(env, config, own)
             name, parts = trainer.env_args["env_name"], trainer.parts
             shapes = parts.obs_shapes, parts.ac_dim
-            check_spaces("env", self._of_config("train").describe(), name, *shapes)
-            trainer.alg.deserialize(self.alg.serialize())
+            check_spaces("env", own, name, *shapes)
+            trainer.alg.deserialize(own["model"])
             self._use(trainer)
             return self._trained(trainer, names)
 
@@ -282,7 +288,9 @@ class Agent(agent.Agent, metaclass=ABCMeta):
     def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
         return super().learn(data) if self._trainer is None else self._trainer.agent.learn(data)
 
-    def _trainer_in(self, env: gymnasium.Env, config: Config) -> Trainer:
+    def _trainer_in(
+        self, env: gymnasium.Env, config: Config, earlier: Mapping[str, Any] | None
+    ) -> Trainer:
         online = config.train.online
         adapted = _Augmented(env, self)
         envs = ListVector(
@@ -294,7 +302,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
             envs=[adapted],
         )
         algo_class, _ = ALGOS[config.algo_name](config.algo)
-        return getattr(algo_class, "TRAINER", Trainer)(config, envs=envs)
+        return getattr(algo_class, "TRAINER", Trainer)(config, envs=envs, earlier=earlier)
 
     @contextmanager
     def _own_unless(self, env: gymnasium.Env | None) -> Iterator[Any]:

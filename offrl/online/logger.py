@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def logger(
 
         place = _new_folder(Path(folder), trainer.config.experiment.name)
         wandb_run = _wandb_run(trainer, place, wandb_project) if wandb_project else None
-        with SummaryWriter(place) as writer:
+        with SummaryWriter(place) as writer, wandb_run or nullcontext():
             for record in records_of(trainer):
                 kind = record["type"].capitalize()
                 numbers = {f"{kind}/{name}": x for name, x in record["logs"].items()}
@@ -37,8 +38,6 @@ def logger(
                 if wandb_run:
                     wandb_run.log(numbers | {"step": record["step"]})
                 yield record
-        if wandb_run:
-            wandb_run.finish()
 
     return logged
 

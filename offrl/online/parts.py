@@ -67,23 +67,28 @@ class Parts:
         stored = {key: box.shape for key, box in self.envs.observation_space.items()}
         self.obs_shapes = processed_shapes(self.config.observation, stored)
         self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
-        self.alg = self._make_alg(start)
+        self.alg = self._make_alg(start, known)
         self.buffer = self._make_rollout() if self.alg.ON_POLICY else self._make_replay()
         check_rewards(config, self.reward_stats)
         self._warn_of_no_update()
         self._rewards = config.train.rewards
         self._changes_rewards = self._rewards != RewardsConfig()
 
+    @property
+    def num_before(self) -> int:
+        """How many steps are only collected at first."""
+        online = self.config.train.online
+        return max(online.warmup_steps, 0 if self.alg.ON_POLICY else online.random_steps)
+
     def _warn_of_no_update(self) -> None:
-        train = self.config.train
-        num_before = max(train.online.random_steps, train.online.warmup_steps)
-        if train.num_steps is not None and train.num_steps <= num_before:
+        num_steps = self.config.train.num_steps
+        if num_steps is not None and num_steps <= self.num_before:
             log.warning(
-                f"train.num_steps: nothing is learned in {train.num_steps} steps, as the first "
-                f"{num_before} are only collected (train.online.random_steps, warmup_steps)"
+                f"train.num_steps: nothing is learned in {num_steps} steps, as the first "
+                f"{self.num_before} are only collected (train.online.random_steps, warmup_steps)"
             )
 
-    def _make_alg(self, start: Mapping[str, Any] | None) -> Any:
+    def _make_alg(self, start: Mapping[str, Any] | None, known: Mapping[str, Any]) -> Any:
         config, space = self.config, self.envs.action_space
         if start is not None:
             where = "experiment.ckpt_path"
@@ -96,7 +101,8 @@ class Parts:
         if start is not None:
             with while_loading(start, f"experiment.ckpt_path: {config.experiment.ckpt_path}"):
                 alg.start_from(start)
-            alg.set_statistics(**start["model"]["normalization"])
+        if "normalization" in known.get("model", {}):
+            alg.set_statistics(**known["model"]["normalization"])
         check_training_fits(config.algo_name, alg.optimizers.values(), self.device)
         return alg
 
@@ -144,6 +150,7 @@ class Parts:
     def _make_replay(self) -> Replay:
         train = self.config.train
         options = train.online.replay
+        self._check_replay()
         # An end may follow every step.
         capacity = min(options.capacity, 2 * (train.num_steps or options.capacity))
         store = self._make_store(capacity, "train.online.replay.capacity")
@@ -161,6 +168,26 @@ class Parts:
             priorities,
             self._make_hindsight() if options.hindsight_share else None,
         )
+
+    def _check_replay(self) -> None:
+        """Refuse what the algorithm cannot learn from."""
+        name, train = self.config.algo_name, self.config.train
+        online, share = train.online, train.online.replay.demo_share
+        if online.replay.prioritized and not hasattr(self.alg, "td_errors"):
+            raise ValueError(
+                f"train.online.replay.prioritized: {name} does not say how wrong its values were; "
+                "set it to false"
+            )
+        if self.alg.NEEDS_DEMOS and share is not None and not round(share * train.batch_size):
+            raise ValueError(
+                f"train.online.replay.demo_share: {name} imitates demonstrations, and a batch of "
+                f"{train.batch_size} has none of them; make it larger"
+            )
+        if "returns" in self.alg.NEEDS and (online.normalize_rewards or online.clip_rewards):
+            raise ValueError(
+                f"train.online.normalize_rewards, clip_rewards: {name} learns from the returns of "
+                "episodes, which are sums of the rewards as they are; set both to false"
+            )
 
     def _make_hindsight(self) -> Hindsight:
         if "returns" in self.alg.NEEDS:
@@ -197,7 +224,8 @@ class Parts:
             hdf5_normalize_obs=False,
         )
         self.reward_stats = demos.reward_stats
-        if not self.alg.NEEDS_DEMOS:  # whose rewards, if there are any, are not learned from
+        # Else their rewards, if there are any, are not learned from.
+        if not (self.alg.NEEDS_DEMOS or self.alg.ASKS_EXPERT):
             self.alg.inspect_data(demos.values)
         for key, shape in demos.obs_shapes.items():
             shown = self.envs.observation_space[key].shape

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,9 @@ def register_roles(
     ac_dim, config)``, of all observations as one vector and of the numbers of an action or of
     discrete actions, ``algorithm(model, config)`` and ``agent(algorithm)``; ``config`` is the
     section ``algo``. ``learn`` is given ``obs`` and ``next_obs`` ``[B, obs_dim]``, ``actions``
-    ``[B]`` (integers) or ``[B, A]``, ``rewards`` and ``dones`` ``[B]``. Checkpoints hold the
+    ``[B]`` (integers) or ``[B, A]``, ``rewards`` and ``dones`` ``[B]``, and returns the ``loss``
+    among its numbers. Actions are those of the environment everywhere; observations are
+    normalised, and images channels first, where the config or offrl does so. Checkpoints hold the
     modules, the optimizers and the plain numbers among the algorithm's attributes.
     """
     roles = {"MODEL": model, "ALGORITHM": algorithm, "AGENT": agent, "TRAINER": trainer}
@@ -46,6 +49,12 @@ class RolesAlgo(PolicyAlgo):
     TRAINER: ClassVar[type[Trainer]]
 
     def _create_networks(self) -> None:
+        train = self.global_config.train
+        if train.frame_stack > 1 or train.seq_length > 1:
+            raise ValueError(
+                f"train.frame_stack, seq_length: {self.global_config.algo_name} is given one "
+                "observation at a time; set both to 1"
+            )
         shapes = self.obs_spec.shapes("obs").values()
         obs_dim = sum(torch.Size(shape).numel() for shape in shapes)
         model: Any = self.MODEL
@@ -61,12 +70,16 @@ class RolesAlgo(PolicyAlgo):
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         data = super().process_batch_for_training(batch)
         flat = {key: self._flat(data[key]) for key in ("obs", "next_obs")}
-        actions = data["actions"][:, -1]
-        flat["actions"] = actions.argmax(-1) if self.is_discrete else actions
+        flat["actions"] = self.raw_action(data["actions"][:, -1])
         return flat | {key: data[key].flatten() for key in ("rewards", "dones")}
 
     def _flat(self, obs: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat([x.flatten(1) for x in obs.values()], dim=1)
+        return torch.cat([obs[key].flatten(1) for key in self.obs_spec.keys("obs")], dim=1)
+
+    def seen(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What environments show, ``{key: [N, ...]}``, as one vector each, ``[N, obs_dim]``."""
+        shown = {key: torch.as_tensor(x)[:, None] for key, x in obs.items()}
+        return self._flat(self.prepare_obs(shown)).cpu().numpy()
 
     def update(self, batch: dict[str, Any]) -> dict[str, Any]:
         info = dict(self.written.learn(batch))
@@ -76,9 +89,7 @@ class RolesAlgo(PolicyAlgo):
         self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
     ) -> tuple[Tensor, Any]:
         action = self.written.predict(self._flat(self.prepare_obs(obs)))
-        if self.is_discrete:
-            return torch.nn.functional.one_hot(action, self.ac_dim).float(), state
-        return action, state
+        return self.learned_action(action), state
 
     def sync_target(self) -> None:
         self.written.sync_target()

@@ -27,13 +27,12 @@ def start_of(config: Config) -> dict[str, Any] | None:
     path = config.experiment.ckpt_path
     if path is None:
         return None
-    content = read_checkpoint(_found(path))
-    if config.train.online.normalize_obs and content["model"]["normalization"]["obs"]:
+    if config.train.online.normalize_obs:
         raise ValueError(
-            f"train.online.normalize_obs: the policy of {path} knows what it normalises by; set it "
-            "to false"
+            f"train.online.normalize_obs: the policy of {path} goes on to see observations as it "
+            "learned from them; set it to false"
         )
-    return content
+    return read_checkpoint(_found(path))
 
 
 def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -99,15 +99,26 @@ class RunningStatistics:
             rewards = (rewards / float(self._returns.deviation)).clamp(-LARGEST, LARGEST)
         return rewards
 
+    def moments(self) -> dict[str, Any]:
+        """What another training goes on from, in a checkpoint."""
+        kept: dict[str, Any] = {}
+        if self._obs:
+            kept["obs"] = {key: moments.state() for key, moments in self._obs.items()}
+        if self._config.normalize_rewards:
+            kept["returns"] = self._returns.state()
+        return kept
+
+    def go_on_from(self, kept: Mapping[str, Any]) -> None:
+        """Add to what ``moments`` returned."""
+        for key, moments in self._obs.items():
+            if key in kept.get("obs", {}):
+                moments.restore(kept["obs"][key])
+        if "returns" in kept:
+            self._returns.restore(kept["returns"])
+
     def state(self) -> dict[str, Any]:
-        return {
-            "obs": {key: moments.state() for key, moments in self._obs.items()},
-            "returns": self._returns.state(),
-            "sums": torch.from_numpy(self._sums.copy()),
-        }
+        return self.moments() | {"sums": torch.from_numpy(self._sums.copy())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for key, moments in self._obs.items():
-            moments.restore(state["obs"][key])
-        self._returns.restore(state["returns"])
+        self.go_on_from(state)
         self._sums = state["sums"].numpy().copy()

@@ -29,7 +29,7 @@ class Trainer:
     flow: ``collect`` when all environments have made ``train.online.collect_steps`` steps,
     ``train`` after each update. ``step`` counts the steps in all environments. Nothing is done
     before the first record is asked for, and nothing is written. Derive from it for a control flow
-    of your own.
+    of your own: ``round`` is what ``train.py`` and ``Agent.train`` repeat, as ``__call__`` does.
 
     config: made by ``config_factory``, nested dicts with what differs from the defaults, or the
         path of a config file.
@@ -58,6 +58,7 @@ class Trainer:
         self.env_args, self.alg, self.buffer = parts.env_args, parts.alg, parts.buffer
         self.agent = parts.make_agent()
         self.statistics = parts.make_statistics()
+        self.statistics.go_on_from((earlier or {}).get("running_statistics", {}))
         self.step = 0
         self._obs: Any = None  # what the environments show now
         self._begins = np.ones(self.envs.num_envs, dtype=bool)  # where episodes begin with it
@@ -139,7 +140,8 @@ class Trainer:
         parts = self.parts
         rewards = parts.reward_stats or self.statistics.reward_stats
         shapes = parts.obs_shapes, parts.ac_dim
-        return describe_policy(self.alg, self.config, self.env_args, *shapes, rewards, {})
+        described = describe_policy(self.alg, self.config, self.env_args, *shapes, rewards, {})
+        return described | {"running_statistics": self.statistics.moments()}
 
     # -- acting -----------------------------------------------------------------------------------
 
@@ -172,13 +174,8 @@ class Trainer:
             is_early = self.step < self.config.train.online.random_steps
             at_random = is_early and not self.alg.ON_POLICY
             return self.agent.explore(self._obs, self._begins, at_random)
-        keys = self.alg.obs_spec.keys("obs")
-        flat = [self._obs[key].reshape(self.envs.num_envs, -1) for key in keys]
-        raw = self.agent.sample(np.concatenate(flat, axis=1))
-        if self.alg.is_discrete:
-            return np.eye(self.alg.ac_dim, dtype=np.float32)[raw], raw
-        low, high = self.envs.action_space.low, self.envs.action_space.high
-        return 2 * (raw - low) / (high - low) - 1, raw
+        raw = self.agent.sample(self.alg.seen(self._obs))  # of a user's own roles
+        return self.alg.learned_action(torch.as_tensor(raw)).cpu().numpy(), raw
 
     def _begin(self, obs: Any) -> None:
         """Take in what the environments show first."""
@@ -217,6 +214,11 @@ class Trainer:
         logs = self.agent.update(batch, self.epoch)
         if "weights" in batch:
             self.buffer.learned(self.alg.td_errors)
+        if "loss" not in logs:
+            raise ValueError(
+                f"{self.config.algo_name}: learn returned {', '.join(logs) or 'nothing'}; let it "
+                "return the loss among its numbers, {'loss': ...}"
+            )
         if not math.isfinite(logs["loss"]):
             raise ValueError(
                 f"{self.config.algo_name}: the loss became {logs['loss']} at step {self.step}; "
@@ -232,13 +234,15 @@ class Trainer:
 
     def _num_due(self) -> int:
         """How many updates a round has; of algorithms that say that themselves, whether any."""
-        online = self.config.train.online
-        if self.step - self._kept_from <= max(online.random_steps, online.warmup_steps):
+        if self._is_early:
             return 0
-        taken = self.step - self._steps_before
-        if self.alg.ON_POLICY:
-            return taken
-        return taken if online.num_updates is None else online.num_updates
+        taken, num = self.step - self._steps_before, self.config.train.online.num_updates
+        return taken if self.alg.ON_POLICY or num is None else num
+
+    @property
+    def _is_early(self) -> bool:
+        """Whether steps are only collected yet."""
+        return self.step - self._kept_from <= self.parts.num_before
 
     def _make_batches(self, num: int) -> Iterator[dict[str, Any]]:
         """``num`` batches, ready for updates; of the steps of the round, as many as the algorithm
@@ -283,6 +287,7 @@ class Trainer:
         self._returns = state["returns"].numpy().copy()
         self._lengths = state["lengths"].numpy().copy()
         self._last_returns = deque(state["last_returns"], self._last_returns.maxlen)
+        self._batch, self._batches = None, iter(())
         self.statistics.restore(state["statistics"])
         if state["envs"] is not None:
             self._obs = self.envs.restore(map_leaves(as_array, state["envs"]))

@@ -253,3 +253,108 @@ def test_a_script_may_learn_when_its_episode_is_over(algo_name, memory):
         if logs:
             assert np.isfinite(logs["loss"]) and kept <= 17 and len(buffer) == 0
             waiting = 0
+
+
+def watched(alg):
+    """The logarithms of the probabilities of the actions, as they are chosen; the networks are such
+    that they depend much on the memory, and stay as they are."""
+    with torch.no_grad():
+        for weight in alg.nets["policy"].actor_head.parameters():
+            weight.mul_(100)
+    taken = []
+
+    def explore(obs, goal=None, state=None, generators=None, num_steps=0):
+        pi, state = alg.action_distribution(obs, goal, state)
+        action = pi.at(-1).sample(None)
+        taken.append(float(pi.log_prob(action[:, None])[0, 0]))
+        return action, state
+
+    alg.explore = explore
+    return taken
+
+
+def learned_rounds(trainer):
+    """The same of each round, as they are learned from."""
+    rounds, process = [], trainer.alg.process_batch_for_training
+
+    def processed(batch):
+        ready = process(batch)
+        rounds.append(ready["log_probs"].flatten()[ready["mask"].flatten()].tolist())
+        return ready
+
+    trainer.alg.process_batch_for_training = processed
+    trainer.alg.minibatches = lambda data: iter([data])
+    trainer.agent.update = lambda batch, epoch=1: {"loss": 0.0}
+    return rounds
+
+
+WITH_MEMORY = {"memory": {"enabled": True, "hidden_dim": 8}}
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+@pytest.mark.parametrize("algo_name", ["ppo", "impala"])
+def test_a_round_is_learned_from_with_the_memory_that_acted(algo_name, frame_stack):
+    train = {"frame_stack": frame_stack, "online": {"num_envs": 1, "collect_steps": 4}}
+    trainer = Trainer({"train": train, "algo": WITH_MEMORY}, "Pendulum-v1", algo_name, seed=3)
+    taken, rounds = watched(trainer.alg), learned_rounds(trainer)
+    for _ in range(4):
+        list(trainer.round())
+    np.testing.assert_allclose(np.concatenate(rounds), taken, rtol=1e-3, atol=1e-3)
+    trainer.close()
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_a_script_learns_from_its_rounds_with_the_memory_that_acted(frame_stack):
+    config = {
+        "algo_name": "ppo",
+        "experiment": {"env": "CartPole-v1"},
+        "train": {
+            "num_steps": 1000,
+            "seed": 1,
+            "frame_stack": frame_stack,
+            "online": {"collect_steps": 6},
+        },
+        "algo": WITH_MEMORY,
+    }
+    env, agent = Environment(config), Agent(config)
+    taken, rounds = watched(agent.alg), learned_rounds(agent._trainer)
+    for _ in range(3):
+        agent.reset(episode(agent, env)[1])
+    learned = np.concatenate(rounds)
+    assert len(rounds) >= 4
+    np.testing.assert_allclose(learned, taken[: len(learned)], rtol=1e-3, atol=1e-3)
+
+
+def test_how_an_episode_ended_is_heard_once():
+    env, agent = Environment(CONFIG), Agent(CONFIG)
+    episode(agent, env)
+    agent.reset(terminated=True)
+    agent.play(test_cfgs={"n": 1, "horizon": 5})
+    agent.reset()
+    episode(agent, env)
+    store = agent._trainer.buffer.store
+    assert store.arrays["dones"][store.ends[0]] == 1
+
+
+def test_a_script_learns_nothing_from_its_first_steps():
+    config = of(batch_size=4, online={"random_steps": 10, "horizon": 25})
+    env, agent = Environment(config), Agent(config)
+    assert episode(agent, env)[0] == 25 - 10 - 1  # the last step is not known to be one
+    assert agent.optimize()
+
+
+def test_a_second_training_goes_on_with_the_statistics_of_the_first(tmp_path):
+    online = {"normalize_obs": True, "normalize_rewards": True, "horizon": 25}
+    config = of(num_steps=50, online=online)
+    agent = Agent(config)
+    agent.train(model_dest=tmp_path, gitsha="12345678")
+    first = agent._trainer.statistics.moments()
+    assert first["obs"]["flat"]["count"] == first["returns"]["count"] == 50
+    agent.train(train_cfgs={"num_steps": 30})
+    second = agent._trainer.statistics.moments()
+    assert second["obs"]["flat"]["count"] == second["returns"]["count"] == 80
+    other = Agent(config, model_file=tmp_path / "agent-final-12345678.pth")
+    assert other._trainer.statistics.moments()["obs"]["flat"]["count"] == 50
+    np.testing.assert_allclose(
+        other.alg.obs_normalizer.stats["flat"]["offset"][0], first["obs"]["flat"]["mean"], 1e-5
+    )

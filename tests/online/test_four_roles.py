@@ -13,9 +13,11 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
+from offrl.acting.policy import RolloutPolicy
 from offrl.algos import Algo
+from offrl.config import AlgoConfig
 from offrl.envs.vector import GymnasiumVector
-from offrl.online import Agent, Algorithm, Model, Trainer, logger
+from offrl.online import Agent, Algorithm, Model, Trainer, logger, register_roles
 from offrl.online.agent import PolicyAgent
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.seeding import rng_state, set_rng_state
@@ -249,3 +251,131 @@ def test_a_round_in_which_episodes_only_begin_is_not_learned_from():
         rounds.append((trainer.step - before, kinds))
     assert all(kinds == ["collect"] + ["train"] * (taken > 0) for taken, kinds in rounds)
     assert len(rounds) > 60  # some had no step
+
+
+class OwnConfig(AlgoConfig):
+    ALGO_NAME = "constant"
+
+
+class Constant(Model):
+    """Acts alike everywhere, with a torque of 1."""
+
+    def __init__(self, obs_dim, ac_dim, config):
+        super().__init__()
+        self.layer = torch.nn.Linear(obs_dim, ac_dim)
+
+    def action(self, x):
+        self.seen = x
+        return torch.ones(len(x), 1)
+
+
+class Own(Algorithm):
+    LOSS = "loss"
+
+    def __init__(self, model, config):
+        self.model = model
+
+    def learn(self, data):
+        self.data = data
+        return {self.LOSS: torch.zeros(())}
+
+
+@pytest.fixture
+def own():
+    """A function: what differs from the defaults -> a trainer of own roles on Pendulum."""
+    register_roles(OwnConfig, Constant, Own)
+
+    def make(**train):
+        said = {"batch_size": 4, **train}
+        return Trainer({"train": said}, env_id="Pendulum-v1", algo_name=f"{__name__}.constant")
+
+    return make
+
+
+def test_real_valued_actions_of_own_roles_are_those_of_the_environment(own, monkeypatch):
+    trainer, taken = own(), []
+    step = trainer.envs.step
+    monkeypatch.setattr(trainer.envs, "step", lambda raw: taken.append(raw) or step(raw))
+    for _ in range(3):
+        list(trainer.round())
+    assert np.all(taken == np.ones((1, 1)))
+    assert (trainer.alg.written.data["actions"] == 1).all()
+    assert (trainer.buffer.store.arrays["actions"][:3] == 0.5).all()  # between -2 and 2
+    policy = RolloutPolicy(trainer.alg)
+    policy.start_episode()
+    zeros = np.zeros(3, dtype=np.float32)
+    assert policy({"flat": zeros}) == trainer.agent.predict(zeros) == 1
+    assert trainer.alg.predict({"flat": torch.zeros(1, 3)}) == 1
+    trainer.close()
+
+
+def test_own_roles_act_on_what_they_learn_from(own):
+    trainer = own(online={"normalize_obs": True, "collect_steps": 10})
+    for _ in range(3):
+        list(trainer.round())
+    stats = trainer.alg.obs_normalizer.stats["flat"]
+    shown = torch.from_numpy(trainer._obs["flat"])
+    trainer._act()
+    expected = (shown - stats["offset"]) / stats["scale"]
+    torch.testing.assert_close(trainer.alg.written.model.seen, expected)
+    trainer.close()
+
+
+def test_what_own_roles_cannot_do_is_named(own, monkeypatch):
+    with pytest.raises(ValueError, match="constant is given one observation at a time"):
+        own(frame_stack=2)
+    with pytest.raises(ValueError, match="prioritized: .*constant does not say how wrong"):
+        own(online={"replay": {"prioritized": True}})
+    monkeypatch.setattr(Own, "LOSS", "error")
+    with pytest.raises(ValueError, match="learn returned error; let it return the loss"):
+        list(own().round())
+
+
+def test_actions_that_are_chosen_among_random_ones_are_the_same_each_time():
+    trainer = Trainer(env_id="Pendulum-v1", algo_name="bcq")
+    obs = trainer.envs.reset()["flat"]
+    assert np.array_equal(trainer.agent.predict(obs), trainer.agent.predict(obs))
+    assert np.array_equal(trainer.agent.predict(obs[0]), trainer.agent.predict(obs)[0])
+    trainer.close()
+
+
+def test_what_was_drawn_before_is_not_learned_from_after_going_on(trainer):
+    state = copy.deepcopy(trainer.state())
+    for _ in range(3):
+        list(trainer.round())
+    trainer._run_collect()
+    assert trainer._is_due()
+    trainer.restore(state)
+    assert not trainer._is_due()
+
+
+def test_priorities_of_no_steps_are_refused():
+    config = {"train": {"online": {"replay": {"prioritized": True}}}}
+    trainer = Trainer(config, env_id="CartPole-v1", algo_name="dqn")
+    with pytest.raises(ValueError, match="the replay holds no step yet"):
+        trainer._run_train()
+    trainer.close()
+
+
+def test_random_first_steps_are_none_of_algorithms_that_learn_from_rounds():
+    config = {"train": {"online": {"collect_steps": 16, "random_steps": 100}}}
+    trainer = Trainer(config, env_id="CartPole-v1", algo_name="ppo")
+    assert [record["type"] for record in trainer.round()][1] == "train"
+    trainer.close()
+
+
+def test_a_decorated_training_that_is_left_early_is_finished(trainer, tmp_path, monkeypatch):
+    ended = []
+
+    class Run:
+        log = __enter__ = lambda *_: None
+
+        def __exit__(self, *_):
+            ended.append(self)
+
+    monkeypatch.setitem(logger.__globals__, "_wandb_run", lambda *_: Run())
+    records = logger(Trainer.__call__, tmp_path, "project")(trainer)
+    next(records)
+    assert not ended
+    records.close()
+    assert len(ended) == 1

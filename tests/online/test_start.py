@@ -13,6 +13,7 @@ from offrl import Trainer, config_factory
 from offrl.checkpoint import policy_from_checkpoint, read_checkpoint, write_checkpoint
 from offrl.config.files import read_config_file
 from offrl.data.computed import returns_to_go
+from offrl.online import Agent
 from offrl.online import Trainer as OnlineTrainer
 from offrl.online.start import continued
 from offrl.seeding import rng_state, set_rng_state
@@ -320,3 +321,69 @@ def test_a_folder_for_checkpoints_and_random_steps_are_each_trainings_own(checkp
     path = checkpoint_of("sac_n", SMALL, {"model_dest": "mine", "online": {"random_steps": 7}})
     found = continued({"experiment": {"ckpt_path": str(path)}, "train": {"num_steps": 5}})
     assert "model_dest" not in found["train"] and found["train"]["online"]["random_steps"] == 0
+
+
+def demo_actions(trainer):
+    return trainer.buffer.demos.get_batch(torch.arange(12))["actions"]
+
+
+def of_scripts(demos, **train):
+    """The config of an agent that learns from demonstrations besides."""
+    said = {"data": str(demos), "num_steps": 20, "batch_size": 4, "online": ONLINE} | train
+    return {
+        "algo_name": "td3_bc",
+        "experiment": {"env": "Pendulum-v1"},
+        "train": said,
+        "algo": ALGORITHMS["td3_bc"],
+        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+    }
+
+
+def test_demonstrations_have_the_units_of_the_checkpoint_wherever_it_is_gone_on_from(
+    checkpoint_of, demos
+):
+    path = checkpoint_of("td3_bc")
+    first = OnlineTrainer(online(path))
+    expected = demo_actions(first)
+    assert expected.abs().max() > 0.99  # by the least and the largest in the data
+    fresh = Agent(of_scripts(demos))
+    assert not torch.allclose(demo_actions(fresh._trainer), expected)
+    resumed = OnlineTrainer(online(path), earlier=first.describe())
+    agent = Agent(of_scripts(demos), model_file=path)
+    fresh.init(path)
+    for trainer in (resumed, agent._trainer, fresh._trainer):
+        assert torch.equal(demo_actions(trainer), expected)
+    agent.train()
+    assert torch.equal(demo_actions(agent._trainer), expected)
+
+
+@pytest.mark.parametrize("share", [None, 1.0])
+def test_batches_of_demonstrations_alone_have_no_priorities(share, demos):
+    replay = {"prioritized": True, "demo_share": share}
+    train = {"data": str(demos), "batch_size": 4, "online": {"random_steps": 2, "replay": replay}}
+    seen = {"modalities": {"obs": {"low_dim": ["flat"]}}}
+    trainer = OnlineTrainer(
+        {"train": train, "observation": seen}, "Pendulum-v1", "td3", num_steps=6
+    )
+    assert sum(record["type"] == "train" for record in trainer()) == 4
+    (priority,) = set(trainer.buffer.priorities.state()["values"].tolist()) - {0.0}
+    assert priority == 1.0  # of steps that were never learned from
+
+
+def test_an_imitation_without_demonstrations_in_a_batch_is_refused(demos):
+    train = {"data": str(demos), "online": {"replay": {"demo_share": 0.001}}}
+    with pytest.raises(ValueError, match="sqil imitates demonstrations, and a batch of"):
+        OnlineTrainer({"train": train}, "Pendulum-v1", "sqil")
+
+
+def test_returns_of_other_rewards_are_refused(checkpoint_of):
+    content = online(checkpoint_of("cal_ql"), train={"online": {"clip_rewards": True}})
+    with pytest.raises(ValueError, match="cal_ql learns from the returns of episodes"):
+        OnlineTrainer(content)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_a_start_goes_on_to_see_what_it_learned_from(normalized, checkpoint_of):
+    path = checkpoint_of("td3_bc", train={"hdf5_normalize_obs": normalized})
+    with pytest.raises(ValueError, match=r"normalize_obs: the policy of .* set it to false"):
+        OnlineTrainer(online(path, train={"online": {"normalize_obs": True}}))

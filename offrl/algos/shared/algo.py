@@ -295,6 +295,14 @@ class Algo(Algorithm):
             parts.append(part)
         return torch.cat(parts, dim=-1)
 
+    def learned_action(self, raw: Tensor) -> Tensor:
+        """Turn what the environment takes, ``[B, A]`` or integers ``[B]``, into what ``act``
+        returns; rotations stay as they are."""
+        if self.is_discrete:
+            index = raw.to(self.device, torch.int64)
+            return torch.nn.functional.one_hot(index, self.ac_dim).float()
+        return self.action_normalizer.normalize_vector(raw.to(self.device, torch.float32))
+
     def receive(self, state: Any, action: Tensor, reward: Tensor) -> Any:
         """Give a policy that counts rewards its next state, after the ``action`` ``[B, A]`` that
         was taken and its ``reward`` ``[B, 1]``."""
