@@ -668,8 +668,8 @@ FLIPS = [
     Flip(
         "dagger, who is learned from",
         "online/apprentice.py",
-        "return self._to_learn(shown), taken",
-        "return self._to_learn(taken), taken",
+        "self.alg.learned_action(torch.from_numpy(shown))",
+        "self.alg.learned_action(torch.from_numpy(taken))",
         DAGGER,
         "better_than_cloning",
     ),

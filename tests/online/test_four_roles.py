@@ -281,8 +281,10 @@ class Own(Algorithm):
 
 
 @pytest.fixture
-def own():
+def own(monkeypatch):
     """A function: what differs from the defaults -> a trainer of own roles on Pendulum."""
+    for registry in (ALGOS, ALGO_CONFIGS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     register_roles(OwnConfig, Constant, Own)
 
     def make(**train):
