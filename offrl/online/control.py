@@ -27,7 +27,7 @@ from offrl.online import agent
 from offrl.online.by_hand import ByHand
 from offrl.online.environment import Environment
 from offrl.online.parts import complete
-from offrl.online.start import check_spaces
+from offrl.online.start import check_spaces, check_statistics
 from offrl.online.tagged import TaggedNames, commit_here, put_beside
 from offrl.online.trainer import Trainer
 from offrl.registry import ALGOS
@@ -89,12 +89,15 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         self._make(model_file)
 
     def _make(self, model_file: str | Path | None) -> None:
-        content = None if model_file is None else read_checkpoint(model_file)
-        name = self.config.algo_name
-        if content is not None and content["algo_name"] != name:
-            raise ValueError(
-                f"{model_file}: a checkpoint of {content['algo_name']!r}; this agent is of {name!r}"
-            )
+        content, name = None, self.config.algo_name
+        if model_file is not None:
+            content = read_checkpoint(model_file)
+            if content["algo_name"] != name:
+                raise ValueError(
+                    f"{model_file}: a checkpoint of {content['algo_name']!r}; this agent is of "
+                    f"{name!r}"
+                )
+            check_statistics(model_file, self.config, content)
         with closing(Environment(self.config)) as env:
             trainer = self._trainer_in(env, self.config, content)
         if content is not None:

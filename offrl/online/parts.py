@@ -56,6 +56,7 @@ class Parts:
         known = start or earlier or {}
         #: What rewards are normalised by (``train.rewards``).
         self.reward_stats = reward_stats_of(config, known)
+        self._moments = known.get("running_statistics", {})
         seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
@@ -245,11 +246,14 @@ class Parts:
         return PolicyAgent(self.alg, bounds_of(self.envs.action_space))
 
     def make_statistics(self) -> RunningStatistics:
-        """Make what is normalised by, empty."""
+        """Make what is normalised by, which goes on from a checkpoint's."""
         spec = self.alg.obs_spec.groups["obs"].items()
         vectors = [key for key, obs in spec if not obs.is_image]
         discount = getattr(self.config.algo, "discount", 1.0)
-        return RunningStatistics(self.config.train.online, vectors, self.envs.num_envs, discount)
+        online, num_envs = self.config.train.online, self.envs.num_envs
+        statistics = RunningStatistics(online, vectors, num_envs, discount)
+        statistics.go_on_from(self._moments)
+        return statistics
 
     def as_learned(self, stepped: Any) -> Any:
         """A step with what training makes of its rewards, as of those in data."""
@@ -317,4 +321,4 @@ def as_tensor(leaf: Any) -> Any:
 
 def as_array(leaf: Any) -> Any:
     """The reverse."""
-    return leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf
+    return leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf

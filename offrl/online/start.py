@@ -3,6 +3,7 @@ from it for a config."""
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_loading
@@ -27,12 +28,20 @@ def start_of(config: Config) -> dict[str, Any] | None:
     path = config.experiment.ckpt_path
     if path is None:
         return None
-    if config.train.online.normalize_obs:
+    content = read_checkpoint(_found(path))
+    check_statistics(path, config, content)
+    return content
+
+
+def check_statistics(path: str | Path, config: Config, content: Mapping[str, Any]) -> None:
+    """``ValueError`` if observations are to be normalised otherwise than the policy of a checkpoint
+    learned from them."""
+    goes_on = content.get("running_statistics", {}).get("obs")
+    if config.train.online.normalize_obs and not goes_on:
         raise ValueError(
             f"train.online.normalize_obs: the policy of {path} goes on to see observations as it "
             "learned from them; set it to false"
         )
-    return read_checkpoint(_found(path))
 
 
 def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:

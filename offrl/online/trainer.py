@@ -58,7 +58,6 @@ class Trainer:
         self.env_args, self.alg, self.buffer = parts.env_args, parts.alg, parts.buffer
         self.agent = parts.make_agent()
         self.statistics = parts.make_statistics()
-        self.statistics.go_on_from((earlier or {}).get("running_statistics", {}))
         self.step = 0
         self._obs: Any = None  # what the environments show now
         self._begins = np.ones(self.envs.num_envs, dtype=bool)  # where episodes begin with it
@@ -212,7 +211,7 @@ class Trainer:
             self._batch = next(self._batches)
         batch, self._batch = self._batch, None
         logs = self.agent.update(batch, self.epoch)
-        if "weights" in batch:
+        if "weights" in batch and self.alg.td_errors is not None:
             self.buffer.learned(self.alg.td_errors)
         if "loss" not in logs:
             raise ValueError(

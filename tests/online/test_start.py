@@ -383,7 +383,30 @@ def test_returns_of_other_rewards_are_refused(checkpoint_of):
 
 
 @pytest.mark.parametrize("normalized", [False, True])
-def test_a_start_goes_on_to_see_what_it_learned_from(normalized, checkpoint_of):
+def test_a_start_goes_on_to_see_what_it_learned_from(normalized, checkpoint_of, demos):
     path = checkpoint_of("td3_bc", train={"hdf5_normalize_obs": normalized})
     with pytest.raises(ValueError, match=r"normalize_obs: the policy of .* set it to false"):
         OnlineTrainer(online(path, train={"online": {"normalize_obs": True}}))
+    config = merge(of_scripts(demos), {"train": {"online": {"normalize_obs": True}}})
+    with pytest.raises(ValueError, match=r"normalize_obs: the policy of .* set it to false"):
+        Agent(config, model_file=path)
+
+
+def test_a_start_goes_on_with_the_running_statistics_of_its_training(tmp_path):
+    running = {"normalize_obs": True, "normalize_rewards": True, "horizon": 8}
+    first = OnlineTrainer({"train": {"online": running}}, "Pendulum-v1", "sac", num_steps=20)
+    list(first())
+    path = tmp_path / "first.pth"
+    write_checkpoint(path, first.describe())
+    later = OnlineTrainer(online(path, train={"online": running}))
+    kept = later.statistics.moments()
+    assert kept["obs"]["flat"]["count"] == kept["returns"]["count"] == 20
+    stats = later.alg.obs_normalizer.stats["flat"]
+    assert torch.equal(stats["scale"], first.alg.obs_normalizer.stats["flat"]["scale"])
+
+
+def test_priorities_wait_where_no_values_are_learned_yet():
+    online = {"warmup_steps": 4, "replay": {"prioritized": True}}
+    train = {"batch_size": 4, "online": online}
+    trainer = OnlineTrainer({"train": train}, "Pendulum-v1", "plas", num_steps=14)
+    assert sum(record["type"] == "train" for record in trainer()) == 10
