@@ -26,6 +26,7 @@ def drawn(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_all_drawings_are_there(drawn):
     assert sorted(path.name for path in drawn.iterdir()) == DRAWN and DRAWN
 

@@ -107,6 +107,7 @@ def make_sleeper():
     return sleep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_processes_end_with_who_started_them(number, tmp_path):
     script = tmp_path / "start.py"

@@ -154,15 +154,16 @@ STARTS = {"residual": BASE}  # of algorithms that are nothing without a checkpoi
 THOROUGH = {"hbc-regression", "hbc-corrected", "iris-separate"}  # others are much like them
 
 
-QUICK = {next(iter(variants)) for variants in VARIANTS.values()}
-QUICK |= {f"{trunk}-{next(iter(HEADS))}" for trunk in TRUNKS}
+QUICK = {f"{algo}-{next(iter(variants))}" for algo, variants in VARIANTS.items()}
+QUICK |= {f"bc-{trunk}-{next(iter(HEADS))}" for trunk in TRUNKS} | {"bc-mlp-categorical"}
 
 
 def marks_of(algo, name):
     """Quick tests are of one variant of each algorithm, and of each trunk of cloning."""
     if f"{algo}-{name}" in THOROUGH:
         return [pytest.mark.thorough]
-    return [] if algo not in VARIANTS or name in QUICK else [pytest.mark.slow]
+    is_quick = algo not in VARIANTS or f"{algo}-{name}" in QUICK
+    return [] if is_quick else [pytest.mark.slow]
 
 
 CASES = [
@@ -175,11 +176,14 @@ CASES = [
     for algo in OFFLINE
     for name, overrides in VARIANTS.get(algo, {"default": {}}).items()
 ]
-CASES += [pytest.param("iql", GOALS, id="iql-goals")]
+CASES += [pytest.param("iql", GOALS, id="iql-goals", marks=pytest.mark.slow)]
 # With discrete actions, where an algorithm takes others as well.
 CASES += [
     pytest.param(
-        "bc", DISCRETE | {"algo": SMALL["bc"] | SAMPLING | trunk}, id=f"bc-{name}-categorical"
+        "bc",
+        DISCRETE | {"algo": SMALL["bc"] | SAMPLING | trunk},
+        id=f"bc-{name}-categorical",
+        marks=marks_of("bc", f"{name}-categorical"),
     )
     for name, trunk in TRUNKS.items()
 ]

@@ -146,6 +146,7 @@ def test_the_next_frames_are_those_before_an_unfinished_end():
     assert ready["discounts"].item() == pytest.approx(0.99**2)
 
 
+@pytest.mark.slow
 def test_targets_take_over_the_statistics_of_batch_normalisation():
     camera = {"core_class": "VisualCore", "core_kwargs": {"backbone_class": "ResNet18Conv"}}
     seen = {"modalities": {"obs": {"low_dim": [], "rgb": ["cam"]}}, "encoder": {"rgb": camera}}

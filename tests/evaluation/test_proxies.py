@@ -189,6 +189,7 @@ def test_the_command_measures_what_training_measured(small_config, demos, tmp_pa
     assert outputs[0] == outputs[1] and "FQE_Initial_Value" in outputs[0]
 
 
+@pytest.mark.slow
 def test_a_policy_that_counts_rewards_remembers_what_was_done(small_config, tmp_path):
     """Each action is the last one's negative: with its own actions in its memory, which are none at
     first, a policy could not know."""

@@ -49,6 +49,7 @@ def is_equal(first, second):
     return same(flatten(first), flatten(second))[0]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_found_or_changes_nothing(run):
     path, rng = run / "last.pth", np.random.default_rng(0)
     whole, content = path.read_bytes(), read_checkpoint(path)

@@ -131,6 +131,7 @@ def _sections(content):
             yield from _sections(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(content=mutated())
 def test_what_a_mutated_config_says_is_taken_or_refused(content, tmp_path_factory):

@@ -172,6 +172,7 @@ def test_lost_episodes_are_named_and_what_there_is_is_written(checkpoint, tmp_pa
         assert [demo.attrs["seed"] for demo in file["data"].values()] == [0, 2, 3]
 
 
+@pytest.mark.slow
 def test_where_no_episode_could_be_run_the_figures_say_so(checkpoint, tmp_path, capsys):
     args = toy_args(trouble={str(seed): "raise" for seed in range(1, 9)})
     paths = tmp_path / "x.json", tmp_path / "x.hdf5"

@@ -234,6 +234,7 @@ def test_episodes_are_tested_as_long_as_they_are_learned_from():
     assert config_factory("dqn").experiment.rollout.horizon == 400  # of data, as in robomimic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo_name", ["reinforce", "a2c", "ppo", "impala"])
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_script_may_learn_when_its_episode_is_over(algo_name, memory):

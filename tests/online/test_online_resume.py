@@ -48,7 +48,7 @@ CASES = {
         ACTOR_CRITIC,
     ),
 }
-QUICK = ("a2c", "dqn prioritized", "sac")
+QUICK, SLOW = ("dqn prioritized",), ("a2c", "sac")  # the others are thorough
 NUM_STEPS, EPOCH = 400, 80
 
 
@@ -123,7 +123,8 @@ def assert_kills_change_nothing(config, folder):
 
 
 def marked(case):
-    return pytest.param(case, marks=[] if case in QUICK else pytest.mark.thorough)
+    mark = pytest.mark.slow if case in SLOW else pytest.mark.thorough
+    return pytest.param(case, marks=[] if case in QUICK else mark)
 
 
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])

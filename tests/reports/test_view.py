@@ -158,6 +158,7 @@ def test_stored_images_are_filmed_side_by_side_in_what_browsers_play(images, tmp
     assert wrist[:, :13].max() < 60 and wrist[:, 19:].min() > 190
 
 
+@pytest.mark.slow
 def test_cameras_are_chosen_by_name(images, tmp_path, capsys):
     assert view(images, "--cameras", "wrist", "--output", tmp_path / "out") == 0
     said = refused(capsys, images, "--cameras", "side", "--output", tmp_path / "other")

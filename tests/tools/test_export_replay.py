@@ -106,6 +106,7 @@ def assert_is_the_end_of(steps, rows):
     assert steps["timeouts"][-1] or steps["dones"][-1]  # the recording ends there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frame_stack", [1, 3])
 @pytest.mark.parametrize("capacity", [1000, 150])
 def test_what_is_written_is_what_was_collected(capacity, frame_stack, tmp_path, collected):
