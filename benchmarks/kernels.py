@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from statistics import quantiles
@@ -27,6 +27,7 @@ from online import SETTINGS, offrl_training
 from throughput import POLICIES, make_config
 from torch import nn
 
+from offrl.algos import Algo
 from offrl.kernels import allocator
 from offrl.training import Trainer
 
@@ -81,6 +82,13 @@ KERNELS = {
         },
     ),
     "perceptron": on_amd("offrl.kernels.perceptron.MKL_IS_SLOW", "ppo"),
+    "few_rows": Kernel(
+        ("a2c", "ppo"), {"offrl.kernels.few_rows.FewRows.pays": lambda rows, x: False}
+    ),
+    "end_to_end": Kernel(
+        ("a2c", "ppo"),
+        {"offrl.algos.shared.policy_gradient.PolicyGradient._learned": Algo._learned},
+    ),
     "norm": Kernel(("ppo",), {"offrl.algos.shared.optim.clip_norm": clip_norm_by_pytorch}),
     "tiny_is_zero": Kernel(("dqn", "td3"), {"offrl.kernels.adam.tiny_is_zero": nullcontext}),
     "batches": Kernel(("vae", "td3_bc"), {"offrl.data.loader.GATHERED_BYTES": 0}),
@@ -119,13 +127,20 @@ def online_training(case: str, replaced: Mapping[str, Any]) -> Train:
     """Of rounds, with networks of its own."""
     settings = SETTINGS[case]
     a_round = settings["collect_steps"] * settings.get("num_envs", 1)
-    train_online = offrl_training(case)
-    train_online(a_round + settings.get("random_steps", 0))
 
-    def train(rounds: int) -> tuple[float, float]:
+    @contextmanager
+    def patched() -> Iterator[None]:
         with ExitStack() as patches:
             for name, form in replaced.items():
                 patches.enter_context(mock.patch(name, form))
+            yield
+
+    with patched():
+        train_online = offrl_training(case)
+        train_online(a_round + settings.get("random_steps", 0))
+
+    def train(rounds: int) -> tuple[float, float]:
+        with patched():
             wall, cpu = time.perf_counter(), time.process_time()
             train_online(rounds * a_round)
             return time.perf_counter() - wall, time.process_time() - cpu

@@ -1,21 +1,14 @@
 """Advantage actor-critic (Mnih et al., 2016, arXiv:1602.01783), with environments that act in step
-instead of the paper's threads.
+instead of the paper's threads: REINFORCE with a baseline that does not wait for episodes to end.
 
 Every few steps the policy and the value learn from the rewards of these and the value of where they
-led, in one step of the optimizer. The defaults are those of Stable-Baselines3.
+led (with ``gae_lambda`` 1, the advantage is ``R - V(s)``, where ``R`` counts both), in one step of
+the optimizer. The defaults are those of Stable-Baselines3.
 """
 
-from typing import Any
-
-from torch import Tensor
-
 from offrl.algos.base import register_algo
-from offrl.algos.shared.policy_gradient import (
-    AdvantageConfig,
-    PolicyGradient,
-    collecting,
-    one_optimizer,
-)
+from offrl.algos.reinforce import Reinforce
+from offrl.algos.shared.policy_gradient import AdvantageConfig, collecting, one_optimizer
 from offrl.config import OptimConfig, Share
 
 
@@ -29,12 +22,5 @@ class A2CConfig(AdvantageConfig):
 
 
 @register_algo(A2CConfig)
-class A2C(PolicyGradient):
-    algo_config: A2CConfig
-
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        log_probs, entropy, values = self.evaluate(batch)
-        # R - V(s), where R are rewards of up to collect_steps steps and V of the state behind.
-        actor_loss = -(self.advantages(batch) * log_probs).mean()
-        value_loss = (batch["returns"] - values).square().mean()
-        return self.descend(actor_loss, value_loss, entropy.mean(), batch)
+class A2C(Reinforce):
+    algo_config: A2CConfig  # type: ignore[assignment]

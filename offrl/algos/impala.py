@@ -53,22 +53,23 @@ class Impala(PolicyGradient):
     learns_segments = True  # targets depend on the steps that follow, under the policy of now
 
     def estimates(
-        self, batch: Mapping[str, Any], mask: Tensor, values: Tensor
+        self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        return {key: self._to_device(batch[key]).flatten() for key in ("rewards", "terminated")}
+        pi, _ = self.policy_and_values(rows)
+        return {"log_probs": pi.log_prob(rows["actions"])[:, 0], **self.received(batch)}
 
     def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return self.shuffled(data, self.algo_config.num_passes)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        mask = batch["mask"]
         pi, values = self.policy_and_values(batch)
         log_probs = pi.log_prob(batch["actions"])[:, 0]
         targets, advantages = self._targets(batch, log_probs.detach(), values.detach())
 
-        actor_loss = -(advantages[mask] * log_probs[mask]).mean()
-        value_loss = (targets[mask] - values[mask]).square().mean()
-        return self.descend(actor_loss, value_loss, pi.entropy()[:, 0][mask].mean(), batch)
+        share = batch["mask"] / batch["mask"].sum()  # of a step in a mean over steps
+        actor_loss = -(share * advantages) @ log_probs
+        value_loss = share @ (targets - values).square()
+        return self.descend(actor_loss, value_loss, share @ pi.entropy()[:, 0], batch)
 
     def _targets(
         self, batch: Mapping[str, Any], log_probs: Tensor, values: Tensor

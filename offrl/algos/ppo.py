@@ -57,7 +57,7 @@ class PPO(PolicyGradient):
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         clip = self.algo_config.clip_range
         log_probs, entropy, values = self.evaluate(batch)
-        advantages = self.advantages(batch)
+        advantages = self.normalized(batch["advantages"])
         log_ratio = log_probs - batch["log_probs"]
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - clip, 1 + clip)

@@ -6,6 +6,7 @@ the default, they are the rewards of the rest of the episode, less the baseline.
 step of the optimizer.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -32,8 +33,23 @@ class ReinforceConfig(AdvantageConfig):
 class Reinforce(PolicyGradient):
     algo_config: ReinforceConfig
 
+    OF_STEPS = ()
+    learns_segments = True  # one pass, whose values are those before it: advantages are of these
+
+    def estimates(
+        self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        return self.received(batch)
+
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        log_probs, entropy, values = self.evaluate(batch)
-        actor_loss = -(self.advantages(batch) * log_probs).mean()
-        value_loss = (values - batch["returns"]).square().mean()
-        return self.descend(actor_loss, value_loss, entropy.mean(), batch)
+        pi, values = self.policy_and_values(batch)
+        log_probs, entropy = pi.log_prob(batch["actions"])[:, 0], pi.entropy()[:, 0]
+        mask, shape = batch["mask"], batch["starts"].shape
+        received = (batch[key].view(shape) for key in ("rewards", "terminated", "mask"))
+        found = self.gae(values.detach(), *received)
+        advantages = self.normalized(found["advantages"], mask)
+
+        share = mask / mask.sum()  # of a step in a mean over steps
+        actor_loss = -(share * advantages) @ log_probs
+        value_loss = share @ (values - found["returns"]).square()
+        return self.descend(actor_loss, value_loss, share @ entropy, found)

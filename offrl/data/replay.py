@@ -95,8 +95,7 @@ class ReplayStore(StepStore):
             self._end_episode(env)
         for env, obs in stepped.final_obs.items():
             self._observe(self._envs[env : env + 1], {key: x[None] for key, x in obs.items()})
-        begins = stepped.begins
-        if begins.any():
+        if (begins := stepped.begins).any():
             self.begun[begins] = self.heads[begins] + 1
         self._observe(self._envs, stepped.obs)
         return rows
@@ -111,8 +110,9 @@ class ReplayStore(StepStore):
             self._write(envs, self.parts[envs] + i, {key: x[:, i] for key, x in shown.items()})
 
     def _observe(self, envs: np.ndarray, obs: Mapping[str, np.ndarray]) -> None:
-        self._write(envs, self.heads[envs] + 1, obs)
-        is_full = self.heads[envs] - self.parts[envs] == self.num_rows - 1
+        rows = self.heads[envs] + 1
+        self._write(envs, rows, obs)
+        is_full = rows - self.parts[envs] == self.num_rows - 1
         if is_full.any():
             for env in envs[is_full]:
                 self.ends[self.begun[env] : self.heads[env]] = self.heads[env] - 1

@@ -33,18 +33,18 @@ class Rollout(Replay):
         first = store.parts + store.num_before
         length = int((store.heads - first).max()) + 1
         rows = torch.from_numpy(first[:, None] + np.arange(length))
-        flat = rows.flatten()
-        taken = self._windows.before(flat[:, None], flat, store.num_before + 1)
+        frames = rows[..., None]
+        if store.num_before:
+            flat = rows.flatten()
+            earlier = self._windows.before(flat[:, None], flat, store.num_before + 1)
+            frames = earlier.unflatten(0, rows.shape)
         rollout: dict[str, Any] = {
-            "obs": {
-                key: store.columns[f"obs/{key}"].take(taken).unflatten(0, rows.shape)
-                for key in self.obs_keys
-            },
-            "mask": (mask := torch.from_numpy(store.is_step)[rows]),
+            "obs": {key: store.columns[f"obs/{key}"].take(frames) for key in self.obs_keys},
+            "mask": (mask := torch.from_numpy(store.is_step[rows.numpy()])),
         }
         for key in self.dataset_keys:
             rollout[key] = store.columns[key].take(rows)
-        ended = mask & (torch.from_numpy(store.ends)[rows] == rows)
+        ended = mask & torch.from_numpy(store.ends[rows.numpy()] == rows.numpy())
         rollout["terminated"] = ended & rollout.pop("dones").bool()
         rollout["truncated"] = ended & ~rollout["terminated"]
         if self.demos is not None:

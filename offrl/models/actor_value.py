@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from offrl.kernels.few_rows import FewRows
 from offrl.kernels.linear import Linear
 from offrl.models import heads  # noqa: F401 (it fills the registry)
 from offrl.models.encoder import Encoder
@@ -53,6 +56,11 @@ class ActorValue(nn.Module):
         self.actor_head = HEADS[head](self.actor_trunk.output_dim, ac_dim, **head_options)
         self.value_trunk = MLP(dim, value_layer_dims, activation)
         self.value_head = Linear(self.value_trunk.output_dim, 1)
+        self._few_rows: FewRows | None = None
+        if rnn is None and not any(True for _ in self.encoder.parameters()):
+            layers = [m for m in self.actor_trunk.modules() if isinstance(m, Linear)]
+            head = next(m for m in self.actor_head.modules() if isinstance(m, Linear))
+            self._few_rows = FewRows([*layers, head], activation)
         if orthogonal:
             _make_orthogonal(self, 2**0.5)
             _make_orthogonal(self.actor_head, 0.01)
@@ -76,6 +84,18 @@ class ActorValue(nn.Module):
         """The policy alone, each row one step, and the memory's next state."""
         features, state = self._features(obs, state, None)
         return self.actor_head(self.actor_trunk(features)[0]), state
+
+    def quick_sample(self, obs: Obs) -> NDArray[np.float32] | None:
+        """A sample ``[R, A]`` of the policy without memory, each row one step, in NumPy; ``None``
+        where PyTorch is quicker. It draws from PyTorch's global random state."""
+        if self._few_rows is None:
+            return None
+        features = self.encoder(obs)[:, 0]
+        return (
+            self.actor_head.draw(self._few_rows(features))
+            if self._few_rows.pays(features)
+            else None
+        )
 
     def _features(self, obs: Obs, state: Any, starts: Tensor | None) -> tuple[Tensor, Any]:
         features = self.encoder(obs)

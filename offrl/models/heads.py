@@ -10,7 +10,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import ClassVar, Literal, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -323,6 +325,10 @@ class FreeGaussianHead(nn.Module):
         mean = self.mean(features)
         return Gaussian(mean, self.log_std.exp().expand_as(mean))
 
+    def draw(self, mean: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Samples ``[R, A]`` of means ``[R, A]``, in NumPy."""
+        return mean + self.log_std.detach().exp().numpy() * torch.randn(mean.shape).numpy()
+
 
 @HEADS.register("gmm")
 class GMMHead(nn.Module):
@@ -361,6 +367,13 @@ class CategoricalHead(nn.Module):
 
     def forward(self, features: Tensor) -> Categorical:
         return Categorical(self.logits(features))
+
+    def draw(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Samples ``[R, A]`` by logits ``[R, A]``, in NumPy: with Gumbel noise, which is less the
+        logarithm of an exponential number, the largest is a sample of their softmax."""
+        noise = torch.empty(logits.shape).exponential_().numpy()
+        index = (logits - np.log(noise)).argmax(-1)
+        return (index[:, None] == np.arange(logits.shape[-1])).astype(np.float32)
 
 
 def _activate(x: Tensor, std_activation: str) -> Tensor:

@@ -61,7 +61,9 @@ def test_a_round_has_the_numbers_that_acting_had(name, space, memory):
             torch.testing.assert_close(found, batch[key][mask], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "space", "memory"), CASES)
+@pytest.mark.parametrize(
+    ("name", "space", "memory"), [case for case in CASES if case.values[0] in ("ppo", "impala")]
+)
 def test_the_first_batch_has_ratios_of_one(name, space, memory):
     algo, _, data = prepared(name, space, memory, {"batch_size": 24})
     first = next(iter(algo.minibatches(data)))
@@ -151,7 +153,9 @@ def test_segments_stay_whole():
 @pytest.mark.parametrize(("name", "space", "memory"), CASES)
 def test_the_loss_of_a_batch_falls(name, space, memory):
     rate = 1e-2 if memory else 3e-3
-    algo, _, data = prepared(name, space, memory, rate=rate)
+    # Targets that hang on the values of now do not stand still: there is one update in a round.
+    still = {} if name in ("ppo", "impala") else {"discount": 0.0, "vf_coef": 10.0}
+    algo, _, data = prepared(name, space, memory | still, rate=rate)
     batch = next(iter(algo.minibatches(data)))
     losses = [algo.train_on_batch(batch, epoch=1)["Critic/Loss"].item() for _ in range(60)]
     assert np.isfinite(losses).all() and np.mean(losses[-5:]) < 0.9 * losses[0]

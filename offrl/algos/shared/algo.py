@@ -1,7 +1,7 @@
 """What every algorithm is made of: networks, optimizers, one update rule, statistics."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.optim import clip_gradients, make_optimizer, make_schedule
 from offrl.algos.shared.roles import Algorithm
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
+from offrl.kernels.end_to_end import parts_of
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
 from offrl.specs import ObsSpec
 from offrl.tree import map_leaves
@@ -69,7 +70,7 @@ class Algo(Algorithm):
                 f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
             )
         self.optimizers = {
-            name: make_optimizer(self.nets[name].parameters(), optim)
+            name: make_optimizer(self._learned(name), optim)
             for name, optim in self.optim_params.items()
         }
         self.schedules = {
@@ -116,6 +117,10 @@ class Algo(Algorithm):
 
     def _create_networks(self) -> None:
         raise NotImplementedError(type(self).__name__)
+
+    def _learned(self, name: str) -> Iterable[torch.nn.Parameter]:
+        """What the optimizer of a network moves."""
+        return self.nets[name].parameters()
 
     def _optim_params(self) -> dict[str, OptimConfig]:
         """The config of each network's optimizer."""
@@ -259,7 +264,7 @@ class Algo(Algorithm):
         limit = max_grad_norm or self.global_config.train.max_grad_norm
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         optimizer.zero_grad()
-        loss.backward(inputs=[p for p in parameters if p.requires_grad])
+        loss.backward(inputs=parts_of(parameters))
         norm = None
         if measures or limit is not None:
             norm = clip_gradients(self.nets[name], parameters, limit).detach().square()

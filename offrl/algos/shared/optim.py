@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from offrl.config import Config, LearningRateConfig, OptimConfig
-from offrl.kernels.adam import Adam, AdamW
+from offrl.kernels.adam import Adam, AdamW, RMSprop
 from offrl.kernels.norm import clip_norm, total_norm
 
-OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "rmsprop": torch.optim.RMSprop}
+OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
 
 
 def make_optimizer(

@@ -1,9 +1,10 @@
 """What algorithms share that learn a policy from the steps that it has just taken."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -13,6 +14,7 @@ from offrl.algos.base import Generators, Obs, PolicyAlgo, ValueAlgo
 from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.algos.shared.returns import ends_of, gae
 from offrl.config import AlgoConfig, Count, LearningRateConfig, OptimConfig, Section, Share
+from offrl.kernels.end_to_end import EndToEnd
 from offrl.tree import map_leaves
 
 
@@ -108,8 +110,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     A round goes through ``process_batch_for_training`` once, whose result ``minibatches`` turns
     into what ``train_on_batch`` learns from. A batch is ``M`` steps: observations
     ``{key: [M, frames, ...]}``, actions ``[M, 1, A]``, and ``log_probs`` of these when they were
-    taken, ``advantages``, ``returns`` and ``values``, ``[M]`` each. Where steps depend on those
-    before (``learns_segments``), a batch holds whole segments of ``n`` environments, row by row:
+    taken, ``advantages``, ``returns`` and ``values``, ``[M]`` each. Where steps depend on others
+    (``learns_segments``), a batch holds whole segments of ``n`` environments, row by row:
     observations and actions of ``n L`` rows, the ``mask`` ``[n L]`` of those in which a step was
     taken, ``starts`` ``[n, L]`` of episodes, and the ``state`` before the first row.
     """
@@ -142,6 +144,10 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             **head,
         )
 
+    def _learned(self, name: str) -> Iterable[torch.nn.Parameter]:
+        own = super()._learned(name)
+        return [EndToEnd.of(own)] if name == "policy" else own  # whose loss is of all of it
+
     @property
     def learns_segments(self) -> bool:
         return self.algo_config.memory.enabled
@@ -169,10 +175,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         starts = torch.zeros_like(mask)
         starts[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
         starts, state = starts.to(self.device), map_leaves(self._to_device, batch.get("state"))
-        pi, values = self.policy_and_values({"obs": obs, "starts": starts, "state": state})
-        log_probs = pi.log_prob(actions)[:, 0]
-        rows = {"obs": obs, "actions": actions, "log_probs": log_probs}
-        rows |= self.estimates(batch, mask, values.view(mask.shape))
+        rows: dict[str, Any] = {"obs": obs, "actions": actions}
+        rows |= self.estimates(batch, mask, {**rows, "starts": starts, "state": state})
         flat = mask.flatten().to(self.device)
         if not self.learns_segments:
             taken = flat.nonzero()[:, 0]
@@ -181,28 +185,39 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return {**segments, "mask": flat.view(mask.shape), "starts": starts, "state": state}
 
     def estimates(
-        self, batch: Mapping[str, Any], mask: Tensor, values: Tensor
+        self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        """What is estimated once, of all rows ``[N L]``; ``mask`` and ``values`` are ``[N, L]``."""
-        config = self.algo_config
+        """What updates need besides observations and actions, of all ``rows`` ``[N L]``: here what
+        the policy that took the steps says of them. ``mask`` is ``[N, L]``."""
+        pi, values = self.policy_and_values(rows)
+        log_probs = pi.log_prob(rows["actions"])[:, 0]
+        found = self.gae(values, batch["rewards"], batch["terminated"], mask)
+        return {"log_probs": log_probs, "values": values, **found}
+
+    def received(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What environments gave in a round, ``[N L]`` each."""
+        return {key: self._to_device(batch[key]).flatten() for key in ("rewards", "terminated")}
+
+    def gae(
+        self, values: Tensor, rewards: Tensor, terminated: Tensor, mask: Tensor
+    ) -> dict[str, Tensor]:
+        """Generalised ``advantages`` and ``returns`` ``[N L]`` by values ``[N L]``, and how much of
+        the returns these explain; the others are ``[N, L]``."""
+        config, taken = self.algo_config, mask.cpu().numpy()
+        v = values.view(mask.shape).cpu().numpy()
         advantages = gae(
-            batch["rewards"].float().cpu().numpy(),
-            values.cpu().numpy(),
-            batch["terminated"].cpu().numpy(),
-            ends_of(mask.numpy()),
+            rewards.float().cpu().numpy(),
+            v,
+            terminated.cpu().numpy(),
+            ends_of(taken),
             config.discount,
             config.gae_lambda,
         )
-        found = torch.from_numpy(advantages).to(self.device)
-        returns = found + values
-        taken = mask.to(self.device)
-        error, spread = (x[taken].var(correction=0) for x in (found, returns))
-        return {
-            "advantages": found.flatten(),
-            "returns": returns.flatten(),
-            "values": values.flatten(),
-            "explained_variance": 1 - error / spread.clamp(min=1e-8),
-        }
+        advantages = np.where(taken, advantages, 0)  # whatever stands where there is no step
+        error, spread = advantages[taken].var(), (advantages + v)[taken].var()
+        found = torch.from_numpy(advantages).flatten().to(self.device)
+        explained = torch.tensor(1 - error / max(spread, 1e-8), dtype=torch.float32)
+        return {"advantages": found, "returns": found + values, "explained_variance": explained}
 
     def _mask(self, batch: Mapping[str, Any]) -> Tensor:
         name = self.global_config.algo_name
@@ -269,12 +284,13 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         mask = batch["mask"]
         return log_probs[mask], entropy[mask], values[mask]
 
-    def advantages(self, batch: Mapping[str, Any]) -> Tensor:
-        """``[M]``, normalised if the config says so and there are two of them."""
-        advantages = batch["advantages"]
-        if not self.algo_config.normalize_advantage or len(advantages) < 2:
+    def normalized(self, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Advantages ``[M]``, normalised over the steps (in the mask), if the config says so and
+        there are two of them."""
+        steps = advantages if mask is None else advantages[mask]
+        if not self.algo_config.normalize_advantage or len(steps) < 2:
             return advantages
-        std, mean = torch.std_mean(advantages)
+        std, mean = torch.std_mean(steps)
         return (advantages - mean) / (std + 1e-8)
 
     def descend(
@@ -315,6 +331,20 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         pi, state = self.action_distribution(obs, goal, state)
         pi = pi.at(-1)
         return pi.sample(generators) if self.nets.training else pi.mode(), state
+
+    def explore(
+        self,
+        obs: Obs,
+        goal: Obs | None = None,
+        state: Any = None,
+        generators: Generators = None,
+        num_steps: int = 0,
+    ) -> tuple[Tensor, Any]:
+        if generators is None and ACTION_MASK not in obs:
+            sample = self.nets["policy"].quick_sample(self.prepare_obs(obs))
+            if sample is not None:
+                return torch.from_numpy(sample), None
+        return self.act(obs, goal, state, generators)
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
