@@ -25,12 +25,11 @@ from tqdm import tqdm
 from offrl import RolloutPolicy, algo_factory, config_factory
 from offrl.config.files import find_file, read_config_file
 from offrl.data.hdf5 import DemoFile
-from offrl.envs import make_env
+from offrl.envs import ROBOSUITE_KWARGS, make_env
 from offrl.envs.playback import is_image, play_states
 from offrl.envs.rendering import working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.evaluation.evaluate import EVALUATION_BATCH, TEST_SEEDS, evaluate
-from offrl.tools.collect import ROBOSUITE_KWARGS
 from offrl.training import Trainer
 
 TASKS = ("Lift", "PickPlaceCan", "Stack", "Door", "NutAssemblySquare", "TwoArmLift")

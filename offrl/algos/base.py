@@ -1,6 +1,7 @@
 """The kinds of algorithms: policies, values, planners and hierarchies of these."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs, check_rewards, masked_mean
 from offrl.algos.shared.roles import Algorithm, Model
+from offrl.tree import map_leaves
 
 __all__ = [
     "Algo",
@@ -36,17 +38,34 @@ class _Networks(Model):
         self._algo = algo
 
     def value(self, x: Obs | Tensor, a: Tensor | None = None) -> Tensor:
-        algo, obs = self._algo, self._algo.named(x)
+        algo = self._algo
         if not isinstance(algo, ValueAlgo):
             return super().value(x, a)
+        obs, is_one = self._batch(x)
         if a is None:
-            return algo.get_state_value(obs)
-        if algo.is_discrete and a.ndim == 1:
-            a = torch.nn.functional.one_hot(a.long(), algo.ac_dim)
-        return algo.get_state_action_value(obs, a)
+            values = algo.get_state_value(obs)
+        else:
+            values = algo.get_state_action_value(obs, self._learned(a[None] if is_one else a))
+        return values[0] if is_one else values
 
     def action(self, x: Obs | Tensor) -> Tensor:
-        return self._algo.predict(x)
+        obs, is_one = self._batch(x)
+        actions = self._algo.predict(obs)
+        return actions[0] if is_one else actions
+
+    def _batch(self, x: Obs | Tensor) -> tuple[Obs, bool]:
+        """Observations ``{key: [B, ...]}``, and whether they were those of one environment."""
+        obs, groups = self._algo.named(x), self._algo.obs_spec.groups["obs"]
+        is_one = all(obs[key].ndim == len(spec.shape) for key, spec in groups.items() if key in obs)
+        return map_leaves(lambda value: value[None], obs) if is_one else obs, is_one
+
+    def _learned(self, a: Tensor) -> Tensor:
+        """Actions of the environment, as networks see them. Discrete ones may be one-hot."""
+        algo = self._algo
+        if not algo.is_discrete or a.ndim == 1:
+            return algo.learned_action(a)
+        is_index = a.shape[-1] == 1 and algo.ac_dim > 1
+        return algo.learned_action(a[..., 0]) if is_index else a.float()
 
 
 class PolicyAlgo(Algo):
@@ -88,7 +107,7 @@ class PolicyAlgo(Algo):
             action, _ = self.act(named, None, None, generators)
             return self.raw_action(action)
 
-    @property
+    @cached_property
     def model(self) -> Model:  # type: ignore[override]
         """The networks, in their role of a ``Model``."""
         return _Networks(self)

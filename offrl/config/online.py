@@ -11,7 +11,9 @@ class ReplayConfig(Section):
     """What is kept of the steps that were taken, for algorithms that learn from earlier ones."""
 
     capacity: Count = Field(
-        1_000_000, description="Number of steps that are kept. The oldest make room for new ones."
+        1_000_000,
+        description="Number of observations that are kept, one for each step and one more for each "
+        "end of an episode. The oldest make room for new ones.",
     )
     prioritized: bool = Field(
         False,

@@ -1,12 +1,15 @@
 """Environments: ``gymnasium.Env`` with robomimic's extras. Nothing in here imports torch."""
 
+import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import gymnasium
+from gymnasium import registry
 
+from offrl.acting.episode import describe
 from offrl.registry import ENVS
 
 log = logging.getLogger(__name__)
@@ -14,6 +17,18 @@ log = logging.getLogger(__name__)
 # What robomimic's `env_args["type"]` numbers mean. A name, also one of a user's own module that
 # registers in ENVS, serves as well.
 ROBOMIMIC_TYPES = {1: "robosuite", 2: "gymnasium"}
+# What a task of robosuite is made with where nothing says otherwise: robomimic's settings.
+ROBOSUITE_KWARGS = {
+    "robots": "Panda",
+    "control_freq": 20,
+    "ignore_done": True,
+    "has_renderer": False,
+    "has_offscreen_renderer": False,
+    "use_object_obs": True,
+    "use_camera_obs": False,
+    "camera_depths": False,
+    "reward_shaping": False,
+}
 
 
 def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> gymnasium.Env:
@@ -56,18 +71,39 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
         return env
     except TypeError as error:
         if "argument" not in str(error):
-            raise
+            raise ValueError(f"{env_name} cannot be made: {describe(error)}") from error
         raise ValueError(
             f"env_args of {env_name!r}: {error}; mend env_kwargs in the data, or with "
             "experiment.env_meta_update_dict"
         ) from None
+    except (ValueError, ImportError, OSError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{env_name} cannot be made: {describe(error)}") from error
 
 
 def env_args_named(env_name: str) -> dict[str, Any]:
-    """``env_args`` of an environment of which the name alone is known: one of Atari's games
-    (``"ALE/Pong-v5"``), or gymnasium's."""
-    is_atari = env_name.startswith("ALE/")
-    return {"env_name": env_name, "type": "atari" if is_atari else 2, "env_kwargs": {}}
+    """``env_args`` of an environment of which the name alone is known: one of gymnasium's, of
+    Atari's games (``"ALE/Pong-v5"``), of Meta-World's tasks (``"push-v3"``) or of robosuite's
+    (``"Lift"``)."""
+    kind: int | str = 2
+    env_kwargs: dict[str, Any] = {}
+    known = {*registry, *(name.partition("-v")[0] for name in registry)}
+    if env_name.startswith("ALE/"):
+        kind = "atari"
+    elif env_name not in known and env_name in tasks_of("metaworld"):
+        kind = "metaworld"
+    elif env_name not in known and env_name in tasks_of("robosuite"):
+        kind, env_kwargs = 1, dict(ROBOSUITE_KWARGS)
+    return {"env_name": env_name, "type": kind, "env_kwargs": env_kwargs}
+
+
+def tasks_of(simulator: str) -> list[str]:
+    """The names of the tasks of ``"metaworld"`` or ``"robosuite"``; none where it is missing."""
+    try:
+        return importlib.import_module(f"offrl.envs.{simulator}").tasks()
+    except ImportError:
+        return []
 
 
 def observe_only(env: gymnasium.Env, keys: Sequence[str] | None) -> None:

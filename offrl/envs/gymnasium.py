@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import RETURNS, Misfit, returned, truth
+from offrl.envs import tasks_of
 from offrl.registry import ENVS
 
 # What else gymnasium's own environments need, by their modules.
@@ -111,5 +112,6 @@ def _missing(env_name: str) -> str:
 def _nearest(env_name: str) -> str:
     """A sentence with the registered name that is most like one that is not."""
     name = env_name.rsplit(":", 1)[-1]
-    close = difflib.get_close_matches(name, gymnasium.registry, n=1)
+    names = [*gymnasium.registry, *tasks_of("metaworld"), *tasks_of("robosuite")]
+    close = difflib.get_close_matches(name, names, n=1)
     return f" The nearest name is {close[0]!r}." if close and name not in close else ""

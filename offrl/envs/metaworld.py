@@ -39,8 +39,8 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         self, env_name: str, reward_shaping: bool = False, **env_kwargs: Any
     ) -> gymnasium.Env:
         self._reward_shaping = reward_shaping
-        tasks = import_metaworld("metaworld.env_dict").ALL_V3_ENVIRONMENTS
-        env = find_task(tasks, env_name)(**({"render_mode": "rgb_array"} | env_kwargs))
+        table = import_metaworld("metaworld.env_dict").ALL_V3_ENVIRONMENTS
+        env = find_task(table, env_name)(**({"render_mode": "rgb_array"} | env_kwargs))
         # By themselves its tasks hide the goal, and wait for a scene that is the same in every
         # episode; these are the switches of its own variants, and of drawing scenes by the seed.
         env._partially_observable = False
@@ -91,3 +91,8 @@ def import_metaworld(module: str) -> Any:
         raise ImportError(
             f"Meta-World is missing ({error}); pip install 'offrl[metaworld]'"
         ) from None
+
+
+def tasks() -> list[str]:
+    """The names of all tasks."""
+    return [*import_metaworld("metaworld.env_dict").ALL_V3_ENVIRONMENTS]

@@ -1,5 +1,6 @@
 """robosuite tasks (Zhu et al., 2020, arXiv:2009.12293) as gymnasium environments."""
 
+import difflib
 import functools
 import logging
 import os
@@ -52,7 +53,9 @@ class RobosuiteEnv(DemonstratedGoals):
         robosuite = _import_robosuite()
         if env_name not in robosuite.ALL_ENVIRONMENTS:
             known = ", ".join(sorted(robosuite.ALL_ENVIRONMENTS))
-            raise ValueError(f"robosuite has no task {env_name!r}; it has {known}")
+            close = difflib.get_close_matches(env_name, robosuite.ALL_ENVIRONMENTS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"robosuite has no task {env_name!r}.{hint} It has {known}")
         self._given = env_name, env_kwargs
         env_kwargs = dict(env_kwargs)
         wanted = env_kwargs.pop(FAST, None)
@@ -72,7 +75,7 @@ class RobosuiteEnv(DemonstratedGoals):
         }
         known = {key: value for key, value in env_kwargs.items() if key != EARLIER_OBJECTS}
         with _camera_errors(env_name):
-            self._env = robosuite.make(env_name, **(known | headless))
+            self._env = robosuite.make(env_name, **({"use_camera_obs": False} | known | headless))
         if env_kwargs.get(EARLIER_OBJECTS):
             lay_out_as_earlier(self._env)
         # These import robosuite.
@@ -347,3 +350,8 @@ def _import_robosuite() -> Any:
             del sys.modules["cv2"]
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
     return robosuite
+
+
+def tasks() -> list[str]:
+    """The names of all tasks."""
+    return sorted(_import_robosuite().ALL_ENVIRONMENTS)

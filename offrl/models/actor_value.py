@@ -112,4 +112,5 @@ def _make_orthogonal(net: nn.Module, gain: float) -> None:
     for module in net.modules():
         if isinstance(module, (nn.Linear, nn.Conv2d)):
             nn.init.orthogonal_(module.weight, gain)
-            nn.init.zeros_(module.bias)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

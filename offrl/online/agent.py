@@ -24,9 +24,11 @@ class Agent:
     obs_ndim: the number of dimensions of an observation of one environment.
     """
 
+    num_steps = 0  #: The number of actions that ``sample`` gave.
+    _obs_ndim = 1
+
     def __init__(self, alg: Any, obs_ndim: int = 1):
         self.alg = alg
-        self.num_steps = 0  #: The number of actions that ``sample`` gave.
         self._obs_ndim = obs_ndim
 
     def predict(self, obs: Obs) -> np.ndarray:
@@ -68,6 +70,8 @@ class Agent:
     def _batch(self, obs: Obs) -> tuple[Any, bool]:
         is_one = self._is_one(obs)
         array = np.asarray(obs)
+        if array.dtype == np.float64:  # which no network is made of
+            array = array.astype(np.float32)
         return torch.from_numpy(array[None] if is_one else array), is_one
 
 
@@ -84,27 +88,48 @@ class PolicyAgent(Agent):
         self._bounds = bounds
         self._obs_ndims = {key: len(o.shape) for key, o in alg.obs_spec.groups["obs"].items()}
         self._num_frames = alg.global_config.train.frame_stack
-        self.forget()
+        self._frames: dict[str, np.ndarray] = {}  # [N, num_frames, ...]
+        self.memory: Any = None  #: The recurrent state, ``[N, ...]``.
+        self._sampled: tuple[int, Any, Any] = 0, {}, None  # of how many, their frames and memory
 
     def forget(self) -> None:
         """Begin anew in all environments."""
-        self._frames: dict[str, np.ndarray] = {}  # [N, num_frames, ...]
-        self.memory: Any = None  #: The recurrent state, ``[N, ...]``.
+        self._frames, self.memory = {}, None
+        self._sampled = 0, {}, None
 
     def predict(self, obs: Obs) -> np.ndarray:
         batch, is_one = self._batch(obs)
+        for key, x in batch.items():
+            if not x.isfinite().all():
+                raise ValueError(f"predict: the observation {key!r} is NaN or infinite")
         if self._num_frames > 1:
             batch = {k: torch.stack([x] * self._num_frames, dim=1) for k, x in batch.items()}
         actions = self._raw(self.alg.predict(batch))
         return actions[0] if is_one else actions
 
     def sample(self, obs: Obs) -> np.ndarray:
+        """Choose actions to learn from, and count the steps. What is remembered of these episodes
+        goes on from call to call, beside that of the trainer's own environments, until another
+        number of observations comes or ``forget`` is called."""
         batch, is_one = self._batch(obs)
-        _, actions = self.explore({key: x.numpy() for key, x in batch.items()})
+        seen = {key: x.numpy() for key, x in batch.items()}
+        num = len(next(iter(seen.values())))
+        kept, before = (self._frames, self.memory), self._sampled
+        self._frames, self.memory = before[1:] if before[0] == num else ({}, None)
+        _, actions = self.explore(seen)
+        self._sampled = num, self._frames, self.memory
+        self._frames, self.memory = kept
         return actions[0] if is_one else actions
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
-        return self.update(self.alg.process_batch_for_training(map_leaves(torch.as_tensor, data)))
+        self._ready()
+        actions = data.get("actions")
+        if actions is not None and np.ndim(actions) != 3:
+            raise ValueError(
+                f"learn: the actions have the shape {[*np.shape(actions)]}; batches have a time, "
+                "actions [B, T, A] and observations [B, T, ...] (discrete actions are one-hot)"
+            )
+        return super().learn(data)
 
     def update(self, batch: dict[str, Any], epoch: int = 1) -> dict[str, float]:
         """Make one update from what ``process_batch_for_training`` has made of a batch."""
@@ -159,6 +184,8 @@ class PolicyAgent(Agent):
     ) -> dict[str, np.ndarray]:
         """The last frames, ``{key: [N, num_frames, ...]}``."""
         obs = {key: obs[key] for key in self._keys(obs)}
+        if ACTION_MASK in obs and not (obs[ACTION_MASK] > 0).any(axis=-1).all():
+            raise ValueError(f"{ACTION_MASK}: no action is allowed in one of the environments")
         if self._num_frames == 1:
             return {key: x[:, None] for key, x in obs.items()}
         for key, x in obs.items():

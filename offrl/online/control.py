@@ -30,7 +30,6 @@ from offrl.online.parts import complete
 from offrl.online.start import check_spaces, check_statistics
 from offrl.online.tagged import TaggedNames, commit_here, put_beside
 from offrl.online.trainer import Trainer
-from offrl.registry import ALGOS
 from offrl.tree import merge
 
 log = logging.getLogger(__name__)
@@ -59,6 +58,9 @@ class Agent(agent.Agent, metaclass=ABCMeta):
     obs_ndim: of an ``Algorithm``, the number of dimensions of an observation of one environment.
     """
 
+    _trainer: Trainer | None = None
+    _by_hand: ByHand | None = None
+
     def __init__(
         self,
         cfgs: Any,
@@ -68,8 +70,6 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         log_level: str = "info",
         obs_ndim: int = 1,
     ):
-        self._trainer: Trainer | None = None
-        self._by_hand: ByHand | None = None
         self._forget_episode()
         if not isinstance(cfgs, (Config, Mapping, str, Path)):
             super().__init__(cfgs, obs_ndim)
@@ -304,8 +304,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
             terminate_on_success=online.terminate_on_success,
             envs=[adapted],
         )
-        algo_class, _ = ALGOS[config.algo_name](config.algo)
-        return getattr(algo_class, "TRAINER", Trainer)(config, envs=envs, earlier=earlier)
+        return Trainer(config, envs=envs, earlier=earlier)
 
     @contextmanager
     def _own_unless(self, env: gymnasium.Env | None) -> Iterator[Any]:

@@ -143,6 +143,12 @@ class Parts:
         most = self.envs.num_envs * (2 * train.online.collect_steps + 1)
         store = self._make_store(most, "train.online.collect_steps")
         demos = self._load_demos() if self.alg.NEEDS_DEMOS else None
+        replay = train.online.replay
+        if replay.prioritized or replay.hindsight_share:
+            raise ValueError(
+                f"train.online.replay.prioritized, hindsight_share: {self.config.algo_name} learns "
+                "from the steps of the round and keeps no replay; leave both out"
+            )
         if train.data and demos is None:
             log.warning(f"{self.config.algo_name} learns from its own steps alone, not train.data")
         window = Window(train.frame_stack)
@@ -152,6 +158,13 @@ class Parts:
         train = self.config.train
         options = train.online.replay
         self._check_replay()
+        least = self.envs.num_envs * (train.frame_stack + train.seq_length)
+        if options.capacity < least:
+            raise ValueError(
+                f"train.online.replay.capacity: {options.capacity} observations of "
+                f"{self.envs.num_envs} environments hold no step to learn from; keep at least "
+                f"{least}, better thousands"
+            )
         # An end may follow every step.
         capacity = min(options.capacity, 2 * (train.num_steps or options.capacity))
         store = self._make_store(capacity, "train.online.replay.capacity")
@@ -279,7 +292,8 @@ def _make_envs(config: Config, recorded: Mapping[str, Any] | None) -> VectorEnv:
 
 def _given(envs: Envs, config: Config) -> VectorEnv:
     if isinstance(envs, gymnasium.vector.VectorEnv):
-        return GymnasiumVector(envs, config.train.seed)
+        named = env_args_of(config) if config.experiment.env else None
+        return GymnasiumVector(envs, config.train.seed, named)
     if not isinstance(envs, VectorEnv):
         raise ValueError(
             f"envs: {envs} is not a vector of environments; give one of gymnasium.make_vec, or "
@@ -294,8 +308,7 @@ def complete(
     said: Mapping[str, Any] | None = None,
 ) -> Config:
     """The config, of whatever form, with what was ``said`` besides."""
-    if isinstance(config, (str, Path)):
-        config = read_config_file(find_config(config))
+    config = _opened(config)
     said = {
         section: {key: value for key, value in keys.items() if value is not None}
         for section, keys in (said or {}).items()
@@ -306,12 +319,30 @@ def complete(
         config = merge(config.to_dict(), said)
     else:
         config = continued(merge(config or {}, said))
-    name = config.get("algo_name")
+    name = name_of(config)
     if not isinstance(name, str):
         raise ValueError('algo_name: the name of an algorithm is needed, "dqn" for example')
     made = config_factory(name, config)
     evaluate_whole_episodes(made, config)
     return made
+
+
+def name_of(config: Configs | None) -> Any:
+    """The ``algo_name`` that a config says, of whatever form."""
+    config = _opened(config) or {}
+    return config.algo_name if isinstance(config, Config) else config.get("algo_name")
+
+
+def _opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
+    """A config that may be the path of a file."""
+    if isinstance(config, (str, Path)):
+        return read_config_file(find_config(config))
+    if not isinstance(config, (Config, Mapping, type(None))):
+        raise ValueError(
+            f"config: {config!r}; give nested dicts, the path of a file, or what config_factory "
+            "makes"
+        )
+    return config
 
 
 def as_tensor(leaf: Any) -> Any:

@@ -26,10 +26,13 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
         raise ValueError(
             'experiment.env: name the environment to learn in, "CartPole-v1" for example'
         )
-    env_args = recorded or env_args_named(experiment.env or "")
-    if experiment.env:
-        env_args = {**env_args, "env_name": experiment.env}
-    return merge(env_args, experiment.env_meta_update_dict)
+    update = experiment.env_meta_update_dict
+    named = {"env_name": experiment.env, "env_kwargs": {}}
+    if recorded:
+        named = {**recorded, **({"env_name": experiment.env} if experiment.env else {})}
+    elif "type" not in update:
+        named = env_args_named(experiment.env or "")
+    return merge(named, update)
 
 
 def fitted(config: Config, envs: VectorEnv) -> Config:
@@ -58,6 +61,16 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
         and not (np.isfinite(action_space.low) & np.isfinite(action_space.high)).all()
     ):
         raise ValueError(f"{env_name}: its actions have no bounds ({action_space})")
+    if is_discrete and action_space.start != 0:
+        raise ValueError(
+            f"{env_name}: its actions begin at {action_space.start}, and offrl counts them from 0; "
+            "wrap it so that its actions are Discrete(n)"
+        )
+    if not is_discrete and (len(action_space.shape) != 1 or action_space.dtype.kind != "f"):
+        raise ValueError(
+            f"{env_name}: its actions are {action_space}; offrl acts with one vector of real "
+            "numbers, so wrap it to take Box(low, high, (A,), float)"
+        )
     kind = "discrete" if is_discrete else "real-valued"
     algo_class, _ = ALGOS[config.algo_name](config.algo)
     if "rewards" not in algo_class.NEEDS and not algo_class.ASKS_EXPERT:
@@ -78,6 +91,12 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
             "observation of the environment, such as desired_goal, in observation.modalities.obs "
             "(train.online.replay.hindsight_share chooses others for learning)"
         )
+    for name, space in envs.observation_space.items():
+        if not space.shape:
+            raise ValueError(
+                f"{env_name}: its observation {name!r} is {space}, but networks see vectors and "
+                "images; wrap it, for example in gymnasium.wrappers.FlattenObservation"
+            )
     key = config.train.action_keys[0]
     action_config = config.train.action_config[key]
     action_config.format = "discrete" if is_discrete else None

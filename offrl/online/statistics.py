@@ -46,8 +46,9 @@ class Moments:
 class RunningStatistics:
     """What ``train.online`` asks to normalise by, and the rewards that are learned from.
 
-    It changes between two rounds alone, so that what a policy sees while it acts is what it learns
-    from. Rewards are divided by the deviation of their discounted sums.
+    Those of observations change between two rounds alone, so that what a policy sees while it acts
+    is what it learns from. Rewards are divided by the deviation of their discounted sums, those of
+    the round among them.
 
     keys: the observations that are vectors.
     """
@@ -67,11 +68,17 @@ class RunningStatistics:
         if self._config.normalize_rewards:
             rewards = np.sign(stepped.rewards) if self._config.clip_rewards else stepped.rewards
             self._sums = self._discount * self._sums + rewards
-            self._received.append(self._sums)
+            self._received.append(self._sums[stepped.is_step])
             self._sums = np.where(stepped.terminated | stepped.truncated, 0.0, self._sums)
 
+    def end_round(self) -> None:
+        """Take the rewards of a round into account, before it is learned from."""
+        if self._received:
+            self._returns.add(np.concatenate(self._received))
+        self._received = []
+
     def update(self, alg: Any) -> None:
-        """Take the round into account."""
+        """Let the policy see observations by all that were seen, before the next round."""
         if self._seen:
             for key, moments in self._obs.items():
                 moments.add(np.concatenate([obs[key] for obs in self._seen]))
@@ -80,9 +87,7 @@ class RunningStatistics:
                 for key, m in self._obs.items()
             }
             alg.set_statistics(stats, alg.action_normalizer.stats)
-        if self._received:
-            self._returns.add(np.concatenate(self._received))
-        self._seen, self._received = [], []
+        self._seen = []
 
     @property
     def reward_stats(self) -> dict[str, Any]:
@@ -117,8 +122,10 @@ class RunningStatistics:
             self._returns.restore(kept["returns"])
 
     def state(self) -> dict[str, Any]:
-        return self.moments() | {"sums": torch.from_numpy(self._sums.copy())}
+        seen = [{key: torch.from_numpy(obs[key]) for key in self._obs} for obs in self._seen]
+        return self.moments() | {"sums": torch.from_numpy(self._sums.copy()), "seen": seen}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.go_on_from(state)
         self._sums = state["sums"].numpy().copy()
+        self._seen = [{key: x.numpy() for key, x in obs.items()} for obs in state["seen"]]

@@ -15,7 +15,8 @@ from offrl.checkpoint import describe_policy
 from offrl.envs import make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.agent import PolicyAgent
-from offrl.online.parts import Configs, Envs, Parts, as_array, as_tensor, complete
+from offrl.online.parts import Configs, Envs, Parts, as_array, as_tensor, complete, name_of
+from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
 
@@ -41,6 +42,20 @@ class Trainer:
     earlier: a checkpoint of this training, which is about to be gone on with (``restore``): it says
         what ``experiment.ckpt_path`` said when the training began.
     """
+
+    def __new__(
+        cls,
+        config: Configs | None = None,
+        env_id: str | None = None,
+        algo_name: str | None = None,
+        *arguments: Any,
+        **options: Any,
+    ) -> "Trainer":
+        name = algo_name or name_of(config)
+        if cls is Trainer and isinstance(name, str):
+            algo_class, _ = ALGOS[name](ALGO_CONFIGS[name]())
+            cls = getattr(algo_class, "TRAINER", cls)  # of a user's own roles
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -117,7 +132,12 @@ class Trainer:
     @cached_property
     def eval_env(self) -> Any:
         """The environment of ``evaluate``, made when it is first asked for."""
-        return make_env(self.env_args)
+        try:
+            return make_env(self.env_args)
+        except ValueError as error:
+            raise ValueError(
+                f"evaluate: {error}. If envs were given, name one to evaluate in (env_id)"
+            ) from None
 
     def evaluate(self) -> Record:
         """Play the episodes of ``experiment.rollout`` without exploring, always from the same
@@ -148,6 +168,7 @@ class Trainer:
         """Make ``collect_steps`` steps in every environment, and put them into the buffer. The logs
         are means over the episodes that ended."""
         online = self.config.train.online
+        self.statistics.update(self.alg)  # by the round before, if no one else has done so
         self._end_epochs()
         self._steps_before = self.step
         if self._obs is None:
@@ -159,6 +180,7 @@ class Trainer:
         for _ in range(online.collect_steps):
             actions, raw = self._act()
             self._take_in(actions, self.envs.step(raw), ended)
+        self.statistics.end_round()
         self._batch, self._batches = None, self._make_batches(self._num_due())
         logs: dict[str, float] = {"Episodes": len(ended)}
         if ended:

@@ -5,23 +5,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from offrl.envs import ROBOSUITE_KWARGS
 from offrl.tools import count, json_object, seed
 
 HELP = "record demonstrations by a scripted expert"
 EPILOG = "example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5"
-
-# What a task is made with unless --env-kwargs says otherwise: robomimic's settings.
-ROBOSUITE_KWARGS = {
-    "robots": "Panda",
-    "control_freq": 20,
-    "ignore_done": True,
-    "has_renderer": False,
-    "has_offscreen_renderer": False,
-    "use_object_obs": True,
-    "use_camera_obs": False,
-    "camera_depths": False,
-    "reward_shaping": False,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import argparse
 import logging
 from contextlib import suppress
 
+from offrl.envs import ROBOSUITE_KWARGS
 from offrl.tools import count, json_object, seed
-from offrl.tools.collect import ROBOSUITE_KWARGS
 
 HELP = "record demonstrations of a robosuite task from the keyboard"
 EPILOG = "example: offrl teleoperate --env Lift --n 10 --output by_hand.hdf5"

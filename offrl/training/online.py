@@ -7,7 +7,6 @@ from typing import Any
 
 from offrl import online
 from offrl.config import Config
-from offrl.registry import ALGOS
 from offrl.training.averages import Means, check_finite, checked_logs
 from offrl.training.base import Record, Training
 from offrl.training.resume import newest_checkpoint
@@ -33,9 +32,7 @@ class OnlineTraining(Training):
     def __init__(self, config: Config, run: RunFolder | None = None):
         super().__init__(run)
         path, checkpoint = (None, None) if run is None else newest_checkpoint(run)
-        algo_class, _ = ALGOS[config.algo_name](config.algo)
-        make = getattr(algo_class, "TRAINER", online.Trainer)  # of a user's own roles
-        self.trainer = trainer = make(config, earlier=checkpoint)
+        self.trainer = trainer = online.Trainer(config, earlier=checkpoint)
         self.config, self.device, self.algo = trainer.config, trainer.device, trainer.alg
         self.env_args = trainer.env_args
         self.environments = {self.env_args["env_name"]: self.env_args}

@@ -10,12 +10,11 @@ from test_fast_simulation import differing, simulated
 
 from offrl.acting import Policy
 from offrl.acting.episode import Misfit
-from offrl.envs import demonstrated, experts, make_env
+from offrl.envs import ROBOSUITE_KWARGS, demonstrated, experts, make_env
 from offrl.envs.metaworld import MetaworldEnv
 from offrl.envs.rendering import working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.registry import EXPERTS
-from offrl.tools.collect import ROBOSUITE_KWARGS
 
 robosuite = pytest.mark.slow
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from test_fast_simulation import differing, make
 
-from offrl.envs import make_env
+from offrl.envs import ROBOSUITE_KWARGS, make_env
 from offrl.envs.rendering import working_backend
 from offrl.envs.robosuite import RobosuiteEnv
 from offrl.registry import ENVS
-from offrl.tools.collect import ROBOSUITE_KWARGS
 
 pytestmark = pytest.mark.slow
 

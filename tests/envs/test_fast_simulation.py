@@ -7,9 +7,8 @@ import logging
 import numpy as np
 import pytest
 
-from offrl.envs import make_env, say_once
+from offrl.envs import ROBOSUITE_KWARGS, make_env, say_once
 from offrl.robomimic.configs import env_args_for_robomimic
-from offrl.tools.collect import ROBOSUITE_KWARGS
 
 pytestmark = pytest.mark.slow
 

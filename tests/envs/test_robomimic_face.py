@@ -9,10 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from offrl.envs import make_env
+from offrl.envs import ROBOSUITE_KWARGS, make_env
 from offrl.envs.rendering import working_backend
 from offrl.envs.robomimic_face import RobomimicFace
-from offrl.tools.collect import ROBOSUITE_KWARGS
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": ROBOSUITE_KWARGS}
 

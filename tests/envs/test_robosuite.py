@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from offrl.acting.episode import rollout
-from offrl.envs import make_env
+from offrl.envs import ROBOSUITE_KWARGS, make_env
 from offrl.envs.experts import ExpertPolicy, lift
 from offrl.envs.rendering import working_backend
-from offrl.tools.collect import ROBOSUITE_KWARGS
 
 pytestmark = pytest.mark.slow
 

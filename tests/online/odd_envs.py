@@ -50,6 +50,30 @@ class Boundless(Steady):
     action_space = Box(-np.inf, np.inf, (2,))
 
 
+class FromFive(Steady):
+    action_space = Discrete(3, start=5)
+
+
+class Matrix(Steady):
+    action_space = Box(-1, 1, (2, 3))
+
+
+class Whole(Steady):
+    action_space = Box(-3, 3, (2,), np.int64)
+
+
+class Numbered(Steady):
+    observation_space = Discrete(16)
+
+    def _observe(self):
+        return 3
+
+
+class Unmade(Steady):
+    def __init__(self, render_mode=None):
+        raise RuntimeError("no such robot")
+
+
 class TwoActions(Steady):
     action_space = Tuple((Discrete(2), Discrete(3)))
 
@@ -70,6 +94,7 @@ class Masked(Steady):
         return {"flat": np.zeros(3, np.float32), "action_mask": mask}
 
 
-for kind in (Masked, NaNObs, NaNReward, Grown, Boundless, TwoActions):
+UNFIT = (Boundless, FromFive, Matrix, Whole, Numbered, Unmade, TwoActions)
+for kind in (Masked, NaNObs, NaNReward, Grown, *UNFIT):
     gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, max_episode_steps=50)
 gymnasium.register("Endless-v0", entry_point=Steady)

@@ -53,11 +53,18 @@ def trained(tmp_path, capsys, monkeypatch):
         ("Pendulum-v1", "dqn", "its actions are real-valued, but dqn learns discrete ones"),
         ("CartPole-v1", "sac", "its actions are discrete, but sac learns real-valued ones"),
         ("odd_envs:Boundless-v0", "ppo", "its actions have no bounds"),
+        ("odd_envs:FromFive-v0", "ppo", "its actions begin at 5"),
+        ("odd_envs:Matrix-v0", "ppo", "its actions are Box(-1.0, 1.0, (2, 3), float32)"),
+        ("odd_envs:Whole-v0", "ppo", "its actions are Box(-3, 3, (2,), int64)"),
+        ("odd_envs:Numbered-v0", "ppo", "its observation 'flat' is Discrete(16)"),
+        ("odd_envs:Unmade-v0", "ppo", "cannot be made: RuntimeError: no such robot"),
         ("odd_envs:TwoActions-v0", "ppo", "'action' is Tuple"),
         ("odd_envs:NaNObs-v0", "ppo", "the observation 'flat' is NaN or infinite"),
         ("odd_envs:NaNReward-v0", "ppo", "the reward is NaN or infinite"),
         ("odd_envs:Grown-v0", "ppo", "has the shape [4], and its space says [3]"),
         ("CartPole-v2", "ppo", "The nearest name is 'CartPole-v1'"),
+        ("puch-v3", "ppo", "The nearest name is 'push-v3'"),
+        ("Liftt", "ppo", "The nearest name is 'Lift'"),
         ("HalfCheeta-v5", "ppo", "The nearest name is 'HalfCheetah-v5'"),
         ("ALE/Pog-v5", "ppo", "The nearest name is 'ALE/Pong-v5'"),
     ],
@@ -188,3 +195,36 @@ def test_a_trainer_is_made_of_a_file(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CARTPOLE))
     assert Trainer(path, num_steps=5).config == Trainer(CARTPOLE, num_steps=5).config
+
+
+@pytest.mark.parametrize(
+    "algo_name, replay, says",
+    [
+        ("dqn", {"capacity": 3}, "3 observations of 2 environments hold no step to learn from"),
+        ("ppo", {"prioritized": True}, "ppo learns from the steps of the round"),
+        ("ppo", {"hindsight_share": 0.5}, "ppo learns from the steps of the round"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_one_line(algo_name, replay, says, trained):
+    status, said = trained("CartPole-v1", algo_name, {"num_envs": 2, "replay": replay})
+    assert status == 1 and "train.online.replay" in said and says in said
+
+
+def test_what_is_no_config_is_named():
+    with pytest.raises(ValueError, match=r"config: \[1, 2\]; give nested dicts"):
+        Trainer([1, 2], "CartPole-v1", "dqn")
+
+
+def test_a_mask_that_allows_nothing_is_refused():
+    trainer = Trainer({"algo": SMALL}, "CartPole-v1", "ppo")
+    obs = {"flat": np.zeros((2, 4), np.float32), "action_mask": np.array([[0, 1], [0, 0]])}
+    with pytest.raises(ValueError, match="action_mask: no action is allowed"):
+        trainer.agent.explore(obs)
+    trainer.close()
+
+
+def test_nothing_is_predicted_for_nan():
+    trainer = Trainer({"algo": SMALL}, "CartPole-v1", "ppo")
+    with pytest.raises(ValueError, match="'flat' is NaN"):
+        trainer.agent.predict(np.full(4, np.nan))
+    trainer.close()

@@ -29,6 +29,9 @@ SMALL_DQN = {
 }
 
 
+SMALL_ROLES = {"train": {"online": {"collect_steps": 4}}}
+
+
 @pytest.fixture
 def trainer():
     trainer = Trainer(SMALL_DQN, env_id="CartPole-v1", algo_name="dqn")
@@ -381,3 +384,102 @@ def test_a_decorated_training_that_is_left_early_is_finished(trainer, tmp_path, 
     assert not ended
     records.close()
     assert len(ended) == 1
+
+
+def test_given_environments_are_evaluated_in_the_one_that_is_named():
+    make = lambda: gymnasium.make("CartPole-v1").unwrapped  # noqa: E731 (which has no name)
+    config = {**SMALL_DQN, "experiment": {"rollout": {"n": 2, "horizon": 5}}}
+    nameless = Trainer(config, algo_name="dqn", envs=SyncVectorEnv([make] * 2))
+    with pytest.raises(ValueError, match="If envs were given, name one"):
+        nameless.evaluate()
+    named = Trainer(config, "CartPole-v1", "dqn", envs=SyncVectorEnv([make] * 2))
+    assert named.evaluate()["logs"]["Horizon"] == 5
+    nameless.close(), named.close()
+
+
+def test_a_name_brings_its_own_trainer(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    trainer = Trainer(SMALL_ROLES, "CartPole-v1", "four_roles.dqn")
+    assert type(trainer).__name__ == "DQNTrainer"
+    trainer.close()
+
+
+def test_models_take_the_actions_that_they_give():
+    config = {"algo": {"critic": {"layer_dims": [8]}, "actor": {"layer_dims": [8]}}}
+    trainer = Trainer(config, "Pendulum-v1", "sac")
+    alg, model, obs = trainer.alg, trainer.alg.model, torch.randn(5, 3)
+    assert model is trainer.alg.model
+    action = model.action(obs)
+    assert action.shape == (5, 1)
+    learned = alg.get_state_action_value({"flat": obs}, action / 2)  # the bounds are -2 and 2
+    torch.testing.assert_close(model.value(obs, action), learned)
+    torch.testing.assert_close(model.value(obs[0], action[0]), learned[0])
+    torch.testing.assert_close(model.action(obs[0]), action[0])
+    trainer.close()
+
+
+def test_discrete_actions_may_be_numbers_columns_or_one_hot(trainer):
+    model, obs = trainer.alg.model, torch.randn(3, 4)
+    actions = torch.tensor([0, 1, 0])
+    values = model.value(obs, actions)
+    assert torch.equal(model.value(obs, actions[:, None]), values)
+    assert torch.equal(model.value(obs, torch.nn.functional.one_hot(actions, 2)), values)
+    torch.testing.assert_close(model.value(obs[1], actions[1]), values[1])
+
+
+@pytest.mark.parametrize("options", [{"frame_stack": 3}, {}], ids=["frames", "memory"])
+def test_sampling_elsewhere_changes_nothing_in_training(options):
+    memory = {} if options else {"memory": {"enabled": True, "hidden_dim": 8}}
+    config = {"algo": memory, "train": {"online": {"num_envs": 3, "collect_steps": 8}, **options}}
+    after = []
+    for samples in (False, True):
+        trainer = Trainer(config, "CartPole-v1", "ppo", seed=1)
+        trainer._run_collect()
+        if samples:
+            before = rng_state()
+            for shape in ((5, 4), (3, 4), (4,)):
+                trainer.agent.sample(np.ones(shape, np.float32))
+            set_rng_state(before)
+        trainer._run_train()
+        trainer._run_collect()
+        after.append(trainer.buffer.take()["obs"]["flat"])
+        trainer.close()
+    assert torch.equal(*after)
+
+
+@pytest.mark.parametrize("algo_name", ["ppo", "a2c", "reinforce", "impala"])
+def test_a_round_is_learned_from_at_once(algo_name):
+    trainer = Trainer({"train": {"online": {"collect_steps": 20}}}, "CartPole-v1", algo_name)
+    for learner in (trainer.alg, trainer.agent):
+        trainer._run_collect()
+        before = [p.clone() for p in trainer.alg.nets.parameters()]
+        info = learner.learn(trainer.buffer.take())
+        assert np.isfinite(float(info["loss"]))
+        after = trainer.alg.nets.parameters()
+        assert not all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+    trainer.close()
+
+
+def test_batches_without_a_time_are_named(trainer):
+    with pytest.raises(ValueError, match=r"actions have the shape \[4\].*\[B, T, A\]"):
+        trainer.agent.learn({"obs": {"flat": np.zeros((4, 4))}, "actions": np.zeros(4)})
+
+
+def test_an_agent_of_ones_own_takes_any_numbers():
+    class Greedy(Agent):
+        def __init__(self, alg):
+            self.alg = alg
+
+    class Linear(Model):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 2)
+
+        def action(self, x):
+            return self.layer(x).argmax(-1)
+
+    alg = Algorithm()
+    alg.model = Linear()
+    agent = Greedy(alg)
+    assert agent.predict(np.zeros(4)).shape == () and agent.sample(np.zeros((3, 4))).shape == (3,)
+    assert agent.num_steps == 3

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from offrl.envs import vector
+from offrl.envs import ROBOSUITE_KWARGS, vector
 from offrl.online import Trainer
-from offrl.tools.collect import ROBOSUITE_KWARGS
 
 TASKS = {
     "push-v3": {"type": "metaworld", "env_kwargs": {"reward_shaping": True}},

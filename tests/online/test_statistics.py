@@ -1,8 +1,10 @@
 """Running normalisation: its moments, and that evaluations and checkpoints have the same."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -142,3 +144,56 @@ def test_the_scale_of_rewards_is_of_those_that_are_learned_from(online, tmp_path
             pass
         deviations.append(trainer.statistics.reward_stats["scale"] / scale ** (not online))
     torch.testing.assert_close(*deviations)
+
+
+def test_parts_of_the_control_flow_normalise_by_themselves():
+    online = NORMALIZED | {"random_steps": 0}
+    trainer = Trainer({"train": {"online": online}}, env_id="CartPole-v1", algo_name="dqn")
+    for _ in range(3):
+        trainer._run_collect()
+        trainer._run_train()
+    assert trainer.statistics._obs["flat"].count == 50 and len(trainer.statistics._seen) == 25
+    assert trainer.alg.obs_normalizer.stats["flat"]["scale"].max() != 1
+    state = trainer.state()
+    again = Trainer({"train": {"online": online}}, env_id="CartPole-v1", algo_name="dqn")
+    again.restore(state)
+    for one in (trainer, again):
+        one._run_collect()
+    first, second = (x.alg.obs_normalizer.stats["flat"] for x in (trainer, again))
+    assert all(np.array_equal(first[key], second[key]) for key in first)
+    trainer.close(), again.close()
+
+
+class Paying(gymnasium.Env):
+    """Ten steps, each of which pays 50 and its number."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.zeros(2, np.float32), 50.0 + self.time, self.time == 10, False, {}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_rewards_are_scaled_alike_however_episodes_begin(mode):
+    config = {"algo": {"discount": 0.9, **SMALL}, "train": {"online": NORMALIZED}}
+    config["train"]["online"] = NORMALIZED | {"collect_steps": 55}
+    envs = SyncVectorEnv([Paying] * 2, autoreset_mode=mode)
+    trainer = Trainer(config, algo_name="a2c", envs=envs)
+    trainer._run_collect()
+    sums = [50.0 + 1]
+    for number in range(2, 11):
+        sums.append(0.9 * sums[-1] + 50 + number)
+    num_steps = trainer.step // 2
+    expected = np.std([sums[i % 10] for i in range(num_steps)])
+    np.testing.assert_allclose(trainer.statistics._returns.deviation, expected, rtol=1e-6)
+    # The first round is learned from in these units already.
+    learned = trainer.statistics.rewards(torch.tensor([50.0]))
+    np.testing.assert_allclose(learned.item(), 50 / expected, rtol=1e-5)
+    trainer.close()

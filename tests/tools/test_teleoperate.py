@@ -16,10 +16,9 @@ from conftest import ROOT
 from gymnasium.spaces import Box
 
 from offrl.__main__ import main
-from offrl.envs import make_env
+from offrl.envs import ROBOSUITE_KWARGS, make_env
 from offrl.envs.keyboard import WINDOW, Operator
 from offrl.evaluation import COLLECTION_SEEDS
-from offrl.tools.collect import ROBOSUITE_KWARGS
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": ROBOSUITE_KWARGS}
 # Lift is done as soon as the hand is lower than here: the rest is as it is.

@@ -234,6 +234,13 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             )
         return mask
 
+    def learn(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Make all updates of a round. Returns what the last one says."""
+        info: dict[str, Any] = {}
+        for batch in self.minibatches(self.process_batch_for_training(data)):
+            info = self.train_on_batch(batch, self.epoch or 1)
+        return info
+
     def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The batches that a processed round is learned in: one of all its steps."""
         yield self._batch(data)

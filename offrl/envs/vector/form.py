@@ -137,16 +137,17 @@ class Contract:
         for key, is_float in self._is_float.items():
             if is_float and not np.isfinite(obs[key]).all():
                 raise ValueError(
-                    f"{self._culprit(obs[key])}: the observation {key!r} is {NOT_FINITE}"
+                    f"{self._culprit(obs[key])}: the observation {key!r} is {NOT_FINITE}; {REMEDY}"
                 )
         if not np.isfinite(rewards).all():
-            raise ValueError(f"{self._culprit(rewards)}: the reward is {NOT_FINITE}")
+            raise ValueError(f"{self._culprit(rewards)}: the reward is {NOT_FINITE}; {REMEDY}")
 
     def check_final(self, row: int, obs: Batch) -> None:
         for key, is_float in self._is_float.items():
             if is_float and not np.isfinite(obs[key]).all():
                 raise ValueError(
-                    f"{self.named(row)}: the last observation {key!r} of an episode is {NOT_FINITE}"
+                    f"{self.named(row)}: the last observation {key!r} of an episode is "
+                    f"{NOT_FINITE}; {REMEDY}"
                 )
 
     def check_length(self, row: int, length: int) -> None:
@@ -179,6 +180,7 @@ class Contract:
 
 
 NOT_FINITE = "NaN or infinite"
+REMEDY = "correct the environment, or end its episodes before that"
 
 
 def check_form(state: Mapping[str, Any], form: str, env_name: str, num_envs: int) -> None:
