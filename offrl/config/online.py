@@ -66,7 +66,8 @@ class OnlineConfig(Section):
         0,
         ge=0,
         description="Number of first steps, in which actions are drawn at random and nothing is "
-        "learned. Algorithms that learn only from the steps of the round have none.",
+        "learned. Unless a config says it, they are at most a third of num_steps. Algorithms that "
+        "learn only from the steps of the round have none.",
     )
     warmup_steps: int = Field(
         0,

@@ -44,8 +44,8 @@ class GymnasiumAdapter(gymnasium.Wrapper):
         self.observation_space = space if is_named else gymnasium.spaces.Dict({"flat": space})
 
     def wrap(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
-        """Put a wrapper around the environment in here."""
-        self.env = update_fn(self.env, **kwargs)
+        """Put a wrapper around the environment in here, or change it (and return nothing)."""
+        self.env = update_fn(self.env, **kwargs) or self.env
         self._name_observations()
 
     def reset(self, **kwargs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

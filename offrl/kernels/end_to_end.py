@@ -2,6 +2,7 @@
 few calls, however many layers there are: 4 % of a round of PPO or A2C with small networks."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -26,6 +27,19 @@ class EndToEnd(Parameter):
         for part, (values, gradient) in zip(parts, places, strict=True):
             part.data, part.grad = values.view_as(part), gradient.view_as(part)
         return whole
+
+
+def joined(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of an optimizer of parts, ``Optimizer.state_dict()``, as one of the whole."""
+    parts = [state["state"][index] for index in sorted(state["state"])]
+    if len(parts) < 2:
+        return state
+    whole = {
+        key: torch.cat([part[key].flatten() for part in parts]) if x.ndim else x
+        for key, x in parts[0].items()
+    }
+    groups = [{**group, "params": [0]} for group in state["param_groups"]]
+    return {"state": {0: whole}, "param_groups": groups}
 
 
 def parts_of(parameters: Iterable[Parameter]) -> list[Parameter]:

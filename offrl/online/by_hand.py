@@ -1,5 +1,6 @@
 """Steps of an environment that somebody else makes, for a trainer to learn from."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 
 from offrl.envs.vector import Stepped
 from offrl.online.trainer import Trainer
+
+log = logging.getLogger(__name__)
 
 Obs = Mapping[str, np.ndarray]
 
@@ -27,12 +30,30 @@ class ByHand:
         self._reward = 0.0
         self._made: tuple[Any, float, Any] | None = None  # a step, until it is known what follows
         self._is_terminated = False  # whether the last episode ended by itself
+        self._said: set[str] = set()
         self._remembered: Any = None  # by the policy, before it chose the last action
 
-    def end(self, terminated: bool) -> None:
-        """The next observation begins an episode."""
-        if not self._begins:
-            self._begins, self._is_terminated, self._actions = True, terminated, None
+    def end(self, terminated: bool | None) -> None:
+        """The next observation begins an episode. ``None``: nobody said how the last one ended."""
+        if self._begins:
+            return
+        if self._actions is not None and terminated:  # what was observed last counts for nothing
+            self._made = self._actions, self._reward, self._obs
+        elif self._actions is not None:
+            self._warn(
+                "the last observation of an episode was not appended (append_state), so that its "
+                "last step is not learned from"
+            )
+        if terminated is None:
+            self._warn(
+                "an episode is taken for one that was cut off: say how it ended, reset(terminated)"
+            )
+        self._begins, self._is_terminated, self._actions = True, bool(terminated), None
+
+    def _warn(self, message: str) -> None:
+        if message not in self._said:
+            log.warning(message)
+            self._said.add(message)
 
     def receive(self, reward: float) -> None:
         """What the chosen action was rewarded with."""

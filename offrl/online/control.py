@@ -25,10 +25,10 @@ from offrl.envs.window import free_name
 from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, watch
 from offrl.online import agent
 from offrl.online.by_hand import ByHand
-from offrl.online.environment import Environment
-from offrl.online.parts import complete
+from offrl.online.environment import Augmented, Environment
+from offrl.online.parts import Configs, complete, opened
 from offrl.online.start import check_spaces, check_statistics
-from offrl.online.tagged import TaggedNames, commit_here, put_beside
+from offrl.online.tagged import TaggedNames, put_beside, sha8
 from offrl.online.trainer import Trainer
 from offrl.tree import merge
 
@@ -67,14 +67,15 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         model: Model | None = None,
         model_file: str | Path | None = None,
         device: torch.device | str | None = None,
-        log_level: str = "info",
+        log_level: str | int = "info",
         obs_ndim: int = 1,
     ):
         self._forget_episode()
         if not isinstance(cfgs, (Config, Mapping, str, Path)):
             super().__init__(cfgs, obs_ndim)
             return
-        logging.getLogger("offrl").setLevel(log_level.upper())
+        level = log_level.upper() if isinstance(log_level, str) else log_level
+        logging.getLogger("offrl").setLevel(level)
         self.config = _on_device(complete(cfgs), device)
         self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
         self._make(model_file)
@@ -119,17 +120,31 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         if self._by_hand is not None:
             self._by_hand.receive(self._reward)
 
-    def reset(self, terminated: bool = False) -> None:
+    @property
+    def state(self) -> dict[str, np.ndarray] | None:
+        """What ``append_state`` returned last, ``{key: [frame_stack, ...]}``; ``None`` before the
+        first observation of an episode. To set it appends an observation."""
+        return self._state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        if state is None:
+            self._state = None
+        elif state is not self._state:
+            self.append_state(state)
+
+    def reset(self, terminated: bool | None = None) -> None:
         """Begin an episode.
 
         terminated: whether the last one ended by itself, so that nothing would have followed.
+            ``None``: it was cut off, and a warning says so.
         """
         self._forget_episode()
         if self._by_hand is not None:
             self._by_hand.end(terminated)
 
     def flash(self) -> None:
-        """Clear the rewards of the episode."""
+        """Clear the rewards of the episode, which goes on."""
         self._reward = self.ep_reward = 0.0  #: The sum of the rewards of the episode.
 
     def augment_state(self, state: Any) -> Any:
@@ -146,21 +161,21 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         obs = {key: np.asarray(named[key]) for key in sorted(keys)}
         trainer.alg.obs_spec.check_shapes({k: np.shape(x) for k, x in named.items()}, "obs")
         num = trainer.config.train.frame_stack
-        before = self.state or {key: np.stack([x] * num) for key, x in obs.items()}
-        self.state = {key: np.concatenate([before[key][1:], x[None]]) for key, x in obs.items()}
+        before = self._state or {key: np.stack([x] * num) for key, x in obs.items()}
+        self._state = {key: np.concatenate([before[key][1:], x[None]]) for key, x in obs.items()}
         self._hand().observe(obs)
-        return self.state
+        return self._state
 
     def action(self, state: Any, deterministic: bool = False) -> np.ndarray:
         """Choose the action in a state that ``append_state`` returned last, or for an observation,
         which is appended. It explores, unless it is to be deterministic."""
         if self._trainer is None:
             return self.predict(state) if deterministic else self.sample(state)
-        if state is not self.state:
+        if state is not self._state:
             self.append_state(state)
         if not deterministic:
             return self._hand().choose()
-        batch = {key: torch.from_numpy(x)[None] for key, x in self.state.items()}
+        batch = {key: torch.from_numpy(x)[None] for key, x in self._state.items()}
         self.alg.set_eval()
         with torch.no_grad():
             action, self._memory = self.alg.act(batch, None, self._memory, None)
@@ -180,7 +195,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
     def train(
         self,
         env: gymnasium.Env | None = None,
-        train_cfgs: Mapping[str, Any] | None = None,
+        train_cfgs: Configs | None = None,
         gitsha: str | None = None,
         model_dest: str | Path | None = None,
     ) -> dict[str, float]:
@@ -193,19 +208,21 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         ``Return`` of the last ones, and whether the task is ``Solved`` (1 or 0).
 
         env: ``None``: the one that the config names.
-        train_cfgs: what differs from the section ``train`` of the config.
-        gitsha: what stands for SHA8; ``None``: the commit of the repository that you are in.
+        train_cfgs: what differs from the section ``train`` of the config; or a config, or the path
+            of one, whose section is meant.
+        gitsha: what SHA8 are eight characters of; ``None``: the commit of the repository that you
+            are in.
         model_dest: ``None``: as ``train.model_dest`` says; nothing is written if that is null, or
             ``experiment.save.enabled`` false.
         """
         self._of_config("train")
-        said: dict[str, Any] = {"train": train_cfgs or {}}
+        said = {"train": _section(train_cfgs, "train")}
         config = complete(merge(self.config.to_dict(), said))
         if config.train.num_steps is None:
             raise ValueError("train.num_steps: say how many steps the training has")
         names, folder = None, model_dest or config.train.model_dest
         if folder is not None and config.experiment.save.enabled:
-            names = TaggedNames(folder, gitsha or commit_here())
+            names = TaggedNames(folder, sha8(gitsha))
             names.check_free(self._config_file)
             if self._config_file is not None:
                 put_beside(self._config_file, names.config(self._config_file), is_linked=False)
@@ -255,7 +272,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
     def play(
         self,
         env: gymnasium.Env | None = None,
-        test_cfgs: Mapping[str, Any] | None = None,
+        test_cfgs: Configs | None = None,
         gitsha: str | None = None,
     ) -> dict[str, float]:
         """Play episodes without exploring, and summarise them (``Return``, ``Horizon``,
@@ -263,16 +280,16 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         window, or without a display filmed into ``play-SHA8.mp4``.
 
         test_cfgs: what differs from the section ``experiment.rollout`` of the config (``n``,
-            ``horizon``, ``terminate_on_success``).
-        gitsha: what stands for SHA8; ``None``: the commit of the repository that you are in.
+            ``horizon``, ``terminate_on_success``); or a config, or the path of one.
+        gitsha: as ``train`` has it.
         """
-        said = {"experiment": {"rollout": test_cfgs or {}}}
+        said = {"experiment": {"rollout": _section(test_cfgs, "experiment", "rollout")}}
         config = complete(merge(self._of_config("play").config.to_dict(), said))
         requests = requests_of(config.experiment.rollout, TEST_SEEDS)
         results: list[EpisodeResult] = []
         with self._own_unless(env) as env:
             if getattr(env, "play", False) and not env.is_shown:
-                film = free_name(Path(f"play-{gitsha or commit_here()}.mp4"))
+                film = free_name(Path(f"play-{sha8(gitsha)}.mp4"))
                 results = watch(_Player(self), env, requests, film)
                 log.info(f"{film}")
             else:
@@ -295,7 +312,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         self, env: gymnasium.Env, config: Config, earlier: Mapping[str, Any] | None
     ) -> Trainer:
         online = config.train.online
-        adapted = _Augmented(env, self)
+        adapted = Augmented(env, self.augment_state)
         envs = ListVector(
             adapted.get_wrapper_attr("serialize")(),
             1,
@@ -337,39 +354,12 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         return self._trainer
 
     def _forget_episode(self) -> None:
-        #: What ``append_state`` returned last, ``{key: [frame_stack, ...]}``.
-        self.state: Any = None
+        self._state: Any = None
         self._memory: Any = None  # of the deterministic policy
         self.flash()
 
 
 Agent.register(agent.PolicyAgent)  # which trainers make, in the same role
-
-
-class _Augmented(gymnasium.ObservationWrapper):
-    """An environment as an agent sees it."""
-
-    def __init__(self, env: gymnasium.Env, agent: Agent):
-        super().__init__(env)
-        self._agent = agent
-        shown = agent.augment_state(env.observation_space.sample())
-        spaces = {key: _box_like(env.observation_space, key, x) for key, x in shown.items()}
-        self.observation_space = gymnasium.spaces.Dict(spaces)
-
-    def observation(self, observation: Any) -> Any:
-        return self._agent.augment_state(observation)
-
-    def is_success(self) -> dict[str, bool]:
-        return self.env.get_wrapper_attr("is_success")()
-
-
-def _box_like(known: Any, key: str, value: Any) -> gymnasium.Space:
-    """The space of an observation: the environment's, unless it was changed."""
-    value = np.asarray(value)
-    if key in known.spaces and known[key].shape == value.shape and known[key].dtype == value.dtype:
-        return known[key]
-    low, high = (0, 255) if value.dtype == np.uint8 else (-np.inf, np.inf)
-    return gymnasium.spaces.Box(low, high, value.shape, value.dtype)
 
 
 class _Player(Policy):
@@ -379,10 +369,20 @@ class _Player(Policy):
         self._agent = agent
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
-        self._agent.reset()
+        self._agent.reset(terminated=False)
 
     def __call__(self, obs: Any, goal: Any = None, reward: float | None = None) -> np.ndarray:
         return self._agent.action(self._agent.append_state(obs), deterministic=True)
+
+
+def _section(cfgs: Configs | None, *names: str) -> dict[str, Any]:
+    """What differs in a section, of which a whole config may be given."""
+    content: Any = opened(cfgs) or {}
+    content = content.to_dict() if isinstance(content, Config) else content
+    if "algo_name" in content or names[0] in content:
+        for name in names:
+            content = content.get(name, {})
+    return dict(content)
 
 
 def _on_device(config: Config, device: torch.device | str | None) -> Config:

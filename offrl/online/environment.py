@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from offrl.envs import make_env
 from offrl.envs.gymnasium import GymnasiumEnv
@@ -46,11 +47,11 @@ class Environment(gymnasium.Wrapper):
     def update_env(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
         """Wrap it in place, with one of gymnasium's wrappers for example: ``update_fn(env,
         **kwargs)`` is given gymnasium's own environment where that is one, before its observations
-        get names."""
+        get names. It may also change what it is given, and return nothing."""
         if type(self.env) is GymnasiumEnv:
             self.env.wrap(update_fn, **kwargs)
         else:
-            self.env = update_fn(self.env, **kwargs)
+            self.env = update_fn(self.env, **kwargs) or self.env
         self._seed_spaces()
 
     def reset(
@@ -107,3 +108,29 @@ class Environment(gymnasium.Wrapper):
     def _show(self) -> None:
         if self.is_shown and self._window is not None:
             self._window.show(self.env.render())
+
+
+class Augmented(gymnasium.ObservationWrapper):
+    """An environment as an agent sees it, whose ``augment_state`` changes what it shows."""
+
+    def __init__(self, env: gymnasium.Env, augment: Callable[[Any], Any]):
+        super().__init__(env)
+        self._augment = augment
+        shown = augment(env.observation_space.sample())
+        spaces = {key: _box_like(env.observation_space, key, x) for key, x in shown.items()}
+        self.observation_space = gymnasium.spaces.Dict(spaces)
+
+    def observation(self, observation: Any) -> Any:
+        return self._augment(observation)
+
+    def is_success(self) -> dict[str, bool]:
+        return self.env.get_wrapper_attr("is_success")()
+
+
+def _box_like(known: Any, key: str, value: Any) -> gymnasium.Space:
+    """The space of an observation: the environment's, unless it was changed."""
+    value = np.asarray(value)
+    if key in known.spaces and known[key].shape == value.shape and known[key].dtype == value.dtype:
+        return known[key]
+    low, high = (0, 255) if value.dtype == np.uint8 else (-np.inf, np.inf)
+    return gymnasium.spaces.Box(low, high, value.shape, value.dtype)

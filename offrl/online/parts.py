@@ -165,6 +165,11 @@ class Parts:
                 f"{self.envs.num_envs} environments hold no step to learn from; keep at least "
                 f"{least}, better thousands"
             )
+        if not options.saved:
+            log.info(
+                "train.online.replay.saved is false: checkpoints hold no steps, and a resumed run "
+                "collects new ones before it learns, so that its results differ"
+            )
         # An end may follow every step.
         capacity = min(options.capacity, 2 * (train.num_steps or options.capacity))
         store = self._make_store(capacity, "train.online.replay.capacity")
@@ -308,7 +313,7 @@ def complete(
     said: Mapping[str, Any] | None = None,
 ) -> Config:
     """The config, of whatever form, with what was ``said`` besides."""
-    config = _opened(config)
+    config = opened(config)
     said = {
         section: {key: value for key, value in keys.items() if value is not None}
         for section, keys in (said or {}).items()
@@ -329,11 +334,11 @@ def complete(
 
 def name_of(config: Configs | None) -> Any:
     """The ``algo_name`` that a config says, of whatever form."""
-    config = _opened(config) or {}
+    config = opened(config) or {}
     return config.algo_name if isinstance(config, Config) else config.get("algo_name")
 
 
-def _opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
+def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
     """A config that may be the path of a file."""
     if isinstance(config, (str, Path)):
         return read_config_file(find_config(config))

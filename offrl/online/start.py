@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from offrl.algos.shared.actor_critic import CLONING
 from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_loading
 from offrl.config import Config
 from offrl.config.files import find_file
@@ -49,14 +50,14 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
     with: the algorithm and its settings, the observations, ``train`` (actions, rewards, batches,
     data) and the length of episodes. Other configs stay as they are.
 
-    A cloned policy needs an ``algo_name`` besides, of the actor-critic that goes on.
+    From a cloned policy ``td3_bc`` goes on, or of a Gaussian ``iql``, unless the config says which.
     """
     path = (content.get("experiment") or {}).get("ckpt_path")
     said = content.get("train") or {}
     if path is None or said.get("num_steps") is None:
         return content
     stored, checkpoint = config_from_checkpoint(ckpt_path=_found(path))
-    name = content.get("algo_name", stored.algo_name)
+    name = content.get("algo_name") or _going_on_from(stored, path)
     algo_class, _ = ALGOS[name](ALGO_CONFIGS[name]())
     if "rewards" not in algo_class.NEEDS:
         raise ValueError(
@@ -79,6 +80,15 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
         **settings,
     }
     return merge(below, content)
+
+
+def _going_on_from(stored: Config, path: str) -> str:
+    """The algorithm that goes on from a checkpoint if nobody says which."""
+    if stored.algo_name != CLONING:
+        return stored.algo_name
+    name = "iql" if stored.algo.gaussian.enabled else "td3_bc"
+    log.info(f"{path} is a cloned policy, from which {name} goes on (algo_name)")
+    return name
 
 
 def check_spaces(

@@ -1,6 +1,7 @@
 """Files that carry the commit of the user's own repository in their names."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,11 @@ def commit_here() -> str:
     """Eight characters of the commit of the repository that the working directory is in, ``nogit``
     where there is none."""
     return _git("rev-parse", "--verify", "HEAD")[:8] or NO_COMMIT
+
+
+def sha8(given: str | None) -> str:
+    """Eight characters of the commit that is given; ``None``: of the repository here."""
+    return commit_here() if given is None else given[:8]
 
 
 def has_changes() -> bool:
@@ -38,6 +44,8 @@ class TaggedNames:
     """
 
     def __init__(self, folder: str | Path, sha: str):
+        if not re.fullmatch(r"[\w.-]+", sha):
+            raise ValueError(f"gitsha: {sha!r} cannot stand in the names of files; give a commit")
         self.folder, self.sha = Path(folder).expanduser(), sha
         self.final = self.folder / f"agent-final-{sha}.pth"
 

@@ -1,5 +1,6 @@
 """The control flow of learning by acting, as a generator of records."""
 
+import logging
 import math
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from offrl.online.parts import Configs, Envs, Parts, as_array, as_tensor, comple
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
+
+log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 
@@ -316,6 +319,10 @@ class Trainer:
             self.buffer.restore(state["buffer"])
         elif self._obs is not None:
             self.buffer.begin(self._obs)
+            log.warning(
+                "the steps before are not in the checkpoint (train.online.replay.saved): the "
+                "replay begins empty, and the results differ from those of one uninterrupted run"
+            )
 
 
 def _split(data: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,13 @@
 """Parameters that lie end to end move as they do one by one."""
 
+import copy
+
 import pytest
 import torch
 
 from offrl.algos.shared.optim import clip_gradients
 from offrl.kernels.adam import Adam, AdamW, RMSprop
-from offrl.kernels.end_to_end import EndToEnd, parts_of
+from offrl.kernels.end_to_end import EndToEnd, joined, parts_of
 
 OPTIMIZERS = {"adam": (Adam, torch.optim.Adam), "adamw": (AdamW, torch.optim.AdamW)}
 OPTIMIZERS["rmsprop"] = (RMSprop, torch.optim.RMSprop)
@@ -55,3 +57,22 @@ def test_frozen_parameters_are_left_out():
     whole = EndToEnd.of(ours.parameters())
     assert whole.numel() == 8 + 8 * 2 + 2 and len(parts_of([whole])) == 3
     assert len(parts_of(ours.parameters())) == 3
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_states_of_parts_become_that_of_the_whole(name):
+    ours, plain = net(), net()
+    direct, usual = OPTIMIZERS[name]
+    before, whole = usual(plain.parameters()), direct([EndToEnd.of(ours.parameters())])
+    plain(torch.randn(7, 3)).sum().backward()
+    before.step()
+    ours.load_state_dict(plain.state_dict())
+    whole.load_state_dict(joined(copy.deepcopy(before.state_dict())))
+    for one, optimizer in ((plain, before), (ours, whole)):
+        optimizer.zero_grad()
+        one(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    state = whole.state_dict()
+    assert joined(state) is state

@@ -135,11 +135,14 @@ def test_what_learns_nothing_from_acting_is_refused(algo_name):
 
 
 def test_a_training_that_never_learns_is_warned_of(caplog):
-    Trainer(env_id="Pendulum-v1", algo_name="sac", num_steps=1000)
+    config = {"train": {"online": {"random_steps": 1000}}}
+    Trainer(config, env_id="Pendulum-v1", algo_name="sac", num_steps=1000)
     assert "nothing is learned in 1000 steps" in caplog.text
     caplog.clear()
-    Trainer(env_id="Pendulum-v1", algo_name="sac", num_steps=20000)
+    early = Trainer(env_id="Pendulum-v1", algo_name="sac", num_steps=1200)
+    usual = Trainer(env_id="Pendulum-v1", algo_name="sac", num_steps=90_000)
     assert "nothing is learned" not in caplog.text
+    assert [t.config.train.online.random_steps for t in (early, usual)] == [400, 10_000]
 
 
 def test_no_step_of_a_training_is_lost_to_the_ends_of_its_episodes():

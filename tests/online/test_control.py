@@ -359,3 +359,70 @@ def test_a_second_training_goes_on_with_the_statistics_of_the_first(tmp_path):
     np.testing.assert_allclose(
         other.alg.obs_normalizer.stats["flat"]["offset"][0], first["obs"]["flat"]["mean"], 1e-5
     )
+
+
+CARTPOLE = {
+    "algo_name": "dqn",
+    "experiment": {"env": "CartPole-v1"},
+    "train": {"batch_size": 16, "online": {"random_steps": 0}},
+    "algo": {"critic": {"layer_dims": [8]}},
+}
+
+
+def test_a_state_that_is_set_is_appended():
+    env, agent = Environment(CARTPOLE), Agent(CARTPOLE)
+    obs, _ = env.reset()
+    agent.state = obs
+    assert np.array_equal(agent.state["flat"], obs["flat"][None])
+    before = agent.state
+    agent.state = agent.append_state(env.step(agent.action(agent.state))[0])
+    assert agent.state is not before and agent._trainer.step == 0
+    agent.action(agent.state)
+    assert agent._trainer.step == 1
+
+
+def test_the_last_step_counts_though_nobody_appended_what_followed(caplog):
+    env, agent = Environment(CARTPOLE), Agent(CARTPOLE)
+    num_steps = 0
+    for _ in range(5):
+        (obs, _), over = env.reset(), False
+        while not over:
+            obs, agent.reward, terminated, over, _ = env.step(agent.action(obs))
+            num_steps, over = num_steps + 1, over or terminated
+        agent.reset(terminated)
+    agent.action(env.reset()[0])
+    buffer = agent._trainer.buffer
+    assert len(buffer) == num_steps and buffer.store.arrays["dones"].sum() == 5
+    assert not caplog.text
+
+
+def test_an_end_that_nobody_explained_is_warned_of_once(caplog):
+    env, agent = Environment(CARTPOLE), Agent(CARTPOLE)
+    for _ in range(3):
+        episode(agent, env)
+        agent.reset()
+    assert caplog.text.count("say how it ended, reset(terminated)") == 1
+
+
+def test_sections_may_come_in_whole_configs(tmp_path):
+    config = tmp_path / "more.json"
+    config.write_text(json.dumps({"algo_name": "ddpg", "train": {"num_steps": 100}}))
+    agent = Agent(CONFIG)
+    for given in (config, {"train": {"num_steps": 100}}, {"num_steps": 100}):
+        assert agent.train(None, given)["Steps"] == 100
+    played = agent.play(None, {"experiment": {"rollout": {"n": 1, "horizon": 5}}})
+    assert played["Horizon"] == 5
+
+
+def test_a_commit_is_shortened_and_must_be_a_name(tmp_path):
+    agent = Agent(CONFIG, log_level=20)
+    agent.train(None, {"num_steps": 100}, "0123456789abcdef", tmp_path)
+    assert (tmp_path / "agent-final-01234567.pth").exists()
+    with pytest.raises(ValueError, match="gitsha: 'abc/def' cannot stand"):
+        agent.train(None, {"num_steps": 100}, "abc/def", tmp_path)
+
+
+def test_an_environment_may_be_changed_in_place():
+    env = Environment(CONFIG)
+    env.update_env(lambda inner, g: setattr(inner.unwrapped, "g", g), g=1.0)
+    assert env.unwrapped.g == 1.0

@@ -195,12 +195,21 @@ def test_a_cloned_policy_is_a_start_of_an_actor(name, cloning, checkpoint_of):
     assert [r["type"] for r in trainer()].count("train") == 20
 
 
+@pytest.mark.parametrize(
+    "head, goes_on", [({}, "td3_bc"), ({"gaussian": {"enabled": True}}, "iql")]
+)
+def test_an_actor_critic_goes_on_from_a_cloned_policy(head, goes_on, checkpoint_of):
+    trainer = OnlineTrainer(online(checkpoint_of("bc", {"actor_layer_dims": [8, 8], **head})))
+    assert trainer.config.algo_name == goes_on
+    trainer.close()
+
+
 def test_a_cloned_policy_that_does_not_fit_is_refused(checkpoint_of):
     path = checkpoint_of("bc", {"actor_layer_dims": [8, 8], "gmm": {"enabled": True}})
     with pytest.raises(ValueError, match=r"of 'bc' that the actor of iql .*algo\.actor must"):
         OnlineTrainer(online(path, algo_name="iql"))
-    with pytest.raises(ValueError, match="algo_name: .* is a policy of bc, which learns nothing"):
-        OnlineTrainer(online(path))
+    with pytest.raises(ValueError, match="algo_name: .* is a policy of dt, which learns nothing"):
+        OnlineTrainer(online(checkpoint_of("dt")))
     with pytest.raises(ValueError, match="a checkpoint of 'bc', but 'ppo' was asked for"):
         OnlineTrainer(online(path, algo_name="ppo"))
     others = online(checkpoint_of("td3_bc"), algo={"vf_quantile": 0.8})

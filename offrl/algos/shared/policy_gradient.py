@@ -14,7 +14,7 @@ from offrl.algos.base import Generators, Obs, PolicyAlgo, ValueAlgo
 from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.algos.shared.returns import ends_of, gae
 from offrl.config import AlgoConfig, Count, LearningRateConfig, OptimConfig, Section, Share
-from offrl.kernels.end_to_end import EndToEnd
+from offrl.kernels.end_to_end import EndToEnd, joined
 from offrl.tree import map_leaves
 
 
@@ -147,6 +147,13 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     def _learned(self, name: str) -> Iterable[torch.nn.Parameter]:
         own = super()._learned(name)
         return [EndToEnd.of(own)] if name == "policy" else own  # whose loss is of all of it
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``serialize`` returned, also when parameters did not lie end to end."""
+        if "policy" in state.get("optimizers", {}):
+            own = joined(state["optimizers"]["policy"])
+            state = {**state, "optimizers": {**state["optimizers"], "policy": own}}
+        super().deserialize(state)
 
     @property
     def learns_segments(self) -> bool:
