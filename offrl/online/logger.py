@@ -20,7 +20,7 @@ def logger(
 
     folder: a new folder is made in it for each training, ``NAME-NUMBER``.
     wandb_project: the project of Weights & Biases to write to as well (with ``WANDB_MODE=offline``
-        into the folder); ``None`` for none.
+        into the folder); ``None``: as ``experiment.logging`` of the config says (``log_wandb``).
     """
 
     @wraps(records_of)
@@ -28,7 +28,9 @@ def logger(
         from torch.utils.tensorboard import SummaryWriter
 
         place = _new_folder(Path(folder), trainer.config.experiment.name)
-        wandb_run = _wandb_run(trainer, place, wandb_project) if wandb_project else None
+        said = trainer.config.experiment.logging
+        project = wandb_project or (said.wandb_proj_name if said.log_wandb else None)
+        wandb_run = _wandb_run(trainer, place, project) if project else None
         with SummaryWriter(place) as writer, wandb_run or nullcontext():
             for record in records_of(trainer):
                 kind = record["type"].capitalize()

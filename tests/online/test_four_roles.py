@@ -369,8 +369,10 @@ def test_random_first_steps_are_none_of_algorithms_that_learn_from_rounds():
     trainer.close()
 
 
-def test_a_decorated_training_that_is_left_early_is_finished(trainer, tmp_path, monkeypatch):
-    ended = []
+@pytest.mark.parametrize("says", ["the decorator", "the config"])
+def test_a_decorated_training_that_is_left_early_is_finished(says, trainer, tmp_path, monkeypatch):
+    ended, project = [], "project" if says == "the decorator" else None
+    trainer.config.experiment.logging.log_wandb = says == "the config"
 
     class Run:
         log = __enter__ = lambda *_: None
@@ -379,7 +381,7 @@ def test_a_decorated_training_that_is_left_early_is_finished(trainer, tmp_path, 
             ended.append(self)
 
     monkeypatch.setitem(logger.__globals__, "_wandb_run", lambda *_: Run())
-    records = logger(Trainer.__call__, tmp_path, "project")(trainer)
+    records = logger(Trainer.__call__, tmp_path, project)(trainer)
     next(records)
     assert not ended
     records.close()
