@@ -83,11 +83,11 @@ KERNELS = {
     ),
     "perceptron": on_amd("offrl.kernels.perceptron.MKL_IS_SLOW", "ppo"),
     "few_rows": Kernel(
-        ("a2c", "ppo"), {"offrl.kernels.few_rows.FewRows.pays": lambda rows, x: False}
+        ("a2c", "ppo"), {"offrl.kernels.few_rows.FewRows.pays": lambda rows, num: False}
     ),
     "end_to_end": Kernel(
         ("a2c", "ppo"),
-        {"offrl.algos.shared.policy_gradient.PolicyGradient._learned": Algo._learned},
+        {"offrl.algos.shared.policy_gradient.PolicyGradient._optimized": Algo._optimized},
     ),
     "norm": Kernel(("ppo",), {"offrl.algos.shared.optim.clip_norm": clip_norm_by_pytorch}),
     "tiny_is_zero": Kernel(("dqn", "td3"), {"offrl.kernels.adam.tiny_is_zero": nullcontext}),

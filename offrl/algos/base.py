@@ -56,7 +56,9 @@ class _Networks(Model):
     def _batch(self, x: Obs | Tensor) -> tuple[Obs, bool]:
         """Observations ``{key: [B, ...]}``, and whether they were those of one environment."""
         obs, groups = self._algo.named(x), self._algo.obs_spec.groups["obs"]
-        is_one = all(obs[key].ndim == len(spec.shape) for key, spec in groups.items() if key in obs)
+        frames = self._algo.global_config.train.frame_stack > 1
+        own = [(obs[key].ndim, len(spec.shape) + frames) for key, spec in groups.items()]
+        is_one = all(ndim == one for ndim, one in own)
         return map_leaves(lambda value: value[None], obs) if is_one else obs, is_one
 
     def _learned(self, a: Tensor) -> Tensor:
@@ -65,7 +67,7 @@ class _Networks(Model):
         if not algo.is_discrete or a.ndim == 1:
             return algo.learned_action(a)
         is_index = a.shape[-1] == 1 and algo.ac_dim > 1
-        return algo.learned_action(a[..., 0]) if is_index else a.float()
+        return algo.learned_action(a[..., 0]) if is_index else algo.to_device(a)
 
 
 class PolicyAlgo(Algo):

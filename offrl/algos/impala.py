@@ -66,10 +66,9 @@ class Impala(PolicyGradient):
         log_probs = pi.log_prob(batch["actions"])[:, 0]
         targets, advantages = self._targets(batch, log_probs.detach(), values.detach())
 
-        share = batch["mask"] / batch["mask"].sum()  # of a step in a mean over steps
-        actor_loss = -(share * advantages) @ log_probs
-        value_loss = share @ (targets - values).square()
-        return self.descend(actor_loss, value_loss, share @ pi.entropy()[:, 0], batch)
+        gains, errors = advantages * log_probs, (targets - values).square()
+        gain, value_loss, entropy = self.means(batch["mask"], gains, errors, pi.entropy()[:, 0])
+        return self.descend(-gain, value_loss, entropy, batch)
 
     def _targets(
         self, batch: Mapping[str, Any], log_probs: Tensor, values: Tensor

@@ -49,7 +49,6 @@ class Reinforce(PolicyGradient):
         found = self.gae(values.detach(), *received)
         advantages = self.normalized(found["advantages"], mask)
 
-        share = mask / mask.sum()  # of a step in a mean over steps
-        actor_loss = -(share * advantages) @ log_probs
-        value_loss = share @ (values - found["returns"]).square()
-        return self.descend(actor_loss, value_loss, share @ entropy, found)
+        gains, errors = advantages * log_probs, (values - found["returns"]).square()
+        gain, value_loss, entropy = self.means(mask, gains, errors, entropy)
+        return self.descend(-gain, value_loss, entropy, found)

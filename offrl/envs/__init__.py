@@ -91,10 +91,11 @@ def env_args_named(env_name: str) -> dict[str, Any]:
     known = {*registry, *(name.partition("-v")[0] for name in registry)}
     if env_name.startswith("ALE/"):
         kind = "atari"
-    elif env_name not in known and env_name in tasks_of("metaworld"):
-        kind = "metaworld"
-    elif env_name not in known and env_name in tasks_of("robosuite"):
-        kind, env_kwargs = 1, dict(ROBOSUITE_KWARGS)
+    elif env_name not in known and not {*":/"} & {*env_name}:  # no one's module or namespace
+        if env_name in tasks_of("metaworld"):
+            kind = "metaworld"
+        elif env_name in tasks_of("robosuite"):
+            kind, env_kwargs = 1, dict(ROBOSUITE_KWARGS)
     return {"env_name": env_name, "type": kind, "env_kwargs": env_kwargs}
 
 

@@ -41,7 +41,7 @@ class Direct(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if isinstance(parameter, EndToEnd):
-                    parameter.grad.zero_()  # type: ignore[union-attr]
+                    parameter.zero_grad()
                 else:
                     parameter.grad = None
 
@@ -71,7 +71,9 @@ class Direct(torch.optim.Optimizer):
 class Adam(Direct, torch.optim.Adam):
     KERNELS = ("_fused_adam_",)
 
-    def move(self, parameters: Tensors, grads: Tensors, states: list[State], group: State) -> None:
+    def move(  # type: ignore[misc]  # AdamW's as well
+        self: Direct, parameters: Tensors, grads: Tensors, states: list[State], group: State
+    ) -> None:
         beta1, beta2 = group["betas"]
         with tiny_is_zero():
             getattr(torch, self.KERNELS[0])(
@@ -91,8 +93,9 @@ class Adam(Direct, torch.optim.Adam):
             )
 
 
-class AdamW(Adam, torch.optim.AdamW):
+class AdamW(Direct, torch.optim.AdamW):
     KERNELS = ("_fused_adamw_",)
+    move = Adam.move
 
 
 class RMSprop(Direct, torch.optim.RMSprop):

@@ -1,6 +1,7 @@
 """Parameters that lie end to end, so that clipping their gradient and a step of the optimizer are a
 few calls, however many layers there are: 4 % of a round of PPO or A2C with small networks."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ class EndToEnd(Parameter):
     """
 
     parts: list[Parameter]
+    _gradients: list[torch.Tensor]
 
     @staticmethod
     def of(parameters: Iterable[Parameter]) -> "EndToEnd":
@@ -23,23 +25,44 @@ class EndToEnd(Parameter):
         whole = EndToEnd(torch.cat([p.detach().flatten() for p in parts]))
         whole.grad, whole.parts = torch.zeros_like(whole), parts
         sizes = [p.numel() for p in parts]
-        places = zip(whole.detach().split(sizes), whole.grad.split(sizes), strict=True)
-        for part, (values, gradient) in zip(parts, places, strict=True):
-            part.data, part.grad = values.view_as(part), gradient.view_as(part)
+        for part, values in zip(parts, whole.detach().split(sizes), strict=True):
+            part.data = values.view_as(part)
+        gradients = zip(whole.grad.split(sizes), parts, strict=True)
+        whole._gradients = [gradient.view_as(part) for gradient, part in gradients]
+        whole.zero_grad()
         return whole
+
+    def zero_grad(self) -> None:
+        """Let the parts have a gradient of zero, which is part of the whole's."""
+        if self.parts[0].data_ptr() != self.data_ptr():
+            raise RuntimeError(
+                "the parameters of a network no longer lie end to end, as it was moved; load the "
+                "algorithm where it is to be (algo_factory, device)"
+            )
+        self.grad.zero_()  # type: ignore[union-attr]
+        for part, gradient in zip(self.parts, self._gradients, strict=True):
+            if part.grad is not gradient:  # somebody took it away
+                part.grad = gradient
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "EndToEnd":
+        memo[id(self)] = copied = EndToEnd.of(copy.deepcopy(self.parts, memo))
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return EndToEnd.of, (self.parts,)
 
 
 def joined(state: dict[str, Any]) -> dict[str, Any]:
     """The state of an optimizer of parts, ``Optimizer.state_dict()``, as one of the whole."""
-    parts = [state["state"][index] for index in sorted(state["state"])]
-    if len(parts) < 2:
+    if all(len(group["params"]) == 1 for group in state["param_groups"]):
         return state
+    parts = [state["state"][index] for index in sorted(state["state"])]
     whole = {
         key: torch.cat([part[key].flatten() for part in parts]) if x.ndim else x
-        for key, x in parts[0].items()
+        for key, x in (parts[0] if parts else {}).items()
     }
     groups = [{**group, "params": [0]} for group in state["param_groups"]]
-    return {"state": {0: whole}, "param_groups": groups}
+    return {"state": {0: whole} if parts else {}, "param_groups": groups}
 
 
 def parts_of(parameters: Iterable[Parameter]) -> list[Parameter]:

@@ -57,10 +57,11 @@ class ActorValue(nn.Module):
         self.value_trunk = MLP(dim, value_layer_dims, activation)
         self.value_head = Linear(self.value_trunk.output_dim, 1)
         self._few_rows: FewRows | None = None
-        if rnn is None and not any(True for _ in self.encoder.parameters()):
-            layers = [m for m in self.actor_trunk.modules() if isinstance(m, Linear)]
-            head = next(m for m in self.actor_head.modules() if isinstance(m, Linear))
-            self._few_rows = FewRows([*layers, head], activation)
+        is_plain = rnn is None and not any(True for _ in self.encoder.parameters())
+        if is_plain and hasattr(self.actor_head, "draw"):
+            parts = [*self.actor_trunk.modules(), *self.actor_head.modules()]
+            layers = [part for part in parts if isinstance(part, Linear)]
+            self._few_rows = FewRows(layers, activation)
         if orthogonal:
             _make_orthogonal(self, 2**0.5)
             _make_orthogonal(self.actor_head, 0.01)
@@ -85,17 +86,15 @@ class ActorValue(nn.Module):
         features, state = self._features(obs, state, None)
         return self.actor_head(self.actor_trunk(features)[0]), state
 
-    def quick_sample(self, obs: Obs) -> NDArray[np.float32] | None:
-        """A sample ``[R, A]`` of the policy without memory, each row one step, in NumPy; ``None``
-        where PyTorch is quicker. It draws from PyTorch's global random state."""
-        if self._few_rows is None:
-            return None
-        features = self.encoder(obs)[:, 0]
-        return (
-            self.actor_head.draw(self._few_rows(features))
-            if self._few_rows.pays(features)
-            else None
-        )
+    def is_quick(self, num_rows: int) -> bool:
+        """Whether ``quick_sample`` is there, and quicker than PyTorch with so many rows."""
+        return self._few_rows is not None and self._few_rows.pays(num_rows)
+
+    def quick_sample(self, obs: Obs) -> NDArray[np.float32]:
+        """A sample ``[R, A]`` of the policy, each row one step, in NumPy. It draws from PyTorch's
+        global random state."""
+        assert self._few_rows is not None
+        return self.actor_head.draw(self._few_rows(self.encoder(obs)[:, 0]))
 
     def _features(self, obs: Obs, state: Any, starts: Tensor | None) -> tuple[Tensor, Any]:
         features = self.encoder(obs)

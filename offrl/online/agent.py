@@ -184,8 +184,6 @@ class PolicyAgent(Agent):
     ) -> dict[str, np.ndarray]:
         """The last frames, ``{key: [N, num_frames, ...]}``."""
         obs = {key: obs[key] for key in self._keys(obs)}
-        if ACTION_MASK in obs and not (obs[ACTION_MASK] > 0).any(axis=-1).all():
-            raise ValueError(f"{ACTION_MASK}: no action is allowed in one of the environments")
         if self._num_frames == 1:
             return {key: x[:, None] for key, x in obs.items()}
         for key, x in obs.items():

@@ -37,7 +37,8 @@ class ByHand:
         """The next observation begins an episode. ``None``: nobody said how the last one ended."""
         if self._begins:
             return
-        if self._actions is not None and terminated:  # what was observed last counts for nothing
+        judges = self.trainer.buffer.hindsight is not None  # what followed, by other goals
+        if self._actions is not None and terminated and not judges:  # what followed counts not
             self._made = self._actions, self._reward, self._obs
         elif self._actions is not None:
             self._warn(
@@ -90,6 +91,7 @@ class ByHand:
             num, needed = trainer.step - trainer._steps_before, train.online.collect_steps
         if num < needed or trainer._is_early:
             return {}
+        trainer.statistics.end_round()
         logs = [trainer._run_train()["logs"]]
         while trainer._is_due():
             logs.append(trainer._run_train()["logs"])

@@ -60,6 +60,10 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     _trainer: Trainer | None = None
     _by_hand: ByHand | None = None
+    _state: Any = None
+    _memory: Any = None  # of the deterministic policy
+    _reward = 0.0
+    ep_reward = 0.0  #: The sum of the rewards of the episode.
 
     def __init__(
         self,
@@ -145,7 +149,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     def flash(self) -> None:
         """Clear the rewards of the episode, which goes on."""
-        self._reward = self.ep_reward = 0.0  #: The sum of the rewards of the episode.
+        self._reward = self.ep_reward = 0.0
 
     def augment_state(self, state: Any) -> Any:
         """Change what the environment shows before it is learned from; to be overridden. Every
@@ -228,7 +232,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
                 put_beside(self._config_file, names.config(self._config_file), is_linked=False)
         with self._own_unless(env) as env:
             online = config.train.online
-            if "solved_return" not in said["train"].get("online", {}):
+            if said["train"].get("online", {}).get("solved_return") is None:
                 online.solved_return = getattr(env, "env_solution", online.solved_return)
             own = self._of_config("train").describe()
             trainer = self._trainer_in(env, config, own)
@@ -354,8 +358,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         return self._trainer
 
     def _forget_episode(self) -> None:
-        self._state: Any = None
-        self._memory: Any = None  # of the deterministic policy
+        self._state = self._memory = None
         self.flash()
 
 

@@ -123,7 +123,7 @@ class Parts:
         return columns
 
     def _make_store(self, capacity: int, what: str) -> ReplayStore:
-        """A store of so many steps, which the config says in ``what``."""
+        """A store of so many observations, which the config says in ``what``."""
         num_envs, columns = self.envs.num_envs, self._columns()
         needed = bytes_needed(num_envs, capacity, columns)
         is_copied = self.config.train.online.replay.saved
@@ -131,7 +131,7 @@ class Parts:
         if needed * (1 + is_copied) > free:
             copied = ", and as much when they are saved (train.online.replay.saved)" * is_copied
             raise ValueError(
-                f"{what}: {capacity} steps take {needed / 1e9:.3g} GB{copied}, but "
+                f"{what}: {capacity} observations take {needed / 1e9:.3g} GB{copied}, but "
                 f"{free / 1e9:.3g} GB of memory are free; lower it"
             )
         discount = getattr(self.config.algo, "discount", 1.0)
@@ -335,7 +335,9 @@ def complete(
 def name_of(config: Configs | None) -> Any:
     """The ``algo_name`` that a config says, of whatever form."""
     config = opened(config) or {}
-    return config.algo_name if isinstance(config, Config) else config.get("algo_name")
+    if isinstance(config, Config):
+        return config.algo_name
+    return config.get("algo_name") or continued(config).get("algo_name")
 
 
 def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:

@@ -91,17 +91,18 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
             "observation of the environment, such as desired_goal, in observation.modalities.obs "
             "(train.online.replay.hindsight_share chooses others for learning)"
         )
-    for name, space in envs.observation_space.items():
-        if not space.shape:
-            raise ValueError(
-                f"{env_name}: its observation {name!r} is {space}, but networks see vectors and "
-                "images; wrap it, for example in gymnasium.wrappers.FlattenObservation"
-            )
     key = config.train.action_keys[0]
     action_config = config.train.action_config[key]
     action_config.format = "discrete" if is_discrete else None
     action_config.num_actions = int(action_space.n) if is_discrete else None
     _fit_observation(config.observation, envs.observation_space)
+    for name in {*modalities(config.observation)["obs"]}:
+        if not envs.observation_space[name].shape:
+            raise ValueError(
+                f"{env_name}: its observation {name!r} is {envs.observation_space[name]}, but "
+                "networks see vectors and images; wrap it, for example in "
+                "gymnasium.wrappers.FlattenObservation"
+            )
     return config
 
 

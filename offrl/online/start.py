@@ -58,7 +58,7 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
         return content
     stored, checkpoint = config_from_checkpoint(ckpt_path=_found(path))
     name = content.get("algo_name") or _going_on_from(stored, path)
-    algo_class, _ = ALGOS[name](ALGO_CONFIGS[name]())
+    algo_class = class_of(name)
     if "rewards" not in algo_class.NEEDS:
         raise ValueError(
             f"algo_name: {path} is a policy of {name}, which learns nothing from rewards; name the "
@@ -89,6 +89,11 @@ def _going_on_from(stored: Config, path: str) -> str:
     name = "iql" if stored.algo.gaussian.enabled else "td3_bc"
     log.info(f"{path} is a cloned policy, from which {name} goes on (algo_name)")
     return name
+
+
+def class_of(algo_name: str) -> Any:
+    """The class of an algorithm, as its defaults choose it."""
+    return ALGOS[algo_name](ALGO_CONFIGS[algo_name]())[0]
 
 
 def check_spaces(

@@ -19,7 +19,11 @@ def commit_here() -> str:
 
 def sha8(given: str | None) -> str:
     """Eight characters of the commit that is given; ``None``: of the repository here."""
-    return commit_here() if given is None else given[:8]
+    if given is None:
+        return commit_here()
+    if not re.fullmatch(r"[\w.-]+", given):
+        raise ValueError(f"gitsha: {given!r} cannot stand in the names of files; give a commit")
+    return given[:8]
 
 
 def has_changes() -> bool:
@@ -44,8 +48,6 @@ class TaggedNames:
     """
 
     def __init__(self, folder: str | Path, sha: str):
-        if not re.fullmatch(r"[\w.-]+", sha):
-            raise ValueError(f"gitsha: {sha!r} cannot stand in the names of files; give a commit")
         self.folder, self.sha = Path(folder).expanduser(), sha
         self.final = self.folder / f"agent-final-{sha}.pth"
 

@@ -17,7 +17,7 @@ from offrl.envs import make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.agent import PolicyAgent
 from offrl.online.parts import Configs, Envs, Parts, as_array, as_tensor, complete, name_of
-from offrl.registry import ALGO_CONFIGS, ALGOS
+from offrl.online.start import class_of
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
 
@@ -56,8 +56,7 @@ class Trainer:
     ) -> "Trainer":
         name = algo_name or name_of(config)
         if cls is Trainer and isinstance(name, str):
-            algo_class, _ = ALGOS[name](ALGO_CONFIGS[name]())
-            cls = getattr(algo_class, "TRAINER", cls)  # of a user's own roles
+            cls = getattr(class_of(name), "TRAINER", cls)  # of a user's own roles
         return super().__new__(cls)
 
     def __init__(
@@ -320,8 +319,8 @@ class Trainer:
         elif self._obs is not None:
             self.buffer.begin(self._obs)
             log.warning(
-                "the steps before are not in the checkpoint (train.online.replay.saved): the "
-                "replay begins empty, and the results differ from those of one uninterrupted run"
+                "the checkpoint holds no steps (train.online.replay.saved): the replay begins "
+                "empty, and the results differ from those of one uninterrupted run"
             )
 
 

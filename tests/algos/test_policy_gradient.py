@@ -89,6 +89,29 @@ def test_a_rounds_advantages_are_those_of_its_own_values():
     assert data["actions"].shape == (mask.sum(), 1, 3)
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("name", ["reinforce", "a2c"])
+def test_an_update_is_by_the_advantages_of_its_own_values(name, normalized):
+    options = {"gae_lambda": 0.9, "normalize_advantage": normalized, "ent_coef": 0.01}
+    algo, batch, data = prepared(name, SPACES["discrete"], options)
+    mask = batch["mask"]
+    values = algo.get_state_value({"x": batch["obs"]["x"].flatten(0, 2)}).detach().view(mask.shape)
+    arrays = (batch["rewards"], values, batch["terminated"])
+    ends = ends_of(mask.numpy())
+    advantages = gae(*(x.numpy() for x in arrays), ends, 0.99, 0.9)[mask]
+    errors = np.square(advantages)  # V + A - V
+    left = advantages.var() / (advantages + values[mask].numpy()).var()
+    if normalized:
+        advantages = (advantages - advantages.mean()) / (advantages.std(ddof=1) + 1e-8)
+    info = algo.train_on_batch(next(iter(algo.minibatches(data))), epoch=1)
+    expected = -(advantages * batch["log_probs"][mask].numpy()).mean()
+    assert info["Actor/Loss"].item() == pytest.approx(expected, abs=1e-5)
+    assert info["Critic/Loss"].item() == pytest.approx(errors.mean(), rel=1e-4)
+    assert info["Explained_Variance"].item() == pytest.approx(1 - left, abs=1e-4)
+    whole = info["Actor/Loss"] + 0.5 * info["Critic/Loss"] - 0.01 * info["Entropy"]
+    assert info["loss"].item() == pytest.approx(whole.item(), abs=1e-5)
+
+
 def test_how_much_of_the_returns_the_values_explain():
     algo, batch, data = prepared("ppo", SPACES["discrete"])
     left = (data["returns"] - data["values"]).var() / data["returns"].var()

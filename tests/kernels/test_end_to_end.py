@@ -1,6 +1,7 @@
 """Parameters that lie end to end move as they do one by one."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -76,3 +77,36 @@ def test_states_of_parts_become_that_of_the_whole(name):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
     state = whole.state_dict()
     assert joined(state) is state
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_hang_together(copied):
+    ours = net()
+    both = ours, EndToEnd.of(ours.parameters())
+    other, whole = copied(both)
+    RMSprop([whole], lr=0.1).zero_grad()
+    other(torch.ones(1, 3)).sum().backward()
+    assert whole.grad.any() and not both[1].grad.any()
+    with torch.no_grad():
+        whole.fill_(3.0)
+    assert all((p == 3).all() for p in other.parameters())
+    assert not any((p == 3).all() for p in ours.parameters())
+
+
+def test_gradients_that_were_taken_away_come_back():
+    ours = net()
+    whole = EndToEnd.of(ours.parameters())
+    ours.zero_grad()
+    whole.zero_grad()
+    ours(torch.ones(1, 3)).sum().backward()
+    assert whole.grad.any()
+    ours.double()
+    with pytest.raises(RuntimeError, match="no longer lie end to end"):
+        whole.zero_grad()
+
+
+def test_an_optimizer_that_made_no_step_becomes_one_of_the_whole():
+    before = torch.optim.Adam(net().parameters())
+    after = Adam([EndToEnd.of(net().parameters())])
+    after.load_state_dict(joined(before.state_dict()))
+    assert not after.state

@@ -218,11 +218,26 @@ def test_what_is_no_config_is_named():
         Trainer([1, 2], "CartPole-v1", "dqn")
 
 
-def test_a_mask_that_allows_nothing_is_refused():
-    trainer = Trainer({"algo": SMALL}, "CartPole-v1", "ppo")
-    obs = {"flat": np.zeros((2, 4), np.float32), "action_mask": np.array([[0, 1], [0, 0]])}
-    with pytest.raises(ValueError, match="action_mask: no action is allowed"):
-        trainer.agent.explore(obs)
+class Levels(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict(
+        flat=gymnasium.spaces.Box(-1, 1, (3,)), level=gymnasium.spaces.Discrete(4)
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"flat": np.zeros(3, np.float32), "level": 1}, {}
+
+    def step(self, action):
+        return *self.reset()[:1], 0.0, False, False, {}
+
+
+def test_observations_that_no_network_sees_may_be_numbers():
+    envs = gymnasium.vector.SyncVectorEnv([Levels] * 2)
+    with pytest.raises(ValueError, match=r"its observation 'level' is Discrete\(4\)"):
+        Trainer({"algo": SMALL}, algo_name="ppo", envs=envs)
+    seen = {"observation": {"modalities": {"obs": {"low_dim": ["flat"]}}}}
+    trainer = Trainer({"algo": SMALL, **seen}, algo_name="ppo", envs=envs)
     trainer.close()
 
 

@@ -426,3 +426,17 @@ def test_an_environment_may_be_changed_in_place():
     env = Environment(CONFIG)
     env.update_env(lambda inner, g: setattr(inner.unwrapped, "g", g), g=1.0)
     assert env.unwrapped.g == 1.0
+
+
+@pytest.mark.parametrize("algo_name", ["dqn", "ppo"])
+def test_rewards_of_steps_by_hand_are_normalised(algo_name):
+    online = {"random_steps": 0, "normalize_rewards": True, "collect_steps": 16}
+    config = {"algo_name": algo_name, "experiment": {"env": "CartPole-v1"}}
+    config["train"] = {"batch_size": 16, "online": online}
+    env, agent = Environment(config), Agent(config)
+    for _ in range(3):
+        episode(agent, env)
+        agent.reset(True)
+    statistics = agent._trainer.statistics
+    assert statistics._returns.count > 10 and len(statistics._received) <= 16
+    assert statistics.rewards(torch.ones(1)) != 1

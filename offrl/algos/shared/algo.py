@@ -70,7 +70,7 @@ class Algo(Algorithm):
                 f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
             )
         self.optimizers = {
-            name: make_optimizer(self._learned(name), optim)
+            name: make_optimizer(self._optimized(name), optim)
             for name, optim in self.optim_params.items()
         }
         self.schedules = {
@@ -118,7 +118,7 @@ class Algo(Algorithm):
     def _create_networks(self) -> None:
         raise NotImplementedError(type(self).__name__)
 
-    def _learned(self, name: str) -> Iterable[torch.nn.Parameter]:
+    def _optimized(self, name: str) -> Iterable[torch.nn.Parameter]:
         """What the optimizer of a network moves."""
         return self.nets[name].parameters()
 

@@ -1,6 +1,7 @@
 """What algorithms share that learn a policy from the steps that it has just taken."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from math import ceil
 from typing import Any, ClassVar, Literal
 
@@ -109,8 +110,9 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     A round goes through ``process_batch_for_training`` once, whose result ``minibatches`` turns
     into what ``train_on_batch`` learns from. A batch is ``M`` steps: observations
-    ``{key: [M, frames, ...]}``, actions ``[M, 1, A]``, and ``log_probs`` of these when they were
-    taken, ``advantages``, ``returns`` and ``values``, ``[M]`` each. Where steps depend on others
+    ``{key: [M, frames, ...]}``, actions ``[M, 1, A]``, and what ``estimates`` says of them: by
+    default ``log_probs`` of the actions when they were taken, ``advantages``, ``returns`` and
+    ``values``, ``[M]`` each. Where steps depend on others
     (``learns_segments``), a batch holds whole segments of ``n`` environments, row by row:
     observations and actions of ``n L`` rows, the ``mask`` ``[n L]`` of those in which a step was
     taken, ``starts`` ``[n, L]`` of episodes, and the ``state`` before the first row.
@@ -144,13 +146,15 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             **head,
         )
 
-    def _learned(self, name: str) -> Iterable[torch.nn.Parameter]:
-        own = super()._learned(name)
-        return [EndToEnd.of(own)] if name == "policy" else own  # whose loss is of all of it
+    def _optimized(self, name: str) -> Iterable[torch.nn.Parameter]:
+        own = super()._optimized(name)
+        # Of its loss all of it is part. (cuDNN wants the weights of an RNN in an order of its own.)
+        is_one = name == "policy" and not self.algo_config.memory.enabled
+        return [EndToEnd.of(own)] if is_one else own
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
         """Take over what ``serialize`` returned, also when parameters did not lie end to end."""
-        if "policy" in state.get("optimizers", {}):
+        if "policy" in state.get("optimizers", {}) and not self.algo_config.memory.enabled:
             own = joined(state["optimizers"]["policy"])
             state = {**state, "optimizers": {**state["optimizers"], "policy": own}}
         super().deserialize(state)
@@ -307,6 +311,11 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         std, mean = torch.std_mean(steps)
         return (advantages - mean) / (std + 1e-8)
 
+    def means(self, mask: Tensor, *of_rows: Tensor) -> list[Tensor]:
+        """The means over the steps in the mask ``[R]`` of what rows have, ``[R]`` each."""
+        share = mask / mask.sum()
+        return [share @ x for x in of_rows]
+
     def descend(
         self, actor_loss: Tensor, value_loss: Tensor, entropy: Tensor, batch: Mapping[str, Any]
     ) -> dict[str, Tensor | None]:
@@ -354,11 +363,17 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         generators: Generators = None,
         num_steps: int = 0,
     ) -> tuple[Tensor, Any]:
-        if generators is None and ACTION_MASK not in obs:
-            sample = self.nets["policy"].quick_sample(self.prepare_obs(obs))
-            if sample is not None:
-                return torch.from_numpy(sample), None
+        net, num = self.nets["policy"], len(next(iter(obs.values())))
+        is_plain = self._acts_plainly and generators is None and ACTION_MASK not in obs
+        if is_plain and net.is_quick(num):
+            return torch.from_numpy(net.quick_sample(self.prepare_obs(obs))), None
         return self.act(obs, goal, state, generators)
+
+    @cached_property
+    def _acts_plainly(self) -> bool:
+        """Whether no subclass chooses actions in a way of its own."""
+        names = ("act", "action_distribution")
+        return all(getattr(type(self), x) is getattr(PolicyGradient, x) for x in names)
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
