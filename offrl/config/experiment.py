@@ -141,8 +141,9 @@ with warnings.catch_warnings():
         )
         env: str | None = Field(
             None,
-            description="Name of the environment to evaluate in. null: the one that the data was "
-            "recorded in.",
+            description="Name of the environment to evaluate in, and to act in where "
+            "train.num_steps is set: gymnasium's, ALE/... for Atari's games, or a task of "
+            "Meta-World or robosuite. null: the one that the data was recorded in.",
         )
         additional_envs: list[str] | None = Field(
             None, description="Names of more environments to evaluate in. null: no others."
