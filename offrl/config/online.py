@@ -78,7 +78,7 @@ class OnlineConfig(Section):
     horizon: Steps | None = Field(
         None,
         description="Number of steps after which an episode is cut off. null: the environment's "
-        "own limit.",
+        "own limit, or 500 steps in tasks of robosuite and Meta-World, which have none.",
     )
     terminate_on_success: bool = Field(
         True, description="End an episode when the environment says that the task is solved."

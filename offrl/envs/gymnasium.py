@@ -1,6 +1,7 @@
 """gymnasium's environments: those that it makes by name, and any that is there already."""
 
 import difflib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,13 @@ class GymnasiumEnv(GymnasiumAdapter):
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         super().__init__(self._make(env_name, **env_kwargs), env_name, env_kwargs)
 
+    def render(self) -> Any:
+        try:
+            return super().render()
+        except gymnasium.error.DependencyNotInstalled:
+            name = self._args["env_name"]
+            raise ImportError(f"to draw {name}: {_missing(name)}") from None
+
     def _make(self, env_name: str, **env_kwargs: Any) -> gymnasium.Env:
         try:
             try:
@@ -113,5 +121,7 @@ def _nearest(env_name: str) -> str:
     """A sentence with the registered name that is most like one that is not."""
     name = env_name.rsplit(":", 1)[-1]
     names = [*gymnasium.registry, *tasks_of("metaworld"), *tasks_of("robosuite")]
+    if re.fullmatch(r"[a-z]+(-[a-z]+)*-v3", name) and not tasks_of("metaworld"):
+        return " If it is a task of Meta-World: pip install 'offrl[metaworld]'."
     close = difflib.get_close_matches(name, names, n=1)
     return f" The nearest name is {close[0]!r}." if close and name not in close else ""

@@ -30,31 +30,24 @@ class ByHand:
         self._reward = 0.0
         self._made: tuple[Any, float, Any] | None = None  # a step, until it is known what follows
         self._is_terminated = False  # whether the last episode ended by itself
-        self._said: set[str] = set()
+        self._has_warned = False  # of steps that are lost
         self._remembered: Any = None  # by the policy, before it chose the last action
 
-    def end(self, terminated: bool | None) -> None:
-        """The next observation begins an episode. ``None``: nobody said how the last one ended."""
+    def end(self, terminated: bool) -> None:
+        """The next observation begins an episode."""
         if self._begins:
             return
         judges = self.trainer.buffer.hindsight is not None  # what followed, by other goals
         if self._actions is not None and terminated and not judges:  # what followed counts not
             self._made = self._actions, self._reward, self._obs
         elif self._actions is not None:
-            self._warn(
-                "the last observation of an episode was not appended (append_state), so that its "
-                "last step is not learned from"
-            )
-        if terminated is None:
-            self._warn(
-                "an episode is taken for one that was cut off: say how it ended, reset(terminated)"
-            )
-        self._begins, self._is_terminated, self._actions = True, bool(terminated), None
-
-    def _warn(self, message: str) -> None:
-        if message not in self._said:
-            log.warning(message)
-            self._said.add(message)
+            if not self._has_warned:
+                log.warning(
+                    "the last observation of an episode was not appended (append_state), so that "
+                    "its last step is not learned from"
+                )
+            self._has_warned = True
+        self._begins, self._is_terminated, self._actions = True, terminated, None
 
     def receive(self, reward: float) -> None:
         """What the chosen action was rewarded with."""

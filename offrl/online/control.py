@@ -137,11 +137,11 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         elif state is not self._state:
             self.append_state(state)
 
-    def reset(self, terminated: bool | None = None) -> None:
+    def reset(self, terminated: bool = False) -> None:
         """Begin an episode.
 
-        terminated: whether the last one ended by itself, so that nothing would have followed.
-            ``None``: it was cut off, and a warning says so.
+        terminated: whether the last one ended by itself, so that nothing would have followed. Say
+            it where episodes do: else they are taken for cut off.
         """
         self._forget_episode()
         if self._by_hand is not None:

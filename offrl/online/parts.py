@@ -29,7 +29,14 @@ from offrl.data.windows import Window
 from offrl.envs.vector import GymnasiumVector, VectorEnv, make_vector_env
 from offrl.online.agent import Agent, PolicyAgent
 from offrl.online.apprentice import Apprentice
-from offrl.online.setting import action_statistics, bounds_of, env_args_of, fitted, judge_of
+from offrl.online.setting import (
+    action_statistics,
+    bounds_of,
+    env_args_of,
+    fitted,
+    judge_of,
+    limited,
+)
 from offrl.online.start import check_rewards, check_spaces, continued, reward_stats_of, start_of
 from offrl.online.statistics import RunningStatistics
 from offrl.seeding import seed_everything
@@ -61,7 +68,12 @@ class Parts:
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
         recorded = known.get("env_metadata")
-        self.envs = _make_envs(config, recorded) if envs is None else _given(envs, config)
+        if envs is None:
+            env_args = env_args_of(config, recorded)
+            config = limited(config, env_args)
+            self.envs = _make_envs(config, env_args)
+        else:
+            self.envs = _given(envs, config)
         self.env_args = self.envs.env_args
         self.config = fitted(config, self.envs)
         space = self.envs.action_space
@@ -284,10 +296,10 @@ class Parts:
         return transformed(rewards, np.array([]), options, self.reward_stats)[0]
 
 
-def _make_envs(config: Config, recorded: Mapping[str, Any] | None) -> VectorEnv:
+def _make_envs(config: Config, env_args: Mapping[str, Any]) -> VectorEnv:
     online = config.train.online
     return make_vector_env(
-        env_args_of(config, recorded),
+        env_args,
         online.num_envs,
         config.train.seed,
         horizon=online.horizon,

@@ -17,6 +17,9 @@ from offrl.registry import ALGOS
 from offrl.specs import modalities
 from offrl.tree import merge
 
+WITHOUT_LIMIT = (1, "robosuite", "metaworld")  # simulators whose tasks never end by themselves
+HORIZON = 500  # steps, Meta-World's own
+
 
 def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The environment that ``experiment.env`` names, with the arguments of the one that a
@@ -33,6 +36,17 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
     elif "type" not in update:
         named = env_args_named(experiment.env or "")
     return merge(named, update)
+
+
+def limited(config: Config, env_args: Mapping[str, Any]) -> Config:
+    """A copy of the config whose episodes end after ``HORIZON`` steps where neither it nor the
+    simulator says when."""
+    config = config.model_copy(deep=True)
+    online, rollout = config.train.online, config.experiment.rollout
+    if online.horizon is None and env_args["type"] in WITHOUT_LIMIT:
+        online.horizon = HORIZON
+        rollout.horizon = min(rollout.horizon, HORIZON)
+    return config
 
 
 def fitted(config: Config, envs: VectorEnv) -> Config:

@@ -65,7 +65,8 @@ def _draw_losses(axes: Any, records: Mapping[str, list[Any]]) -> None:
     for kind in ("train", "valid"):
         points = [(r["step"], r["logs"]["Loss"]) for r in records[kind]]
         if points:
-            axes.plot(*zip(*points, strict=True), label=kind, linewidth=1)
+            marker = "o" if len(points) == 1 else None  # which has no line
+            axes.plot(*zip(*points, strict=True), marker=marker, label=kind, linewidth=1)
             axes.legend()
     axes.set(ylabel="loss", title="Loss")
     if all(r["logs"]["Loss"] > 0 for r in records["train"]):
@@ -80,6 +81,7 @@ def _draw_returns(axes: Any, records: Mapping[str, list[Any]]) -> None:
     ):
         points = [(r["step"], r["logs"]["Return"]) for r in records[kind] if "Return" in r["logs"]]
         if points:
+            style = "." if style == "-" and len(points) == 1 else style  # which has no line
             axes.plot(*zip(*points, strict=True), style, label=label)
             axes.legend()
     axes.set(ylabel="return", xlim=(0, None), title="Mean return")

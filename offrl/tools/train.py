@@ -1,6 +1,7 @@
 """``offrl train``: the main job."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ def _config(args: argparse.Namespace) -> tuple[Any, Path]:
     if not args.config:
         raise ValueError("--config: name a config file, e.g. --config bc.json")
     path = find_config(args.config)
+    sys.path.append(str(path.resolve().parent))  # where an algorithm of the user's own may lie
     content = read_config_file(path)
     flags = {
         "train.data": args.dataset,

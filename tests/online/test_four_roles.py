@@ -485,3 +485,15 @@ def test_an_agent_of_ones_own_takes_any_numbers():
     agent = Greedy(alg)
     assert agent.predict(np.zeros(4)).shape == () and agent.sample(np.zeros((3, 4))).shape == (3,)
     assert agent.num_steps == 3
+
+
+def test_tasks_without_an_end_are_cut_off():
+    pytest.importorskip("metaworld")
+    config = {"train": {"online": {"random_steps": 5}}}
+    trainer = Trainer(config, "push-v3", "sac", num_steps=10)
+    assert trainer.config.train.online.horizon == trainer.config.experiment.rollout.horizon == 500
+    trainer.close()
+    config = {"train": {"online": {"horizon": 70}}}
+    trainer = Trainer(config, "push-v3", "sac", num_steps=10)
+    assert trainer.config.train.online.horizon == trainer.config.experiment.rollout.horizon == 70
+    trainer.close()
