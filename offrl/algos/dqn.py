@@ -137,11 +137,13 @@ class DQN(ActionValues):
     ) -> tuple[Tensor, Any]:
         """The best action, or by chance any (epsilon-greedy): the best of random values."""
         seen = self.prepare_obs(obs)
-        scores = self.scores(seen, self.prepare_obs(goal, "goal"))
-        like = scores.new_empty(len(scores), self.ac_dim + 1)
-        chance, numbers = random_rows("rand", like, generators).tensor_split([1], dim=-1)
+        like = torch.empty(len(next(iter(seen.values()))), self.ac_dim + 1, device=self.device)
+        chance, scores = random_rows("rand", like, generators).tensor_split([1], dim=-1)
         explores = chance < self._share_of_random_actions(num_steps)
-        return highest(masked(torch.where(explores, numbers, scores), seen)), state
+        if not explores.all():
+            best = self.scores(seen, self.prepare_obs(goal, "goal"))
+            scores = torch.where(explores, scores, best)
+        return highest(masked(scores, seen)), state
 
     def _share_of_random_actions(self, num_steps: int) -> float:
         config = self.algo_config.exploration

@@ -1,5 +1,5 @@
 """Fully connected layers for the few rows that a policy acts on, in NumPy, whose calls take a third
-of PyTorch's time: a sixth of A2C's round, and a tenth of PPO's with small networks."""
+of PyTorch's time: a tenth of A2C's round, and 6 % of PPO's with small networks."""
 
 from collections.abc import Sequence
 
