@@ -132,8 +132,8 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     @state.setter
     def state(self, state: Any) -> None:
-        if state is None:
-            self._state = None
+        if state is None or self._trainer is None:  # which has frames to stack
+            self._state = state
         elif state is not self._state:
             self.append_state(state)
 

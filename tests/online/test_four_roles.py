@@ -485,6 +485,8 @@ def test_an_agent_of_ones_own_takes_any_numbers():
     agent = Greedy(alg)
     assert agent.predict(np.zeros(4)).shape == () and agent.sample(np.zeros((3, 4))).shape == (3,)
     assert agent.num_steps == 3
+    agent.state = "its own"
+    assert agent.state == "its own"
 
 
 def test_tasks_without_an_end_are_cut_off():
