@@ -132,7 +132,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     @state.setter
     def state(self, state: Any) -> None:
-        if state is None or self._trainer is None:  # which has frames to stack
+        if state is None or self._trainer is None:  # without one nothing is stacked
             self._state = state
         elif state is not self._state:
             self.append_state(state)
