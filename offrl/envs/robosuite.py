@@ -54,8 +54,8 @@ class RobosuiteEnv(DemonstratedGoals):
         if env_name not in robosuite.ALL_ENVIRONMENTS:
             known = ", ".join(sorted(robosuite.ALL_ENVIRONMENTS))
             close = difflib.get_close_matches(env_name, robosuite.ALL_ENVIRONMENTS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"robosuite has no task {env_name!r}.{hint} It has {known}")
+            hint = f". Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"robosuite has no task {env_name!r}; it has {known}{hint}")
         self._given = env_name, env_kwargs
         env_kwargs = dict(env_kwargs)
         wanted = env_kwargs.pop(FAST, None)
