@@ -6,7 +6,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,6 +17,12 @@ def shown(value: Any) -> str:
     """A value in a message: on one line, of 80 characters at most."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence with the known name that is most like one that is not, if any is."""
+    close = difflib.get_close_matches(name, [*known], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 class Registry:
@@ -69,8 +75,7 @@ class Registry:
                 return entry
         if key not in self._entries:
             known = self.names()
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, known)
             if "." in name and len(name) <= 100:
                 module = name.rpartition(".")[0]
                 hint = (

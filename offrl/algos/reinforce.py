@@ -39,7 +39,7 @@ class Reinforce(PolicyGradient):
     def estimates(
         self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        return self.received(batch)
+        return self.received(batch, mask)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         pi, values = self.policy_and_values(batch)

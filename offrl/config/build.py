@@ -92,8 +92,8 @@ def evaluate_whole_episodes(config: Config, overrides: Mapping[str, Any]) -> Non
 def explore_in_time(config: Config, overrides: Mapping[str, Any]) -> None:
     """Let a training that acts learn for two thirds of its steps at least, where ``overrides`` do
     not say how many random ones it begins with."""
-    online, num_steps = config.train.online, config.train.num_steps or 0
-    if "random_steps" not in overrides.get("train", {}).get("online", {}):
+    online, num_steps = config.train.online, config.train.num_steps
+    if num_steps and "random_steps" not in overrides.get("train", {}).get("online", {}):
         online.random_steps = min(online.random_steps, num_steps // 3)
 
 

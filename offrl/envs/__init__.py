@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import gymnasium
-from gymnasium import registry
+from gymnasium import registry  # by its name, as a file in here is called gymnasium, too
 
 from offrl.acting.episode import describe
 from offrl.registry import ENVS
@@ -69,16 +69,14 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
         env = make(env_name, dict(env_kwargs))
         observe_only(env, obs_keys)
         return env
-    except TypeError as error:
-        if "argument" not in str(error):
-            raise ValueError(f"{env_name} cannot be made: {describe(error)}") from error
-        raise ValueError(
-            f"env_args of {env_name!r}: {error}; mend env_kwargs in the data, or with "
-            "experiment.env_meta_update_dict"
-        ) from None
     except (ValueError, ImportError, OSError):
         raise
     except Exception as error:
+        if isinstance(error, TypeError) and "argument" in str(error):
+            raise ValueError(
+                f"env_args of {env_name!r}: {error}; mend env_kwargs in the data, or with "
+                "experiment.env_meta_update_dict"
+            ) from None
         raise ValueError(f"{env_name} cannot be made: {describe(error)}") from error
 
 
@@ -91,7 +89,7 @@ def env_args_named(env_name: str) -> dict[str, Any]:
     known = {*registry, *(name.partition("-v")[0] for name in registry)}
     if env_name.startswith("ALE/"):
         kind = "atari"
-    elif env_name not in known and not {*":/"} & {*env_name}:  # no one's module or namespace
+    elif env_name not in known and ":" not in env_name and "/" not in env_name:
         if env_name in tasks_of("metaworld"):
             kind = "metaworld"
         elif env_name in tasks_of("robosuite"):
@@ -102,7 +100,7 @@ def env_args_named(env_name: str) -> dict[str, Any]:
 def tasks_of(simulator: str) -> list[str]:
     """The names of the tasks of ``"metaworld"`` or ``"robosuite"``; none where it is missing."""
     try:
-        return importlib.import_module(f"offrl.envs.{simulator}").tasks()
+        return [*importlib.import_module(f"offrl.envs.{simulator}").tasks()]
     except ImportError:
         return []
 

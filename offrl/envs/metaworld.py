@@ -1,6 +1,5 @@
 """Meta-World's 50 tasks of a Sawyer arm (Yu et al., 2019, arXiv:1910.10897)."""
 
-import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -12,7 +11,7 @@ import numpy as np
 from offrl.acting.episode import Obs
 from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.gymnasium import GymnasiumEnv
-from offrl.registry import ENVS
+from offrl.registry import ENVS, did_you_mean
 
 GOAL = 3  # numbers at the end of an observation: where the object, or the hand, is to be
 
@@ -39,8 +38,7 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         self, env_name: str, reward_shaping: bool = False, **env_kwargs: Any
     ) -> gymnasium.Env:
         self._reward_shaping = reward_shaping
-        table = import_metaworld("metaworld.env_dict").ALL_V3_ENVIRONMENTS
-        env = find_task(table, env_name)(**({"render_mode": "rgb_array"} | env_kwargs))
+        env = find_task(tasks(), env_name)(**({"render_mode": "rgb_array"} | env_kwargs))
         # By themselves its tasks hide the goal, and wait for a scene that is the same in every
         # episode; these are the switches of its own variants, and of drawing scenes by the seed.
         env._partially_observable = False
@@ -78,8 +76,7 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
 
 def find_task(table: Mapping[str, Any], name: str) -> Any:
     if name not in table:
-        close = difflib.get_close_matches(name, table, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, table)
         raise ValueError(f"unknown Meta-World task {name!r}.{hint} Known: {', '.join(table)}.")
     return table[name]
 
@@ -93,6 +90,6 @@ def import_metaworld(module: str) -> Any:
         ) from None
 
 
-def tasks() -> list[str]:
-    """The names of all tasks."""
-    return [*import_metaworld("metaworld.env_dict").ALL_V3_ENVIRONMENTS]
+def tasks() -> Mapping[str, Any]:
+    """The class of each task, by its name."""
+    return import_metaworld("metaworld.env_dict").ALL_V3_ENVIRONMENTS

@@ -1,6 +1,5 @@
 """robosuite tasks (Zhu et al., 2020, arXiv:2009.12293) as gymnasium environments."""
 
-import difflib
 import functools
 import logging
 import os
@@ -25,7 +24,7 @@ from offrl.envs.robosuite_versions import (
     kwargs_for_installed,
     lay_out_as_earlier,
 )
-from offrl.registry import ENVS, EXPERTS
+from offrl.registry import ENVS, EXPERTS, did_you_mean
 from offrl.robomimic.configs import FAST
 
 CAMERA = "agentview"
@@ -52,10 +51,8 @@ class RobosuiteEnv(DemonstratedGoals):
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         robosuite = _import_robosuite()
         if env_name not in robosuite.ALL_ENVIRONMENTS:
-            known = ", ".join(sorted(robosuite.ALL_ENVIRONMENTS))
-            close = difflib.get_close_matches(env_name, robosuite.ALL_ENVIRONMENTS, n=1)
-            hint = f". Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"robosuite has no task {env_name!r}; it has {known}{hint}")
+            known, hint = ", ".join(tasks()), did_you_mean(env_name, tasks())
+            raise ValueError(f"robosuite has no task {env_name!r}; it has {known}.{hint}")
         self._given = env_name, env_kwargs
         env_kwargs = dict(env_kwargs)
         wanted = env_kwargs.pop(FAST, None)

@@ -88,14 +88,13 @@ class PolicyAgent(Agent):
         self._bounds = bounds
         self._obs_ndims = {key: len(o.shape) for key, o in alg.obs_spec.groups["obs"].items()}
         self._num_frames = alg.global_config.train.frame_stack
-        self._frames: dict[str, np.ndarray] = {}  # [N, num_frames, ...]
-        self.memory: Any = None  #: The recurrent state, ``[N, ...]``.
-        self._sampled: tuple[int, Any, Any] = 0, {}, None  # of how many, their frames and memory
+        self.forget()
 
     def forget(self) -> None:
         """Begin anew in all environments."""
-        self._frames, self.memory = {}, None
-        self._sampled = 0, {}, None
+        self._frames: dict[str, np.ndarray] = {}  # [N, num_frames, ...]
+        self.memory: Any = None  #: The recurrent state, ``[N, ...]``.
+        self._sampled: tuple[int, Any, Any] = 0, {}, None  # of how many, their frames and memory
 
     def predict(self, obs: Obs) -> np.ndarray:
         batch, is_one = self._batch(obs)

@@ -37,17 +37,20 @@ class ByHand:
         """The next observation begins an episode."""
         if self._begins:
             return
-        judges = self.trainer.buffer.hindsight is not None  # what followed, by other goals
-        if self._actions is not None and terminated and not judges:  # what followed counts not
-            self._made = self._actions, self._reward, self._obs
-        elif self._actions is not None:
-            if not self._has_warned:
-                log.warning(
-                    "the last observation of an episode was not appended (append_state), so that "
-                    "its last step is not learned from"
-                )
-            self._has_warned = True
+        if self._actions is not None:  # nobody said what was observed after the last step
+            self._end_unseen(terminated)
         self._begins, self._is_terminated, self._actions = True, terminated, None
+
+    def _end_unseen(self, terminated: bool) -> None:
+        judges = self.trainer.buffer.hindsight is not None  # what followed, by other goals
+        if terminated and not judges:  # what followed counts for nothing
+            self._made = self._actions, self._reward, self._obs
+        elif not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "the last observation of an episode was not appended (append_state), so that its "
+                "last step is not learned from"
+            )
 
     def receive(self, reward: float) -> None:
         """What the chosen action was rewarded with."""

@@ -372,7 +372,7 @@ class _Player(Policy):
         self._agent = agent
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
-        self._agent.reset(terminated=False)
+        self._agent.reset()
 
     def __call__(self, obs: Any, goal: Any = None, reward: float | None = None) -> np.ndarray:
         return self._agent.action(self._agent.append_state(obs), deterministic=True)

@@ -170,13 +170,6 @@ class Parts:
         train = self.config.train
         options = train.online.replay
         self._check_replay()
-        least = self.envs.num_envs * (train.frame_stack + train.seq_length)
-        if options.capacity < least:
-            raise ValueError(
-                f"train.online.replay.capacity: {options.capacity} observations of "
-                f"{self.envs.num_envs} environments hold no step to learn from; keep at least "
-                f"{least}, better thousands"
-            )
         if not options.saved:
             log.info(
                 "train.online.replay.saved is false: checkpoints hold no steps, and a resumed run "
@@ -204,6 +197,13 @@ class Parts:
         """Refuse what the algorithm cannot learn from."""
         name, train = self.config.algo_name, self.config.train
         online, share = train.online, train.online.replay.demo_share
+        capacity, num_envs = online.replay.capacity, self.envs.num_envs
+        least = num_envs * (train.frame_stack + train.seq_length)
+        if capacity < least:
+            raise ValueError(
+                f"train.online.replay.capacity: {capacity} observations of {num_envs} environments "
+                f"hold no step to learn from; keep at least {least}, better thousands"
+            )
         if online.replay.prioritized and not hasattr(self.alg, "td_errors"):
             raise ValueError(
                 f"train.online.replay.prioritized: {name} does not say how wrong its values were; "

@@ -43,7 +43,7 @@ def limited(config: Config, env_args: Mapping[str, Any]) -> Config:
     simulator says when."""
     config = config.model_copy(deep=True)
     online, rollout = config.train.online, config.experiment.rollout
-    if online.horizon is None and env_args["type"] in WITHOUT_LIMIT:
+    if online.horizon is None and env_args.get("type") in WITHOUT_LIMIT:
         online.horizon = HORIZON
         rollout.horizon = min(rollout.horizon, HORIZON)
     return config
@@ -64,27 +64,8 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     config.experiment.epoch_every_n_steps = every
     if train.num_steps is not None:
         train.num_epochs = math.ceil(train.num_steps / every)
+    _check_actions(env_name, action_space)
     is_discrete = isinstance(action_space, spaces.Discrete)
-    if not is_discrete and not isinstance(action_space, spaces.Box):
-        raise ValueError(
-            f"{env_name}: its actions are {action_space}; offrl acts with one "
-            "discrete action (Discrete) or with a vector (Box)"
-        )
-    if (
-        not is_discrete
-        and not (np.isfinite(action_space.low) & np.isfinite(action_space.high)).all()
-    ):
-        raise ValueError(f"{env_name}: its actions have no bounds ({action_space})")
-    if is_discrete and action_space.start != 0:
-        raise ValueError(
-            f"{env_name}: its actions begin at {action_space.start}, and offrl counts them from 0; "
-            "wrap it so that its actions are Discrete(n)"
-        )
-    if not is_discrete and (len(action_space.shape) != 1 or action_space.dtype.kind != "f"):
-        raise ValueError(
-            f"{env_name}: its actions are {action_space}; offrl acts with one vector of real "
-            "numbers, so wrap it to take Box(low, high, (A,), float)"
-        )
     kind = "discrete" if is_discrete else "real-valued"
     algo_class, _ = ALGOS[config.algo_name](config.algo)
     if "rewards" not in algo_class.NEEDS and not algo_class.ASKS_EXPERT:
@@ -118,6 +99,29 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
                 "gymnasium.wrappers.FlattenObservation"
             )
     return config
+
+
+def _check_actions(env_name: str, action_space: spaces.Space) -> None:
+    """``ValueError`` where actions are neither ``Discrete(n)`` nor a bounded vector."""
+    if isinstance(action_space, spaces.Discrete):
+        if action_space.start != 0:
+            raise ValueError(
+                f"{env_name}: its actions begin at {action_space.start}, and offrl counts them "
+                "from 0; wrap it so that its actions are Discrete(n)"
+            )
+        return
+    if not isinstance(action_space, spaces.Box):
+        raise ValueError(
+            f"{env_name}: its actions are {action_space}; offrl acts with one "
+            "discrete action (Discrete) or with a vector (Box)"
+        )
+    if not (np.isfinite(action_space.low) & np.isfinite(action_space.high)).all():
+        raise ValueError(f"{env_name}: its actions have no bounds ({action_space})")
+    if len(action_space.shape) != 1 or action_space.dtype.kind != "f":
+        raise ValueError(
+            f"{env_name}: its actions are {action_space}; offrl acts with one vector of real "
+            "numbers, so wrap it to take Box(low, high, (A,), float)"
+        )
 
 
 def _fit_observation(observation: Any, obs_space: spaces.Dict) -> None:

@@ -112,6 +112,19 @@ def test_an_update_is_by_the_advantages_of_its_own_values(name, normalized):
     assert info["loss"].item() == pytest.approx(whole.item(), abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_stands_where_there_is_no_step_means_nothing(name):
+    after = []
+    for blank in (0.0, float("nan")):
+        algo = make(name, SPACES["discrete"])
+        batch = a_round(algo, SPACES["discrete"])
+        batch["rewards"][~batch["mask"]] = blank
+        batch["terminated"][~batch["mask"]] = blank != 0
+        algo.learn(batch)
+        after.append(weights(algo))
+    assert same(*after)
+
+
 def test_how_much_of_the_returns_the_values_explain():
     algo, batch, data = prepared("ppo", SPACES["discrete"])
     left = (data["returns"] - data["values"]).var() / data["returns"].var()

@@ -1,11 +1,9 @@
 """What algorithms share that learn a policy from the steps that it has just taken."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
 from math import ceil
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -112,10 +110,10 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     into what ``train_on_batch`` learns from. A batch is ``M`` steps: observations
     ``{key: [M, frames, ...]}``, actions ``[M, 1, A]``, and what ``estimates`` says of them: by
     default ``log_probs`` of the actions when they were taken, ``advantages``, ``returns`` and
-    ``values``, ``[M]`` each. Where steps depend on others
-    (``learns_segments``), a batch holds whole segments of ``n`` environments, row by row:
-    observations and actions of ``n L`` rows, the ``mask`` ``[n L]`` of those in which a step was
-    taken, ``starts`` ``[n, L]`` of episodes, and the ``state`` before the first row.
+    ``values``, ``[M]`` each. Where steps depend on others (``learns_segments``), a batch holds
+    whole segments of ``n`` environments, row by row: observations and actions of ``n L`` rows, the
+    ``mask`` ``[n L]`` of those in which a step was taken, ``starts`` ``[n, L]`` of episodes, and
+    the ``state`` before the first row.
     """
 
     NEEDS = ("obs", "actions", "rewards")
@@ -205,9 +203,11 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         found = self.gae(values, batch["rewards"], batch["terminated"], mask)
         return {"log_probs": log_probs, "values": values, **found}
 
-    def received(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """What environments gave in a round, ``[N L]`` each."""
-        return {key: self._to_device(batch[key]).flatten() for key in ("rewards", "terminated")}
+    def received(self, batch: Mapping[str, Any], mask: Tensor) -> dict[str, Tensor]:
+        """What environments gave in a round, ``[N L]`` each; zero where there is no step, as no
+        weight takes a NaN out of a mean."""
+        given = {key: batch[key].cpu() for key in ("rewards", "terminated")}
+        return {k: self._to_device(x.masked_fill(~mask, 0)).flatten() for k, x in given.items()}
 
     def gae(
         self, values: Tensor, rewards: Tensor, terminated: Tensor, mask: Tensor
@@ -224,7 +224,6 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             config.discount,
             config.gae_lambda,
         )
-        advantages = np.where(taken, advantages, 0)  # whatever stands where there is no step
         error, spread = advantages[taken].var(), (advantages + v)[taken].var()
         found = torch.from_numpy(advantages).flatten().to(self.device)
         explained = torch.tensor(1 - error / max(spread, 1e-8), dtype=torch.float32)
@@ -305,8 +304,10 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     def normalized(self, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
         """Advantages ``[M]``, normalised over the steps (in the mask), if the config says so and
         there are two of them."""
+        if not self.algo_config.normalize_advantage:
+            return advantages
         steps = advantages if mask is None else advantages[mask]
-        if not self.algo_config.normalize_advantage or len(steps) < 2:
+        if len(steps) < 2:
             return advantages
         std, mean = torch.std_mean(steps)
         return (advantages - mean) / (std + 1e-8)
@@ -351,29 +352,18 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     ) -> tuple[Tensor, Any]:
         """A sample of the policy while the networks are in training mode, else its likeliest
         action."""
+        if self.nets.training and generators is None and self._is_quick(obs):
+            return torch.from_numpy(self.nets["policy"].quick_sample(self.prepare_obs(obs))), None
         pi, state = self.action_distribution(obs, goal, state)
         pi = pi.at(-1)
         return pi.sample(generators) if self.nets.training else pi.mode(), state
 
-    def explore(
-        self,
-        obs: Obs,
-        goal: Obs | None = None,
-        state: Any = None,
-        generators: Generators = None,
-        num_steps: int = 0,
-    ) -> tuple[Tensor, Any]:
-        net, num = self.nets["policy"], len(next(iter(obs.values())))
-        is_plain = self._acts_plainly and generators is None and ACTION_MASK not in obs
-        if is_plain and net.is_quick(num):
-            return torch.from_numpy(net.quick_sample(self.prepare_obs(obs))), None
-        return self.act(obs, goal, state, generators)
-
-    @cached_property
-    def _acts_plainly(self) -> bool:
-        """Whether no subclass chooses actions in a way of its own."""
-        names = ("act", "action_distribution")
-        return all(getattr(type(self), x) is getattr(PolicyGradient, x) for x in names)
+    def _is_quick(self, obs: Obs) -> bool:
+        """Whether all actions are allowed, and the network has a quick way to draw them, which no
+        subclass has replaced by a distribution of its own."""
+        is_own = type(self).action_distribution is PolicyGradient.action_distribution
+        num = len(next(iter(obs.values())))
+        return is_own and ACTION_MASK not in obs and self.nets["policy"].is_quick(num)
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
