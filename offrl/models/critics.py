@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from offrl.kernels.ensemble import affine, first_members
 from offrl.kernels.linear import Linear
-from offrl.kernels.norm import clip_norm, total_norm
 from offrl.models.encoder import Encoder
 from offrl.models.heads import DeterministicHead
 from offrl.models.trunks import MLP
@@ -139,10 +138,6 @@ class Critics(nn.Module):
 
     def clip_gradients(self, limit: float | None) -> Tensor:
         """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
-        if self.num_critics == 1:
-            whole = gradients(self)
-            norm = total_norm(whole) if limit is None else clip_norm(whole, limit).clamp(max=limit)
-            return norm[None]
         stacked = gradients(self.trunk) + gradients(self.head)  # [N, ...]
         norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in stacked])
         norm = torch.linalg.vector_norm(norms, dim=0)

@@ -2,6 +2,7 @@
 
 import json
 
+import gymnasium
 import h5py
 import numpy as np
 import pytest
@@ -102,3 +103,14 @@ def test_a_flat_file_trains_and_is_evaluated_in_experiment_env(pendulum, tmp_pat
     assert env_args == {"type": 2, "env_kwargs": {}, "env_name": "InvertedPendulum-v5"}
     assert actions.min() >= 1.99 and actions.max() <= 3.01  # scaled back
     assert dones.tolist() == [0] * (len(dones) - 1) + [1]  # it fell
+
+
+def test_what_drawing_takes_is_named(monkeypatch):
+    def render(env):
+        raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
+
+    env = make_env({"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}})
+    monkeypatch.setattr(type(env.unwrapped), "render", render)
+    env.reset(seed=0)
+    with pytest.raises(ImportError, match=r"to draw CartPole-v1: pip install 'offrl\[classic\]'"):
+        env.render()

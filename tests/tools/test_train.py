@@ -45,6 +45,17 @@ def the_run(tmp_path, name="test"):
     return run
 
 
+def test_an_algorithm_may_lie_beside_its_config(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("four_roles.py", "four_roles.json"):
+        content = (ROOT / "examples" / name).read_text().replace("four_roles", "beside_it")
+        (tmp_path / "elsewhere" / name.replace("four_roles", "beside_it")).write_text(content)
+    assert main(["train", "--config", "elsewhere/beside_it.json", "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out)["algo_name"] == "beside_it.dqn"
+
+
 def test_a_training_ends_with_the_places_of_its_results(config_file, tmp_path, capsys):
     assert main(["train", "--config", config_file(), "--name", "mine", "--seed", "4"]) == 0
     run = the_run(tmp_path, "mine")
