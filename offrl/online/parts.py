@@ -336,7 +336,7 @@ def complete(
         config = merge(config.to_dict(), said)
     else:
         config = continued(merge(config or {}, said))
-    name = name_of(config)
+    name = config.get("algo_name")
     if not isinstance(name, str):
         raise ValueError('algo_name: the name of an algorithm is needed, "dqn" for example')
     made = config_factory(name, config)
@@ -344,12 +344,13 @@ def complete(
     return made
 
 
-def name_of(config: Configs | None) -> Any:
-    """The ``algo_name`` that a config says, of whatever form."""
+def name_of(config: Configs | None) -> str | None:
+    """The ``algo_name`` that a config says, or the checkpoint that it goes on from."""
     config = opened(config) or {}
     if isinstance(config, Config):
         return config.algo_name
-    return config.get("algo_name") or continued(config).get("algo_name")
+    name = config.get("algo_name") or continued(config).get("algo_name")
+    return name if isinstance(name, str) else None  # complete says what is wrong
 
 
 def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:

@@ -54,8 +54,7 @@ class Trainer:
         *arguments: Any,
         **options: Any,
     ) -> "Trainer":
-        name = algo_name or name_of(config)
-        if cls is Trainer and isinstance(name, str):
+        if cls is Trainer and (name := algo_name or name_of(config)):
             cls = getattr(class_of(name), "TRAINER", cls)  # of a user's own roles
         return super().__new__(cls)
 
