@@ -14,8 +14,9 @@ import numpy as np
 from offrl.data.hdf5 import located
 
 CODEC = "libx264"
-# No frame refers to a later one (bf). A slower preset gains nothing on small images.
-OPTIONS = {"crf": "18", "g": "2", "bf": "0", "preset": "faster"}
+# No frame refers to a later one (bf). A slower preset gains nothing on small images. x264's mbtree
+# now and then (in two films of a thousand) gives other bytes for the same images.
+OPTIONS = {"crf": "18", "g": "2", "bf": "0", "preset": "faster", "x264-params": "mbtree=0"}
 PIXELS = "yuv420p"
 
 
