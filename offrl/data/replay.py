@@ -78,26 +78,33 @@ class ReplayStore(StepStore):
         """The names of the observations that it holds."""
         return list(self._obs)
 
-    def begin(self, obs: Mapping[str, np.ndarray]) -> None:
-        """Take in what all environments show at first, ``{key: [N, ...]}``."""
-        self.begun[:] = self.heads + 1
-        self._observe(self._envs, obs)
+    def begin(self, obs: Mapping[str, np.ndarray], envs: np.ndarray | None = None) -> None:
+        """Take in what environments show at first, ``{key: [N, ...]}``: all, or those numbered
+        ``envs`` ``[N]``. The episodes that ran in them are cut off."""
+        envs = self._envs if envs is None else envs
+        for env in envs:
+            self._cut_off(env)
+        self.begun[envs] = self.heads[envs] + 1
+        self._observe(envs, obs)
 
-    def record(self, actions: np.ndarray, stepped: Any) -> np.ndarray:
-        """Take in the step that all environments made from what they showed last: the actions
+    def record(
+        self, actions: np.ndarray, stepped: Any, envs: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Take in the step that environments made from what they showed last: the actions
         ``[N, A]`` and what came of them, a ``Stepped``. Returns its rows ``[N]``."""
-        rows = self.heads.copy()
+        envs = self._envs if envs is None else envs
+        rows = self.heads[envs]
         self.arrays["actions"][rows] = actions
         self.arrays["rewards"][rows] = stepped.rewards
         self.arrays["dones"][rows] = stepped.terminated
         self.is_step[rows] = stepped.is_step
-        for env in np.flatnonzero(stepped.terminated | stepped.truncated):
+        for env in envs[stepped.terminated | stepped.truncated]:
             self._end_episode(env)
-        for env, obs in stepped.final_obs.items():
-            self._observe(self._envs[env : env + 1], {key: x[None] for key, x in obs.items()})
-        if (begins := stepped.begins).any():
+        for i, obs in stepped.final_obs.items():
+            self._observe(envs[i : i + 1], {key: x[None] for key, x in obs.items()})
+        if (begins := envs[stepped.begins]).size:
             self.begun[begins] = self.heads[begins] + 1
-        self._observe(self._envs, stepped.obs)
+        self._observe(envs, stepped.obs)
         return rows
 
     def restart(self, envs: np.ndarray) -> None:
@@ -115,8 +122,12 @@ class ReplayStore(StepStore):
         is_full = rows - self.parts[envs] == self.num_rows - 1
         if is_full.any():
             for env in envs[is_full]:
-                self.ends[self.begun[env] : self.heads[env]] = self.heads[env] - 1
+                self._cut_off(env)
             self.restart(envs[is_full])
+
+    def _cut_off(self, env: int) -> None:
+        """The running episode ends with its last step, as far as is known here."""
+        self.ends[self.begun[env] : self.heads[env]] = self.heads[env] - 1
 
     def _write(self, envs: np.ndarray, rows: np.ndarray, obs: Mapping[str, np.ndarray]) -> None:
         for key, array in self._obs.items():
@@ -341,11 +352,11 @@ class Replay(WindowDataset):
         steps = self.window.frame_stack + self.window.seq_length - 1
         return steps * sum(x[0].nbytes for x in self.store.arrays.values())
 
-    def begin(self, obs: Mapping[str, np.ndarray]) -> None:
-        self.store.begin(obs)
+    def begin(self, obs: Mapping[str, np.ndarray], envs: np.ndarray | None = None) -> None:
+        self.store.begin(obs, envs)
 
-    def record(self, actions: np.ndarray, stepped: Any) -> None:
-        rows = self.store.record(actions, stepped)
+    def record(self, actions: np.ndarray, stepped: Any, envs: np.ndarray | None = None) -> None:
+        rows = self.store.record(actions, stepped, envs)
         if self.priorities is not None:
             self.priorities.enter(rows, stepped.is_step)
 

@@ -12,8 +12,8 @@ from offrl.data.replay import Replay
 class Rollout(Replay):
     """The steps of a round, which are learned from at once and then forgotten."""
 
-    def begin(self, obs: Mapping[str, np.ndarray]) -> None:
-        super().begin(obs)
+    def begin(self, obs: Mapping[str, np.ndarray], envs: np.ndarray | None = None) -> None:
+        super().begin(obs, envs)
         self.forget()  # so that each round lies behind room for earlier frames
 
     def take(self) -> dict[str, Any]:

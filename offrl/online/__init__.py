@@ -4,8 +4,18 @@
 from offrl.algos.base import Algorithm, Model
 from offrl.online.control import Agent
 from offrl.online.environment import Environment
+from offrl.online.learner import Learner
 from offrl.online.logger import logger
 from offrl.online.roles import register_roles
 from offrl.online.trainer import Trainer
 
-__all__ = ["Agent", "Algorithm", "Environment", "Model", "Trainer", "logger", "register_roles"]
+__all__ = [
+    "Agent",
+    "Algorithm",
+    "Environment",
+    "Learner",
+    "Model",
+    "Trainer",
+    "logger",
+    "register_roles",
+]

@@ -56,9 +56,16 @@ class Parts:
 
     envs: environments that are there already, instead of those that the config names.
     earlier: a checkpoint of the same training, which is about to be gone on with.
+    num_envs: of those that are made; ``None``: as many as the config says.
     """
 
-    def __init__(self, config: Config, envs: Envs | None, earlier: Mapping[str, Any] | None):
+    def __init__(
+        self,
+        config: Config,
+        envs: Envs | None,
+        earlier: Mapping[str, Any] | None,
+        num_envs: int | None = None,
+    ):
         start = start_of(config) if earlier is None else None
         known = start or earlier or {}
         #: What rewards are normalised by (``train.rewards``).
@@ -71,7 +78,7 @@ class Parts:
         if envs is None:
             env_args = env_args_of(config, recorded)
             config = limited(config, env_args)
-            self.envs = _make_envs(config, env_args)
+            self.envs = _make_envs(config, env_args, num_envs)
         else:
             self.envs = _given(envs, config)
         self.env_args = self.envs.env_args
@@ -81,8 +88,6 @@ class Parts:
         self.obs_shapes = processed_shapes(self.config.observation, stored)
         self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
         self.alg = self._make_alg(start, known)
-        self.buffer = self._make_rollout() if self.alg.ON_POLICY else self._make_replay()
-        check_rewards(config, self.reward_stats)
         self._warn_of_no_update()
         self._rewards = config.train.rewards
         self._changes_rewards = self._rewards != RewardsConfig()
@@ -134,9 +139,17 @@ class Parts:
             columns["returns"] = ((), np.float32)
         return columns
 
-    def _make_store(self, capacity: int, what: str) -> ReplayStore:
+    def make_buffer(self, num_envs: int | None = None) -> Replay:
+        """Make what steps are learned from, of so many environments; ``None``: of these."""
+        num_envs = num_envs or self.envs.num_envs
+        make = self._make_rollout if self.alg.ON_POLICY else self._make_replay
+        buffer = make(num_envs)
+        check_rewards(self.config, self.reward_stats)
+        return buffer
+
+    def _make_store(self, num_envs: int, capacity: int, what: str) -> ReplayStore:
         """A store of so many observations, which the config says in ``what``."""
-        num_envs, columns = self.envs.num_envs, self._columns()
+        columns = self._columns()
         needed = bytes_needed(num_envs, capacity, columns)
         is_copied = self.config.train.online.replay.saved
         free = free_bytes("cpu")
@@ -149,11 +162,11 @@ class Parts:
         discount = getattr(self.config.algo, "discount", 1.0)
         return ReplayStore(num_envs, capacity, columns, self.config.train.frame_stack, discount)
 
-    def _make_rollout(self) -> Rollout:
+    def _make_rollout(self, num_envs: int) -> Rollout:
         train = self.config.train
         # An end may follow every step.
-        most = self.envs.num_envs * (2 * train.online.collect_steps + 1)
-        store = self._make_store(most, "train.online.collect_steps")
+        most = num_envs * (2 * train.online.collect_steps + 1)
+        store = self._make_store(num_envs, most, "train.online.collect_steps")
         demos = self._load_demos() if self.alg.NEEDS_DEMOS else None
         replay = train.online.replay
         if replay.prioritized or replay.hindsight_share:
@@ -166,10 +179,10 @@ class Parts:
         window = Window(train.frame_stack)
         return Rollout(store, store.obs_keys, window, seed=train.seed, demos=demos)
 
-    def _make_replay(self) -> Replay:
+    def _make_replay(self, num_envs: int) -> Replay:
         train = self.config.train
         options = train.online.replay
-        self._check_replay()
+        self._check_replay(num_envs)
         if not options.saved:
             log.info(
                 "train.online.replay.saved is false: checkpoints hold no steps, and a resumed run "
@@ -177,7 +190,7 @@ class Parts:
             )
         # An end may follow every step.
         capacity = min(options.capacity, 2 * (train.num_steps or options.capacity))
-        store = self._make_store(capacity, "train.online.replay.capacity")
+        store = self._make_store(num_envs, capacity, "train.online.replay.capacity")
         priorities = None
         if options.prioritized:
             exponents = options.priority_exponent, options.correction_exponent
@@ -193,11 +206,11 @@ class Parts:
             self._make_hindsight() if options.hindsight_share else None,
         )
 
-    def _check_replay(self) -> None:
+    def _check_replay(self, num_envs: int) -> None:
         """Refuse what the algorithm cannot learn from."""
         name, train = self.config.algo_name, self.config.train
         online, share = train.online, train.online.replay.demo_share
-        capacity, num_envs = online.replay.capacity, self.envs.num_envs
+        capacity = online.replay.capacity
         least = num_envs * (train.frame_stack + train.seq_length)
         if capacity < least:
             raise ValueError(
@@ -296,11 +309,11 @@ class Parts:
         return transformed(rewards, np.array([]), options, self.reward_stats)[0]
 
 
-def _make_envs(config: Config, env_args: Mapping[str, Any]) -> VectorEnv:
+def _make_envs(config: Config, env_args: Mapping[str, Any], num_envs: int | None) -> VectorEnv:
     online = config.train.online
     return make_vector_env(
         env_args,
-        online.num_envs,
+        num_envs or online.num_envs,
         config.train.seed,
         horizon=online.horizon,
         terminate_on_success=online.terminate_on_success,

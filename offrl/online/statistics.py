@@ -1,6 +1,6 @@
 """Running normalisation: means and deviations of what was observed and received so far."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,23 @@ class Moments:
         self.mean: Any = 0.0
         self.squares: Any = 0.0  # sum of squared differences from the mean
 
+    @classmethod
+    def of(cls, parts: Iterable[np.ndarray]) -> "Moments":
+        """Those of the rows of all parts."""
+        moments = cls()
+        moments.add(np.concatenate([*parts]))
+        return moments
+
     def add(self, rows: np.ndarray) -> None:
         rows = rows.astype(np.float64)
-        mean, total = rows.mean(axis=0), self.count + len(rows)
-        apart = mean - self.mean
-        squares = np.square(rows - mean).sum(axis=0)
-        self.squares = self.squares + squares + apart**2 * self.count * len(rows) / total
-        self.mean = self.mean + apart * len(rows) / total
+        mean = rows.mean(axis=0)
+        self.join(len(rows), mean, np.square(rows - mean).sum(axis=0))
+
+    def join(self, count: int, mean: Any, squares: Any) -> None:
+        """Add the rows that others have these moments of."""
+        total, apart = self.count + count, mean - self.mean
+        self.squares = self.squares + squares + apart**2 * self.count * count / total
+        self.mean = self.mean + apart * count / total
         self.count = total
 
     @property
@@ -60,6 +70,7 @@ class RunningStatistics:
         self._sums = np.zeros(num_envs)  # discounted, of the running episodes
         self._seen: list[Mapping[str, np.ndarray]] = []
         self._received: list[np.ndarray] = []
+        self._is_behind = False  # whether others have seen what the policy does not know yet
 
     def see(self, obs: Mapping[str, np.ndarray], stepped: Any) -> None:
         """Take note of a step from ``obs`` in all environments."""
@@ -71,6 +82,24 @@ class RunningStatistics:
             self._received.append(self._sums[stepped.is_step])
             self._sums = np.where(stepped.terminated | stepped.truncated, 0.0, self._sums)
 
+    def take(self) -> dict[str, Any]:
+        """Give the moments of what was seen and received in this round, for ``join`` elsewhere."""
+        taken: dict[str, dict[str, Moments]] = {"obs": {}, "returns": {}}
+        for key in self._obs if self._seen else ():
+            taken["obs"][key] = Moments.of(obs[key] for obs in self._seen)
+        if self._received:
+            taken["returns"][""] = Moments.of(self._received)
+        self._seen = []
+        return {kind: {key: vars(m) for key, m in x.items()} for kind, x in taken.items()}
+
+    def join(self, taken: Mapping[str, Any]) -> None:
+        """Add what others have seen and received."""
+        for key, moments in taken["obs"].items():
+            self._obs[key].join(**moments)
+            self._is_behind = True
+        for moments in taken["returns"].values():
+            self._returns.join(**moments)
+
     def end_round(self) -> None:
         """Take the rewards of a round into account, before it is learned from."""
         if self._received:
@@ -79,15 +108,15 @@ class RunningStatistics:
 
     def update(self, alg: Any) -> None:
         """Let the policy see observations by all that were seen, before the next round."""
-        if self._seen:
-            for key, moments in self._obs.items():
+        if self._seen or self._is_behind:
+            for key, moments in self._obs.items() if self._seen else ():
                 moments.add(np.concatenate([obs[key] for obs in self._seen]))
             stats = {
                 key: {"offset": m.mean[None], "scale": m.deviation[None]}
                 for key, m in self._obs.items()
             }
             alg.set_statistics(stats, alg.action_normalizer.stats)
-        self._seen = []
+        self._seen, self._is_behind = [], False
 
     @property
     def reward_stats(self) -> dict[str, Any]:

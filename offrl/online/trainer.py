@@ -3,20 +3,19 @@
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from offrl.acting.policy import RolloutPolicy
 from offrl.checkpoint import describe_policy
+from offrl.config import Config
 from offrl.envs import make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
-from offrl.online.agent import PolicyAgent
-from offrl.online.parts import Configs, Envs, Parts, as_array, as_tensor, complete, name_of
+from offrl.online.collector import Collector, Ended
+from offrl.online.parts import Configs, Envs, Parts, complete, name_of
 from offrl.online.start import class_of
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 Record = dict[str, Any]
 
 
-class Trainer:
+class Trainer(Collector):
     """``for record in Trainer(env_id="CartPole-v1", algo_name="dqn")(): ...`` acts and learns.
 
     A record is ``{"type", "epoch", "step", "time", "logs"}``, one for each step of the control
@@ -69,24 +68,21 @@ class Trainer:
         earlier: Mapping[str, Any] | None = None,
     ):
         said = {"experiment": {"env": env_id}, "train": {"num_steps": num_steps, "seed": seed}}
-        self.parts = parts = Parts(complete(config, algo_name, said), envs, earlier)
-        self.config, self.device, self.envs = parts.config, parts.device, parts.envs
-        self.env_args, self.alg, self.buffer = parts.env_args, parts.alg, parts.buffer
-        self.agent = parts.make_agent()
-        self.statistics = parts.make_statistics()
-        self.step = 0
-        self._obs: Any = None  # what the environments show now
-        self._begins = np.ones(self.envs.num_envs, dtype=bool)  # where episodes begin with it
-        self._returns = np.zeros(self.envs.num_envs)  # of the running episodes
-        self._lengths = np.zeros(self.envs.num_envs, dtype=np.int64)
-        last = self.config.train.online.solved_episodes
-        self._last_returns: deque[float] = deque(maxlen=last)
+        parts = self._make_parts(complete(config, algo_name, said), envs, earlier)
+        super().__init__(parts, self._make_buffer(parts))
         self._batches: Iterator[dict[str, Any]] = iter(())  # that are left of the round's
         self._batch: dict[str, Any] | None = None  # what the next update learns from
         self._steps_before = 0  # when the last round began
-        self._memory: Any = None  # of the policy, then
         self._num_epochs = 0  # that the algorithm knows to be over
         self._kept_from = 0  # the step at which the replay was empty
+
+    def _make_parts(
+        self, config: Config, envs: Envs | None, earlier: Mapping[str, Any] | None
+    ) -> Parts:
+        return Parts(config, envs, earlier)
+
+    def _make_buffer(self, parts: Parts) -> Any:
+        return parts.make_buffer()
 
     def __call__(self) -> Iterator[Record]:
         """Act and learn, and yield a record after each part of the work."""
@@ -120,15 +116,14 @@ class Trainer:
         solved, last = self.config.train.online.solved_return, self._last_returns
         return solved is not None and len(last) == last.maxlen and self.smoothed_return >= solved
 
-    @property
-    def smoothed_return(self) -> float:
-        """The mean return of the last ``train.online.solved_episodes`` episodes."""
-        return float(np.mean(self._last_returns)) if self._last_returns else math.nan
-
     def record(self, kind: str, logs: Mapping[str, float]) -> Record:
         """Make a record of type ``kind`` for this moment of the training."""
         now = {"epoch": self.epoch, "step": self.step, "time": time.time()}
         return {"type": kind, **now, "logs": dict(logs)}
+
+    def traffic(self) -> dict[str, float]:
+        """Numbers for the log of what was exchanged with other processes."""
+        return {}
 
     @cached_property
     def eval_env(self) -> Any:
@@ -151,7 +146,7 @@ class Trainer:
 
     def close(self) -> None:
         """End the environments."""
-        self.envs.close()
+        super().close()
         if "eval_env" in self.__dict__:
             self.eval_env.close()
 
@@ -168,62 +163,13 @@ class Trainer:
     def _run_collect(self) -> Record:
         """Make ``collect_steps`` steps in every environment, and put them into the buffer. The logs
         are means over the episodes that ended."""
-        online = self.config.train.online
         self.statistics.update(self.alg)  # by the round before, if no one else has done so
         self._end_epochs()
         self._steps_before = self.step
-        if self._obs is None:
-            self._begin(self.envs.reset())
-        if self.alg.ON_POLICY and len(self.buffer):
-            self.buffer.forget()  # a round that was not learned from
-        self._memory = self.agent.remembered(self._begins)
-        ended: list[tuple[float, int, bool]] = []
-        for _ in range(online.collect_steps):
-            actions, raw = self._act()
-            self._take_in(actions, self.envs.step(raw), ended)
+        ended = self._collect(self.config.train.online.collect_steps)
         self.statistics.end_round()
         self._batch, self._batches = None, self._make_batches(self._num_due())
-        logs: dict[str, float] = {"Episodes": len(ended)}
-        if ended:
-            means = np.mean(ended, axis=0)
-            logs |= dict(zip(("Return", "Horizon", "Success_Rate"), means.tolist(), strict=True))
-        return self.record("collect", logs)
-
-    def _act(self) -> tuple[np.ndarray, np.ndarray]:
-        """Actions in all environments: as they are learned from, ``[N, A]``, and as environments
-        take them."""
-        if isinstance(self.agent, PolicyAgent):
-            is_early = self.step < self.config.train.online.random_steps
-            at_random = is_early and not self.alg.ON_POLICY
-            return self.agent.explore(self._obs, self._begins, at_random)
-        raw = self.agent.sample(self.alg.seen(self._obs))  # of a user's own roles
-        return self.alg.learned_action(torch.as_tensor(raw)).cpu().numpy(), raw
-
-    def _begin(self, obs: Any) -> None:
-        """Take in what the environments show first."""
-        self._obs = obs
-        self.buffer.begin(obs)
-
-    def _take_in(self, actions: Any, stepped: Any, ended: list[tuple[float, int, bool]]) -> None:
-        """Take in a step in all environments, and what episodes ended with it."""
-        learned = self.parts.as_learned(stepped)
-        self.buffer.record(actions, learned)
-        self.statistics.see(self._obs, learned)
-        self._count(stepped, ended)
-        self._obs, self._begins = stepped.obs, stepped.begins
-
-    def _count(self, stepped: Any, ended: list[tuple[float, int, bool]]) -> None:
-        self.step += int(np.count_nonzero(stepped.is_step))
-        self._returns += stepped.rewards
-        self._lengths += stepped.is_step
-        over = stepped.terminated | stepped.truncated
-        if over.any():
-            for env in np.flatnonzero(over):
-                success = bool(stepped.successes[env])
-                ended.append((float(self._returns[env]), int(self._lengths[env]), success))
-            self._last_returns.extend(self._returns[over].tolist())
-            self._returns[over] = 0.0
-            self._lengths[over] = 0
+        return self.record("collect", summary_of(ended))
 
     # -- learning ---------------------------------------------------------------------------------
 
@@ -271,9 +217,7 @@ class Trainer:
         says."""
         alg, size = self.alg, self.config.train.batch_size
         if alg.ON_POLICY and num:
-            rollout = self.buffer.take() | {"state": self._memory}
-            rollout["rewards"] = self.statistics.rewards(rollout["rewards"])
-            yield from alg.minibatches(alg.process_batch_for_training(rollout))
+            yield from alg.minibatches(self._take_round())
             return
         self.buffer.progress = min(1.0, self.step / (self.config.train.num_steps or math.inf))
         for drawn in self.buffer.batches(num, size):
@@ -290,29 +234,16 @@ class Trainer:
             "step": self.step,
             "num_epochs": self._num_epochs,
             "kept_from": self._kept_from if saves else self.step,
-            "agent": self.agent.serialize(),
-            "envs": None if self._obs is None else map_leaves(as_tensor, self.envs.state()),
-            "begins": torch.from_numpy(self._begins.copy()),
-            "returns": torch.from_numpy(self._returns.copy()),
-            "lengths": torch.from_numpy(self._lengths.copy()),
-            "last_returns": list(self._last_returns),
+            **super().state(),
             "buffer": self.buffer.state() if saves else None,
-            "statistics": self.statistics.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` returned."""
         self.step = self._steps_before = state["step"]
         self._kept_from, self._num_epochs = state["kept_from"], state["num_epochs"]
-        self.agent.deserialize(state["agent"])
-        self._begins = state["begins"].numpy().copy()
-        self._returns = state["returns"].numpy().copy()
-        self._lengths = state["lengths"].numpy().copy()
-        self._last_returns = deque(state["last_returns"], self._last_returns.maxlen)
+        super().restore(state)
         self._batch, self._batches = None, iter(())
-        self.statistics.restore(state["statistics"])
-        if state["envs"] is not None:
-            self._obs = self.envs.restore(map_leaves(as_array, state["envs"]))
         if state["buffer"] is not None:
             self.buffer.restore(state["buffer"])
         elif self._obs is not None:
@@ -321,6 +252,15 @@ class Trainer:
                 "the checkpoint holds no steps (train.online.replay.saved): the replay begins "
                 "empty, and the results differ from those of one uninterrupted run"
             )
+
+
+def summary_of(ended: Ended) -> dict[str, float]:
+    """The logs of a ``collect`` record."""
+    logs: dict[str, float] = {"Episodes": len(ended)}
+    if ended:
+        means = np.mean(ended, axis=0)
+        logs |= dict(zip(("Return", "Horizon", "Success_Rate"), means.tolist(), strict=True))
+    return logs
 
 
 def _split(data: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:

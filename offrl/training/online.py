@@ -32,7 +32,8 @@ class OnlineTraining(Training):
     def __init__(self, config: Config, run: RunFolder | None = None):
         super().__init__(run)
         path, checkpoint = (None, None) if run is None else newest_checkpoint(run)
-        self.trainer = trainer = online.Trainer(config, earlier=checkpoint)
+        make = online.Learner if config.distributed.explorers else online.Trainer
+        self.trainer = trainer = make(config, earlier=checkpoint)
         self.config, self.device, self.algo = trainer.config, trainer.device, trainer.alg
         self.env_args = trainer.env_args
         self.environments = {self.env_args["env_name"]: self.env_args}
@@ -98,7 +99,8 @@ class OnlineTraining(Training):
 
     def _finish(self, kind: str) -> Mapping[str, float]:
         if kind == "collect":
-            return self._means["collect"].mean() | {"Episodes": self._num_episodes}
+            logs = self._means["collect"].mean() | {"Episodes": self._num_episodes}
+            return logs | self.trainer.traffic()
         if kind == "train":
             self._check_weights()
             logs = checked_logs(self.algo.log_info(self._means["train"].mean()))

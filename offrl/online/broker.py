@@ -1,0 +1,128 @@
+"""What carries trajectories from explorers to the Learner, and weights to the explorers."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from offrl.online.explorer import Explorer, Trajectory, Weights
+from offrl.seeding import preserved_rng
+
+log = logging.getLogger(__name__)
+
+TRIES = 3  # in a row that fail, after which an explorer is given up
+
+MakeExplorer = Callable[[int, int], Explorer]  # by its number and its life
+
+
+class Broker(ABC):
+    """Lets explorers act by the newest weights, and gives what they collect, each trajectory once.
+
+    An explorer that fails is replaced; one that fails ``TRIES`` times in a row is given up, and the
+    others go on without it. ``ChildProcessError`` if none is left.
+
+    make_explorer: makes the explorer of a number and a life.
+    num_explorers: their numbers are those below.
+    life: of the first ones.
+    """
+
+    def __init__(self, make_explorer: MakeExplorer, num_explorers: int, life: int = 0):
+        self._make_explorer = make_explorer
+        self._lives = dict.fromkeys(range(num_explorers), life)
+        self._failures = dict.fromkeys(range(num_explorers), 0)  # in a row
+        self.lost: dict[int, str] = {}  #: Why explorers were given up, by their numbers.
+
+    @abstractmethod
+    def publish(self, weights: Weights) -> None:
+        """Let trajectories that begin from now on be made by these weights."""
+
+    @abstractmethod
+    def receive(self) -> Trajectory:
+        """Wait for the next trajectory."""
+
+    def state(self) -> dict[str, Any]:
+        """Give what ``restore`` goes on from."""
+        return {"life": 1 + max(self._lives.values())}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on with explorers that begin new episodes."""
+        self._lives = dict.fromkeys(self._lives, state["life"])
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the explorers."""
+
+    def _failed(self, number: int, error: BaseException) -> None:
+        """Another explorer takes the number over, or it is given up."""
+        reason = f"explorer {number} failed: {error}"
+        self._failures[number] += 1
+        self._lives[number] += 1
+        if self._failures[number] < TRIES:
+            log.warning(f"{reason}; another one takes its place")
+            return
+        self.lost[number] = str(error)
+        del self._lives[number]
+        if not self._lives:
+            raise ChildProcessError(
+                f"{reason}. No explorer is left, as each failed {TRIES} times in a row; correct "
+                "the environment (experiment.env), and go on with this run"
+            )
+        log.warning(f"{reason}; it is given up after {TRIES} tries, and the others go on")
+
+
+class Turns(Broker):
+    """Explorers that act in turn in this process, each for a trajectory, by the newest weights.
+
+    With the random state of the process, its state holds all that their going on depends on.
+    """
+
+    def __init__(self, make_explorer: MakeExplorer, num_explorers: int, life: int = 0):
+        super().__init__(make_explorer, num_explorers, life)
+        self._explorers: dict[int, Explorer] = {}
+        self._next = 0
+        self._weights: Weights | None = None
+        for number in self._lives:  # what cannot be made is said before anything is written
+            self._explorers[number] = make_explorer(number, life)
+
+    def publish(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def receive(self) -> Trajectory:
+        while True:
+            number = self._turn()
+            try:
+                explorer = self._explorers[number]
+                explorer.load(self._weights)
+                trajectory = explorer.explore()
+            except (ValueError, ArithmeticError, LookupError, RuntimeError) as error:
+                self._failed(number, error)
+                self._explorers.pop(number).close()
+                if number in self._lives:
+                    with preserved_rng():
+                        self._explorers[number] = self._make_explorer(number, self._lives[number])
+                continue
+            self._failures[number] = 0
+            return trajectory
+
+    def _turn(self) -> int:
+        """Whose turn it is: the next one, round and round."""
+        number = min(self._lives, key=lambda x: (x < self._next, x))
+        self._next = number + 1
+        return number
+
+    def state(self) -> dict[str, Any]:
+        explorers = {str(number): x.state() for number, x in self._explorers.items()}
+        return super().state() | {"explorers": explorers, "next": self._next}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if "explorers" not in state:  # they were on Ray
+            super().restore(state)
+            return
+        self._next = state["next"]
+        for number in [*self._explorers]:
+            if str(number) in state["explorers"]:
+                self._explorers[number].restore(state["explorers"][str(number)])
+
+    def close(self) -> None:
+        for explorer in self._explorers.values():
+            explorer.close()

@@ -1,0 +1,124 @@
+"""The half of a training that acts: an agent in its environments, and what comes of its steps."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from offrl.online.agent import PolicyAgent
+from offrl.online.parts import Parts, as_array, as_tensor
+from offrl.tree import map_leaves
+
+Ended = list[tuple[float, int, bool]]  # the return, length and success of episodes
+
+
+class Collector:
+    """Holds an agent and environments, and puts the steps that it takes there into a buffer.
+
+    buffer: takes them in, with ``begin``, ``record`` and ``take``.
+    """
+
+    def __init__(self, parts: Parts, buffer: Any):
+        self.parts, self.buffer = parts, buffer
+        self.config, self.device, self.envs = parts.config, parts.device, parts.envs
+        self.env_args, self.alg = parts.env_args, parts.alg
+        self.agent = parts.make_agent()
+        self.statistics = parts.make_statistics()
+        self.step = 0  #: Of the training: steps in all environments.
+        self._obs: Any = None  # what the environments show now
+        self._begins = np.ones(self.envs.num_envs, dtype=bool)  # where episodes begin with it
+        self._returns = np.zeros(self.envs.num_envs)  # of the running episodes
+        self._lengths = np.zeros(self.envs.num_envs, dtype=np.int64)
+        last = self.config.train.online.solved_episodes
+        self._last_returns: deque[float] = deque(maxlen=last)
+        self._memory: Any = None  # of the policy, when the round began
+
+    @property
+    def smoothed_return(self) -> float:
+        """The mean return of the last ``train.online.solved_episodes`` episodes."""
+        return float(np.mean(self._last_returns)) if self._last_returns else math.nan
+
+    def close(self) -> None:
+        """End the environments."""
+        self.envs.close()
+
+    def _collect(self, num_steps: int) -> Ended:
+        """Make so many steps in every environment. Returns the episodes that ended."""
+        if self._obs is None:
+            self._begin(self.envs.reset())
+        if self.alg.ON_POLICY and len(self.buffer):
+            self.buffer.forget()  # a round that was not learned from
+        self._memory = self.agent.remembered(self._begins)
+        ended: Ended = []
+        for _ in range(num_steps):
+            actions, raw = self._act()
+            self._take_in(actions, self.envs.step(raw), ended)
+        return ended
+
+    def _act(self) -> tuple[np.ndarray, np.ndarray]:
+        """Actions in all environments: as they are learned from, ``[N, A]``, and as environments
+        take them."""
+        if isinstance(self.agent, PolicyAgent):
+            is_early = self.step < self.config.train.online.random_steps
+            at_random = is_early and not self.alg.ON_POLICY
+            return self.agent.explore(self._obs, self._begins, at_random)
+        raw = self.agent.sample(self.alg.seen(self._obs))  # of a user's own roles
+        return self.alg.learned_action(torch.as_tensor(raw)).cpu().numpy(), raw
+
+    def _begin(self, obs: Any) -> None:
+        """Take in what the environments show first."""
+        self._obs = obs
+        self.buffer.begin(obs)
+
+    def _take_in(self, actions: Any, stepped: Any, ended: Ended) -> None:
+        """Take in a step in all environments, and what episodes ended with it."""
+        learned = self.parts.as_learned(stepped)
+        self.buffer.record(actions, learned)
+        self.statistics.see(self._obs, learned)
+        self._count(stepped, ended)
+        self._obs, self._begins = stepped.obs, stepped.begins
+
+    def _count(self, stepped: Any, ended: Ended) -> None:
+        self.step += int(np.count_nonzero(stepped.is_step))
+        self._returns += stepped.rewards
+        self._lengths += stepped.is_step
+        over = stepped.terminated | stepped.truncated
+        if over.any():
+            for env in np.flatnonzero(over):
+                success = bool(stepped.successes[env])
+                ended.append((float(self._returns[env]), int(self._lengths[env]), success))
+            self._last_returns.extend(self._returns[over].tolist())
+            self._returns[over] = 0.0
+            self._lengths[over] = 0
+
+    def _take_round(self) -> dict[str, Any]:
+        """The steps of the round, as the algorithm learns from them."""
+        rollout = self.buffer.take() | {"state": self._memory}
+        rollout["rewards"] = self.statistics.rewards(rollout["rewards"])
+        return self.alg.process_batch_for_training(rollout)
+
+    def state(self) -> dict[str, Any]:
+        """Give what acting goes on from, beside weights, buffer and random state."""
+        return {
+            "agent": self.agent.serialize(),
+            "envs": None if self._obs is None else map_leaves(as_tensor, self.envs.state()),
+            "begins": torch.from_numpy(self._begins.copy()),
+            "returns": torch.from_numpy(self._returns.copy()),
+            "lengths": torch.from_numpy(self._lengths.copy()),
+            "last_returns": list(self._last_returns),
+            "statistics": self.statistics.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self.agent.deserialize(state["agent"])
+        self._begins = state["begins"].numpy().copy()
+        self._returns = state["returns"].numpy().copy()
+        self._lengths = state["lengths"].numpy().copy()
+        self._last_returns = deque(state["last_returns"], self._last_returns.maxlen)
+        self.statistics.restore(state["statistics"])
+        if state["envs"] is not None:
+            self._obs = self.envs.restore(map_leaves(as_array, state["envs"]))

@@ -1,0 +1,191 @@
+"""Acting for a Learner: an explorer, and what it gets and gives."""
+
+import math
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrl.config import Config
+from offrl.online.collector import Collector, Ended
+from offrl.online.parts import Parts
+from offrl.tree import map_leaves
+
+
+class Weights(NamedTuple):
+    """What explorers get from the Learner: a policy, and where its training stands."""
+
+    version: int
+    step: int  #: Of the training: steps in all environments of all explorers.
+    num_actions: int  #: That were chosen until then.
+    nets: Mapping[str, np.ndarray]
+    normalization: Mapping[str, Any] | None  #: ``None`` where it does not change.
+    moments: Mapping[str, Any]  #: Of the running normalisation.
+
+
+class Trajectory(NamedTuple):
+    """What an explorer gives: so many steps in each of its environments.
+
+    It is known by its explorer, the explorer's life (each that replaces a lost one has another) and
+    its number in that life. ``data`` is the round as the algorithm learns from it, or the steps for
+    a replay; all leaves are arrays.
+    """
+
+    explorer: int
+    life: int
+    number: int
+    version: int  #: Of the weights that made it.
+    data: Any
+    num_steps: int
+    num_actions: int
+    ended: Ended
+    moments: Mapping[str, Any]  #: Of what was seen and received in it.
+    ready: float  #: When it was (``time.time``).
+
+
+class Tape:
+    """Steps in the order in which they are taken, for a replay elsewhere."""
+
+    def __init__(self) -> None:
+        self._first: Any = None
+        self._steps: list[tuple[np.ndarray, Any]] = []
+
+    def begin(self, obs: Mapping[str, np.ndarray]) -> None:
+        self._first = obs
+
+    def record(self, actions: np.ndarray, stepped: Any) -> None:
+        self._steps.append((actions, stepped))
+
+    def state(self) -> None:
+        """Between two trajectories it is empty."""
+
+    def restore(self, state: None) -> None: ...
+
+    def take(self) -> dict[str, Any]:
+        """Give the first observation, if the steps begin with one, and pairs of actions ``[N, A]``
+        and what came of them."""
+        taken = {"first": self._first, "steps": self._steps}
+        self._first, self._steps = None, []
+        return taken
+
+
+class Explorer(Collector):
+    """Acts in environments of its own with a copy of the policy.
+
+    number: of the explorer, from 0 on. The first one acts with the seed of the config, the others
+        with seeds that follow from it.
+    life: how many explorers of this number there were before.
+    known: what the Learner's checkpoint would hold, without weights.
+    """
+
+    def __init__(self, config: Config, number: int, life: int, known: Mapping[str, Any]):
+        config = config.model_copy(deep=True)
+        config.train.cuda = False
+        config.train.seed = _seed(config.train.seed, number, life)
+        parts = Parts(config, None, known)
+        super().__init__(parts, parts.make_buffer() if parts.alg.ON_POLICY else Tape())
+        self.number, self.life = number, life
+        self._version = -1
+        self._num_given = 0
+
+    def load(self, weights: Weights) -> None:
+        """Act with these weights from now on. ``ValueError`` if they do not fit."""
+        if weights.version == self._version:
+            return
+        state: dict[str, Any] = {"nets": as_tensors(weights.nets)}
+        if weights.normalization is not None:
+            state["normalization"] = as_tensors(weights.normalization)
+        self.alg.deserialize(state)
+        self.statistics.go_on_from(as_tensors(weights.moments))
+        self.step, self.agent.num_steps = weights.step, weights.num_actions
+        self._version = weights.version
+
+    def explore(self) -> Trajectory:
+        """Make the steps of a trajectory in every environment."""
+        step, num_actions = self.step, self.agent.num_steps
+        ended = self._collect(trajectory_length(self.config, self.alg.ON_POLICY))
+        moments = self.statistics.take()
+        self.statistics.end_round()
+        data = self._take_round() if self.alg.ON_POLICY else self.buffer.take()
+        trajectory = Trajectory(
+            self.number,
+            self.life,
+            self._num_given,
+            self._version,
+            as_arrays(data),
+            self.step - step,
+            self.agent.num_steps - num_actions,
+            ended,
+            moments,
+            time.time(),
+        )
+        self._num_given += 1
+        return trajectory
+
+    def state(self) -> dict[str, Any]:
+        own = {"num_given": self._num_given, "buffer": self.buffer.state()}
+        return super().state() | own
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._num_given = state["num_given"]
+        self.buffer.restore(state["buffer"])
+
+
+def trajectory_length(config: Config, on_policy: bool) -> int:
+    """The number of steps that each environment makes in a trajectory: whole rounds of
+    ``train.online.collect_steps``."""
+    steps = config.train.online.collect_steps
+    return steps if on_policy else steps * math.ceil(config.distributed.trajectory_steps / steps)
+
+
+def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One round of several, as the algorithm learns from them (``process_batch_for_training``).
+    Segments are filled up behind their last rows; numbers are averaged."""
+    if len(rounds) == 1:
+        return rounds[0]
+    states = [data.pop("state", None) for data in rounds]
+    length = max(data["mask"].shape[1] if "mask" in data else 0 for data in rounds)
+
+    def filled(x: Tensor, data: Mapping[str, Any]) -> Tensor:
+        if "mask" not in data or x.shape[:2] != data["mask"].shape:
+            return x
+        return torch.cat([x, x.new_zeros(len(x), length - x.shape[1], *x.shape[2:])], dim=1)
+
+    parts = [map_leaves(lambda x, data=data: filled(x, data), data) for data in rounds]
+    whole = map_leaves(lambda *x: torch.cat(x) if x[0].ndim else torch.stack(x).mean(), *parts)
+    if any(state is not None for state in states):
+        known = next(state for state in states if state is not None)
+        sizes = [len(data["mask"]) for data in rounds]
+        for i, size in enumerate(sizes):  # an explorer that has just begun remembers nothing
+            if states[i] is None:
+                states[i] = map_leaves(lambda x, n=size: x.new_zeros(n, *x.shape[1:]), known)
+        whole["state"] = map_leaves(lambda *x: torch.cat(x), *states)
+    elif "mask" in whole:
+        whole["state"] = None
+    return whole
+
+
+def as_arrays(tree: Any) -> Any:
+    """Tensors as arrays, which travel without a copy."""
+    return map_leaves(lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else x, tree)
+
+
+def as_tensors(tree: Any) -> Any:
+    """The reverse. Nothing is written into them, so that those of memory which is shared do."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return map_leaves(
+            lambda x: torch.as_tensor(x) if isinstance(x, (np.ndarray, np.generic)) else x, tree
+        )
+
+
+def _seed(seed: int, number: int, life: int) -> int:
+    if number == life == 0:
+        return seed
+    sequence = np.random.SeedSequence(seed, spawn_key=(number, life))
+    return int(sequence.generate_state(1)[0]) % 2**31

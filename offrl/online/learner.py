@@ -1,0 +1,196 @@
+"""Learning from what explorers collect."""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from offrl.config import Config
+from offrl.online.broker import Broker, Turns
+from offrl.online.explorer import (
+    Explorer,
+    Trajectory,
+    Weights,
+    as_arrays,
+    as_tensors,
+    joined,
+    trajectory_length,
+)
+from offrl.online.parts import Envs, Parts
+from offrl.online.trainer import Record, Trainer, summary_of
+from offrl.tree import map_leaves
+
+
+class Learner(Trainer):
+    """A trainer whose steps are made by explorers (``distributed``), each with a copy of the policy
+    and environments of its own. A broker carries their trajectories here, and weights to them.
+
+    In this process explorers act in turn; on Ray (``distributed.address``) they act while it
+    learns, by weights of some versions ago.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.version = 0  #: Of the weights: how often they were published.
+        self._is_published = False
+        self._received: dict[tuple[int, int], int] = {}  # how many, by explorer and life
+        self._data: list[dict[str, Any]] = []  # of the round
+        self._forget_traffic()
+        self.broker = self._make_broker()
+
+    def _make_parts(
+        self, config: Config, envs: Envs | None, earlier: Mapping[str, Any] | None
+    ) -> Parts:
+        return Parts(config, envs, earlier, num_envs=1)  # others act
+
+    def _make_buffer(self, parts: Parts) -> Any:
+        if parts.alg.ON_POLICY:
+            return parts.make_buffer()
+        config = parts.config
+        return parts.make_buffer(config.distributed.explorers * config.train.online.num_envs)
+
+    def _make_broker(self) -> Broker:
+        described = self.describe()
+        described["model"] = {"normalization": described["model"]["normalization"]}
+        make_explorer = partial(_explorer, self.config, described)
+        distributed = self.config.distributed
+        if distributed.address is None:
+            return Turns(make_explorer, distributed.explorers)
+        from offrl.online.ray import RayBroker
+
+        return RayBroker(make_explorer, distributed.explorers, distributed.address)
+
+    def close(self) -> None:
+        self.broker.close()
+        super().close()
+
+    # -- acting, elsewhere ------------------------------------------------------------------------
+
+    def _run_collect(self) -> Record:
+        """Publish the weights, and receive what a round is learned from."""
+        self.statistics.update(self.alg)  # by the round before, if no one else has done so
+        self._end_epochs()
+        self._publish()
+        self._steps_before = self.step
+        num = self.config.distributed.num_trajectories if self.alg.ON_POLICY else 1
+        ended = [episode for _ in range(num) for episode in self._receive()]
+        self._batch, self._batches = None, self._make_batches(self._num_due())
+        return self.record("collect", summary_of(ended))
+
+    def _run_train(self) -> Record:
+        record = super()._run_train()
+        self._is_published = False
+        return record
+
+    def _publish(self) -> None:
+        if self._is_published:
+            return
+        self.version += 1
+        changes = self.config.train.online.normalize_obs
+        state = self.alg.serialize()
+        # Copies, as these weights are learned on.
+        nets = {name: np.array(x) for name, x in as_arrays(state["nets"]).items()}
+        normalization = as_arrays(state["normalization"]) if changes else None
+        moments = as_arrays(self.statistics.moments())
+        position = self.version, self.step, self.agent.num_steps
+        self.broker.publish(Weights(*position, nets, normalization, moments))
+        self._is_published = True
+
+    def _receive(self) -> list[tuple[float, int, bool]]:
+        """Take in a trajectory that is not too old. Returns the episodes that ended until then."""
+        ended: list[tuple[float, int, bool]] = []
+        while True:
+            begun = time.time()
+            trajectory = self.broker.receive()
+            self._note_traffic(begun, trajectory)
+            self._check_order(trajectory)
+            self.step += trajectory.num_steps
+            self.agent.num_steps += trajectory.num_actions
+            self.statistics.join(trajectory.moments)
+            ended += trajectory.ended
+            self._last_returns.extend(x[0] for x in trajectory.ended)
+            if not self.alg.ON_POLICY:
+                self._record(trajectory)
+            elif self.version - trajectory.version > self._max_staleness:
+                self._traffic["Refused"] += 1
+                continue
+            else:
+                self._data.append(as_tensors(trajectory.data))
+            return ended
+
+    def _record(self, trajectory: Trajectory) -> None:
+        """Put the steps into the explorer's part of the replay."""
+        num_envs = self.config.train.online.num_envs
+        envs = trajectory.explorer * num_envs + np.arange(num_envs)
+        if trajectory.data["first"] is not None:
+            self.buffer.begin(trajectory.data["first"], envs)
+        for actions, stepped in trajectory.data["steps"]:
+            self.buffer.record(actions, stepped, envs)
+
+    def _take_round(self) -> dict[str, Any]:
+        data, self._data = self._data, []
+        return map_leaves(lambda x: x.to(self.device), joined(data))
+
+    def _num_due(self) -> int:
+        due, online = super()._num_due(), self.config.train.online
+        if self.alg.ON_POLICY or online.num_updates is None:
+            return due
+        return due * trajectory_length(self.config, False) // online.collect_steps
+
+    @property
+    def _max_staleness(self) -> int:
+        distributed = self.config.distributed
+        return distributed.max_staleness or 10 * distributed.explorers
+
+    def _check_order(self, trajectory: Trajectory) -> None:
+        """Each trajectory comes once, and none is left out."""
+        known = trajectory.explorer, trajectory.life
+        expected = self._received.setdefault(known, trajectory.number)
+        if trajectory.number != expected:
+            raise RuntimeError(
+                f"trajectory {trajectory.number} of explorer {known[0]} came instead of {expected}"
+            )
+        self._received[known] += 1
+
+    # -- what is logged of the traffic ------------------------------------------------------------
+
+    def _forget_traffic(self) -> None:
+        self._traffic = dict.fromkeys(("Trajectories", "Refused", "Wait_Time", "Transport_Time"), 0)
+        self._staleness: list[int] = []
+
+    def _note_traffic(self, begun: float, trajectory: Trajectory) -> None:
+        now = time.time()
+        self._traffic["Trajectories"] += 1
+        self._traffic["Wait_Time"] += now - begun
+        self._traffic["Transport_Time"] += max(0.0, now - max(begun, trajectory.ready))
+        self._staleness.append(self.version - trajectory.version)
+
+    def traffic(self) -> dict[str, float]:
+        """What was received since the last call: the number of trajectories, and of those that were
+        refused as too old; by how many versions their weights were old (mean and most); the seconds
+        that the Learner waited for them, and those in which they were ready already, on the way;
+        and the number of explorers that were given up so far."""
+        logs = {**self._traffic, "Lost_Explorers": len(self.broker.lost)}
+        if self._staleness:
+            logs["Staleness"] = float(np.mean(self._staleness))
+            logs["Staleness_Max"] = max(self._staleness)
+        self._forget_traffic()
+        return logs
+
+    # -- going on ---------------------------------------------------------------------------------
+
+    def state(self, with_buffer: bool = True) -> dict[str, Any]:
+        # They are published again, under the same version.
+        own = {"version": self.version - self._is_published, "broker": self.broker.state()}
+        return super().state(with_buffer) | own
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.version, self._is_published = state["version"], False
+        self.broker.restore(state["broker"])
+
+
+def _explorer(config: Config, known: Mapping[str, Any], number: int, life: int) -> Explorer:
+    return Explorer(config, number, life, known)

@@ -1,0 +1,112 @@
+"""Explorers on Ray: its object store carries trajectories and weights, its actors explore."""
+
+import logging
+from collections import deque
+from contextlib import ExitStack
+from typing import Any
+
+from offrl.cluster import Report, check_versions, connected, import_ray, options, report
+from offrl.online.broker import Broker, MakeExplorer
+from offrl.online.explorer import Explorer, Trajectory, Weights
+
+log = logging.getLogger(__name__)
+
+# Trajectories that are asked of an explorer at a time, so that it need not wait for the Learner.
+AHEAD = 2
+PATIENCE_S = 60.0  # without a trajectory, after which it is said why there may be none
+
+
+class RayBroker(Broker):
+    """Explorers that are Ray's actors, wherever it has a CPU for each. The weights are put into the
+    object store once for each version, and a trajectory is one message.
+
+    address: see ``cluster.connected``.
+    """
+
+    def __init__(
+        self, make_explorer: MakeExplorer, num_explorers: int, address: str, life: int = 0
+    ):
+        super().__init__(make_explorer, num_explorers, life)
+        self._connection = ExitStack()
+        self._connection.enter_context(connected(address, num_cpus=num_explorers))
+        self._ray = import_ray()
+        self._make = self._ray.put(make_explorer)
+        self._weights: Any = None
+        self._actors: dict[int, Any] = {}
+        # What was asked of each explorer and its life, in order. Ray's wait has no order.
+        self._asked: dict[int, deque[tuple[Any, int]]] = {n: deque() for n in self._lives}
+
+    def publish(self, weights: Weights) -> None:
+        self._weights = self._ray.put(weights)
+
+    def receive(self) -> Trajectory:
+        while True:
+            self._ask()
+            first = {asked[0][0]: number for number, asked in self._asked.items() if asked}
+            ready, _ = self._ray.wait([*first], timeout=PATIENCE_S)
+            if not ready:
+                self._say_why()
+                continue
+            number = first[ready[0]]
+            _, life = self._asked[number].popleft()
+            self._asked[number] = self._asked.pop(number)  # the others' turn comes first
+            is_current = life == self._lives.get(number)
+            try:
+                answer = self._ray.get(ready[0])
+            except self._ray.exceptions.RayError as error:
+                if is_current:  # else it was replaced already
+                    self._replace(number, getattr(error, "cause", None) or error)
+                continue
+            if isinstance(answer, Report):
+                check_versions(answer)
+                continue
+            if is_current:
+                self._failures[number] = 0
+            self._ask()
+            return answer
+
+    def _ask(self) -> None:
+        """Let all explorers have something to do."""
+        for number, life in self._lives.items():
+            asked = self._asked[number]
+            if number not in self._actors:
+                make = self._ray.remote(_Actor).options(**options())
+                self._actors[number] = make.remote(self._make, number, life)
+                asked.append((self._actors[number].report.remote(), life))
+            for _ in range(AHEAD - sum(asked_life == life for _, asked_life in asked)):
+                asked.append((self._actors[number].explore.remote(self._weights), life))
+
+    def _replace(self, number: int, error: BaseException) -> None:
+        self._ray.kill(self._actors.pop(number))
+        self._failed(number, error)
+
+    def _say_why(self) -> None:
+        free = self._ray.available_resources().get("CPU", 0)
+        log.warning(
+            f"no trajectory came in {PATIENCE_S:g} s: explorers may wait for a CPU each, of which "
+            f"the cluster has {free:g} free (ray status), or their environments are slow"
+        )
+
+    def close(self) -> None:
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._actors, self._asked = {}, {}
+        self._connection.close()
+
+
+class _Actor:
+    """An explorer's process, in which it is made when it is first asked for something."""
+
+    def __init__(self, make_explorer: MakeExplorer, number: int, life: int):
+        self._make = make_explorer, number, life
+        self._explorer: Explorer | None = None
+
+    def report(self) -> Report:
+        return report()
+
+    def explore(self, weights: Weights) -> Trajectory:
+        if self._explorer is None:
+            make_explorer, number, life = self._make
+            self._explorer = make_explorer(number, life)
+        self._explorer.load(weights)
+        return self._explorer.explore()
