@@ -21,6 +21,7 @@ _PACKAGE = Path(__file__).parents[1]
 IS_WHEEL = (_PACKAGE / "configs").is_dir()
 SHIPPED = _PACKAGE if IS_WHEEL else _PACKAGE.parent
 LARGEST = 10_000_000  # bytes of a config file
+FOLDERS = "configs", "configs/online"
 
 
 def find_file(path: str | Path, *folders: str) -> Path:
@@ -55,7 +56,15 @@ def find_config(path: str | Path) -> Path:
     A config that ships comes before one below ``configs/`` here, as config and code of one version
     belong together.
     """
-    found = find_file(path, "configs")
+    try:
+        found = find_file(path, *FOLDERS)
+    except FileNotFoundError:
+        if Path(path).suffix not in (".yaml", ".yml"):
+            raise
+        try:  # those that ship are JSON
+            found = find_file(Path(path).with_suffix(".json"), *FOLDERS)
+        except FileNotFoundError:
+            found = find_file(path, *FOLDERS)  # to say what was asked for
     *_, name = str(path).split("configs/")
     here, shipped = Path("configs", name), SHIPPED / "configs" / name
     is_plain = found in (Path(path).expanduser().resolve(), here.resolve())

@@ -33,11 +33,17 @@ class Learner(Trainer):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
+        if getattr(self.alg, "TRAINER", Trainer) is not Trainer:
+            raise ValueError(
+                f"distributed.explorers: {self.config.algo_name} has a Trainer of its own, whose "
+                "rounds would not be those of explorers; set it to 0"
+            )
         self.version = 0  #: Of the weights: how often they were published.
         self._is_published = False
         self._received: dict[tuple[int, int], int] = {}  # how many, by explorer and life
         self._data: list[dict[str, Any]] = []  # of the round
         self._forget_traffic()
+        self._forget_waits()
         self.broker = self._make_broker()
 
     def _make_parts(
@@ -104,7 +110,7 @@ class Learner(Trainer):
         while True:
             begun = time.time()
             trajectory = self.broker.receive()
-            self._note_traffic(begun, trajectory)
+            self._note(begun, trajectory)
             self._check_order(trajectory)
             self.step += trajectory.num_steps
             self.agent.num_steps += trajectory.num_actions
@@ -114,7 +120,7 @@ class Learner(Trainer):
             if not self.alg.ON_POLICY:
                 self._record(trajectory)
             elif self.version - trajectory.version > self._max_staleness:
-                self._traffic["Refused"] += 1
+                self._num_refused += 1
                 continue
             else:
                 self._data.append(as_tensors(trajectory.data))
@@ -157,38 +163,54 @@ class Learner(Trainer):
     # -- what is logged of the traffic ------------------------------------------------------------
 
     def _forget_traffic(self) -> None:
-        self._traffic = dict.fromkeys(("Trajectories", "Refused", "Wait_Time", "Transport_Time"), 0)
         self._staleness: list[int] = []
+        self._num_refused = 0
 
-    def _note_traffic(self, begun: float, trajectory: Trajectory) -> None:
+    def _forget_waits(self) -> None:
+        self._waits = {"Wait_Time": 0.0, "Transport_Time": 0.0}
+
+    def _note(self, begun: float, trajectory: Trajectory) -> None:
         now = time.time()
-        self._traffic["Trajectories"] += 1
-        self._traffic["Wait_Time"] += now - begun
-        self._traffic["Transport_Time"] += max(0.0, now - max(begun, trajectory.ready))
+        self._waits["Wait_Time"] += now - begun
+        self._waits["Transport_Time"] += max(0.0, now - max(begun, trajectory.ready))
         self._staleness.append(self.version - trajectory.version)
 
+    @property
+    def problems(self) -> list[str]:
+        lost = self.broker.lost.items()
+        return [f"explorer {number} was given up: {reason}" for number, reason in lost]
+
     def traffic(self) -> dict[str, float]:
-        """What was received since the last call: the number of trajectories, and of those that were
-        refused as too old; by how many versions their weights were old (mean and most); the seconds
-        that the Learner waited for them, and those in which they were ready already, on the way;
-        and the number of explorers that were given up so far."""
-        logs = {**self._traffic, "Lost_Explorers": len(self.broker.lost)}
+        """Of the trajectories since the last call: how many came, how many of them were refused as
+        too old, and how many versions their weights were behind, on average and at most; and how
+        many explorers were given up so far."""
+        logs: dict[str, float] = {"Trajectories": len(self._staleness)}
         if self._staleness:
             logs["Staleness"] = float(np.mean(self._staleness))
             logs["Staleness_Max"] = max(self._staleness)
+        logs |= {"Refused": self._num_refused, "Lost_Explorers": len(self.broker.lost)}
         self._forget_traffic()
         return logs
+
+    def waits(self) -> dict[str, float]:
+        """The seconds since the last call in which it waited for trajectories, and of these those
+        in which one was ready and on its way."""
+        waits = self._waits
+        self._forget_waits()
+        return waits
 
     # -- going on ---------------------------------------------------------------------------------
 
     def state(self, with_buffer: bool = True) -> dict[str, Any]:
         # They are published again, under the same version.
         own = {"version": self.version - self._is_published, "broker": self.broker.state()}
-        return super().state(with_buffer) | own
+        traffic = {"staleness": [*self._staleness], "num_refused": self._num_refused}
+        return super().state(with_buffer) | own | traffic
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self.version, self._is_published = state["version"], False
+        self._staleness, self._num_refused = list(state["staleness"]), state["num_refused"]
         self.broker.restore(state["broker"])
 
 

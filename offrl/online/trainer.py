@@ -121,8 +121,17 @@ class Trainer(Collector):
         now = {"epoch": self.epoch, "step": self.step, "time": time.time()}
         return {"type": kind, **now, "logs": dict(logs)}
 
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong in other processes, although the training goes on."""
+        return []
+
     def traffic(self) -> dict[str, float]:
-        """Numbers for the log of what was exchanged with other processes."""
+        """Numbers for the log of what came from other processes since the last call."""
+        return {}
+
+    def waits(self) -> dict[str, float]:
+        """The seconds that were waited for these."""
         return {}
 
     @cached_property

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         result = train(config, run, interrupts, config_file)
     for name, value in result.describe().items():
         print(f"{name + ':':16}{value}")
-    return 0 if result.is_measured else 1
+    return 0 if result.is_measured and not result.problems else 1
 
 
 def _config(args: argparse.Namespace) -> tuple[Any, Path]:

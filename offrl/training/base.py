@@ -104,6 +104,11 @@ class Training(ABC):
                 yield self.record(self._due.pop(0), logs)
 
     @property
+    def problems(self) -> list[str]:
+        """What went wrong so far although the training went on."""
+        return []
+
+    @property
     def is_last(self) -> bool:
         """Whether no epoch follows this one."""
         return self.epoch >= self.config.train.num_epochs

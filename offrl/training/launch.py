@@ -40,6 +40,8 @@ class Result:
     learning_curve: Path | None  #: A picture of the loss and the success rate.
     video: Path | None  #: The last video.
     no_video: str  #: Why there is no video.
+    #: What went wrong although the training went on to its end.
+    problems: list[str]
 
     @property
     def is_measured(self) -> bool:
@@ -48,7 +50,7 @@ class Result:
 
     def describe(self) -> dict[str, object]:
         """The lines that ``offrl train`` prints at the end, by their labels."""
-        return {
+        lines = {
             "result": "not measured" if self.test is None else success_line(self.test),
             "run folder": self.run.path,
             "checkpoint": self.checkpoint or "none (experiment.save.enabled is false)",
@@ -56,6 +58,7 @@ class Result:
             "TensorBoard": f"tensorboard --logdir {self.run.logs}",
             "video": self.video or f"none: {self.no_video}",
         }
+        return lines | ({"problems": "; ".join(self.problems)} if self.problems else {})
 
 
 def train(
@@ -102,7 +105,8 @@ def train(
             raise
     curve = write_learning_curve(trainer.run)
     best = checkpointer.best_checkpoint
-    return Result(trainer.run, best, test, curve, evaluator.video, evaluator.no_video)
+    videos = evaluator.video, evaluator.no_video
+    return Result(trainer.run, best, test, curve, *videos, trainer.problems)
 
 
 def _how_to_go_on(trainer: Training) -> str:

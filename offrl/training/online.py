@@ -48,6 +48,10 @@ class OnlineTraining(Training):
         super().close()
 
     @property
+    def problems(self) -> list[str]:
+        return self.trainer.problems
+
+    @property
     def is_last(self) -> bool:
         return self.trainer.is_solved or super().is_last
 
@@ -106,7 +110,7 @@ class OnlineTraining(Training):
             logs = checked_logs(self.algo.log_info(self._means["train"].mean()))
             check_finite(logs)
             return logs
-        return self._seconds
+        return self._seconds | self.trainer.waits()
 
     def _describe(self) -> dict[str, Any]:
         return self.trainer.describe()

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from offrl.checkpoint import read_checkpoint
 
-TIMES = ("time", "Collect_Time", "Train_Time", "Valid_Time")
+TIMES = ("time", "Collect_Time", "Train_Time", "Valid_Time", "Wait_Time", "Transport_Time")
 
 
 def records(run, name="metrics.jsonl"):

@@ -11,7 +11,7 @@ from faults.comparison import assert_same_run
 
 from offrl.__main__ import main
 from offrl.envs import vector
-from offrl.online import Trainer
+from offrl.online import Learner, Trainer
 from offrl.training import launch
 
 ROUND = {"num_envs": 2, "collect_steps": 10}
@@ -21,7 +21,8 @@ ACTOR_CRITIC = {**CRITIC, "actor": {"layer_dims": [8]}}
 NORMALIZED = {"normalize_obs": True, "normalize_rewards": True}
 MEMORY = {"memory": {"enabled": True, "hidden_dim": 8}}
 OFF_POLICY = {"collect_steps": 4, "random_steps": 40}
-# Environment, train and algo. Of CartPole gymnasium has a vectorised form.
+EXPLORERS = {"explorers": 2, "trajectory_steps": 10}
+# Environment, train and algo, and explorers. Of CartPole gymnasium has a vectorised form.
 CASES = {
     "reinforce": ("Acrobot-v1", {"online": ROUND}, ON_POLICY),
     "a2c": ("CartPole-v1", {"online": ROUND | NORMALIZED}, ON_POLICY),
@@ -47,8 +48,21 @@ CASES = {
         {"online": OFF_POLICY | NORMALIZED | {"replay": {"capacity": 90}}},
         ACTOR_CRITIC,
     ),
+    "impala explorers": ("CartPole-v1", {"online": ROUND}, ON_POLICY, EXPLORERS),
+    "ppo explorers": (
+        "Acrobot-v1",
+        {"online": ROUND | NORMALIZED, "frame_stack": 2},
+        ON_POLICY | MEMORY,
+        EXPLORERS | {"num_trajectories": 2},
+    ),
+    "td3 explorers": (
+        "Pendulum-v1",
+        {"online": OFF_POLICY | NORMALIZED, "frame_stack": 2},
+        ACTOR_CRITIC,
+        EXPLORERS,
+    ),
 }
-QUICK, SLOW = ("dqn prioritized",), ("a2c", "sac")  # the others are thorough
+QUICK, SLOW = ("dqn prioritized",), ("a2c", "sac", "td3 explorers")  # the others are thorough
 NUM_STEPS, EPOCH = 400, 80
 
 
@@ -58,7 +72,7 @@ def without_drawings(monkeypatch):
 
 
 def config_of(case, folder):
-    env, train, algo = CASES[case]
+    env, train, algo, *explorers = CASES[case]
     content = {
         "algo_name": case.split()[0],
         "experiment": {
@@ -75,6 +89,7 @@ def config_of(case, folder):
             **train,
         },
         "algo": algo,
+        **({"distributed": explorers[0]} if explorers else {}),
     }
     path = folder / "config.json"
     path.write_text(json.dumps(content))
@@ -99,15 +114,15 @@ def train(*arguments, killed_in=None):
 
 
 def _kill_in(step):
-    original = Trainer._run_collect
+    for kind in (Trainer, Learner):
 
-    def collect(trainer):
-        record = original(trainer)
-        if trainer.step >= step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return record
+        def collect(trainer, original=kind._run_collect):
+            record = original(trainer)
+            if trainer.step >= step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return record
 
-    Trainer._run_collect = collect
+        kind._run_collect = collect
 
 
 def assert_kills_change_nothing(config, folder):
