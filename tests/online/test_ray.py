@@ -1,0 +1,215 @@
+"""Explorers on a real Ray, which are really killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_learner import CRITIC, ROUND, SMALL, make
+
+pytest.importorskip("ray", reason="no Ray")
+
+from offrl.cluster import connected
+from offrl.online import Learner
+
+PATIENCE = 240  # seconds, on a machine that is busy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    with connected("local", num_cpus=4):
+        yield
+
+
+@pytest.fixture
+def learner():
+    made = make(Learner, "impala", ROUND, SMALL, explorers=2, address="local")
+    yield made
+    made.close()
+
+
+def process_of(learner, number):
+    """Where an explorer acts."""
+    import ray
+
+    actor = learner.broker._actors[number]
+    return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
+
+
+def collected(learner, until):
+    """The records until something is true of the learner."""
+    begun, records = time.monotonic(), []
+    for record in learner():
+        records.append(record)
+        if record["type"] == "collect" and until():
+            return records
+        assert time.monotonic() - begun < PATIENCE, learner._received
+
+
+@pytest.mark.slow
+def test_each_trajectory_comes_once_though_an_explorer_is_killed(learner, caplog):
+    collected(learner, lambda: {(0, 0), (1, 0)} <= {*learner._received})
+    os.kill(process_of(learner, 1), signal.SIGKILL)
+    collected(learner, lambda: learner._received.get((1, 1), 0) >= 3)
+    assert "explorer 1 failed" in caplog.text and "another one takes its place" in caplog.text
+    assert "Traceback" not in caplog.text
+    # Of each explorer and life all numbers from 0 on came, in order, or _check_order had refused.
+    assert sum(learner._received.values()) == learner.traffic()["Trajectories"]
+    assert learner._received[0, 0] > 3 and learner.problems == []
+    waits = learner.waits()
+    assert 0 < waits["Transport_Time"] < waits["Wait_Time"]
+
+
+@pytest.mark.slow
+def test_a_slow_explorer_does_not_stall_the_others(learner):
+    import ray
+
+    collected(learner, lambda: {(0, 0), (1, 0)} <= {*learner._received})
+
+    def slow_down(actor):
+        explore = actor._explorer.explore
+        actor._explorer.explore = lambda: time.sleep(3) or explore()
+
+    ray.get(learner.broker._actors[1].__ray_call__.remote(slow_down))
+    before = dict(learner._received)
+    learner.traffic()
+    collected(learner, lambda: learner._received[1, 0] >= before[1, 0] + 4)
+    fast = learner._received[0, 0] - before[0, 0]
+    assert fast > 40
+    traffic = learner.traffic()
+    # What the slow one made is too old to learn from, and it is said how much of it there was.
+    assert 0 < traffic["Refused"] <= 4 and traffic["Staleness_Max"] > 20
+
+
+@pytest.mark.thorough
+def test_a_replay_is_filled_by_explorers():
+    online = ROUND | {"random_steps": 0, "warmup_steps": 0}
+    learner = make(Learner, "dqn", online, CRITIC, explorers=2, address="local")
+    collected(learner, lambda: {(0, 0), (1, 0)} <= {*learner._received})
+    os.kill(process_of(learner, 0), signal.SIGKILL)
+    collected(learner, lambda: learner._received.get((0, 1), 0) >= 2)
+    store = learner.buffer.store
+    assert len(store) == learner.step
+    assert (store.filled > 0).all()
+    learner.close()
+
+
+@pytest.mark.thorough
+def test_an_explorer_that_goes_on_failing_is_given_up(learner, caplog):
+    import ray
+
+    collected(learner, lambda: {(0, 0), (1, 0)} <= {*learner._received})
+    make_explorer = learner.broker._make_explorer
+    learner.broker._make = ray.put(_Broken(make_explorer))
+    os.kill(process_of(learner, 1), signal.SIGKILL)
+    collected(learner, lambda: learner.broker.lost)
+    assert learner.problems == ["explorer 1 was given up: the door is locked"]
+    assert re.search("explorer 1 failed: the door is locked; it is given up", caplog.text)
+    before = learner._received[0, 0]
+    collected(learner, lambda: learner._received[0, 0] > before + 2)
+
+
+class _Broken:
+    def __init__(self, make_explorer):
+        pass
+
+    def __call__(self, number, life):
+        raise ValueError("the door is locked")
+
+
+# -- whole programs -------------------------------------------------------------------------------
+
+CONFIG = {
+    "algo_name": "impala",
+    "experiment": {
+        "env": "CartPole-v1",
+        "epoch_every_n_steps": 2000,
+        "rollout": {"enabled": False},
+        "logging": {"log_tb": False},
+    },
+    "train": {"num_steps": 10**7, "cuda": False, "online": {"num_envs": 4, "collect_steps": 25}},
+    "algo": SMALL,
+    "distributed": {"explorers": 2, "address": "local"},
+}
+
+
+def start(folder, *arguments):
+    """``offrl train`` in a session of its own."""
+    log = open(folder / "log.txt", "a")  # noqa: SIM115 (the program writes into it)
+    command = [sys.executable, "-m", "offrl", "train", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
+
+
+def wait_for(condition, folder, what):
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < PATIENCE, (what, (folder / "log.txt").read_text())
+        time.sleep(0.2)
+
+
+def relatives(session):
+    """The processes of a session, and those that say in their environment that they belong to it:
+    Ray's workers have sessions of their own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            own = int((path / "stat").read_text().rpartition(")")[2].split()[3]) == session
+            marked = f"OFFRL_TEST={session}".encode() in (path / "environ").read_bytes()
+            is_zombie = (path / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except (OSError, ProcessLookupError):
+            continue
+        if (own or marked) and not is_zombie:
+            found.append((int(path.name), (path / "cmdline").read_bytes()[:80]))
+    return found
+
+
+def mark_of(run):
+    lines = (run / "metrics.jsonl").read_text().splitlines() if run else []
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.slow
+def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    program = start(tmp_path, "--config", "config.json", "--output", tmp_path, "--name", "run")
+
+    def epochs():
+        return max(
+            (r["epoch"] for run in (tmp_path / "run").glob("2*") for r in mark_of(run)), default=0
+        )
+
+    wait_for(lambda: epochs() >= 2, tmp_path, "epochs")
+    before = relatives(program.pid)
+    assert any(b"raylet" in command for _, command in before)
+    program.kill()
+    program.wait()
+    wait_for(lambda: not relatives(program.pid), tmp_path, "the end of all after SIGKILL")
+
+    (run,) = (tmp_path / "run").glob("2*")
+    done = epochs()
+    program = start(tmp_path, "--resume", run)
+    wait_for(lambda: epochs() >= done + 2, tmp_path, "more epochs")
+    program.send_signal(signal.SIGINT)
+    assert program.wait(PATIENCE) == 130
+    wait_for(lambda: not relatives(program.pid), tmp_path, "the end of all after Ctrl-C")
+    log = (tmp_path / "log.txt").read_text()
+    assert "go on with" in log and "Traceback" not in log
+    steps = [r["step"] for r in mark_of(run) if r["type"] == "epoch"]
+    assert steps == sorted(steps)
+
+
+@pytest.mark.slow
+def test_an_address_that_does_not_answer_is_said(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    address = "distributed.address=127.0.0.1:9"
+    program = start(tmp_path, "--config", "config.json", "--set", address, "--output", tmp_path)
+    assert program.wait(PATIENCE) not in (0, None)
+    log = (tmp_path / "log.txt").read_text()
+    assert "no Ray answers at 127.0.0.1:9" in log and "Traceback" not in log
+    assert [path.name for path in tmp_path.iterdir()].count("config.json") == 1
+    assert not [*tmp_path.glob("*/2*")]
