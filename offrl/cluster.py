@@ -1,0 +1,204 @@
+"""Ray, where one machine is too small: the connection to it, and what its workers must be like.
+
+What goes between machines, and how, is Ray's own. Ray's ``wait`` and ``get`` make a plain
+``KeyboardInterrupt`` of whatever a signal raises; so that it is known which signal came, wait for
+``ref.future()`` instead.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from offrl import __version__
+from offrl.processes import FOR_THE_PARENT, ONE_THREAD, changed_environ
+
+ANSWER_S = 30.0  # that an address has to answer
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error"}
+# What results depend on, to the bit.
+PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "ale-py")
+
+
+def import_ray() -> Any:
+    """The package, or ``ImportError`` that says how to install it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            f"Ray is needed to work on several machines ({error}): pip install 'offrl[distributed]'"
+        ) from None
+    return ray
+
+
+@contextmanager
+def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
+    """In here this program is connected to Ray. A connection that there is already is used, and
+    stays.
+
+    Raises ``ValueError`` or ``ConnectionError`` if the address makes no sense, does not answer
+    within 30 s, or has another Ray or Python.
+
+    address: ``local`` starts a Ray on this machine that ends with the block, and with the program
+        however that ends; ``auto`` is the one that runs on this machine; ``HOST:PORT`` is the head
+        of a cluster of which this machine is a node.
+    num_cpus: how many workers of one CPU each a Ray of one's own takes; ``None``: one per core.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield
+        return
+    with ExitStack() as at_the_end:
+        settings: dict[str, Any] = {"address": address}
+        if address == "local":
+            # Not Ray's usual folder, by which ``auto`` would find it; short, as sockets are in it.
+            folder = tempfile.TemporaryDirectory(
+                prefix="offrl-ray-", dir="/tmp", ignore_cleanup_errors=True
+            )
+            settings |= {
+                "num_cpus": num_cpus or len(os.sched_getaffinity(0)),
+                "include_dashboard": False,
+                "_temp_dir": at_the_end.enter_context(folder),
+            }
+        else:
+            settings["address"] = _answering(address)
+        at_the_end.callback(ray.shutdown)
+        with _own_signals(), changed_environ(QUIET):
+            try:
+                ray.init(**settings, log_to_driver=False, logging_level="ERROR")
+            except Exception as error:
+                raise _in_words(error, address) from None
+        yield
+
+
+def _answering(address: str) -> str:
+    """``HOST:PORT`` of what is there, probed first: Ray itself goes on trying for minutes."""
+    import grpc
+
+    if address == "auto":
+        from ray._private.services import canonicalize_bootstrap_address_or_die
+
+        try:
+            address = canonicalize_bootstrap_address_or_die("auto")
+        except ConnectionError:
+            raise ConnectionError(
+                "the address auto: no Ray runs on this machine; start one (ray start --head) or "
+                "join a cluster's (ray start --address=HOST:PORT), or give local"
+            ) from None
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"{address!r} is no address of a Ray: give local, auto or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+        with grpc.insecure_channel(address) as channel:
+            grpc.channel_ready_future(channel).result(ANSWER_S)
+    except (OSError, OverflowError, grpc.FutureTimeoutError) as error:
+        why = getattr(error, "strerror", None) or str(error) or "what is there is no Ray"
+        raise ConnectionError(
+            f"no Ray answers at {address} ({why}); see whether the cluster runs (ray status), and "
+            "give the address that ray start --head said"
+        ) from None
+    return address
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray's start leaves signals as they were, and what it starts does not end by those that a
+    terminal or a scheduler sends to all processes."""
+    handler = signal.getsignal(signal.SIGTERM)  # which Ray replaces
+    # That one is how Ray ends its processes.
+    others = {*FOR_THE_PARENT} - {signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, others)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _in_words(error: Exception, address: str) -> Exception:
+    text = str(error)
+    if "Version mismatch" in text:
+        theirs, ours = (
+            " and ".join(f"{name} {number}" for name, number in found)
+            for found in (
+                re.findall(r"(Ray|Python): (\S+)", part) for part in text.split("This process")
+            )
+        )
+        return ValueError(f"Ray at {address} has {theirs}, and this program {ours}: use the same")
+    reason = " ".join(text.split())[:300] or type(error).__name__
+    if address == "local":
+        return ConnectionError(f"no Ray could be started on this machine: {reason}")
+    return ConnectionError(
+        f"Ray at {address} took no connection ({reason}); this machine must be a node of the "
+        f"cluster (ray start --address=HOST:PORT)"
+    )
+
+
+def options(environ: Mapping[str, str] | None = None, num_cpus: float = 1) -> dict[str, Any]:
+    """The ``options`` of an actor or a task that computes as this program does: with one thread,
+    with its modules (also those of the user's own, at the same path) and its switches.
+
+    environ: more environment variables of its process.
+    """
+    own = [sys.prefix, sys.base_prefix, sys.exec_prefix]  # which each machine has for itself
+    paths = [os.path.abspath(path) for path in sys.path]
+    paths = [path for path in paths if not any(Path(path).is_relative_to(one) for one in own)]
+    switches = {name: value for name, value in os.environ.items() if name.startswith("OFFRL_")}
+    variables = {"PYTHONPATH": os.pathsep.join(paths), **ONE_THREAD, **switches, **(environ or {})}
+    return {"num_cpus": num_cpus, "runtime_env": {"env_vars": variables}}
+
+
+class Report(NamedTuple):
+    """What a worker says of itself."""
+
+    node: str  # the name of its machine
+    versions: dict[str, str]  # by package
+
+
+def report() -> Report:
+    """The report of this process; what an actor is asked first."""
+    return Report(platform.node(), versions())
+
+
+def check_versions(told: Report) -> None:
+    """Refuse (``ValueError``) a worker whose packages are not those of this program."""
+    for package, ours in versions().items():
+        theirs = told.versions.get(package)
+        if theirs != ours:
+            has = f"{package} {theirs}" if theirs else f"no {package}"
+            raise ValueError(
+                f"the node {told.node} has {has}, and this program {package} {ours}: install the "
+                "same on all machines, as results would differ"
+            )
+
+
+def versions() -> dict[str, str]:
+    """The version of what a result depends on, by package."""
+    found = {"Python": "{}.{}".format(*sys.version_info), "offrl": f"{__version__} ({_sources()})"}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            pass
+    return found
+
+
+@cache
+def _sources() -> str:
+    """A digest of offrl's modules: two clones may have one version."""
+    folder, digest = Path(__file__).parent, hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:8]
