@@ -25,7 +25,6 @@ from offrl import __version__
 from offrl.processes import FOR_THE_PARENT, ONE_THREAD, changed_environ
 
 ANSWER_S = 30.0  # that an address has to answer
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error"}
 # What results depend on, to the bit.
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "ale-py")
 
@@ -73,7 +72,7 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
         else:
             settings["address"] = _answering(address)
         at_the_end.callback(ray.shutdown)
-        with _own_signals(), changed_environ(QUIET):
+        with _own_signals(), changed_environ({"RAY_USAGE_STATS_ENABLED": "0"}):
             try:
                 ray.init(**settings, log_to_driver=False, logging_level="ERROR")
             except Exception as error:

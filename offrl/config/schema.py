@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from offrl.config.algo import AlgoConfig
 from offrl.config.content import shown
+from offrl.config.distributed import DistributedConfig
 from offrl.config.experiment import ExperimentConfig
 from offrl.config.section import FreeMap, KeyLists, Map, Section
 from offrl.config.train import TrainConfig
@@ -143,7 +144,8 @@ class MetaConfig(Section):
 class Config(Section):
     """All settings of a training. ``config_factory`` makes one.
 
-    Its sections are ``experiment``, ``train``, ``algo``, ``observation`` and ``meta``.
+    Its sections are ``experiment``, ``train``, ``algo``, ``observation``, ``distributed`` and
+    ``meta``.
     """
 
     algo_name: str = Field(
@@ -161,5 +163,8 @@ class Config(Section):
     )
     observation: ObservationConfig = Field(
         ObservationConfig(), description="What the policy sees, and how it is encoded."
+    )
+    distributed: DistributedConfig = Field(
+        DistributedConfig(), description="Work on several machines, by Ray."
     )
     meta: MetaConfig = Field(MetaConfig(), description="Notes about the origin of the config.")
