@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from offrl import __version__
 from offrl.processes import FOR_THE_PARENT, ONE_THREAD, changed_environ
 
-# Of a Ray of one's own. Its workers are the program's work, so not to give way to others' (Ray's 15).
+# Of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
 START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 ANSWER_S = 30.0  # that an address has to answer
 # What results depend on, to the bit.

@@ -20,7 +20,7 @@ from toy_env import WalkHome, toy_args
 
 from offrl import RolloutPolicy, cluster, config_factory
 from offrl.__main__ import main
-from offrl.checkpoint import read_checkpoint
+from offrl.checkpoint import read_checkpoint, write_checkpoint
 from offrl.envs import make_env
 from offrl.envs.workers import EnvPool, EpisodeRequest, RayPool
 from offrl.evaluation.evaluate import evaluate
@@ -263,12 +263,12 @@ def test_a_worker_of_other_versions_is_refused(two_cpus, monkeypatch):
 def test_without_free_cpus_it_says_so(two_cpus, monkeypatch, caplog):
     with RayPool(toy_args(), 1) as first:
         first.check(WalkHome())
-        monkeypatch.setattr("offrl.envs.workers.actors.START_S", 20.0)
         with RayPool(toy_args(), 2) as pool:
+            pool.check(WalkHome())
+            monkeypatch.setattr("offrl.envs.workers.actors.START_S", 2.0)
             assert all(result.error is None for result in run(pool, range(3)))
             assert pool.num_workers == 1
             assert "workers reduced to 1: the cluster has no more free CPUs" in caplog.text
-            monkeypatch.setattr("offrl.envs.workers.actors.START_S", 2.0)
             with RayPool(toy_args(), 1) as third:
                 with pytest.raises(ValueError, match="no worker within 2 s; see whether all CPUs"):
                     third.check(WalkHome())
@@ -302,6 +302,7 @@ def test_an_evaluation_while_training_is_that_of_processes(two_cpus, toy_config)
         Evaluator(Trainer(toy_config(on_ray)))
 
 
+@pytest.mark.slow
 def test_submitted_trainings_have_the_results_of_local_ones(two_cpus, toy_config, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     configs = [toy_config({"train": {"seed": seed}}) for seed in (1, 2)]
@@ -317,8 +318,11 @@ def test_submitted_trainings_have_the_results_of_local_ones(two_cpus, toy_config
             assert torch.equal(weights, theirs["model"]["nets"][name]), name
 
 
+@pytest.mark.slow
 def test_the_command_rollout_runs_there(two_cpus, toy_config, tmp_path):
-    checkpoint = train(toy_config({})).checkpoint
+    trainer = Trainer(toy_config({}))
+    checkpoint = tmp_path / "model.pth"
+    write_checkpoint(checkpoint, trainer.state() | {"env_metadata": toy_args()})
     figures = []
     for name, where in (("here", []), ("there", ["--address", "local"])):
         path = tmp_path / f"{name}.json"

@@ -73,7 +73,8 @@ class RayPool(EnvPool):
         try:
             self._policy = cluster.import_ray().put(as_policy(policy))
         except TypeError as error:
-            raise ValueError(f"the policy cannot be sent to Ray's actors: {error}") from None
+            why = error.__cause__ or error  # Ray's own text is a page
+            raise ValueError(f"the policy cannot be sent to Ray's actors: {why}") from None
         return super().run(requests, policy)
 
     def _num_workers(self, policy: Policy) -> int:
