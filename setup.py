@@ -4,6 +4,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
+RAY = ["ray[default]>=2.40", "pyarrow<25"]  # later pyarrows need numpy 2
+
 
 class BuildWithConfigs(build_py):
     """Puts ``configs/`` into the package of a wheel. An editable installation reads the clone's."""
@@ -68,6 +70,7 @@ setup(
         "atari": ["ale-py>=0.10"],
         "minari": ["minari[hdf5]>=0.5"],
         "lerobot": ["pyarrow>=15,<26", "av>=14"],  # later pyarrows need numpy 2
+        "distributed": RAY,
         "docs": [
             "sphinx>=7.4",
             "myst-parser>=3",
@@ -94,6 +97,7 @@ setup(
             "pyarrow>=15,<26",
             "av>=14",
             "jsonschema>=4.18",
+            *RAY,
         ],
     },
     cmdclass={"build_py": BuildWithConfigs},

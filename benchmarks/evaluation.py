@@ -1,11 +1,12 @@
 """Simulation and evaluation: offrl's forms of robosuite's step and reset against robosuite's own.
 
-    python benchmarks/evaluation.py [--parts step reset playback episodes policy workers]
+    python benchmarks/evaluation.py [--parts step reset playback episodes policy workers ray]
 
 On and off (``OFFRL_FAST_SIM=0``) take turns at the same work, and must come to the same; a figure
 is the median over the turns of the ratio within a turn. In ``episodes`` and ``workers`` a BC
 policy, trained here for some seconds, or an untrained one, acts in the parent process, as in any
-evaluation; the workers are started and warmed up before anything is timed.
+evaluation; the workers are started and warmed up before anything is timed. ``ray`` sets actors of a
+Ray of this machine against processes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from offrl.data.hdf5 import DemoFile
 from offrl.envs import ROBOSUITE_KWARGS, make_env
 from offrl.envs.playback import is_image, play_states
 from offrl.envs.rendering import working_backend
-from offrl.envs.workers import EnvPool, EpisodeRequest
+from offrl.envs.workers import EnvPool, EpisodeRequest, pools
 from offrl.evaluation.evaluate import EVALUATION_BATCH, TEST_SEEDS, evaluate
 from offrl.training import Trainer
 
@@ -185,6 +186,17 @@ def workers(policy: RolloutPolicy, repeats: int) -> list[str]:
         return compare(runs, repeats, warm_up=0)
 
 
+def on_ray(policy: RolloutPolicy, repeats: int) -> list[str]:
+    """50 episodes of Lift in two actors (``on``) and in two processes."""
+    with ExitStack() as stack:
+        runs = {}
+        for how, address in (("on", "local"), ("off", None)):
+            make = stack.enter_context(pools(address))
+            pool = stack.enter_context(make(env_args("Lift"), num_workers=2))
+            runs[how] = Evaluation(policy, pool, 50, 400)
+        return compare(runs, repeats, warm_up=1)
+
+
 def policy_calls(repeats: int) -> Iterator[list[str]]:
     """Microseconds that a call for four environments takes more than its network."""
     for head in ("deterministic", "gaussian", "gmm"):
@@ -214,7 +226,7 @@ def policy_calls(repeats: int) -> Iterator[list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parts = ("step", "reset", "playback", "episodes", "policy", "workers")
+    parts = ("step", "reset", "playback", "episodes", "policy", "workers", "ray")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, metavar="PART")
     parser.add_argument("--repeats", type=int, default=9, help="turns of each (default: 9)")
     args = parser.parse_args()
@@ -234,7 +246,7 @@ def main() -> None:
             if working_backend():
                 times = simulate(task, work, args.repeats, **CAMERA)
                 rows.append([f"the same with images of {what}", *times])
-    if {"episodes", "workers"} & {*args.parts}:
+    if {"episodes", "workers", "ray"} & {*args.parts}:
         trained = trained_policy()
     if "episodes" in args.parts:
         times = episodes("Lift", trained, 50, 400, args.repeats)
@@ -245,6 +257,10 @@ def main() -> None:
     if "workers" in args.parts:
         times = workers(trained, args.repeats)
         header = ["50 episodes of Lift", "one worker, ms", "two, ms", "two / one", "range"]
+        print(markdown(header, [["", *times]]))
+    if "ray" in args.parts:
+        times = on_ray(trained, args.repeats)
+        header = ["50 episodes of Lift", "processes, ms", "Ray, ms", "Ray / processes", "range"]
         print(markdown(header, [["", *times]]))
     if "policy" in args.parts:
         torch.set_num_threads(1)

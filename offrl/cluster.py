@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 from offrl import __version__
 from offrl.processes import FOR_THE_PARENT, ONE_THREAD, changed_environ
 
+# Of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
+START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 ANSWER_S = 30.0  # that an address has to answer
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error"}
 # What results depend on, to the bit.
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "ale-py")
 
@@ -73,7 +74,7 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
         else:
             settings["address"] = _answering(address)
         at_the_end.callback(ray.shutdown)
-        with _own_signals(), changed_environ(QUIET):
+        with _own_signals(), changed_environ(START):
             try:
                 ray.init(**settings, log_to_driver=False, logging_level="ERROR")
             except Exception as error:
@@ -155,7 +156,8 @@ def options(environ: Mapping[str, str] | None = None, num_cpus: float = 1) -> di
     own = [sys.prefix, sys.base_prefix, sys.exec_prefix]  # which each machine has for itself
     paths = [os.path.abspath(path) for path in sys.path]
     paths = [path for path in paths if not any(Path(path).is_relative_to(one) for one in own)]
-    switches = {name: value for name, value in os.environ.items() if name.startswith("OFFRL_")}
+    kinds = ("OFFRL_", "GOMP_")
+    switches = {name: value for name, value in os.environ.items() if name.startswith(kinds)}
     variables = {"PYTHONPATH": os.pathsep.join(paths), **ONE_THREAD, **switches, **(environ or {})}
     return {"num_cpus": num_cpus, "runtime_env": {"env_vars": variables}}
 
@@ -172,9 +174,10 @@ def report() -> Report:
     return Report(platform.node(), versions())
 
 
-def check_versions(told: Report) -> None:
-    """Refuse (``ValueError``) a worker whose packages are not those of this program."""
-    for package, ours in versions().items():
+def check_versions(told: Report, needed: Mapping[str, str] | None = None) -> None:
+    """Refuse (``ValueError``) a worker whose packages are not those of the program; ``needed`` are
+    its ``versions()`` where this process is another."""
+    for package, ours in (needed or versions()).items():
         theirs = told.versions.get(package)
         if theirs != ours:
             has = f"{package} {theirs}" if theirs else f"no {package}"

@@ -8,12 +8,14 @@ def test_my_algo():
 
 import copy
 import math
+import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import h5py
 import numpy as np
 import torch
@@ -219,6 +221,24 @@ def acting_in_a_batch_equals_one_by_one(case: AlgoCase, frame_stack: int = 1) ->
             np.testing.assert_allclose(action, alone[env][step], atol=1e-6, rtol=0)
 
 
+def a_copy_for_another_process_acts_the_same(case: AlgoCase) -> None:
+    """To the bit, as evaluations on a cluster need it (``distributed.address``)."""
+    algo, batches = case.make()
+    if not isinstance(algo, PolicyAlgo):
+        return
+    algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
+    policy = RolloutPolicy(algo, batch_size=4)
+    actions = []
+    for each in (policy, pickle.loads(cloudpickle.dumps(policy))):
+        rng = np.random.default_rng(0)
+        each.start_episode(seed=1)
+        goal = {key: rng.normal(size=shape) for key, shape in OBS_SHAPES.items()}
+        for step in range(3):
+            obs = {key: rng.normal(size=shape) for key, shape in OBS_SHAPES.items()}
+            actions.append(each(obs, goal, float(step)))
+    np.testing.assert_array_equal(actions[:3], actions[3:])
+
+
 def resumed_equals_uninterrupted(case: AlgoCase, train: Mapping[str, Any] = IN_MEMORY) -> None:
     """Weights, optimizers, schedules and random state, to the bit."""
     schedule = {"scheduler_type": "cosine", "step_every_batch": True}
@@ -269,6 +289,7 @@ CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
     weights_that_do_not_fit_are_refused_by_name,
     acting_in_a_batch_equals_one_by_one,
     partial(acting_in_a_batch_equals_one_by_one, frame_stack=3),
+    a_copy_for_another_process_acts_the_same,
     resumed_equals_uninterrupted,
     partial(resumed_equals_uninterrupted, train=STREAMED),
     padded_steps_never_enter_the_loss,

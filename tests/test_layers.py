@@ -7,6 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "offrl"
 LAYERS = {
+    "cluster": 0,
     "config": 0,
     "language": 0,
     "normalize": 0,

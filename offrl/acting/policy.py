@@ -2,14 +2,35 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 
 from offrl import tree
 from offrl.acting.episode import ACTION_MASK, EEF_POS, Obs, Policy, Subgoal
 from offrl.specs import LANGUAGE
+
+
+class _ToAct:
+    """What pickles a policy for another process; as a module, which ``torch.save`` wants."""
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, what: Any) -> Any:
+            if isinstance(what, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)):
+                return type(None), ()
+            if isinstance(what, torch.device):
+                return torch.device, ("cpu",)
+            return super().reducer_override(what)
+
+
+def _received(content: bytes) -> Any:
+    kind, state = torch.load(BytesIO(content), map_location="cpu", weights_only=False)
+    policy = object.__new__(kind)
+    policy.__dict__.update(state)
+    return policy
 
 
 @dataclass
@@ -65,6 +86,13 @@ class RolloutPolicy(Policy):
         self.batch_size = 1 if self._keeps_state else batch_size
         self._keys = {group: algo.obs_spec.keys(group) for group in ("obs", "goal")}
         self._episodes: dict[int, Episode] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process has it on the CPU, and without what only training needs."""
+        state = {**self.__dict__, "_episodes": {}}
+        content = BytesIO()
+        torch.save((type(self), state), content, pickle_module=_ToAct)
+        return _received, (content.getvalue(),)
 
     @property
     def obs_keys(self) -> list[str]:  # type: ignore[override]

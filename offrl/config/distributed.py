@@ -10,9 +10,10 @@ class DistributedConfig(Section):
 
     address: str | None = Field(
         None,
-        description="The Ray cluster that is used: auto (the one that runs on this machine), "
-        "HOST:PORT, or local (a Ray that begins and ends with the program). null: no Ray, "
-        "explorers act in turn in this process.",
+        description="The Ray to work on: local (one that is started on this machine and ends with "
+        "the program), auto (the one that runs on this machine) or HOST:PORT (the head of a "
+        "cluster of which this machine is a node). null: none, and explorers act in turn in this "
+        "process.",
     )
     explorers: int = Field(
         0,

@@ -3,7 +3,7 @@
 import os
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -87,8 +87,13 @@ class RolloutConfig(Section):
         bool, Only(False, "episodes always run in parallel, in num_workers processes")
     ] = without_effect(False)
     num_batch_envs: int = without_effect(5)
+    backend: Literal["processes", "ray"] = Field(
+        "processes",
+        description="Where the simulators run: in processes of this machine, or on the Ray of "
+        "distributed.address. The results are the same.",
+    )
     num_workers: Count | None = Field(
-        None, description="Number of simulator processes. null: one for each CPU core."
+        None, description="Number of simulators. null: one for each CPU core, or CPU of the Ray."
     )
     timeout: float = Field(
         300.0, gt=0, description="Seconds without an answer after which a simulator counts as hung."

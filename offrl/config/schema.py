@@ -144,8 +144,8 @@ class MetaConfig(Section):
 class Config(Section):
     """All settings of a training. ``config_factory`` makes one.
 
-    Its sections are ``experiment``, ``train``, ``algo``, ``observation``,
-    ``distributed`` and ``meta``.
+    Its sections are ``experiment``, ``train``, ``algo``, ``observation``, ``distributed`` and
+    ``meta``.
     """
 
     algo_name: str = Field(

@@ -33,6 +33,16 @@ def seed(text: str) -> int:
     return count(text, minimum=0)
 
 
+def add_address(parser: argparse.ArgumentParser) -> None:
+    """The option for simulators on other machines."""
+    parser.add_argument(
+        "--address",
+        metavar="RAY",
+        help="run the simulators on Ray: local, auto (the one of this machine) or HOST:PORT of its "
+        "head (default: in processes of this machine)",
+    )
+
+
 def finite(text: str) -> float:
     """An argument that is a number, neither NaN nor infinite."""
     number = float(text)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from offrl.envs import ROBOSUITE_KWARGS
-from offrl.tools import count, json_object, seed
+from offrl.tools import add_address, count, json_object, seed
 
 HELP = "record demonstrations by a scripted expert"
 EPILOG = "example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5"
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         help="number of simulators that run side by side (default: one per core)",
     )
+    add_address(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     from offrl.data.writer import DemoWriter
     from offrl.envs.experts import ExpertPolicy, metaworld_expert
-    from offrl.envs.workers import EnvPool, EpisodeRequest
+    from offrl.envs.workers import EpisodeRequest, pools
     from offrl.evaluation import COLLECTION_SEEDS
     from offrl.registry import EXPERTS
     from offrl.robomimic.configs import env_args_for_robomimic
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     with (
         DemoWriter(args.output, env_args_for_robomimic(env_args)) as writer,
         writer.repeatable(),
-        EnvPool(env_args, args.workers) as pool,
+        pools(args.address) as make,
+        make(env_args, args.workers) as pool,
     ):
         pool.check(policy, args.n)
         with tqdm(total=args.n, unit="demo", disable=None) as bar:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.outputs import in_words, new_file
-from offrl.tools import count, seed, write_figures
+from offrl.tools import add_address, count, seed, write_figures
 
 HELP = "evaluate a checkpoint, film it, and record what it does as a dataset"
 EPILOG = (
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         help="number of simulators that run side by side (default: one per core)",
     )
+    add_address(parser)
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
 
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     from offrl.checkpoint import env_args_of, instruction, policy_from_checkpoint
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
-    from offrl.envs.workers import EnvPool, EpisodeRequest
+    from offrl.envs.workers import EpisodeRequest, pools
     from offrl.evaluation import TEST_SEEDS, evaluate, summarize
     from offrl.training.progress import subgoal_line, success_line
     from offrl.video import encoder
@@ -80,7 +81,10 @@ def run(args: argparse.Namespace) -> int:
         )
         for i in range(args.n)
     ]
-    with EnvPool(env_args, args.workers, rollout.timeout, backend) as pool:
+    with (
+        pools(args.address) as make,
+        make(env_args, args.workers, rollout.timeout, backend) as pool,
+    ):
         pool.check(policy, args.n)
         episodes = evaluate(policy, pool, requests)
         bar = tqdm(episodes, total=args.n, unit="episode", disable=None)

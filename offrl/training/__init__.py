@@ -7,7 +7,7 @@ from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
 from offrl.training.experiment import Experiment
 from offrl.training.interrupts import Interrupts
-from offrl.training.launch import Result, train
+from offrl.training.launch import Result, submit, train
 from offrl.training.logger import Logger
 from offrl.training.online import OnlineTraining
 from offrl.training.progress import Progress

@@ -11,7 +11,7 @@ from typing import Any
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import PlannerAlgo
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
-from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
+from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult, pools
 from offrl.evaluation.evaluate import (
     SELECTION_SEEDS,
     TEST_SEEDS,
@@ -44,6 +44,7 @@ class Evaluator:
         self._num_filmed = self.config.video_episodes if films else 0
         self.no_video = "no evaluation (experiment.rollout.enabled is false)"
         self._pools: dict[str, EnvPool] = {}
+        self._until_closed = ExitStack()
         if self.config.enabled and isinstance(trainer.algo, PlannerAlgo):
             self.no_video = f"no evaluation ({trainer.config.algo_name} takes no actions)"
             log.info(self.no_video)
@@ -87,8 +88,7 @@ class Evaluator:
 
     def close(self) -> None:
         """End the simulators' processes."""
-        for pool in self._pools.values():
-            pool.close()
+        self._until_closed.close()
 
     def _is_due(self, epoch: int) -> bool:
         is_last = self.trainer.is_last
@@ -113,23 +113,36 @@ class Evaluator:
                 f"the policy sees images, and no rendering back end works here; {INSTALL_HINT}, or "
                 "train without evaluation (experiment.rollout.enabled=false)"
             )
-        pools = {
-            name: EnvPool(env_args, self.config.num_workers, self.config.timeout, backend)
-            for name, env_args in environments.items()
-        }
         with ExitStack() as unless_they_fit:
-            for pool in pools.values():
+            make = unless_they_fit.enter_context(pools(self._address()))
+            made = {
+                name: make(env_args, self.config.num_workers, self.config.timeout, backend)
+                for name, env_args in environments.items()
+            }
+            for pool in made.values():
                 unless_they_fit.enter_context(pool)
                 try:
                     policy = self._policy(self.trainer.algo, pool)
-                    pool.check(policy, self.config.n if len(pools) == 1 else 1)
+                    pool.check(policy, self.config.n if len(made) == 1 else 1)
                 except ValueError as error:
                     raise ValueError(
                         f"{error}; correct it, or train without evaluation "
                         "(experiment.rollout.enabled=false)"
                     ) from None
-            unless_they_fit.pop_all()
-        return pools
+            self._until_closed = unless_they_fit.pop_all()
+        return made
+
+    def _address(self) -> str | None:
+        """Of the Ray that the simulators run on."""
+        if self.config.backend == "processes":
+            return None
+        address = self.trainer.config.distributed.address
+        if address is None:
+            raise ValueError(
+                "experiment.rollout.backend: ray, but distributed.address names none; set it to "
+                "local, auto or HOST:PORT"
+            )
+        return address
 
     def _policy(self, algo: Any, pool: EnvPool) -> RolloutPolicy:
         instruction = self.trainer.instructions.get(pool.env_args.get("lang", ""))

@@ -1,17 +1,24 @@
 """A whole training, as the program, a notebook or a test runs it."""
 
 import logging
+import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from offrl import cluster
 from offrl.checkpoint import policy_from_checkpoint
-from offrl.config import Config
+from offrl.config import Config, config_from_content
 from offrl.kernels.allocator import FreedMemory
+from offrl.processes import ONE_THREAD
 from offrl.reports.plot import write_learning_curve
 from offrl.training.base import Record, Training
 from offrl.training.checkpointer import Checkpointer
@@ -107,6 +114,65 @@ def train(
     best = checkpointer.best_checkpoint
     videos = evaluator.video, evaluator.no_video
     return Result(trainer.run, best, test, curve, *videos, trainer.problems)
+
+
+def submit(
+    configs: Sequence[Config], address: str, num_threads: int | None = None
+) -> list[Result | Exception]:
+    """Train with each config on Ray, as many at a time as there are CPUs for, and wait for all.
+
+    Gives for each what ``train(config)`` gives here with as many threads, to the bit, or the
+    exception that ended it. Each is a process of its own in the folder where this program is, which
+    must be on a disk that the machines share, and which they write to; it shows nothing. Trainings
+    end with the program; ``offrl train --resume`` goes on with them.
+
+    address: see ``offrl.cluster.connected``.
+    num_threads: of each training, for which it takes as many CPUs; ``None``: as many as PyTorch
+        has here. A training that may use a GPU takes one, where the cluster has any.
+    """
+    num_threads = num_threads or torch.get_num_threads()
+    threads = dict.fromkeys(ONE_THREAD, str(num_threads))
+    with cluster.connected(address):
+        ray = cluster.import_ray()
+        has_gpus = bool(ray.cluster_resources().get("GPU"))
+        here = os.getcwd(), cluster.versions()
+        # A process that has trained ends; a training that was lost does not begin anew.
+        task = ray.remote(max_calls=1, max_retries=0)(_train_elsewhere)
+        options = cluster.options(threads, num_cpus=num_threads)
+        references = [
+            task.options(num_gpus=int(config.train.cuda and has_gpus), **options).remote(
+                config.to_dict(), *here
+            )
+            for config in configs
+        ]
+        try:
+            futures = [reference.future() for reference in references]
+            wait(futures)
+        finally:
+            for reference in references:
+                ray.cancel(reference, force=True)
+        return [_outcome(future) for future in futures]
+
+
+def _train_elsewhere(content: dict[str, Any], folder: str, versions: Mapping[str, str]) -> Result:
+    cluster.check_versions(cluster.report(), versions)
+    os.chdir(folder)
+    return train(config_from_content(content))
+
+
+def _outcome(future: Future) -> Result | Exception:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    cause = getattr(error, "cause", None)  # what was raised there
+    return (
+        cause
+        if isinstance(cause, Exception)
+        else ChildProcessError(
+            f"a training on Ray was lost ({type(error).__name__}); if memory is short, use fewer "
+            "CPUs (ray start --num-cpus), and go on with offrl train --resume"
+        )
+    )
 
 
 def _how_to_go_on(trainer: Training) -> str:

@@ -77,7 +77,7 @@ class EnvPool(AbstractContextManager):
         """Run episodes, and yield results in the order in which episodes end. A lost episode is
         tried three times; then its result has an ``error``."""
         policy = as_policy(policy)
-        slots = range(min(self._num_workers(policy), len(requests)))
+        slots = self._slots(policy, len(requests))
         todo = deque(requests)
         lost_in_a_row = 0
         self._abandon()  # what another run, that was never closed, has left in mid-episode
@@ -132,6 +132,10 @@ class EnvPool(AbstractContextManager):
         reduced = f"{policy}: workers reduced to {limit}; it serves no more environments at a time"
         say_once(logging.INFO, reduced)
         return limit
+
+    def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
+        """Of the workers for so many episodes."""
+        return range(min(self._num_workers(policy), num_episodes))
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
         self._start(slot)

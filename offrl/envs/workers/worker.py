@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -24,6 +24,7 @@ import numpy as np
 
 from offrl.acting.episode import (
     ACTION_MASK,
+    EpisodeRequest,
     EpisodeResult,
     Misfit,
     Obs,
@@ -70,6 +71,43 @@ class Failure(NamedTuple):
     is_final: bool = False  # would be the same in any worker
 
 
+class Simulator:
+    """An environment in this process, and the memory that it takes. ``Misfit`` if ``env_args`` make
+    none."""
+
+    def __init__(self, env_args: Mapping[str, Any]):
+        keeps = os.environ.get("OFFRL_FAST_SIM") != "0"
+        # Of models: resets compile one after the other.
+        self._memory = FreedMemory() if keeps else None
+        try:
+            self._env = make_env(env_args)
+        except (ValueError, ImportError) as error:
+            raise Misfit(describe(error)) from None
+
+    def play(
+        self,
+        request: EpisodeRequest,
+        answer: Callable[[Any, Any, float], np.ndarray],
+        needs_goal: bool,
+        obs_keys: Sequence[str],
+    ) -> EpisodeResult:
+        """Run an episode, for a policy that reads ``obs_keys`` (``run_episode``)."""
+        observe_only(self._env, None if request.record else obs_keys)
+        result = run_episode(self._env, request, answer, needs_goal)
+        if self._memory is not None:
+            self._memory.limit()
+        return result
+
+
+def what_is_read(obs: Obs, keys: Sequence[str]) -> Obs:
+    """The observations of ``keys``, which no policy can act on if they are not finite; all, so that
+    the policy can say what there is instead, if any is missing."""
+    check_obs(obs, keys)
+    if keys and all(key in obs for key in keys):
+        return {key: obs[key] for key in (*keys, ACTION_MASK) if key in obs}
+    return obs
+
+
 def serve(file_descriptor: int, parent: int) -> None:
     """A worker's life: build the environment, run episodes on request, end with the parent."""
     end_with(parent)
@@ -98,11 +136,7 @@ class _Parent:
         self._subgoal: Subgoal | None = None
 
     def __call__(self, obs: Obs, goal: Obs | None, reward: float) -> np.ndarray:
-        keys = self._obs_keys
-        check_obs(obs, keys)
-        if keys and all(key in obs for key in keys):
-            obs = {key: obs[key] for key in (*keys, ACTION_MASK) if key in obs}
-        self._connection.send(Turn(obs, goal, reward))
+        self._connection.send(Turn(what_is_read(obs, self._obs_keys), goal, reward))
         action, self._subgoal = self._connection.recv()
         return action
 
@@ -115,19 +149,11 @@ def _serve(connection: Connection) -> None:
     log = logging.getLogger("offrl")
     log.setLevel(level)
     log.addHandler(_ForTheParent(connection))
-    keeps = os.environ.get("OFFRL_FAST_SIM") != "0"
-    memory = FreedMemory() if keeps else None  # of models: resets compile one after the other
-    try:
-        env = make_env(env_args)
-    except (ValueError, ImportError) as error:
-        raise Misfit(describe(error)) from None
+    simulator = Simulator(env_args)
     while True:
         request, needs_goal, obs_keys = connection.recv()
-        observe_only(env, None if request.record else obs_keys)
         policy = _Parent(connection, obs_keys)
-        connection.send(run_episode(env, request, policy, needs_goal))
-        if memory is not None:
-            memory.limit()
+        connection.send(simulator.play(request, policy, needs_goal, obs_keys))
 
 
 class Worker:

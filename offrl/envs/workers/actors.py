@@ -1,0 +1,261 @@
+"""Episodes in Ray's actors, on one machine or many.
+
+An actor has the environment and the policy, and plays whole episodes: no message is sent for a
+step. It calls the policy as ``EnvPool`` does, so that results are the same to the bit.
+"""
+
+import faulthandler
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from offrl import cluster
+from offrl.acting.episode import (
+    EpisodeRequest,
+    EpisodeResult,
+    Misfit,
+    Obs,
+    Policy,
+    Subgoal,
+    as_policy,
+    describe,
+)
+from offrl.envs.workers.pool import EnvPool
+from offrl.envs.workers.worker import Failure, Notice, Simulator, what_is_read
+from offrl.processes import is_explained
+
+log = logging.getLogger(__name__)
+
+START_S = 120.0  # that an actor has to start; longer if it waits for a CPU
+
+
+@contextmanager
+def pools(address: str | None) -> Iterator[type[EnvPool]]:
+    """The class of pools that run episodes in processes of this machine or, with an address
+    (``cluster.connected``), in Ray's actors; in here Ray is connected."""
+    if address is None:
+        yield EnvPool
+        return
+    with cluster.connected(address):
+        yield RayPool
+
+
+class RayPool(EnvPool):
+    """An ``EnvPool`` whose workers are actors of the connected Ray (``cluster.connected``), each of
+    one CPU, with a copy of the policy on the CPU.
+
+    num_workers: the number of actors; ``None``: one for each CPU of the cluster. It falls to the
+        number of those that find a free CPU.
+    """
+
+    def __init__(
+        self,
+        env_args: Mapping[str, Any],
+        num_workers: int | None = None,
+        timeout: float = 300.0,
+        gl_backend: str | None = None,
+    ):
+        ray = cluster.import_ray()
+        num_workers = num_workers or int(ray.cluster_resources().get("CPU", 1))
+        super().__init__(env_args, num_workers, timeout, gl_backend)
+        self._workers: dict[int, _Actor] = {}  # type: ignore[assignment]
+        self._environ = {"MUJOCO_GL": gl_backend or "disabled"}
+        self._policy: Any = None  # a reference to it
+
+    def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
+        try:
+            self._policy = cluster.import_ray().put(as_policy(policy))
+        except TypeError as error:
+            why = error.__cause__ or error  # Ray's own text is a page
+            raise ValueError(f"the policy cannot be sent to Ray's actors: {why}") from None
+        return super().run(requests, policy)
+
+    def _num_workers(self, policy: Policy) -> int:
+        return self.num_workers  # each has a policy of its own
+
+    def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
+        for slot in super()._slots(policy, num_episodes):
+            self._start(slot)
+        reports = [worker.report for worker in self._workers.values()]
+        wait(reports, START_S)
+        waiting = [slot for slot, worker in self._workers.items() if not worker.report.done()]
+        for slot in waiting:
+            self._kill(slot)
+        self._workers = dict(enumerate(self._workers.values()))
+        if not self._workers:
+            raise ValueError(
+                f"Ray started no worker within {START_S:g} s; see whether all CPUs of the cluster "
+                "are taken (ray status)"
+            )
+        if waiting:
+            self.num_workers = len(self._workers)
+            log.warning(f"workers reduced to {self.num_workers}: the cluster has no more free CPUs")
+        for worker in self._workers.values():
+            if not worker.report.exception():  # else its episode says why
+                cluster.check_versions(worker.report.result())
+        return range(min(len(self._workers), num_episodes))
+
+    def _start(self, slot: int) -> None:
+        if slot not in self._workers:
+            level = logging.getLogger("offrl").getEffectiveLevel()
+            self._workers[slot] = _Actor(self._environ, self.env_args, self.timeout, level)
+
+    def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
+        self._start(slot)
+        self._jobs[slot] = request, attempt
+        self._workers[slot].play(request, self._policy)
+
+    def _messages(self) -> Iterator[tuple[int, EpisodeResult | Failure | Notice]]:
+        slots = {self._workers[slot].episode: slot for slot in self._jobs}
+        for episode in wait(slots, return_when=FIRST_COMPLETED).done:
+            slot = slots[episode]
+            if error := episode.exception():
+                yield slot, self._failure(error)
+                continue
+            notices, outcome = episode.result()
+            yield from ((slot, notice) for notice in notices)
+            if isinstance(outcome, Exception):
+                raise outcome
+            yield slot, outcome
+
+    def _failure(self, error: BaseException) -> Failure:
+        said = str(error)
+        if "Worker exit" in said:  # Ray knows no more
+            silent = f"silent for {self.timeout:g} s"
+            return Failure(f"worker ended (killed, out of memory or {silent})")
+        return Failure(f"worker lost: {said.strip().splitlines()[-1]:.300}")
+
+
+class _Actor:
+    """An actor that plays, as the program sees it."""
+
+    episode: Future  # the last one
+
+    def __init__(self, environ: Mapping[str, str], *arguments: Any):
+        make = cluster.import_ray().remote(Player).options(**cluster.options(environ))
+        self._actor = make.remote(*arguments)
+        self.report: Future = self._actor.report.remote().future()
+
+    def play(self, request: EpisodeRequest, policy: Any) -> None:
+        # In a list, so that Ray does not read it anew for each episode.
+        self.episode = self._actor.play.remote(request, [policy]).future()
+
+    def kill(self) -> None:
+        cluster.import_ray().kill(self._actor)
+
+
+class Player:
+    """What an actor does."""
+
+    def __init__(self, env_args: Mapping[str, Any], timeout: float, level: int):
+        self._notices: list[Notice] = []
+        self._reference = self._policy = None
+        logger = logging.getLogger("offrl")
+        logger.setLevel(level)
+        logger.addHandler(_Notices(self._notices))
+        self._alarm = _Alarm(timeout)
+        self._problem: Failure | None = None
+        try:
+            with self._alarm:
+                self._simulator = Simulator(env_args)
+        except Exception as error:
+            self._problem = _failure(error)
+
+    def report(self) -> cluster.Report:
+        return cluster.report()
+
+    def play(
+        self, request: EpisodeRequest, policy: list[Any]
+    ) -> tuple[list[Notice], EpisodeResult | Failure | Exception]:
+        """What was logged, and the result; an exception is the policy's own."""
+        outcome = self._problem or self._play(request, policy[0])
+        notices = self._notices[:]
+        self._notices.clear()
+        return notices, outcome
+
+    def _play(self, request: EpisodeRequest, reference: Any) -> EpisodeResult | Failure | Exception:
+        try:
+            if reference != self._reference:
+                self._policy = cluster.import_ray().get(reference)
+                self._reference = reference
+            policy = self._policy
+            with self._alarm:
+                answer = _Here(policy, self._alarm)
+                answer.ask(policy.start_episode, 0, request.seed)
+                return self._simulator.play(request, answer, policy.needs_goal, policy.obs_keys)
+        except _PolicyError as error:
+            return error.in_words()
+        except Exception as error:
+            return _failure(error)
+
+
+def _failure(error: Exception) -> Failure:
+    return Failure(describe(error), isinstance(error, Misfit))
+
+
+class _Notices(logging.Handler):
+    def __init__(self, notices: list[Notice]):
+        super().__init__()
+        self._notices = notices
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._notices.append(Notice(record.levelno, record.getMessage()))
+
+
+class _Alarm:
+    """Ends the process if what is in its ``with`` block does not ``ring`` for so many seconds, even
+    if it hangs in C code."""
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+        faulthandler.dump_traceback_later(self._seconds, exit=True)
+
+    def __exit__(self, *_: Any) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+    def put_off(self) -> None:
+        if time.monotonic() - self._since > 0.1 * self._seconds:  # it takes a thread each time
+            self.__enter__()
+
+
+class _PolicyError(Exception):
+    """The policy failed, so that it would in any actor."""
+
+    def in_words(self) -> Exception:
+        assert isinstance(self.__cause__, Exception)
+        if is_explained(self.__cause__):
+            return self.__cause__
+        return RuntimeError(f"in an actor:\n{''.join(traceback.format_exception(self.__cause__))}")
+
+
+class _Here:
+    """The policy, in this process. What it gets and gives is its own, as between processes."""
+
+    def __init__(self, policy: Policy, alarm: _Alarm):
+        self._policy, self._alarm = policy, alarm
+
+    def __call__(self, obs: Obs, goal: Obs | None, reward: float) -> np.ndarray:
+        self._alarm.put_off()
+        policy = self._policy
+        obs, goal = deepcopy((what_is_read(obs, policy.obs_keys), goal))
+        goals = {0: goal} if goal is not None else None
+        return deepcopy(self.ask(policy.act, {0: obs}, goals, {0: reward})[0])
+
+    def ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            raise _PolicyError from error
+
+    def subgoal(self) -> Subgoal | None:
+        return self._policy.subgoal()
