@@ -87,12 +87,16 @@ def run(args: argparse.Namespace) -> int:
     if args.print_config:
         print(config.dump())
         return 0
+    from offrl import parallel
     from offrl.training import Interrupts, RunFolder, train
 
-    with Interrupts() as interrupts:
-        run, config = RunFolder.open(args.resume) if args.resume else (None, config)
+    with Interrupts() as interrupts, parallel.joined():
+        run = None
+        if args.resume:
+            run, config = parallel.by_first(RunFolder.open, args.resume)
         result = train(config, run, interrupts, config_file)
-    for name, value in result.describe().items():
+        lines = result.describe() if parallel.rank() == 0 else {}
+    for name, value in lines.items():
         print(f"{name + ':':16}{value}")
     return 0 if result.is_measured else 1
 

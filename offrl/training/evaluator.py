@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offrl import parallel
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import PlannerAlgo
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
@@ -66,7 +67,8 @@ class Evaluator:
         for name, pool in self._pools.items():
             results: list[EpisodeResult] = []
             policy = self._policy(algo, pool)
-            episodes = evaluate(policy, pool, self._requests(pool, first_seed))
+            requests = parallel.share(self._requests(pool, first_seed))
+            episodes = parallel.gathered(evaluate(policy, pool, requests))
             for result in self.trainer.interrupts.promptly(episodes):
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
@@ -83,6 +85,7 @@ class Evaluator:
     def test(self, algo: Any) -> Iterator[Record]:
         """Run the final test, on initial states that were not used to choose a checkpoint."""
         if self._pools:
+            parallel.take_over(algo.nets.state_dict().values())
             yield from self.evaluate(algo, kind="test", first_seed=TEST_SEEDS)
 
     def close(self) -> None:
@@ -113,8 +116,9 @@ class Evaluator:
                 f"the policy sees images, and no rendering back end works here; {INSTALL_HINT}, or "
                 "train without evaluation (experiment.rollout.enabled=false)"
             )
+        num_workers = self.config.num_workers or parallel.num_cores()
         pools = {
-            name: EnvPool(env_args, self.config.num_workers, self.config.timeout, backend)
+            name: EnvPool(env_args, num_workers, self.config.timeout, backend)
             for name, env_args in environments.items()
         }
         with ExitStack() as unless_they_fit:
