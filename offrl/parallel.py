@@ -3,6 +3,7 @@
 One of them, of rank 0, is the first. Where there is only one, nothing in here does anything.
 """
 
+import atexit
 import datetime
 import logging
 import os
@@ -33,18 +34,29 @@ def num_ranks() -> int:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """In here the processes that ``torchrun`` has started are one training. Of what offrl logs,
-    the first says all and the others only errors."""
+    """In here, and from now on, the processes that ``torchrun`` has started are one training. Of
+    what offrl logs, the first says all and the others only errors."""
     is_launched = dist.is_available() and dist.is_torchelastic_launched()
-    if not is_launched or dist.is_initialized() or os.environ["WORLD_SIZE"] == "1":
+    if is_launched and os.environ["WORLD_SIZE"] != "1" and not dist.is_initialized():
+        _join()
+    try:
         yield
-        return
+    except BaseException:
+        if torch.cuda.is_available():  # to leave would be to wait for the others, as they do
+            atexit.unregister(dist.destroy_process_group)
+        raise
+
+
+def _join() -> None:
+    # Whoever optimizes imports it. Imported later it would keep gloo's threads alive, which abort a
+    # process at its end.
+    import torch._dynamo
+
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=PATIENCE)
+    atexit.register(dist.destroy_process_group)
     if rank():
         logging.getLogger("offrl").setLevel(logging.ERROR)
-    yield
-    dist.destroy_process_group()  # after an error the end of the process tells the others
 
 
 def gpu() -> torch.device:
