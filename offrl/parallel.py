@@ -162,6 +162,6 @@ def _in_words() -> Iterator[None]:
     except RuntimeError as error:
         what = " ".join(str(error).split())
         raise ConnectionError(
-            f"process {rank()} of 0 to {num_ranks() - 1}: another one of this training has ended, "
-            f"or does not answer; it says why ({what:.200})"
+            f"process {rank()}: another process of this training has ended or does not answer; its "
+            f"own message says why ({what:.160})"
         ) from None

@@ -146,13 +146,10 @@ def test_what_several_processes_cannot_do_is_refused(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def wait_for_epoch(number, folder, name, process):
-    """Wait until a run has logged it."""
+def wait_for(words, folder, name, process):
+    """Wait until they stand in the file ``name`` of the only run in a folder."""
     deadline = time.monotonic() + 300
-    while not any(
-        f'"epoch", "epoch": {number},' in path.read_text()
-        for path in (folder / "runs" / name).glob("2*/metrics.jsonl")
-    ):
+    while not any(words in path.read_text() for path in folder.glob(f"2*/{name}")):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -170,14 +167,16 @@ def test_a_killed_and_a_stopped_training_go_on_with_the_same_bits(tmp_path):
     config = write_config(tmp_path, NOISY)
     output_of(start(*TRAIN, "--config", config, "--name", "whole"))
     killed = start(*TRAIN, "--config", config, "--name", "killed")
-    wait_for_epoch(1, tmp_path, "killed", killed)
+    wait_for("train  Opt", tmp_path / "runs/killed", "logs/log.txt", killed)
+    os.kill(process_of_rank(1, killed), signal.SIGUSR1)
+    wait_for("saved at step", tmp_path / "runs/killed", "logs/log.txt", killed)
     os.kill(process_of_rank(1, killed), signal.SIGKILL)
     output = output_of(killed, fails=True)
-    assert "another one of this training has ended" in output and "go on with:" in output
+    assert "another process of this training has ended" in output and "go on with:" in output
 
     run = the_run(tmp_path, "killed")
     stopped = start(*TRAIN, "--resume", str(run))
-    wait_for_epoch(2, tmp_path, "killed", stopped)
+    wait_for('"epoch", "epoch": 2,', run.parent, "metrics.jsonl", stopped)
     stopped.send_signal(signal.SIGTERM)
     output = output_of(stopped, fails=True)
     assert output.count("offrl: interrupted (SIGTERM)") == 2, output

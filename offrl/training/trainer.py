@@ -35,9 +35,9 @@ class Trainer(Training):
 
     def __init__(self, config: Config, run: RunFolder | None = None):
         super().__init__(run)
-        path, checkpoint = (
-            (None, None) if run is None else parallel.by_first(newest_checkpoint, run)
-        )
+        path, checkpoint = None, None
+        if run is not None:
+            path, checkpoint = parallel.by_first(newest_checkpoint, run)
         self.experiment = parts = Experiment(config, run, checkpoint)
         self.config, self.device, self.algo = parts.config, parts.device, parts.algo
         self.dataset, self.instructions = parts.dataset, parts.instructions
@@ -90,9 +90,7 @@ class Trainer(Training):
     def _finish(self, kind: str) -> Mapping[str, float]:
         if kind == "train":
             self._check_weights()
-            parallel.take_over(
-                self.algo.nets.buffers()
-            )  # what batch norms have seen of their parts
+            parallel.take_over(self.algo.nets.buffers())  # batch norms see but a part of batches
             return self._train_logs()
         if kind == "valid" and self.valid_loader is not None:
             started = time.perf_counter()
