@@ -12,6 +12,7 @@ LAYERS = {
     "language": 0,
     "normalize": 0,
     "outputs": 0,
+    "parallel": 0,
     "processes": 0,
     "registry": 0,
     "robomimic": 0,

@@ -54,6 +54,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
         Part("tree", ["nested dicts"]),
         Part("seeding", ["all random state"]),
         Part("outputs", ["whole files or none"]),
+        Part("parallel", ["one training, N processes"]),
         Part("processes", ["signals, shared work"]),
         Part("video", ["films that play"]),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offrl import parallel
 from offrl.config import TrainConfig
 from offrl.data.reader import Reader
 from offrl.data.sequence import SequenceDataset
@@ -25,7 +26,8 @@ class BatchLoader:
 
     The order of pass ``p`` is drawn from ``(seed, p)`` alone, so ``position``, the number of
     batches given out, is all the state there is: set it to go on from there. As in robomimic the
-    last, incomplete batch of a pass is left out.
+    last, incomplete batch of a pass is left out. Each of several processes of a training
+    (``parallel``) gets its part of the very same batches.
 
     dataset: a ``SequenceDataset``, or whatever has a length and ``get_batch(indices)``; where it is
         silent about its ``device`` and whether it ``is_streamed``, data lies in the CPU's memory.
@@ -48,8 +50,16 @@ class BatchLoader:
                 f"train.batch_size: {batch_size} is more than the {len(dataset)} windows of "
                 f"{dataset}; lower it"
             )
+        num_ranks = parallel.num_ranks()
+        if batch_size % num_ranks:
+            raise ValueError(
+                f"train.batch_size: {batch_size} windows are no equal parts for {num_ranks} "
+                f"processes; set it to a multiple of {num_ranks}, or start another number of them"
+            )
         self.dataset = dataset
         self.batch_size = batch_size
+        self._own_size = batch_size // num_ranks
+        self._own = slice(parallel.rank() * self._own_size, (parallel.rank() + 1) * self._own_size)
         self.seed = seed
         self.weights = weights
         self._is_streamed = getattr(dataset, "is_streamed", False)
@@ -82,7 +92,7 @@ class BatchLoader:
             num = max(1, min(GATHERED_BYTES // self._batch_bytes(), self.batches_per_pass))
         while True:
             together = self._batch(list(islice(chosen, num)))
-            parts = map_leaves(lambda x: deque(x.split(self.batch_size)), together)
+            parts = map_leaves(lambda x: deque(x.split(self._own_size)), together)
             for _ in range(num):
                 yield map_leaves(deque.popleft, parts)
 
@@ -96,8 +106,8 @@ class BatchLoader:
         return self.dataset.get_batch(*(torch.cat(parts) for parts in zip(*chosen, strict=True)))
 
     def _chosen(self) -> Iterator[Sequence[Tensor]]:
-        """The windows of each batch, ``[B]``, and the numbers ``[B, num_draws]`` that choose their
-        goals, if any."""
+        """This process's windows of each batch, ``[B]``, and the numbers ``[B, num_draws]`` that
+        choose their goals, if any."""
         first_pass, skip = divmod(self.position, self.batches_per_pass)
         for number in count(first_pass):
             # Seeds of passes must not collide with those of a run whose seed is one higher.
@@ -110,7 +120,8 @@ class BatchLoader:
                 draws = torch.rand(size, generator=generator, dtype=torch.float64)
                 parts.append(draws.to(order.device))
             batches = zip(*(part.split(self.batch_size) for part in parts), strict=True)
-            yield from islice(batches, skip, self.batches_per_pass)
+            for batch in islice(batches, skip, self.batches_per_pass):
+                yield [part[self._own] for part in batch]
             skip = 0
 
     def _order(self, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,7 @@
 """Explorers on Ray: its object store carries trajectories and weights, its actors explore."""
 
 import logging
+import os
 from collections import deque
 from contextlib import ExitStack
 from typing import Any
@@ -28,7 +29,9 @@ class RayBroker(Broker):
     ):
         super().__init__(make_explorer, num_explorers, life)
         self._connection = ExitStack()
-        self._connection.enter_context(connected(address, num_cpus=num_explorers))
+        # A Ray of one's own has room for evaluations beside the explorers.
+        num_cpus = num_explorers + len(os.sched_getaffinity(0))
+        self._connection.enter_context(connected(address, num_cpus))
         self._ray = import_ray()
         self._make = self._ray.put(make_explorer)
         self._weights: Any = None

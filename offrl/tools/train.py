@@ -11,7 +11,8 @@ from offrl.tools import seed
 HELP = "train a policy from a config file, and measure its success rate"
 EPILOG = (
     "example: offrl train --config bc.json --set train.batch_size=256 --set train.num_epochs=100; "
-    "offrl train --config control-ddpg.yaml --set train.model_dest=models"
+    "offrl train --config control-ddpg.yaml --set train.model_dest=models; "
+    "torchrun --nproc_per_node 2 train.py --config bc.json"
 )
 
 # A complete run in seconds.
@@ -87,14 +88,28 @@ def run(args: argparse.Namespace) -> int:
     if args.print_config:
         print(config.dump())
         return 0
-    from offrl.training import Interrupts, RunFolder, train
+    from offrl import parallel
+    from offrl.config import config_from_content
+    from offrl.training import Interrupts, train
 
-    with Interrupts() as interrupts:
-        run, config = RunFolder.open(args.resume) if args.resume else (None, config)
+    with Interrupts() as interrupts, parallel.joined():
+        run = None
+        if args.resume:
+            run, content = parallel.by_first(_opened, args.resume)
+            config = config_from_content(content)
         result = train(config, run, interrupts, config_file)
-    for name, value in result.describe().items():
+        lines = result.describe() if parallel.rank() == 0 else {}
+    for name, value in lines.items():
         print(f"{name + ':':16}{value}")
     return 0 if result.is_measured and not result.problems else 1
+
+
+def _opened(path: str) -> tuple[Any, dict[str, Any]]:
+    """A run folder and the content of its config, as processes can send them to each other."""
+    from offrl.training import RunFolder
+
+    run, config = RunFolder.open(path)
+    return run, config.to_dict()
 
 
 def _config(args: argparse.Namespace) -> tuple[Any, Path]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from offrl import parallel
+
 
 class AnswerError(ValueError):
     """An algorithm answered with what is no set of numbers."""
@@ -49,6 +51,10 @@ class Averages:
         zeros = info["loss"].new_zeros(self._capacity + 1, len(self._counts))
         zeros[:-1, :known], zeros[-1, :known] = self._rows, self._total
         self._rows, self._total, self._zero = zeros[:-1], zeros[-1], zeros.new_zeros(())
+
+    def share(self) -> None:
+        """Let what was added since the last fold be the means over all processes."""
+        parallel.average([self._rows[: self._recent]])
 
     def fold(self) -> torch.Tensor:
         """Take in what was added since the last time; returns its losses, ``[num_steps]``."""

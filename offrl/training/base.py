@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from offrl import parallel
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.seeding import rng_state, set_rng_state
@@ -184,6 +185,13 @@ class Training(ABC):
         norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
         if not torch.isfinite(norm):
             self._diverged(self.step)
+        high, low = parallel.largest(float(norm), -float(norm))
+        if high != -low:
+            raise ValueError(
+                f"{self.config.algo_name}: the weights are no longer those of the other processes; "
+                "only gradients in Algo.optimize are averaged, so make every step there, or "
+                "train in one process"
+            )
 
     def _diverged(self, step: int) -> None:
         self._is_torn = True

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offrl import parallel
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import PlannerAlgo
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
@@ -67,7 +68,8 @@ class Evaluator:
         for name, pool in self._pools.items():
             results: list[EpisodeResult] = []
             policy = self._policy(algo, pool)
-            episodes = evaluate(policy, pool, self._requests(pool, first_seed))
+            requests = parallel.share(self._requests(pool, first_seed))
+            episodes = parallel.gathered(evaluate(policy, pool, requests))
             for result in self.trainer.interrupts.promptly(episodes):
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
@@ -84,6 +86,7 @@ class Evaluator:
     def test(self, algo: Any) -> Iterator[Record]:
         """Run the final test, on initial states that were not used to choose a checkpoint."""
         if self._pools:
+            parallel.take_over(algo.nets.state_dict().values())
             yield from self.evaluate(algo, kind="test", first_seed=TEST_SEEDS)
 
     def close(self) -> None:
@@ -113,10 +116,13 @@ class Evaluator:
                 f"the policy sees images, and no rendering back end works here; {INSTALL_HINT}, or "
                 "train without evaluation (experiment.rollout.enabled=false)"
             )
+        num_workers = self.config.num_workers
+        if self.config.backend == "processes":  # Ray knows how many it has
+            num_workers = num_workers or parallel.num_cores()
         with ExitStack() as unless_they_fit:
             make = unless_they_fit.enter_context(pools(self._address()))
             made = {
-                name: make(env_args, self.config.num_workers, self.config.timeout, backend)
+                name: make(env_args, num_workers, self.config.timeout, backend)
                 for name, env_args in environments.items()
             }
             for pool in made.values():

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from offrl import parallel
 from offrl.algos import Algo, algo_factory
 from offrl.algos.shared.memory import check_training_fits
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
@@ -47,7 +48,7 @@ class Experiment:
         known = (checkpoint or {}).get("instructions", {})
         self.instructions = datasets.embed_instructions(langs, sees_language, known)
         use_cuda = config.train.cuda and torch.cuda.is_available()
-        self.device = torch.device("cuda" if use_cuda else "cpu")
+        self.device = parallel.gpu() if use_cuda else torch.device("cpu")
         self.dataset = datasets.make_dataset(config, self.instructions)
         if sees_language and not self.instructions:
             self.instructions, langs = datasets.stored_instructions(self.dataset, langs)
@@ -58,7 +59,7 @@ class Experiment:
         self.valid_loader: BatchLoader | None = None
         if config.experiment.validate:
             held_out = datasets.make_held_out_dataset(config, self.instructions, self.dataset)
-            self.valid_loader = self._make_loader(held_out, min(batch_size, len(held_out)))
+            self.valid_loader = self._make_loader(held_out, _equal_parts(batch_size, len(held_out)))
         if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
             config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
         try:
@@ -156,6 +157,7 @@ class Experiment:
             content = read_checkpoint(path)
             with while_loading(content, f"experiment.ckpt_path: {path}"):
                 algo.start_from(content)
+        parallel.take_over(algo.nets.state_dict().values())
         check_training_fits(self.config.algo_name, algo.optimizers.values(), self.device)
         return algo
 
@@ -196,6 +198,12 @@ def _checked(config: Config, resumes: bool) -> Config:
         except FileNotFoundError as error:
             raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
     return config
+
+
+def _equal_parts(batch_size: int, num_windows: int) -> int:
+    """The largest batch up to ``batch_size`` that the processes can share."""
+    num = parallel.num_ranks()
+    return min(batch_size, max(num, num_windows // num * num))
 
 
 def _check_actions(config: Config, dataset: SequenceDataset) -> None:

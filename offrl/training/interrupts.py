@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
+from offrl import parallel
 from offrl.processes import STOPS, Interrupted
 
 T = TypeVar("T")
@@ -76,6 +77,13 @@ class Interrupts(AbstractContextManager):
         """Raise ``Interrupted`` if the training is to stop."""
         if self._signal is not None:
             raise Interrupted(self._signal)
+
+    def agree(self) -> tuple[bool, int]:
+        """Let what one process of a training is asked be asked of all: whether to save, and the
+        signal that stops them, or 0."""
+        saves, number = parallel.largest(self.saves, self._signal or 0)
+        self.saves |= bool(saves)
+        return bool(saves), int(number)
 
     @contextmanager
     def wait(self) -> Iterator[None]:

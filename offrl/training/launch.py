@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from offrl import cluster
+from offrl import cluster, parallel
 from offrl.checkpoint import policy_from_checkpoint
 from offrl.config import Config, config_from_content
 from offrl.kernels.allocator import FreedMemory
@@ -78,6 +78,7 @@ def train(
 
     This writes checkpoints, logs and videos into a run folder and shows a progress bar. Raises
     ``ValueError`` or ``FileNotFoundError`` for what cannot be trained, before anything is written.
+    Processes that ``torchrun`` starts are one training: the first writes, and all get its result.
 
     config: made by ``config_factory``; ``train.data`` must name the data.
     run: an earlier run to go on with from its newest whole checkpoint (``RunFolder.open``).
@@ -85,22 +86,48 @@ def train(
     config_file: where ``config`` was read, to be kept beside the checkpoints of
         ``train.model_dest``.
     """
-    if run is None:  # before the data is read
-        RunFolder.check_place(config)
-        if config.train.model_dest:
-            TaggedFiles.check_place(config, config_file)
-    trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
-    trainer.interrupts = interrupts = interrupts or trainer.interrupts
+    with parallel.joined():
+        if config.train.num_steps and parallel.num_ranks() > 1:
+            raise ValueError(
+                "train.num_steps: a training that acts is one process; start it without torchrun"
+            )
+        if run is None:  # before the data is read
+            RunFolder.check_place(config)
+            if config.train.model_dest:
+                TaggedFiles.check_place(config, config_file)
+        trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
+        trainer.interrupts = interrupts or trainer.interrupts
+        if parallel.rank():
+            _follow(trainer)
+        return parallel.by_first(_lead, trainer, config_file)
+
+
+def _follow(trainer: Training) -> None:
+    """Train and evaluate beside the first process, which alone writes what comes of it."""
+    interrupts = trainer.interrupts
+    try:
+        with closing(Evaluator(trainer)) as evaluator, interrupts.wait():
+            for _ in _measured(trainer, evaluator):
+                interrupts.saves = False
+            for _ in evaluator.test(trainer.algo):
+                pass
+    except ConnectionError:
+        interrupts.check()  # all were asked to stop, and the first did so while this one waited
+        raise
+
+
+def _lead(trainer: Training, config_file: Path | None) -> Result:
+    """Train, evaluate, and write what comes of it."""
     test = None
     checkpointer = Checkpointer(trainer)
     with (
         closing(trainer),
         closing(Evaluator(trainer)) as evaluator,
-        interrupts.wait(),
+        trainer.interrupts.wait(),
         closing(Logger(trainer)) as logger,
     ):
         log.info("run folder: %s", trainer.run.path)
-        tagged = TaggedFiles(trainer, config_file) if config.train.model_dest else None
+        tagged = TaggedFiles(trainer, config_file) if trainer.config.train.model_dest else None
         records = _records(trainer, checkpointer, logger, evaluator, tagged)
         try:
             for record in Progress(trainer)(records):
@@ -190,15 +217,20 @@ def _records(
     tagged: TaggedFiles | None,
 ) -> Iterator[Record]:
     """All records: those of the training, then those of the test of its best checkpoint."""
-    training = _within_memory(trainer())
-    if isinstance(trainer, Trainer):  # the others have no data to measure on
-        training = Proxies(trainer)(training)
-    training = checkpointer(logger(evaluator(training)))
+    training = checkpointer(logger(_measured(trainer, evaluator)))
     yield from training if tagged is None else tagged(training)
     algo, best = trainer.algo, checkpointer.best_checkpoint
     if best is not None:
         algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
     yield from logger(evaluator.test(algo))
+
+
+def _measured(trainer: Training, evaluator: Evaluator) -> Iterator[Record]:
+    """The records of the training, with those of what is measured meanwhile."""
+    training = _within_memory(trainer())
+    if isinstance(trainer, Trainer):  # the others have no data to measure on
+        training = Proxies(trainer)(training)
+    return evaluator(training)
 
 
 def _within_memory(records: Iterator[Record]) -> Iterator[Record]:

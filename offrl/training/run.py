@@ -49,6 +49,9 @@ class RunFolder:
         self.log_text = self.logs / "log.txt"
         self.videos = self.path / "videos"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_folder": None}  # the lock stays where it is
+
     @classmethod
     def create(
         cls, config: Config, fill: Callable[["RunFolder"], None] | None = None

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from offrl import parallel
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
+from offrl.processes import Interrupted
 from offrl.seeding import preserved_rng
 from offrl.training.averages import Averages, check_finite, checked_logs
 from offrl.training.base import Record, Training
@@ -33,7 +35,9 @@ class Trainer(Training):
 
     def __init__(self, config: Config, run: RunFolder | None = None):
         super().__init__(run)
-        path, checkpoint = (None, None) if run is None else newest_checkpoint(run)
+        path, checkpoint = None, None
+        if run is not None:
+            path, checkpoint = parallel.by_first(newest_checkpoint, run)
         self.experiment = parts = Experiment(config, run, checkpoint)
         self.config, self.device, self.algo = parts.config, parts.device, parts.algo
         self.dataset, self.instructions = parts.dataset, parts.instructions
@@ -61,6 +65,7 @@ class Trainer(Training):
         try:
             while self.step < self._last_step:
                 self._is_torn = True
+                parallel.draw_apart(self.config.train.seed, self.step)
                 batch = self.algo.process_batch_for_training(next(self._batches))
                 info = self.algo.train_on_batch(batch, self.epoch)
                 self.step += 1
@@ -68,19 +73,24 @@ class Trainer(Training):
                 self._is_torn = False
                 is_last = self.step == self._last_step
                 is_round = self.step % self.PROGRESS_EVERY == 0
+                saves, stops = self.interrupts.agree()
+                if is_last or is_round or saves or stops:
+                    self._averages.share()
                 if is_last or is_round:
                     self._check_finite(self._averages.fold())
-                if self.interrupts.is_asked:
+                if saves or stops:
                     self._check_weights()
-                if not is_last and (is_round or self.interrupts.saves):
+                if not is_last and (is_round or saves):
                     yield self.record("progress", self._train_logs())
-                self.interrupts.check()
+                if stops:
+                    raise Interrupted(stops)
         finally:
             self._seconds["Train_Time"] = time.perf_counter() - started
 
     def _finish(self, kind: str) -> Mapping[str, float]:
         if kind == "train":
             self._check_weights()
+            parallel.take_over(self.algo.nets.buffers())  # batch norms see but a part of batches
             return self._train_logs()
         if kind == "valid" and self.valid_loader is not None:
             started = time.perf_counter()
@@ -99,10 +109,13 @@ class Trainer(Training):
         averages = Averages(steps)
         self.algo.set_eval()
         with preserved_rng():
+            parallel.draw_apart(self.config.train.seed, self.step)
             for _, batch in zip(range(steps), loader, strict=False):
                 self.interrupts.check()
                 batch = self.algo.process_batch_for_training(batch)
                 averages.add(self.algo.train_on_batch(batch, self.epoch, validate=True))
+        with self.interrupts.at_once():
+            averages.share()
         # Of data that it was not made for, a density may well be infinite.
         return checked_logs(self.algo.log_info(averages.mean()))
 

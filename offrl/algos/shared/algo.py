@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrl import parallel
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.optim import clip_gradients, make_optimizer, make_schedule
 from offrl.algos.shared.roles import Algorithm
@@ -265,6 +266,7 @@ class Algo(Algorithm):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         optimizer.zero_grad()
         loss.backward(inputs=parts_of(parameters))
+        parallel.average(p.grad for p in parameters)
         norm = None
         if measures or limit is not None:
             norm = clip_gradients(self.nets[name], parameters, limit).detach().square()

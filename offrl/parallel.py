@@ -1,0 +1,167 @@
+"""The processes of one training, which ``torchrun`` starts side by side.
+
+One of them, of rank 0, is the first. Where there is only one, nothing in here does anything.
+"""
+
+import atexit
+import datetime
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+# While the first process evaluates or writes, the others wait; one that ended is noticed at once.
+PATIENCE = datetime.timedelta(days=1)
+
+
+def rank() -> int:
+    """The number of this process, from 0 on."""
+    return dist.get_rank() if num_ranks() > 1 else 0
+
+
+def num_ranks() -> int:
+    """The number of processes."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """In here, and from now on, the processes that ``torchrun`` has started are one training. Of
+    what offrl logs, the first says all and the others only errors."""
+    is_launched = dist.is_available() and dist.is_torchelastic_launched()
+    if is_launched and os.environ["WORLD_SIZE"] != "1" and not dist.is_initialized():
+        _join()
+    try:
+        yield
+    except BaseException:
+        if torch.cuda.is_available():  # to leave would be to wait for the others, as they do
+            atexit.unregister(dist.destroy_process_group)
+        raise
+
+
+def _join() -> None:
+    # Whoever optimizes imports it. Imported later it would keep gloo's threads alive, which abort a
+    # process at its end.
+    import torch._dynamo
+
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=PATIENCE)
+    atexit.register(dist.destroy_process_group)
+    if rank():
+        logging.getLogger("offrl").setLevel(logging.ERROR)
+
+
+def gpu() -> torch.device:
+    """The GPU of this process; ``ValueError`` if there are fewer than processes on this machine."""
+    if num_ranks() > 1:
+        number, num_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if number >= num_gpus:
+            raise ValueError(
+                f"{os.environ['LOCAL_WORLD_SIZE']} processes on a machine with {num_gpus} GPUs; "
+                "start at most as many (torchrun --nproc_per_node), or set train.cuda=false"
+            )
+        torch.cuda.set_device(number)
+    return torch.device("cuda")
+
+
+def num_cores() -> int:
+    """The CPU cores for each process on this machine, at least one."""
+    num_local = int(os.environ["LOCAL_WORLD_SIZE"]) if num_ranks() > 1 else 1
+    return max(1, len(os.sched_getaffinity(0)) // num_local)
+
+
+def share(items: Sequence[T]) -> Sequence[T]:
+    """Those of the items that this process works on."""
+    return items[rank() :: num_ranks()]
+
+
+def draw_apart(seed: int, step: int) -> None:
+    """Let PyTorch's noise be another one in each process. The first goes on drawing; what another
+    draws follows from these numbers and its rank, so that no checkpoint needs its state."""
+    if rank():
+        words = np.random.SeedSequence((seed, step, rank())).generate_state(1, np.uint64)
+        torch.manual_seed(int(words[0]))
+
+
+# -- what all processes call together -------------------------------------------------------------
+
+
+def average(tensors: Iterable[Tensor | None]) -> None:
+    """Replace each tensor by its mean over the processes, all of them in one message."""
+    if num_ranks() == 1:
+        return
+    present = [x.detach() for x in tensors if x is not None and x.numel()]
+    if not present:
+        return
+    flat = torch.cat([x.flatten() for x in present])
+    with _in_words():
+        dist.all_reduce(flat)
+    flat /= num_ranks()
+    for x, mean in zip(present, flat.split([x.numel() for x in present]), strict=True):
+        x.copy_(mean.view_as(x))
+
+
+def take_over(tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor by that of the first process."""
+    if num_ranks() == 1:
+        return
+    for x in tensors:
+        values = x.detach().contiguous()
+        with _in_words():
+            dist.broadcast(values, src=0)
+        x.detach().copy_(values)
+
+
+def largest(*numbers: float) -> list[float]:
+    """The maximum of each number over the processes."""
+    if num_ranks() == 1:
+        return list(numbers)
+    values = torch.tensor(numbers, dtype=torch.float64)
+    with _in_words():
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return values.tolist()
+
+
+def by_first(function: Callable[..., T], *arguments: Any) -> T:
+    """What ``function`` returns in the first process, which alone calls it."""
+    result: list[Any] = [None if rank() else function(*arguments)]
+    if num_ranks() > 1:
+        with _in_words():
+            dist.broadcast_object_list(result, src=0)
+    return result[0]
+
+
+def gathered(items: Iterable[T]) -> Iterator[T]:
+    """In the first process its own items and then those of all others; in these none."""
+    kept: list[T] = []
+    for item in items:
+        if rank():
+            kept.append(item)
+        else:
+            yield item
+    if num_ranks() > 1:
+        of_all: list[Any] | None = None if rank() else [None] * num_ranks()
+        with _in_words():
+            dist.gather_object(kept, of_all)
+        for of_one in of_all or []:
+            yield from of_one
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        what = " ".join(str(error).split())
+        raise ConnectionError(
+            f"process {rank()}: another process of this training has ended or does not answer; its "
+            f"own message says why ({what:.160})"
+        ) from None
