@@ -223,6 +223,7 @@ def check_versions(told: Report, needed: Mapping[str, str] | None = None) -> Non
             )
 
 
+@cache
 def versions() -> dict[str, str]:
     """The version of what a result depends on, by package."""
     found = {"Python": "{}.{}".format(*sys.version_info), "offrl": f"{__version__} ({_sources()})"}
@@ -234,7 +235,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-@cache
 def _sources() -> str:
     """A digest of offrl's modules: two clones may have one version."""
     folder, digest = Path(__file__).parent, hashlib.sha256()
