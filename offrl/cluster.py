@@ -11,6 +11,7 @@ import platform
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +27,25 @@ from offrl.processes import FOR_THE_PARENT, ONE_THREAD, changed_environ
 
 # Of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
 START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+MARK = "OFFRL_OWN_RAY"
+# Ray's processes end with the program, but some only after a minute.
+CLEAN = """
+import glob, os, shutil, signal, sys, time
+sys.stdin.read()  # until the program ends
+found = True
+while found:  # what was killed may have started another
+    found = False
+    for environ in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            with open(environ, "rb") as file:
+                if sys.argv[2].encode() in file.read().split(bytes(1)):
+                    os.kill(int(environ.split("/")[2]), signal.SIGKILL)
+                    found = True
+        except OSError:  # it has ended, or is another's
+            pass
+    time.sleep(0.05)
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
 ANSWER_S = 30.0  # that an address has to answer
 # What results depend on, to the bit.
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "ale-py")
@@ -60,21 +80,20 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
         yield
         return
     with ExitStack() as at_the_end:
-        settings: dict[str, Any] = {"address": address}
+        environ: dict[str, str] = {}
         if address == "local":
-            # Not Ray's usual folder, by which ``auto`` would find it; short, as sockets are in it.
-            folder = tempfile.TemporaryDirectory(
-                prefix="offrl-ray-", dir="/tmp", ignore_cleanup_errors=True
-            )
-            settings |= {
+            folder = at_the_end.enter_context(_folder_of_its_own())
+            environ = {**START, MARK: folder}
+            settings: dict[str, Any] = {
+                "address": "local",
                 "num_cpus": num_cpus or len(os.sched_getaffinity(0)),
                 "include_dashboard": False,
-                "_temp_dir": at_the_end.enter_context(folder),
+                "_temp_dir": folder,
             }
         else:
-            settings["address"] = _answering(address)
+            settings = {"address": _answering(address)}
         at_the_end.callback(ray.shutdown)
-        with _own_signals(), changed_environ(START):
+        with _own_signals(), changed_environ(environ):
             try:
                 ray.init(**settings, log_to_driver=False, logging_level="ERROR")
             except Exception as error:
@@ -110,6 +129,23 @@ def _answering(address: str) -> str:
             "give the address that ray start --head said"
         ) from None
     return address
+
+
+@contextmanager
+def _folder_of_its_own() -> Iterator[str]:
+    """A folder for a Ray; it goes, with all processes that have its name in their environment, when
+    the block or the program ends."""
+    # Not Ray's usual one, by which ``auto`` would find it; short, as sockets are in it.
+    folder = tempfile.mkdtemp(prefix="offrl-ray-", dir="/tmp")
+    cleaner = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", CLEAN, folder, f"{MARK}={folder}"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # out of reach of a terminal's Ctrl-C
+    )
+    try:
+        yield folder
+    finally:
+        cleaner.communicate()
 
 
 @contextmanager
@@ -187,6 +223,7 @@ def check_versions(told: Report, needed: Mapping[str, str] | None = None) -> Non
             )
 
 
+@cache
 def versions() -> dict[str, str]:
     """The version of what a result depends on, by package."""
     found = {"Python": "{}.{}".format(*sys.version_info), "offrl": f"{__version__} ({_sources()})"}
@@ -198,7 +235,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-@cache
 def _sources() -> str:
     """A digest of offrl's modules: two clones may have one version."""
     folder, digest = Path(__file__).parent, hashlib.sha256()

@@ -144,6 +144,7 @@ def test_no_process_of_a_ray_of_ones_own_is_left(number, tmp_path):
         )
     assert program.stdout.readline() == b"runs\n", program.stderr.read()
     assert len(marked(tmp_path)) > 3
+    (folder,) = own_folders(program.pid)
     # A terminal sends it to all of a group.
     (os.killpg if number == signal.SIGINT else os.kill)(program.pid, number)
     _, said = program.communicate(timeout=120)
@@ -154,6 +155,13 @@ def test_no_process_of_a_ray_of_ones_own_is_left(number, tmp_path):
             Path(f"/proc/{pid}/cmdline").read_text() for pid in marked(tmp_path)
         ]
         time.sleep(0.1)
+    assert not folder.exists()
+
+
+def own_folders(program):
+    """Those in which the Rays of a program are."""
+    found = (path.resolve() for path in Path("/tmp").glob("offrl-ray-*/*_*_*"))
+    return {path.parent for path in found if path.name.endswith(f"_{program}")}
 
 
 # -- episodes -------------------------------------------------------------------------------------

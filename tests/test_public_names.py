@@ -93,6 +93,10 @@ SIGNATURES = {
         "self, mode='human', height=None, width=None, camera_name=None"
     ),
     "offrl.envs.workers.EnvPool": "env_args, num_workers=None, timeout=300.0, gl_backend=None",
+    "offrl.envs.workers.RayPool": "env_args, num_workers=None, timeout=300.0, gl_backend=None",
+    "offrl.envs.workers.pools": "address",
+    "offrl.cluster.connected": "address, num_cpus=None",
+    "offrl.training.submit": "configs, address, num_threads=None",
     "offrl.envs.workers.EpisodeRequest": (
         "seed, horizon, terminate_on_success=True, frame_every=None, record=False"
     ),

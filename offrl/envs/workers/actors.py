@@ -51,8 +51,8 @@ class RayPool(EnvPool):
     """An ``EnvPool`` whose workers are actors of the connected Ray (``cluster.connected``), each of
     one CPU, with a copy of the policy on the CPU.
 
-    num_workers: the number of actors; ``None``: one for each CPU of the cluster. It falls to the
-        number of those that find a free CPU.
+    num_workers: the number of actors; ``None``: one for each CPU of the cluster, and never more. It
+        falls to the number of those that find a free CPU.
     """
 
     def __init__(
@@ -62,9 +62,8 @@ class RayPool(EnvPool):
         timeout: float = 300.0,
         gl_backend: str | None = None,
     ):
-        ray = cluster.import_ray()
-        num_workers = num_workers or int(ray.cluster_resources().get("CPU", 1))
-        super().__init__(env_args, num_workers, timeout, gl_backend)
+        num_cpus = max(1, int(cluster.import_ray().cluster_resources().get("CPU", 1)))
+        super().__init__(env_args, min(num_workers or num_cpus, num_cpus), timeout, gl_backend)
         self._workers: dict[int, _Actor] = {}  # type: ignore[assignment]
         self._environ = {"MUJOCO_GL": gl_backend or "disabled"}
         self._policy: Any = None  # a reference to it
@@ -123,6 +122,8 @@ class RayPool(EnvPool):
             yield from ((slot, notice) for notice in notices)
             if isinstance(outcome, Exception):
                 raise outcome
+            # Of one that is in the place of another.
+            cluster.check_versions(self._workers[slot].report.result())
             yield slot, outcome
 
     def _failure(self, error: BaseException) -> Failure:
