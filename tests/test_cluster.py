@@ -180,6 +180,7 @@ def policy(tmp_path_factory):
     return RolloutPolicy(Trainer(config_factory("bc", merge(SMALL, overrides))).algo)
 
 
+@pytest.mark.slow
 def test_a_trained_policy_has_the_results_of_local_processes(two_cpus, policy):
     requests = [EpisodeRequest(seed, 40, record=True) for seed in range(6)]
     found = []
@@ -196,6 +197,7 @@ def test_a_trained_policy_has_the_results_of_local_processes(two_cpus, policy):
             np.testing.assert_array_equal(values, there.trajectory[key])
 
 
+@pytest.mark.slow
 def test_actors_are_used_again_and_each_evaluation_has_its_policy(two_cpus):
     class Other(WalkHome):
         def act(self, *seen):
@@ -213,6 +215,7 @@ def test_actors_are_used_again_and_each_evaluation_has_its_policy(two_cpus):
         assert there._workers == actors
 
 
+@pytest.mark.slow
 def test_an_episode_of_a_killed_actor_is_run_again(two_cpus, tmp_path, caplog):
     with EnvPool(toy_args(), 2) as pool:
         undisturbed = run(pool, range(5))
@@ -227,7 +230,7 @@ def test_an_episode_of_a_killed_actor_is_run_again(two_cpus, tmp_path, caplog):
     assert any("seed 1: FloatingPointError: physics exploded" in line for line in said)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_actor_that_hangs_is_lost_and_its_episode_counted_apart(two_cpus):
     with RayPool(toy_args(trouble={"1": "hang"}), 2, timeout=2) as pool:
         results = run(pool, range(3))
@@ -235,6 +238,7 @@ def test_an_actor_that_hangs_is_lost_and_its_episode_counted_apart(two_cpus):
     assert results[1].error == "worker ended (killed, out of memory or silent for 2 s)"
 
 
+@pytest.mark.slow
 def test_what_cannot_work_is_said_as_by_processes(two_cpus):
     class Lost(WalkHome):
         def act(self, *seen):
@@ -255,6 +259,7 @@ def test_what_cannot_work_is_said_as_by_processes(two_cpus):
             pool.check(WalkHome())
 
 
+@pytest.mark.slow
 def test_a_worker_of_other_versions_is_refused(two_cpus, monkeypatch):
     ours = cluster.versions()
     with RayPool(toy_args(), 1) as pool:
@@ -268,6 +273,7 @@ def test_a_worker_of_other_versions_is_refused(two_cpus, monkeypatch):
             cluster.check_versions(told, ours)
 
 
+@pytest.mark.slow
 def test_without_free_cpus_it_says_so(two_cpus, monkeypatch, caplog):
     with RayPool(toy_args(), 1) as first:
         first.check(WalkHome())
@@ -294,6 +300,7 @@ def toy_config(small_config, demos):
     return lambda overrides: small_config(merge({"experiment": experiment}, overrides))
 
 
+@pytest.mark.slow
 def test_an_evaluation_while_training_is_that_of_processes(two_cpus, toy_config):
     on_ray = {
         "experiment": {"rollout": {"backend": "ray"}},
@@ -310,7 +317,7 @@ def test_an_evaluation_while_training_is_that_of_processes(two_cpus, toy_config)
         Evaluator(Trainer(toy_config(on_ray)))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_submitted_trainings_have_the_results_of_local_ones(two_cpus, toy_config, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     configs = [toy_config({"train": {"seed": seed}}) for seed in (1, 2)]
@@ -340,7 +347,7 @@ def test_the_command_rollout_runs_there(two_cpus, toy_config, tmp_path):
     assert figures[0] == figures[1]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_collected_demonstrations_are_those_of_local_processes(two_cpus, tmp_path):
     files = [tmp_path / "here.hdf5", tmp_path / "there.hdf5"]
     for file, where in zip(files, ([], ["--address", "local"]), strict=True):

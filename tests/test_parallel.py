@@ -99,12 +99,14 @@ def trained(tmp_path_factory):
     return folder, output_of(process)
 
 
+@pytest.mark.slow
 def test_two_processes_reach_the_weights_of_one(trained):
     one, two = (the_run(trained[0], name) for name in ("one", "two"))
     assert read_checkpoint(two / "last.pth")["variable_state"]["step"] == 20
     assert_close(weights(one), weights(two))
 
 
+@pytest.mark.slow
 def test_two_processes_log_and_evaluate_what_one_does(trained):
     one, two = (the_run(trained[0], name) for name in ("one", "two"))
     kinds = [record["type"] for record in logged(one)]
@@ -114,12 +116,14 @@ def test_two_processes_log_and_evaluate_what_one_does(trained):
         assert first["logs"] == pytest.approx(second["logs"], rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_first_process_alone_writes(trained):
     folder, output = trained
     assert [path.name for path in (folder / "runs/two").iterdir()] == [the_run(folder, "two").name]
     assert output.count("result:") == output.count("learning curve:") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before, command", [("one", TRAIN), ("two", [sys.executable, TRAIN[-1]])])
 def test_a_run_is_resumed_by_another_number_of_processes(trained, tmp_path, before, command):
     whole = the_run(trained[0], before)
@@ -132,6 +136,7 @@ def test_a_run_is_resumed_by_another_number_of_processes(trained, tmp_path, befo
     assert_close(weights(run), weights(whole))
 
 
+@pytest.mark.slow
 def test_what_several_processes_cannot_do_is_refused(tmp_path):
     config = write_config(tmp_path)
     script = tmp_path / "refused.py"
@@ -162,7 +167,7 @@ def process_of_rank(rank, launcher):
     return int(pid)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_killed_and_a_stopped_training_go_on_with_the_same_bits(tmp_path):
     config = write_config(tmp_path, NOISY)
     output_of(start(*TRAIN, "--config", config, "--name", "whole"))

@@ -65,7 +65,7 @@ def test_each_trajectory_comes_once_though_an_explorer_is_killed(learner, caplog
     assert 0 < waits["Transport_Time"] < waits["Wait_Time"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_slow_explorer_does_not_stall_the_others(learner):
     import ray
 
