@@ -127,12 +127,10 @@ class Explorer(Collector):
         return trajectory
 
     def state(self) -> dict[str, Any]:
-        own = {"num_given": self._num_given, "buffer": self.buffer.state()}
-        return super().state() | own
+        return super().state() | {"buffer": self.buffer.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self._num_given = state["num_given"]
         self.buffer.restore(state["buffer"])
 
 

@@ -94,11 +94,12 @@ class Learner(Trainer):
         if self._is_published:
             return
         self.version += 1
-        changes = self.config.train.online.normalize_obs
-        state = self.alg.serialize()
+        alg, normalization = self.alg, None
         # Copies, as these weights are learned on.
-        nets = {name: np.array(x) for name, x in as_arrays(state["nets"]).items()}
-        normalization = as_arrays(state["normalization"]) if changes else None
+        nets = {name: np.array(x) for name, x in as_arrays(alg.nets.state_dict()).items()}
+        if self.config.train.online.normalize_obs:
+            stats = {"obs": alg.obs_normalizer.stats, "actions": alg.action_normalizer.stats}
+            normalization = as_arrays(stats)
         moments = as_arrays(self.statistics.moments())
         position = self.version, self.step, self.agent.num_steps
         self.broker.publish(Weights(*position, nets, normalization, moments))
@@ -153,7 +154,7 @@ class Learner(Trainer):
     def _check_order(self, trajectory: Trajectory) -> None:
         """Each trajectory comes once, and none is left out."""
         known = trajectory.explorer, trajectory.life
-        expected = self._received.setdefault(known, trajectory.number)
+        expected = self._received.setdefault(known, 0)
         if trajectory.number != expected:
             raise RuntimeError(
                 f"trajectory {trajectory.number} of explorer {known[0]} came instead of {expected}"

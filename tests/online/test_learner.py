@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from offrl.config.files import find_config, read_config_file
 from offrl.data.replay import ReplayStore
 from offrl.envs.vector import Stepped
 from offrl.online import Learner, Trainer
 from offrl.online.broker import TRIES, Turns
 from offrl.online.explorer import joined
+from offrl.tree import merge
 
 ROUND = {"num_envs": 2, "collect_steps": 8}
 NORMALIZED = {"normalize_obs": True, "normalize_rewards": True}
@@ -231,3 +233,13 @@ def test_acting_in_a_training_is_explored_by_its_steps_in_all():
             counts = {i: x.agent.num_steps for i, x in learner.broker._explorers.items()}
     assert learner.agent.num_steps >= learner.step > 100
     assert max(counts.values()) > learner.agent.num_steps - 60  # they know of each other's steps
+
+
+@pytest.mark.slow
+def test_impala_learns_from_explorers():
+    config = find_config("online/cartpole_impala.json")
+    said = {"train": {"num_steps": 60_000, "seed": 1}, "distributed": {"explorers": 2}}
+    learner = Learner(merge(read_config_file(config), said))
+    for _ in learner():
+        pass
+    assert learner.smoothed_return > 150  # at random it is 22
