@@ -179,7 +179,7 @@ def _in_words(error: Exception, address: str) -> Exception:
         return ConnectionError(f"no Ray could be started on this machine: {reason}")
     return ConnectionError(
         f"Ray at {address} took no connection ({reason}); this machine must be a node of the "
-        f"cluster (ray start --address=HOST:PORT), with the same RAY_AUTH_MODE and token as its head"
+        f"cluster (ray start --address=HOST:PORT), with its RAY_AUTH_MODE and token"
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from offrl import config_factory
 from offrl.config import AlgoConfig, Config, Section
-from offrl.config.files import parse_override, read_config_file
+from offrl.config.files import find_config, parse_override, read_config_file
 from offrl.registry import ALGO_CONFIGS
 
 
@@ -262,3 +262,11 @@ def test_a_key_with_another_default_keeps_its_description():
         Slower.model_fields["optim_params"].description
         == AlgoConfig.model_fields["optim_params"].description
     )
+
+
+def test_configs_that_ship_are_found_by_their_bare_names_and_as_yaml():
+    expected = find_config("online/cartpole_impala.json")
+    assert find_config("cartpole_impala.json") == expected
+    assert find_config("cartpole_impala.yaml") == find_config("cartpole_impala.yml") == expected
+    with pytest.raises(FileNotFoundError, match="^no_such.yaml: no such file"):
+        find_config("no_such.yaml")
