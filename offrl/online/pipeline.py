@@ -78,6 +78,12 @@ class Pipeline:
 
         return RayBroker(make_explorer, num, address, self.epoch)
 
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong so far although it went on."""
+        lost = self.broker.lost.items()
+        return [f"explorer {number} was given up: {reason}" for number, reason in lost]
+
     def close(self) -> None:
         self.broker.close()
 

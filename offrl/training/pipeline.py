@@ -33,24 +33,19 @@ class PipelineResult:
     steps: int
     trainings: int
     last: Mapping[str, float]  #: The ``Return`` of the last episodes.
-    lost: Mapping[int, str]  #: Why explorers were given up, by their numbers.
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether all explorers worked until the end."""
-        return not self.lost
+    problems: list[str]  #: What went wrong although the training went on to its end.
+    is_measured = True  # by the training itself
 
     def describe(self) -> dict[str, object]:
         """The lines that ``offrl train`` prints at the end, by their labels."""
-        lost = {f"explorer {x}": f"given up: {why}" for x, why in self.lost.items()}
-        return {
+        lines = {
             "result": f"{return_line(self.last)}, {self.steps} steps, {self.trainings} trainings",
             "run folder": self.run.path,
             "checkpoint": self.checkpoint or "none, as nothing was trained",
             "learning curve": self.learning_curve or "none; it takes pip install 'offrl[plot]'",
             "TensorBoard": f"tensorboard --logdir {self.run.logs}",
-            **lost,
         }
+        return lines | ({"problems": "; ".join(self.problems)} if self.problems else {})
 
 
 class _InRun:
@@ -106,7 +101,7 @@ def train_pipeline(
                 run.unlock()
     return PipelineResult(
         *(run, pipeline.checkpoint, write_learning_curve(run), pipeline.step, pipeline.epoch),
-        *(summary(pipeline.last), pipeline.broker.lost),
+        *(summary(pipeline.last), pipeline.problems),
     )
 
 
