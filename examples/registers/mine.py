@@ -42,19 +42,16 @@ class NewPyTorchModel(nn.Module):
 @Registers.agent
 class NewAgent(Agent):
     def infer_action(self, state, use_explore):
-        self.state, logits = state, self.alg.predict(state)
+        logits = self.alg.predict(state)
         # The largest of what has Gumbel noise is a sample.
-        self.action = int(np.argmax(logits + use_explore * np.random.gumbel(size=len(logits))))
-        return self.action
+        action = int(np.argmax(logits + use_explore * np.random.gumbel(size=len(logits))))
+        self.transition = {"state": state, "action": action}
+        return action
 
     def handle_env_feedback(self, next_raw_state, reward, done, info, use_explore):
-        return {
-            "state": self.state,
-            "action": self.action,
-            "reward": reward,
-            "next_state": next_raw_state,
-            "terminated": done and not info["truncated"],
-        }
+        terminated = done and not info["truncated"]
+        came = {"reward": reward, "next_state": next_raw_state, "terminated": terminated}
+        return self.transition | came
 
 
 @Registers.algorithm

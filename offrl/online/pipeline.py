@@ -47,7 +47,7 @@ class Pipeline:
         seed_everything(config.train.seed)
         parts, names = Parts(config), config.agent_para.names
         alg = parts.algorithm()
-        self._owners = _checked_owners(alg.update_weights_map([*names], [*names]), names)
+        self._owners = _checked_owners(alg.update_weights_map([*names], [*names]) or {}, names)
         first, *others = dict.fromkeys(self._owners.values())
         self.algs = {first: alg} | {name: parts.algorithm() for name in others}
         trains = config.mode != "evaluate"

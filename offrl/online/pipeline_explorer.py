@@ -147,7 +147,7 @@ class PipelineExplorer:
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
     def close(self) -> None:
-        with suppress(AttributeError):  # it may have nothing to close
+        with suppress(Exception):  # it may have nothing to close, or fail at that, too
             self.env.close()
 
 

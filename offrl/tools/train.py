@@ -12,6 +12,7 @@ HELP = "train a policy from a config file, and measure its success rate"
 EPILOG = (
     "example: offrl train --config bc.json --set train.batch_size=256 --set train.num_epochs=100; "
     "offrl train --config control-ddpg.yaml --set train.model_dest=models; "
+    "offrl train --config examples/registers/run.yaml --mode train_with_evaluate; "
     "torchrun --nproc_per_node 2 train.py --config bc.json"
 )
 

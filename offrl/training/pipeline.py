@@ -93,12 +93,13 @@ def train_pipeline(
             try:
                 for _ in _shown(logger(pipeline()), config.max_steps, "step", interrupts.check):
                     pass
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, ChildProcessError):  # between two trainings
+                pipeline.save()
                 log.info(f"go on with: offrl train --resume {run.path}")
                 raise
             finally:
-                pipeline.save()
                 run.unlock()
+            pipeline.save()
     return PipelineResult(
         *(run, pipeline.checkpoint, write_learning_curve(run), pipeline.step, pipeline.epoch),
         *(summary(pipeline.last), pipeline.problems),

@@ -439,7 +439,7 @@ def test_a_file_of_parts_is_known_by_alg_para(project, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_the_example_learns(tmp_path):
-    said = ("--output", tmp_path, "--config", "run.yaml")
+    said = ("--output", tmp_path, "--config", "run.yaml", "--set", "max_steps=25000")
     done = offrl("train", *said, cwd=EXAMPLE)
     assert done.returncode == 0, done.stderr
     records = [r["logs"] for r in read_records(next(tmp_path.glob("*/*/metrics.jsonl")))[0]]

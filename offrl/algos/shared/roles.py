@@ -1,7 +1,7 @@
 """Two of the four roles of reinforcement learning, as a user may write them: a ``Model`` and the
 ``Algorithm`` that trains it. The other two, agents and trainers, are in ``offrl.online``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,10 @@ class Algorithm:
             self.actor.set_weights(weights)
             return
         try:
-            # Copies, as the weights may be those of others, too.
-            self.actor.load_state_dict({name: torch.tensor(x) for name, x in weights.items()})
+            tensors = {
+                k: x if isinstance(x, Tensor) else torch.tensor(x) for k, x in weights.items()
+            }
+            self.actor.load_state_dict(tensors)
         except (AttributeError, RuntimeError, TypeError) as error:
             why = str(error).splitlines()[:2][-1].strip()  # torch has a line for each tensor
             name = type(self.actor).__name__
@@ -135,7 +137,7 @@ class Algorithm:
         """Write a checkpoint into a folder, and return the names of its files."""
         path = Path(model_path) / f"actor_{model_index:06d}.pth"
         with whole_file(path) as partial:
-            torch.save(_as_tensors(self.get_weights()), partial)
+            torch.save(_each(_as_tensor, self.get_weights()), partial)
         return path.name
 
     def restore(self, model_name: str | Path | None = None, model_weights: Any = None) -> None:
@@ -152,23 +154,22 @@ class Algorithm:
             why = " ".join(str(error).split())
             raise ValueError(f"{path}: no file of weights, or damaged ({why:.200})") from None
         try:
-            self.set_weights(_as_arrays(content))
+            self.set_weights(_each(_as_array, content))
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from None
 
 
-def _as_tensors(tree: Any) -> Any:
-    """Weights as a checkpoint holds them, which is read without running any code."""
+def _each(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same weights with every leaf changed: dicts and lists of arrays."""
     if isinstance(tree, Mapping):
-        return {key: _as_tensors(x) for key, x in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_as_tensors(x) for x in tree]
-    return torch.from_numpy(np.array(tree)) if isinstance(tree, (np.ndarray, np.generic)) else tree
+        return {key: _each(function, x) for key, x in tree.items()}
+    return [_each(function, x) for x in tree] if isinstance(tree, (list, tuple)) else function(tree)
 
 
-def _as_arrays(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {key: _as_arrays(x) for key, x in tree.items()}
-    if isinstance(tree, list):
-        return [_as_arrays(x) for x in tree]
-    return tree.numpy() if isinstance(tree, Tensor) else tree
+def _as_tensor(x: Any) -> Any:
+    """As a checkpoint holds it, which is read without running any code."""
+    return torch.from_numpy(np.array(x)) if isinstance(x, (np.ndarray, np.generic)) else x
+
+
+def _as_array(x: Any) -> Any:
+    return x.numpy() if isinstance(x, Tensor) else x
