@@ -410,7 +410,8 @@ def test_a_run_is_trained_evaluated_and_gone_on_with(project):
 @pytest.mark.slow
 @pytest.mark.parametrize("address", ["null", "local"])
 def test_a_run_that_is_stopped_keeps_what_was_trained(project, address):
-    words = ["--set", "max_steps=1000000", "--set", f"distributed.address={address}"]
+    words = [f"distributed.address={address}", "max_steps=1000000", "env_num=2"]
+    words = [word for setting in words for word in ("--set", setting)]
     command = [sys.executable, "-m", "offrl", "train", "--config", project / "run.yaml", *words]
     if address == "local":
         pytest.importorskip("ray")

@@ -124,10 +124,7 @@ class Algorithm:
             self.actor.set_weights(weights)
             return
         try:
-            tensors = {
-                k: x if isinstance(x, Tensor) else torch.tensor(x) for k, x in weights.items()
-            }
-            self.actor.load_state_dict(tensors)
+            self.actor.load_state_dict({name: _as_tensor(x) for name, x in weights.items()})
         except (AttributeError, RuntimeError, TypeError) as error:
             why = str(error).splitlines()[:2][-1].strip()  # torch has a line for each tensor
             name = type(self.actor).__name__
