@@ -163,3 +163,5 @@ POOLINGS = Registry("pooling")
 RANDOMIZERS = Registry("randomizer")
 ENVS = Registry("environment type", package="offrl.envs")
 EXPERTS = Registry("scripted expert")
+#: The parts of a pipeline (``offrl.online.Registers``).
+PARTS = {kind: Registry(kind) for kind in ("algorithm", "model", "agent", "environment")}

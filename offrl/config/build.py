@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError, create_model
 
@@ -12,9 +12,12 @@ from offrl.config.algo import AlgoConfig
 from offrl.config.content import check_content, place, shown
 from offrl.config.online import LONGEST_EPISODE
 from offrl.config.schema import Config
+from offrl.config.section import Section
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
 from offrl.tree import merge
+
+S = TypeVar("S", bound=Section)
 
 # The key under which a config may name its JSON Schema, for editors. It is taken out when read.
 SCHEMA_KEY = "$schema"
@@ -112,10 +115,16 @@ def complete_config(
     """The config whose section ``algo`` is of a given class, registered or not."""
     model = _config_class(algo_section)
     defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
+    return validated(model, merge(defaults, overrides), defaults)
+
+
+def validated(model: type[S], content: Mapping[str, Any], known: Mapping[str, Any]) -> S:
+    """Make a section of nested dicts; ``ValueError`` names every wrong key or value by its dotted
+    path, and what is most like it among the ``known`` keys."""
     try:
-        return model.model_validate(merge(defaults, overrides))
+        return model.model_validate(content)
     except ValidationError as error:
-        errors = [_explain(e, defaults) for e in error.errors()]
+        errors = [_explain(e, known) for e in error.errors()]
         more = [f"and {len(errors) - 10} more"] if len(errors) > 10 else []
         raise ValueError("; ".join(errors[:10] + more)) from None
 

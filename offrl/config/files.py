@@ -134,7 +134,7 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
         kind = "YAML" if is_yaml else "JSON"
         raise ValueError(f"{place(path)}: not valid {kind}: {_one_line(error)}") from None
     # A training that starts from a checkpoint may go on with its algorithm (experiment.ckpt_path).
-    if not isinstance(content, dict) or not {"algo_name", "experiment"} & {*content}:
+    if not isinstance(content, dict) or not {"algo_name", "experiment", "alg_para"} & {*content}:
         raise ValueError(f'{place(path)}: a config is a map with the key "algo_name", e.g. "bc"')
     try:
         check_content(content)

@@ -6,6 +6,8 @@ from offrl.online.control import Agent
 from offrl.online.environment import Environment
 from offrl.online.learner import Learner
 from offrl.online.logger import logger
+from offrl.online.pipeline import Pipeline
+from offrl.online.registers import Registers
 from offrl.online.roles import register_roles
 from offrl.online.trainer import Trainer
 
@@ -15,6 +17,8 @@ __all__ = [
     "Environment",
     "Learner",
     "Model",
+    "Pipeline",
+    "Registers",
     "Trainer",
     "logger",
     "register_roles",

@@ -20,16 +20,50 @@ class Agent:
     Observations are those of one environment, ``[...]``, or of several, ``[B, ...]``; actions are
     alike. Derive from it for an exploration of your own.
 
+    In a pipeline (``offrl.online.Registers``) it acts in ``env`` instead, step by step, by
+    ``infer_action`` and ``handle_env_feedback``.
+
     alg: an ``Algorithm``.
     obs_ndim: the number of dimensions of an observation of one environment.
+    env: of a pipeline, the environment.
+    agent_config: of a pipeline, ``agent_para.agent_config`` of its file.
     """
 
     num_steps = 0  #: The number of actions that ``sample`` gave.
+    env: Any = None
     _obs_ndim = 1
 
-    def __init__(self, alg: Any, obs_ndim: int = 1):
-        self.alg = alg
+    def __init__(
+        self,
+        alg: Any,
+        obs_ndim: int = 1,
+        env: Any = None,
+        agent_config: Mapping[str, Any] | None = None,
+    ):
+        self.alg, self.env = alg, env
+        self.agent_config = {} if agent_config is None else agent_config
         self._obs_ndim = obs_ndim
+
+    def infer_action(self, state: Any, use_explore: bool) -> Any:
+        """Choose the action in a state: what ``alg.predict`` says. Where that is a number for each
+        of the environment's discrete actions, the largest one's; or when it explores, one at
+        random, by their softmax."""
+        predicted = self.alg.predict(state)
+        space = getattr(self.env, "action_space", None)
+        num = getattr(space, "n", None)
+        if num is None or num < 2 or np.shape(predicted) != (num,):
+            return predicted
+        logits = np.asarray(predicted, dtype=np.float64)
+        if use_explore:  # the largest with Gumbel noise is a sample of the softmax
+            logits = logits + np.random.gumbel(size=num)
+        return int(getattr(space, "start", 0) + np.argmax(logits))
+
+    def handle_env_feedback(
+        self, next_raw_state: Any, reward: Any, done: bool, info: Any, use_explore: bool
+    ) -> Mapping[str, Any] | None:
+        """Take in what came of an action. Returns what the trajectory holds of the step; nothing:
+        ``state``, ``action``, ``reward``, ``next_state``, ``done`` and ``info``."""
+        return None
 
     def predict(self, obs: Obs) -> np.ndarray:
         """Choose the best actions; for the same observations always the same."""

@@ -76,7 +76,9 @@ class Agent(agent.Agent, metaclass=ABCMeta):
     ):
         self._forget_episode()
         if not isinstance(cfgs, (Config, Mapping, str, Path)):
-            super().__init__(cfgs, obs_ndim)
+            # Agent(env, alg, agent_config), of a pipeline, or Agent(alg)
+            alg, env = (cfgs, None) if model is None else (model, cfgs)
+            super().__init__(alg, obs_ndim, env, model_file)  # type: ignore[arg-type]
             return
         level = log_level.upper() if isinstance(log_level, str) else log_level
         logging.getLogger("offrl").setLevel(level)

@@ -24,11 +24,27 @@ class Environment(gymnasium.Wrapper):
     ``train.seed`` seeds Python, NumPy, torch, the spaces and the first episode. Episodes end as
     ``train.online`` says (``horizon``, ``terminate_on_success``).
 
+    A subclass with ``init_env(env_info)`` is the environment of a pipeline
+    (``offrl.online.Registers``) instead. It sets or returns ``env`` there, and is made with
+    ``env_info``. Of gymnasium's environments its ``reset()`` gives the state, and its
+    ``step(action, agent_index)`` the next one, the reward, whether the episode is over, and what is
+    known besides (``truncated``: whether it was cut off); of others a subclass says how.
+
     cfgs: a config, nested dicts with what differs from the defaults, or the path of a config file.
     play: show each step in a window, where there is a display.
     """
 
+    init_env: Callable[[Any], Any]  # of a subclass
+    _window: Window | None = None
+
     def __init__(self, cfgs: Configs, play: bool = False):
+        self._of_pipeline = hasattr(self, "init_env")
+        if self._of_pipeline:
+            super().__init__(gymnasium.Env())  # until it is told which
+            self._seed = int(np.random.randint(2**31))
+            made = self.init_env(cfgs)
+            self.env = made if isinstance(made, gymnasium.Env) else self.env
+            return
         self.config = config = complete(cfgs)
         self.play = play
         seed_everything(config.train.seed)
@@ -40,7 +56,6 @@ class Environment(gymnasium.Wrapper):
         self.env_solution: float | None = known if given is None else given
         self._seed: int | None = config.train.seed
         self._length = 0
-        self._window: Window | None = None
         self._no_window = None if play else "not asked for"
         self._seed_spaces()
 
@@ -54,22 +69,24 @@ class Environment(gymnasium.Wrapper):
             self.env = update_fn(self.env, **kwargs) or self.env
         self._seed_spaces()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Begin an episode. Gives the observation and what is known besides. Without a seed the
         first one has that of the config, and the others go on from there."""
         seed, self._seed = self._seed if seed is None else seed, None
         self._length = 0
         obs, info = self.env.reset(seed=seed, options=options)
+        if self._of_pipeline:
+            return obs
         self._show()
         return obs, info
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any, agent_index: int = 0) -> Any:
         """Act. Gives the observation, the reward, whether the episode was terminated or truncated,
         and what is known besides."""
-        online = self.config.train.online
         obs, reward, terminated, truncated, info = self.env.step(action)
+        if self._of_pipeline:
+            return obs, reward, terminated or truncated, {**info, "truncated": bool(truncated)}
+        online = self.config.train.online
         self._length += 1
         terminated = terminated or (online.terminate_on_success and self.is_success()["task"])
         truncated = truncated or self._length == online.horizon

@@ -63,13 +63,13 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
 
 def _draw_losses(axes: Any, records: Mapping[str, list[Any]]) -> None:
     for kind in ("train", "valid"):
-        points = [(r["step"], r["logs"]["Loss"]) for r in records[kind]]
+        points = [(r["step"], r["logs"]["Loss"]) for r in records[kind] if "Loss" in r["logs"]]
         if points:
             marker = "o" if len(points) == 1 else None  # which has no line
             axes.plot(*zip(*points, strict=True), marker=marker, label=kind, linewidth=1)
             axes.legend()
     axes.set(ylabel="loss", title="Loss")
-    if all(r["logs"]["Loss"] > 0 for r in records["train"]):
+    if all(r["logs"].get("Loss", 0) > 0 for r in records["train"]):
         axes.set_yscale("log")
 
 

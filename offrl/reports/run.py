@@ -20,6 +20,8 @@ def run_facts(path: Path) -> dict[str, Any]:
     """What was trained on what, how long, with which success, and how to do it again."""
     config_file = sorted(path.glob("config-*.json"))[0]
     config = read_config_file(config_file)
+    if "alg_para" in config:
+        raise ValueError(f"{path}: a run of a user's own parts; its figures are in metrics.jsonl")
     records, num_damaged = read_records(path / "metrics.jsonl")
     rollouts = [record for record in records if record["type"] == "rollout"]
     epochs = [record["epoch"] for record in records if record["type"] == "epoch"]

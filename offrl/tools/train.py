@@ -12,6 +12,7 @@ HELP = "train a policy from a config file, and measure its success rate"
 EPILOG = (
     "example: offrl train --config bc.json --set train.batch_size=256 --set train.num_epochs=100; "
     "offrl train --config control-ddpg.yaml --set train.model_dest=models; "
+    "offrl train --config examples/registers/run.yaml --mode train_with_evaluate; "
     "torchrun --nproc_per_node 2 train.py --config bc.json"
 )
 
@@ -37,26 +38,18 @@ DEBUG_ONLINE = {
     "experiment": {"epoch_every_n_steps": 40},
     "train": {"num_steps": 80, "online": {"collect_steps": 10, "random_steps": 10}},
 }
+DEBUG_PIPELINE = {"max_steps": 200}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        help="a JSON or YAML file. If there is no such file, the config of this name that ships "
-        "with offrl (bc.json or configs/bc.json). If this is not plain, a message says which file "
-        "is used",
-    )
+    add_config_arguments(parser)
     parser.add_argument("--dataset", help="HDF5 file, instead of the config's train.data")
     parser.add_argument("--name", help="name of the run (experiment.name)")
-    parser.add_argument("--seed", type=seed, help="seed of everything random (train.seed)")
     parser.add_argument("--output", help="folder for runs (train.output_dir; default: runs)")
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set any config key by its dotted path; the value is read as JSON, otherwise as text; "
-        "can be given several times",
+        "--mode",
+        help="of a file of parts (alg_para): train, evaluate, or train_with_evaluate, which has "
+        "one more explorer that evaluates",
     )
     parser.add_argument(
         "--resume",
@@ -68,6 +61,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--print-config",
         action="store_true",
         help="print the config with all its defaults, and stop",
+    )
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say what the config is."""
+    parser.add_argument(
+        "--config",
+        help="a JSON or YAML file. If there is no such file, the config of this name that ships "
+        "with offrl (bc.json or configs/bc.json). If this is not plain, a message says which file "
+        "is used",
+    )
+    parser.add_argument("--seed", type=seed, help="seed of everything random (train.seed)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set any config key by its dotted path; the value is read as JSON, otherwise as text; "
+        "can be given several times",
     )
 
 
@@ -84,20 +96,32 @@ def run(args: argparse.Namespace) -> int:
                 f"--resume goes on with a run as it was, without --{others[0]}; for a changed "
                 "config start a new run from its weights (experiment.ckpt_path)"
             )
-    config, config_file = (None, None) if args.resume else _config(args)
+    flags = {
+        "train.data": args.dataset,
+        "experiment.name": args.name,
+        "train.output_dir": args.output,
+        "mode": args.mode,
+    }
+    config, config_file = (None, None) if args.resume else read_config(args, flags, args.debug)
     if args.print_config:
         print(config.dump())
         return 0
     from offrl import parallel
-    from offrl.config import config_from_content
+    from offrl.config.pipeline import PipelineConfig, config_of
     from offrl.training import Interrupts, train
+    from offrl.training.pipeline import evaluate_pipeline, return_line, train_pipeline
 
+    if isinstance(config, PipelineConfig) and config.mode == "evaluate":
+        logs = evaluate_pipeline(config)
+        print(f"result: {return_line(logs)}")
+        return 1 if logs["Crashed"] else 0
     with Interrupts() as interrupts, parallel.joined():
         run = None
         if args.resume:
             run, content = parallel.by_first(_opened, args.resume)
-            config = config_from_content(content)
-        result = train(config, run, interrupts, config_file)
+            config = config_of(content)
+        work = train_pipeline if isinstance(config, PipelineConfig) else train
+        result = work(config, run, interrupts, config_file)
         lines = result.describe() if parallel.rank() == 0 else {}
     for name, value in lines.items():
         print(f"{name + ':':16}{value}")
@@ -112,10 +136,15 @@ def _opened(path: str) -> tuple[Any, dict[str, Any]]:
     return run, config.to_dict()
 
 
-def _config(args: argparse.Namespace) -> tuple[Any, Path]:
-    """The config, and the file that most of it stands in."""
-    from offrl.config import config_from_content
+def read_config(
+    args: argparse.Namespace, flags: Mapping[str, Any], is_debug: bool = False
+) -> tuple[Any, Path]:
+    """The config, and the file that most of it stands in.
+
+    flags: what is set by the dotted path of a key, unless it is ``None``.
+    """
     from offrl.config.files import find_config, parse_override, read_config_file
+    from offrl.config.pipeline import config_of
     from offrl.tree import merge
 
     if not args.config:
@@ -123,26 +152,21 @@ def _config(args: argparse.Namespace) -> tuple[Any, Path]:
     path = find_config(args.config)
     sys.path.append(str(path.resolve().parent))  # where an algorithm of the user's own may lie
     content = read_config_file(path)
-    flags = {
-        "train.data": args.dataset,
-        "experiment.name": args.name,
-        "train.seed": args.seed,
-        "train.output_dir": args.output,
-    }
-    for key, value in flags.items():
+    for key, value in {**flags, "train.seed": args.seed}.items():
         if value is not None:
             section, _, name = key.partition(".")
-            content = merge(content, {section: {name: value}})
-    if args.debug:
+            content = merge(content, {section: {name: value} if name else value})
+    if is_debug:
         acts = _says(content, "train", "num_steps")
-        content = merge(content, merge(DEBUG, DEBUG_ONLINE) if acts else DEBUG)
+        tiny = merge(DEBUG, DEBUG_ONLINE) if acts else DEBUG
+        content = merge(content, DEBUG_PIPELINE if "alg_para" in content else tiny)
     for override in args.set:
         content = merge(content, parse_override(override))
     if _says(content, "experiment", "ckpt_path") and _says(content, "train", "num_steps"):
         from offrl.online.start import continued
 
         content = continued(content)
-    return config_from_content(content), path
+    return config_of(content), path
 
 
 def _says(content: Mapping[str, Any], section: str, key: str) -> bool:

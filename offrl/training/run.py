@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 import offrl
-from offrl.config import Config, config_from_content
+from offrl.config import Config
 from offrl.config.files import read_config_file
+from offrl.config.pipeline import config_of
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.outputs import check_place, in_words, whole_file, writable_folder
@@ -111,7 +112,7 @@ class RunFolder:
                 folder.mkdir(exist_ok=True)
         writable_folder(path)
         try:
-            return run, config_from_content(read_config_file(configs[0]))
+            return run, config_of(read_config_file(configs[0]))
         except ValueError as error:
             what = str(error).removeprefix(f"{configs[0]}: ")
             raise ValueError(

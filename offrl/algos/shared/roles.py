@@ -1,10 +1,16 @@
 """Two of the four roles of reinforcement learning, as a user may write them: a ``Model`` and the
 ``Algorithm`` that trains it. The other two, agents and trainers, are in ``offrl.online``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+
+from offrl.outputs import whole_file
+from offrl.registry import PARTS
 
 
 class Model(nn.Module):
@@ -22,13 +28,52 @@ class Model(nn.Module):
 
 
 class Algorithm:
-    """One rule by which a ``model`` learns from batches."""
+    """One rule by which a ``model`` learns from batches, or an ``actor`` from the trajectories of a
+    pipeline (``offrl.online.Registers``).
+
+    In a pipeline ``prepare_data`` takes in each trajectory, ``train_ready`` says whether ``train``
+    is due, and ``checkpoint_ready`` whether weights go out to the explorers and into a file.
+
+    model_info: what the actor is made with, ``model_para.actor`` of the file, and its
+        ``model_name``.
+    alg_config: ``alg_para.alg_config`` of the file.
+    """
 
     model: Any
+    actor: Any = None  #: The model of a pipeline.
 
-    def predict(self, obs: Any) -> Tensor:
-        """Choose the best actions, ``[B]`` or ``[B, A]``, for a batch of observations."""
-        return self.model.action(obs)
+    def __init__(
+        self,
+        model_info: Mapping[str, Any] | None = None,
+        alg_config: Mapping[str, Any] | None = None,
+    ):
+        self.alg_config = {} if alg_config is None else alg_config
+        #: What ``prepare_data`` took in, unless a subclass does otherwise.
+        self.trajectories: list[Mapping[str, Any]] = []
+        if model_info is not None:
+            name = model_info["model_name"]
+            self.actor = PARTS["model"][name](model_info)
+            needs = ("predict", "train", "get_weights", "set_weights")
+            lacks = [method for method in needs if not hasattr(self.actor, method)]
+            if lacks and not isinstance(self.actor, nn.Module):
+                raise ValueError(
+                    f"{name}: it has no {lacks[0]}; a model is a torch.nn.Module, or has "
+                    f"{', '.join(needs)}"
+                )
+
+    def predict(self, obs: Any) -> Any:
+        """Choose the best actions, ``[B]`` or ``[B, A]``, for a batch of observations. With an
+        ``actor``: what it predicts for one state; a module without ``predict`` is called."""
+        if self.actor is None:
+            return self.model.action(obs)
+        if hasattr(self.actor, "predict"):
+            return self.actor.predict(obs)
+        call = self.actor.action if isinstance(self.actor, Model) else self.actor
+        state = np.asarray(obs)
+        kept = {"dtype": torch.float32} if state.dtype == np.float64 else {}
+        device = next((x.device for x in self.actor.parameters()), None)
+        with torch.no_grad():
+            return call(torch.as_tensor(state, device=device, **kept)[None])[0].cpu().numpy()
 
     def learn(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make one update from a batch, and return numbers for the log."""
@@ -36,3 +81,92 @@ class Algorithm:
 
     def sync_target(self) -> None:
         """Copy the networks to their slow copies, if there are any."""
+
+    # -- in a pipeline ----------------------------------------------------------------------------
+
+    def prepare_data(self, train_data: Mapping[str, Any], **kwargs: Any) -> None:
+        """Take in a trajectory, ``{key: [T, ...]}``; ``agent`` and ``explorer`` say whose it is."""
+        self.trajectories.append(train_data)
+
+    def train_ready(self, total_count: int, **kwargs: Any) -> bool:
+        """Whether to train, after so many trajectories in all."""
+        return True
+
+    def train(self, **kwargs: Any) -> Any:
+        """Learn from what was taken in. Returns the loss, numbers by their names, or nothing."""
+        raise NotImplementedError(f"{type(self).__name__}: define train()")
+
+    def checkpoint_ready(self, train_count: int, **kwargs: Any) -> bool:
+        """Whether weights go out, and a checkpoint is written, after so many trainings in all."""
+        return True
+
+    def update_weights_map(
+        self, agent_in_group: list[str], agent_in_env: list[str]
+    ) -> Mapping[str, str]:
+        """Say which agents of an environment use whose weights, ``{"agent_1": "agent_0"}``. Empty:
+        all share one algorithm. Else each agent has its own, but those that use another's.
+
+        agent_in_group: all that may have weights, ``["agent_0", "agent_1", ...]``.
+        agent_in_env: those of an environment.
+        """
+        return {}
+
+    def get_weights(self) -> Any:
+        """Give the actor's weights: arrays, in dicts or lists."""
+        if isinstance(self.actor, nn.Module):
+            return {name: x.cpu().numpy() for name, x in self.actor.state_dict().items()}
+        return self.actor.get_weights()
+
+    def set_weights(self, weights: Any) -> None:
+        """Let the actor have weights that ``get_weights`` gave. ``ValueError`` if they do not
+        fit."""
+        if not isinstance(self.actor, nn.Module):
+            self.actor.set_weights(weights)
+            return
+        try:
+            self.actor.load_state_dict({name: _as_tensor(x) for name, x in weights.items()})
+        except (AttributeError, RuntimeError, TypeError) as error:
+            why = str(error).splitlines()[:2][-1].strip()  # torch has a line for each tensor
+            name = type(self.actor).__name__
+            raise ValueError(f"these weights are not those of this {name}: {why:.300}") from None
+
+    def save(self, model_path: str | Path, model_index: int) -> Any:
+        """Write a checkpoint into a folder, and return the names of its files."""
+        path = Path(model_path) / f"actor_{model_index:06d}.pth"
+        with whole_file(path) as partial:
+            torch.save(_each(_as_tensor, self.get_weights()), partial)
+        return path.name
+
+    def restore(self, model_name: str | Path | None = None, model_weights: Any = None) -> None:
+        """Go on from a file that ``save`` wrote, or from weights."""
+        if model_name is None:
+            self.set_weights(model_weights)
+            return
+        path = Path(model_name).expanduser()
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{path}: no such file; name one of a run's models/") from None
+        except Exception as error:
+            why = " ".join(str(error).split())
+            raise ValueError(f"{path}: no file of weights, or damaged ({why:.200})") from None
+        try:
+            self.set_weights(_each(_as_array, content))
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def _each(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same weights with every leaf changed: dicts and lists of arrays."""
+    if isinstance(tree, Mapping):
+        return {key: _each(function, x) for key, x in tree.items()}
+    return [_each(function, x) for x in tree] if isinstance(tree, (list, tuple)) else function(tree)
+
+
+def _as_tensor(x: Any) -> Any:
+    """As a checkpoint holds it, which is read without running any code."""
+    return torch.from_numpy(np.array(x)) if isinstance(x, (np.ndarray, np.generic)) else x
+
+
+def _as_array(x: Any) -> Any:
+    return x.numpy() if isinstance(x, Tensor) else x

@@ -1,0 +1,129 @@
+"""A file that combines the parts of a pipeline: an algorithm, an environment, agents and a model,
+by the names that they are registered under (``offrl.online.Registers``)."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from offrl.config.build import config_from_content, validated
+from offrl.config.distributed import DistributedConfig
+from offrl.config.experiment import LoggingConfig
+from offrl.config.schema import Config
+from offrl.config.section import Count, FreeMap, Map, Section
+from offrl.config.train import TrainConfig
+from offrl.registry import shown
+from offrl.tree import merge
+
+TRAJECTORY_STEPS = 128  # of the longest trajectory, unless agent_config says otherwise
+
+
+class AlgPara(Section):
+    alg_name: str = Field(description="Name of the algorithm.")
+    alg_config: FreeMap = Field(Map(), description="What the algorithm is made with.")
+
+
+class EnvPara(Section):
+    env_name: str = Field(description="Name of the environment.")
+    env_info: FreeMap = Field(Map(), description="What init_env is given.")
+
+
+class AgentPara(Section):
+    agent_name: str = Field("Agent", description="Name of the agent.")
+    agent_num: Count = Field(1, description="Number of agents in each environment.")
+    agent_config: FreeMap = Field(
+        Map(),
+        description="What agents are made with. Its key max_steps is the number of steps of the "
+        f"longest trajectory ({TRAJECTORY_STEPS}).",
+    )
+
+    @field_validator("agent_config")
+    @classmethod
+    def _check_max_steps(cls, value: Map) -> Map:
+        steps = value.get("max_steps", 1)
+        if type(steps) is not int or steps < 1:
+            raise ValueError(f"max_steps: a whole number from 1 on is needed, not {shown(steps)}")
+        return value
+
+    @property
+    def trajectory_steps(self) -> int:
+        return self.agent_config.get("max_steps", TRAJECTORY_STEPS)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the agents in an environment: ``agent_0``, ``agent_1``, ..."""
+        return [f"agent_{number}" for number in range(self.agent_num)]
+
+
+class ModelPara(Section):
+    actor: FreeMap = Field(description="What the model is made with, and its model_name.")
+
+    @field_validator("actor")
+    @classmethod
+    def _check_name(cls, value: Map) -> Map:
+        name = value.get("model_name")
+        if not isinstance(name, str):
+            raise ValueError(f"model_name: the name of a model is needed, not {shown(name)}")
+        return value
+
+
+class _Experiment(Section):
+    name: str = Field(description="Name of the run; that of the algorithm, if it has none.")
+    logging: LoggingConfig = LoggingConfig()
+
+
+class _Train(Section):
+    seed: int = Field(1, ge=0, description=TrainConfig.model_fields["seed"].description)
+    output_dir: str = Field("runs", description=TrainConfig.model_fields["output_dir"].description)
+
+
+class _Distributed(Section):
+    address: str | None = Field(
+        None, description=DistributedConfig.model_fields["address"].description
+    )
+
+
+class PipelineConfig(Section):
+    """What such a file holds, with its defaults."""
+
+    modules: list[str] = Field(
+        [], description="Modules that register the parts, found in the file's folder as well."
+    )
+    alg_para: AlgPara
+    env_para: EnvPara
+    agent_para: AgentPara = AgentPara()
+    model_para: ModelPara
+    env_num: Count = Field(1, description="Number of explorers, each with an environment.")
+    max_steps: Count = Field(100_000, description="Steps in all environments together.")
+    mode: Literal["train", "evaluate", "train_with_evaluate"] = Field(
+        "train",
+        description="train; evaluate (act without exploring); or train with another explorer "
+        "beside, which evaluates.",
+    )
+    checkpoint: str | None = Field(None, description="File of weights to begin with.")
+    episodes: Count = Field(20, description="Number of episodes of an evaluation.")
+    experiment: _Experiment
+    train: _Train = _Train()
+    distributed: _Distributed = _Distributed()
+
+
+def pipeline_config(content: Mapping[str, Any]) -> PipelineConfig:
+    """Make the config of what a file holds. ``ValueError`` names every wrong key or value."""
+    name = content["alg_para"]["alg_name"] if _says_name(content) else "pipeline"
+    known = PipelineConfig(
+        alg_para=AlgPara(alg_name=""),
+        env_para=EnvPara(env_name=""),
+        model_para=ModelPara(actor={"model_name": ""}),
+        experiment=_Experiment(name=name),
+    ).to_dict()
+    return validated(PipelineConfig, merge({"experiment": known["experiment"]}, content), known)
+
+
+def _says_name(content: Mapping[str, Any]) -> bool:
+    part = content.get("alg_para")
+    return isinstance(part, Mapping) and isinstance(part.get("alg_name"), str)
+
+
+def config_of(content: Mapping[str, Any]) -> Config | PipelineConfig:
+    """Make the config of what any config file holds; a pipeline's is known by ``alg_para``."""
+    return (pipeline_config if "alg_para" in content else config_from_content)(content)

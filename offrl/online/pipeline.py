@@ -1,0 +1,258 @@
+"""A pipeline of a user's own parts: explorers act, an algorithm learns from their trajectories."""
+
+import copy
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrl.algos.base import Algorithm
+from offrl.config.pipeline import PipelineConfig
+from offrl.online.broker import Broker, Turns
+from offrl.online.collector import Ended
+from offrl.online.explorer import Trajectory, Weights
+from offrl.online.pipeline_explorer import PipelineExplorer
+from offrl.online.registers import Parts
+from offrl.online.trainer import Record, summary_of
+from offrl.registry import did_you_mean, shown
+from offrl.seeding import seed_everything
+from offrl.tree import map_leaves
+
+KEPT = 10  # checkpoints of each algorithm
+LAST = 20  # episodes, whose returns are the result of a training
+
+
+class Pipeline:
+    """Trains the parts that a config names, as a generator of log records; or evaluates them.
+
+    epoch, step: where an earlier run was left, which goes on.
+    """
+
+    FIRST_RECORD = "collect"
+
+    def __init__(self, config: PipelineConfig, epoch: int = 0, step: int = 0):
+        self.config = config
+        self.epoch = epoch  #: How often it was trained.
+        self.step = step  #: In the environments of all explorers that are learned from.
+        self.version = 0  #: Of the weights: how often they were published.
+        self.models: Path | None = None  #: Folder of checkpoints; ``None``: none are written.
+        self.checkpoint: Path | None = None  #: The newest one.
+        self.receiving: Callable[[], AbstractContextManager] = nullcontext  #: While it waits.
+        seed_everything(config.train.seed)
+        parts, names = Parts(config), config.agent_para.names
+        alg = parts.algorithm()
+        self._owners = _checked_owners(alg.update_weights_map([*names], [*names]) or {}, names)
+        first, *others = dict.fromkeys(self._owners.values())
+        self.algs = {first: alg} | {name: parts.algorithm() for name in others}
+        trains = config.mode != "evaluate"
+        if trains and type(alg).train is Algorithm.train:
+            raise ValueError(f"alg_para.alg_name: {config.alg_para.alg_name} defines no train()")
+        if config.checkpoint is not None:
+            for name, alg in self.algs.items():
+                self.checkpoint = newest(self._folder(Path(config.checkpoint), name))
+                alg.restore(model_name=self.checkpoint)
+        self._num_prepared = dict.fromkeys(self.algs, 0)
+        self._num_trained = dict.fromkeys(self.algs, epoch)
+        self._num_saved = dict.fromkeys(self.algs, epoch)
+        self._files: dict[str, list[Path]] = {name: [] for name in self.algs}
+        self.last: deque[Any] = deque(maxlen=LAST)  #: The last episodes, as ``Trajectory.ended``.
+        self._begin_round()
+        # Those of higher numbers evaluate.
+        self._num_exploring = config.env_num if trains else 0
+        self.broker = self._make_broker(config.env_num + (config.mode == "train_with_evaluate"))
+
+    def _make_broker(self, num: int) -> Broker:
+        make_explorer: Any = partial(
+            PipelineExplorer, self.config, self._owners, self._num_exploring
+        )
+        address = self.config.distributed.address
+        if address is None:
+            return Turns(make_explorer, num, self.epoch)
+        from offrl.online.ray import RayBroker
+
+        return RayBroker(make_explorer, num, address, self.epoch)
+
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong so far although it went on."""
+        lost = self.broker.lost.items()
+        return [f"explorer {number} was given up: {reason}" for number, reason in lost]
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def record(self, kind: str, logs: Mapping[str, float]) -> Record:
+        position = {"epoch": self.epoch, "step": self.step, "time": time.time()}
+        return {"type": kind, **position, "logs": dict(logs)}
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def __call__(self) -> Iterator[Record]:
+        """Train for ``max_steps``: a ``progress`` record for each trajectory; for each training a
+        ``collect`` record of what came before it and a ``train`` record; a ``rollout`` record for
+        each episode of the explorer that evaluates."""
+        self._publish()
+        while self.step < self.config.max_steps:
+            trajectory = self._receive()
+            if trajectory.explorer >= self._num_exploring:
+                if trajectory.ended:
+                    yield self.record("rollout", summary(trajectory.ended))
+                continue
+            self._take_in(trajectory)
+            yield self.record("progress", summary(self._ended))
+            ready = [x for x, alg in self.algs.items() if alg.train_ready(self._num_prepared[x])]
+            if ready:
+                self.epoch += 1
+                yield self._collected()
+                yield self._train(ready)
+        if self._staleness:
+            yield self._collected()
+
+    def _begin_round(self) -> None:
+        self._ended: Ended = []
+        self._staleness: list[int] = []
+
+    def _receive(self) -> Trajectory:
+        with self.receiving():
+            trajectory = self.broker.receive()
+        if self._num_exploring and {*range(self._num_exploring)} <= self.broker.lost.keys():
+            raise ChildProcessError("no explorer is left to learn from; correct the environment")
+        return trajectory
+
+    def _take_in(self, trajectory: Trajectory) -> None:
+        self.step += trajectory.num_steps
+        self._ended += trajectory.ended
+        self.last += trajectory.ended
+        self._staleness.append(self.version - trajectory.version)
+        for agent, data in trajectory.data.items():
+            owner, own = self._owners[agent], map_leaves(_own, data)
+            self.algs[owner].prepare_data(own, agent=agent, explorer=trajectory.explorer)
+            self._num_prepared[owner] += 1
+
+    def _collected(self) -> Record:
+        """What came since the last training; by how many versions its weights were old."""
+        logs = summary(self._ended) | {
+            "Trajectories": len(self._staleness),
+            "Staleness": float(np.mean(self._staleness)),
+            "Lost_Explorers": len(self.broker.lost),
+        }
+        self._begin_round()
+        return self.record("collect", logs)
+
+    def _train(self, ready: Sequence[str]) -> Record:
+        logs: dict[str, float] = {}
+        for name in ready:
+            told = _numbers(self.config.alg_para.alg_name, self.algs[name].train())
+            logs |= told if len(self.algs) == 1 else {f"{k}/{name}": x for k, x in told.items()}
+            self._num_trained[name] += 1
+        due = [x for x in ready if self.algs[x].checkpoint_ready(self._num_trained[x])]
+        if due:
+            self._publish()
+        for name in due:
+            self._save(name)
+        return self.record("train", logs)
+
+    def _publish(self) -> None:
+        self.version += 1
+        # Copies, as these weights are learned on.
+        nets = {name: copy.deepcopy(alg.get_weights()) for name, alg in self.algs.items()}
+        self.broker.publish(Weights(self.version, self.step, self.step, nets, None, {}))
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write what was trained since the last checkpoints."""
+        for name in self.algs:
+            if self._num_trained[name] > self._num_saved[name]:
+                self._save(name)
+
+    def _save(self, name: str) -> None:
+        index = self._num_saved[name] = self._num_trained[name]
+        if self.models is None:
+            return
+        folder = self._folder(self.models, name)
+        folder.mkdir(exist_ok=True)
+        files = self.algs[name].save(folder, index)
+        files = [files] if isinstance(files, (str, Path)) else files or []
+        self._files[name] += [folder / file for file in files]
+        while len(self._files[name]) > KEPT * max(1, len(files)):
+            self._files[name].pop(0).unlink(missing_ok=True)
+        self.checkpoint = self._files[name][-1] if files else folder
+
+    def _folder(self, models: Path, name: str) -> Path:
+        """Where the checkpoints of an algorithm are, of several in a folder of its own."""
+        return models if len(self.algs) == 1 or models.is_file() else models / name
+
+    # -- evaluation -------------------------------------------------------------------------------
+
+    def evaluate(self) -> Iterator[Record]:
+        """Act without exploring: an ``episode`` record for each episode, and a ``test`` record of
+        all. Every explorer makes its share of them, so that short ones do not count more."""
+        num, env_num = self.config.episodes, self.config.env_num
+        due = {number: len(range(number, num, env_num)) for number in range(env_num)}
+        ended: Ended = []
+        self._publish()
+        while any(due[number] for number in due.keys() - self.broker.lost.keys()):
+            trajectory = self._receive()
+            if trajectory.ended and due[trajectory.explorer]:
+                due[trajectory.explorer] -= 1
+                ended += trajectory.ended
+                yield self.record("episode", summary(trajectory.ended))
+        returns = [x[0] for x in ended] or [math.nan]
+        spread = {"Return_Std": float(np.std(returns)), "Crashed": num - len(ended)}
+        yield self.record("test", summary(ended) | spread)
+
+
+def newest(path: Path) -> Path:
+    """A file of weights, or the newest one in a folder of them."""
+    path = path.expanduser()
+    files = [x for x in path.iterdir() if x.is_file()] if path.is_dir() else [path]
+    if not files:
+        raise FileNotFoundError(f"{path}: there is no checkpoint in it")
+    return max(files, key=lambda x: (x.stat().st_mtime_ns if x.exists() else 0, x.name))
+
+
+def _own(x: Any) -> Any:
+    """What may be written to: arrays of Ray's are shared."""
+    return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
+
+
+def _checked_owners(said: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Whose weights each agent uses, by what ``update_weights_map`` said."""
+    strange = [x for pair in said.items() for x in pair if x not in names]
+    if strange:
+        raise ValueError(
+            f"update_weights_map: there is no agent {shown(strange[0])}."
+            f"{did_you_mean(str(strange[0]), names)} Known: {', '.join(names)}."
+        )
+    return {name: said.get(name, name) if said else names[0] for name in names}
+
+
+def summary(ended: Iterable[Any]) -> dict[str, float]:
+    """The numbers of episodes that ended. Whether one succeeded is not known here."""
+    return {name: x for name, x in summary_of([*ended]).items() if name != "Success_Rate"}
+
+
+def _numbers(name: str, told: Any) -> dict[str, float]:
+    """What ``train()`` returned, by names."""
+    logs = dict(told) if isinstance(told, Mapping) else {} if told is None else {"Loss": told}
+    try:
+        numbers = {"Loss" if key == "loss" else str(key): float(x) for key, x in logs.items()}
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name}: train() gave {shown(told)}; return the loss, numbers by their names, or "
+            "nothing"
+        ) from None
+    wrong = [key for key, x in numbers.items() if not math.isfinite(x)]
+    if wrong:
+        raise ValueError(
+            f"{name}: train() gave the {wrong[0]} {numbers[wrong[0]]}; lower the learning rate. "
+            "Checkpoints hold earlier weights"
+        )
+    return numbers

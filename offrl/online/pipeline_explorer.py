@@ -1,0 +1,175 @@
+"""Acting for a ``Pipeline``: a user's own agents in an environment of theirs."""
+
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrl.config.pipeline import PipelineConfig
+from offrl.online.collector import Ended
+from offrl.online.explorer import Trajectory, Weights
+from offrl.online.registers import Parts
+from offrl.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
+
+
+class PipelineExplorer:
+    """Agents in an environment of their own, which act in turn: agent ``i`` infers an action,
+    ``env.step(action, i)`` says what came of it.
+
+    With several agents ``reset()`` gives a state for each. An agent whose ``done`` came acts no
+    more until the episode is over, which is when that of all came. Random numbers are its own,
+    wherever it runs.
+
+    owners: whose weights an agent uses, by the agents' names.
+    num_exploring: explorers of these numbers explore (``use_explore``), the others evaluate.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        owners: Mapping[str, str],
+        num_exploring: int,
+        number: int,
+        life: int,
+    ):
+        self.number, self.life = number, life
+        self._config, self._owners, self._explores = config, owners, number < num_exploring
+        self._states: dict[str, Any] = {}  # of the agents whose episode goes on
+        self._returns = dict.fromkeys(owners, 0.0)
+        self._length = 0
+        self._version = -1
+        self._num_given = 0
+        self.env: Any = None
+        if life == 0:  # what cannot be made at all is said at once, with all that Python says
+            with preserved_rng():
+                self._make()
+
+    def _make(self) -> None:
+        config = self._config
+        key = (self.number, self.life, int(self._explores))
+        seed = np.random.SeedSequence(config.train.seed, spawn_key=key).generate_state(1)[0]
+        seed_everything(int(seed))
+        parts = Parts(config)
+        self.env = parts.environment()
+        self.agents = {name: parts.agent(self.env, parts.algorithm()) for name in self._owners}
+        with suppress(AttributeError):  # it may have no spaces
+            self.env.action_space.seed(int(seed) % 2**31)
+        self._rng = rng_state()
+
+    def load(self, weights: Weights) -> None:
+        """Act with these weights from now on; an evaluation from its next episode on."""
+        if weights.version == self._version or (self._states and not self._explores):
+            return
+        with self._own_errors():
+            if self.env is None:
+                self._make()
+            for name, agent in self.agents.items():
+                agent.alg.set_weights(weights.nets[self._owners[name]])
+        self._version = weights.version
+
+    def explore(self) -> Trajectory:
+        """Act until the episode ends, or a trajectory has ``agent_config.max_steps`` steps."""
+        with self._own_errors():
+            set_rng_state(self._rng)
+            data, num_steps, ended = self._explore()
+            self._rng = rng_state()
+        trajectory = Trajectory(
+            *(self.number, self.life, self._num_given, self._version),
+            *(data, num_steps, num_steps, ended, {}, time.time()),
+        )
+        self._num_given += 1
+        return trajectory
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """In here an error of one of the parts is a ``RuntimeError`` that says where it was; what
+        is drawn leaves no trace outside."""
+        with preserved_rng():
+            try:
+                yield
+            except Exception as error:
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                raise RuntimeError(f"{what} ({_place_of(error)})") from error
+
+    def _explore(self) -> tuple[dict[str, dict[str, Any]], int, Ended]:
+        steps: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        ended: Ended = []
+        if not self._states:
+            self._reset()
+        for _ in range(self._config.agent_para.trajectory_steps):
+            for index, name in enumerate(self.agents):
+                if name in self._states:
+                    steps[name].append(self._step(index, name))
+            self._length += 1
+            if not self._states:
+                ended = [(float(np.mean([*self._returns.values()])), self._length, False)]
+                break
+        num_steps = sum(map(len, steps.values()))
+        taken = steps if self._explores else {}  # nobody learns from an evaluation
+        return {name: _stacked(some) for name, some in taken.items()}, num_steps, ended
+
+    def _reset(self) -> None:
+        state = self.env.reset()
+        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
+            state = state[0]  # gymnasium's, with what is known besides
+        states = [state] if len(self.agents) == 1 else state
+        if len(states) != len(self.agents):
+            raise ValueError(
+                f"reset() gave {len(states)} states, and agent_para.agent_num is "
+                f"{len(self.agents)}: give one for each"
+            )
+        self._states = dict(zip(self.agents, states, strict=True))
+        self._returns = dict.fromkeys(self.agents, 0.0)
+        self._length = 0
+
+    def _step(self, index: int, name: str) -> Mapping[str, Any]:
+        agent, state = self.agents[name], self._states[name]
+        action = agent.infer_action(state, self._explores)
+        next_state, reward, *over, info = self.env.step(action, index)
+        done = any(map(bool, over))  # gymnasium has two of them
+        self._returns[name] += float(reward)
+        self._states[name] = next_state
+        if done:
+            del self._states[name]
+        own = agent.handle_env_feedback(next_state, reward, done, info, self._explores)
+        default = {"state": state, "action": action, "reward": reward, "next_state": next_state}
+        return default | {"done": done, "info": info} if own is None else dict(own)
+
+    def state(self) -> dict[str, Any]:
+        """Give what ``restore`` goes on from: nothing, as a new explorer begins a new episode."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None:
+        with suppress(Exception):  # it may have nothing to close, or fail at that, too
+            self.env.close()
+
+
+def _stacked(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A trajectory, ``{key: [T, ...]}``: arrays where all steps have the same shape, else lists.
+    ``info`` is a list of what was known at each step."""
+    return {key: _joined(key, [step[key] for step in steps]) for key in steps[0]}
+
+
+def _joined(key: str, values: list[Any]) -> Any:
+    if isinstance(values[0], Mapping):
+        return values if key == "info" else _stacked(values)
+    try:
+        joined = np.asarray([np.asarray(x) for x in values])
+    except ValueError:
+        return values
+    return values if joined.dtype == object else joined
+
+
+def _place_of(error: BaseException) -> str:
+    """The innermost line of code of the user's own that led to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    packages = ("site-packages", str(Path(__file__).parents[1]))
+    own = [f for f in frames if not any(package in f.filename for package in packages)]
+    return "{0.filename}, line {0.lineno}".format((own or frames)[-1])

@@ -1,0 +1,39 @@
+"""``offrl evaluate``: the explorers of a pipeline act without exploring."""
+
+import argparse
+
+from offrl.outputs import new_file
+from offrl.tools import count, write_figures
+from offrl.tools.train import add_config_arguments, read_config
+
+HELP = "evaluate the parts that a file combines (alg_para), with the weights of a checkpoint"
+EPILOG = (
+    "example: offrl evaluate --config run.yaml --checkpoint runs/NewAlgorithm/.../models --n 50. "
+    "Other checkpoints: offrl rollout"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_arguments(parser)
+    parser.add_argument(
+        "--checkpoint",
+        help="file of weights, or a run's folder models, of which the newest is taken",
+    )
+    parser.add_argument("--n", type=count, help="number of episodes (default: 20)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from offrl.config.pipeline import PipelineConfig
+    from offrl.training.pipeline import evaluate_pipeline, return_line
+
+    flags = {"checkpoint": args.checkpoint, "episodes": args.n}
+    config, path = read_config(args, flags)
+    if not isinstance(config, PipelineConfig):
+        raise ValueError(f"{path}: no file of parts (alg_para); use offrl rollout --checkpoint")
+    output = new_file(args.json) if args.json else None
+    logs = evaluate_pipeline(config)
+    print(f"result: {return_line(logs)}")
+    if output is not None:
+        write_figures(output, logs)
+    return 1 if logs["Crashed"] else 0
