@@ -38,6 +38,7 @@ class RayBroker(Broker):
         self._actors: dict[int, Any] = {}
         # What was asked of each explorer and its life, in order. Ray's wait has no order.
         self._asked: dict[int, deque[tuple[Any, int]]] = {n: deque() for n in self._lives}
+        self._ready: deque[int] = deque()  # the explorers whose first answer is there
 
     def publish(self, weights: Weights) -> None:
         self._weights = self._ray.put(weights)
@@ -45,17 +46,14 @@ class RayBroker(Broker):
     def receive(self) -> Trajectory:
         while True:
             self._ask()
-            first = {asked[0][0]: number for number, asked in self._asked.items() if asked}
-            ready, _ = self._ray.wait([*first], timeout=PATIENCE_S)
-            if not ready:
-                self._say_why()
+            if not self._ready:
+                self._wait()
                 continue
-            number = first[ready[0]]
-            _, life = self._asked[number].popleft()
-            self._asked[number] = self._asked.pop(number)  # the others' turn comes first
+            number = self._ready.popleft()
+            ref, life = self._asked[number].popleft()
             is_current = life == self._lives.get(number)
             try:
-                answer = self._ray.get(ready[0])
+                answer = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
                 if is_current:  # else it was replaced already
                     self._replace(number, getattr(error, "cause", None) or error)
@@ -67,6 +65,17 @@ class RayBroker(Broker):
                 self._failures[number] = 0
             self._ask()
             return answer
+
+    def _wait(self) -> None:
+        """For an answer. All whose answers are there get a turn before this is asked again, as Ray
+        may prefer the same ones each time."""
+        first = {asked[0][0]: number for number, asked in self._asked.items() if asked}
+        ready, _ = self._ray.wait([*first], timeout=PATIENCE_S)
+        if not ready:
+            self._say_why()
+            return
+        others, _ = self._ray.wait([*first], num_returns=len(first), timeout=0)
+        self._ready.extend(first[ref] for ref in {*ready, *others})
 
     def _ask(self) -> None:
         """Let all explorers have something to do."""
