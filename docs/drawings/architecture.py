@@ -28,7 +28,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
             "Trainer",
         )
     ],
-    [Part("online", ["acts and learns in rounds: agents, their trainer, what it is made of"])],
+    [Part("online", ["acts and learns in rounds: agents, trainers, explorers and their Learner"])],
     [Part("checkpoint", ["what is written is read again as a policy, an environment, a training"])],
     [
         Part("evaluation", ["episodes with fixed seeds, intervals"]),
@@ -55,6 +55,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
         Part("seeding", ["all random state"]),
         Part("outputs", ["whole files or none"]),
         Part("parallel", ["one training, N processes"]),
+        Part("cluster", ["the connection to Ray"]),
         Part("processes", ["signals, shared work"]),
         Part("video", ["films that play"]),
     ],
