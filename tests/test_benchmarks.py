@@ -21,6 +21,7 @@ SMALLEST = [
     "images --demos 4 --steps 12 --repeats 1",
     "kernels --turns 2 --seconds 0.01",
     "online --repeats 1 --seconds 0.01",
+    "scaling --quick",
     *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
     "view --repeats 1 --rendered 1",
 ]
