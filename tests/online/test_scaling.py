@@ -1,4 +1,4 @@
-"""The RayBroker and the model of it (``benchmarks/scaling.py``): 64 synthetic explorers, in few processes."""
+"""The RayBroker and ``benchmarks/scaling.py``, its model: 64 explorers that share processes."""
 
 from collections import Counter
 
