@@ -219,7 +219,7 @@ def learn(broker: CrowdedBroker, traffic: Traffic, num_trajectories: int) -> tup
 # -- its constants --------------------------------------------------------------------------------
 
 
-def measure_costs(nums_explorers: Sequence[int] = (1, 64, 512)) -> Costs:
+def measure_costs(nums_explorers: Sequence[int] = (8, 64, 512)) -> Costs:
     """Fitted to the real RayBroker: the medians of the seconds in which it receives what is ready,
     and in which it publishes."""
     received = []
@@ -237,13 +237,18 @@ def measure_costs(nums_explorers: Sequence[int] = (1, 64, 512)) -> Costs:
     return Costs(*fitted.clip(0).tolist(), small, max(0.0, per_weight))
 
 
-def receive_seconds(num_explorers: int, size: int, repeats: int = 20) -> float:
-    """The median of those for a trajectory that is ready, while the explorers are quiet."""
-    seconds: list[float] = []
-    with synthetic(num_explorers, size, 0.2) as broker:
-        while len(seconds) < repeats:
+def receive_seconds(num_explorers: int, size: int, repeats: int = 5) -> float:
+    """For a trajectory, where one of each explorer is ready and the explorers are quiet."""
+    with synthetic(num_explorers, size, 0.1 + 2e-3 * num_explorers) as broker:
+
+        def receive_all() -> None:
+            for _ in range(num_explorers):
+                broker.receive()
+
+        seconds = []
+        for _ in range(repeats):
             broker.wait_for_all()
-            seconds += repeated(broker.receive, min(num_explorers, repeats))
+            seconds.append(timed(receive_all)() / num_explorers)
     return median(seconds)
 
 
@@ -287,15 +292,20 @@ def measure_traffic(
         "distributed": {"explorers": 1},
     }
     learner = Learner(merge(base, config), algo_name="impala")
+    explored, trajectories, receive = [], [], learner.broker.receive
+
+    def timed_receive() -> Trajectory:
+        explored.append(timed(lambda: trajectories.append(receive()))())
+        return trajectories.pop()
+
+    learner.broker.receive = timed_receive
     records = learner()
-    rounds = repeated(lambda: list(islice(records, 2)), 5)[1:]  # of collecting and training
-    trajectories: list[Trajectory] = []
-    explore = median(repeated(lambda: trajectories.append(learner.broker.receive()), 4)[1:])
-    size, weights = (len(pickle.dumps(x)) for x in (trajectories[0], learner.broker._weights))
+    rounds = repeated(lambda: list(islice(records, 2)), 12)  # of collecting and training
+    update = median([r - e for r, e in zip(rounds[2:], explored[2:], strict=True)])
+    size, weights = (len(pickle.dumps(x)) for x in (receive(), learner.broker._weights))
     learner.close()
-    update = max(0.0, median(rounds) - explore)
     steps = num_envs * num_steps
-    return Traffic(title, steps, size, weights, explore + added * steps, update)
+    return Traffic(title, steps, size, weights, median(explored[2:]) + added * steps, update)
 
 
 def repeated(work: Callable[[], object], num: int) -> list[float]:
@@ -371,7 +381,7 @@ def main() -> None:
     print(f"{machine()}\n")
     traffics = measure_traffics()
     with connected("local", num_cpus=PROCESSES):
-        costs = measure_costs((1, 4)) if args.quick else measure_costs()
+        costs = measure_costs((1, 8)) if args.quick else measure_costs()
         print({name: float(f"{value:.3g}") for name, value in costs._asdict().items()})
         print(f"\n{sizes(traffics)}\n{table(traffics, costs)}")
         if not args.quick:
