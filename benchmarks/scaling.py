@@ -292,11 +292,13 @@ def measure_traffic(
         "distributed": {"explorers": 1},
     }
     learner = Learner(merge(base, config), algo_name="impala")
-    explored, trajectories, receive = [], [], learner.broker.receive
+    explored, receive = [], learner.broker.receive
 
     def timed_receive() -> Trajectory:
-        explored.append(timed(lambda: trajectories.append(receive()))())
-        return trajectories.pop()
+        begun = time.perf_counter()
+        trajectory = receive()
+        explored.append(time.perf_counter() - begun)
+        return trajectory
 
     learner.broker.receive = timed_receive
     records = learner()
@@ -328,7 +330,7 @@ def measure_traffics() -> list[Traffic]:
 
 
 def sizes(traffics: Sequence[Traffic]) -> str:
-    names = ["", "steps", "trajectory, kB", "weights, kB", "explore, ms", "update, ms"]
+    names = ["traffic", "steps", "trajectory, kB", "weights, kB", "explore, ms", "update, ms"]
     rows = []
     for x in traffics:
         numbers = x.num_steps, x.trajectory / 1e3, x.weights / 1e3, 1e3 * x.explore, 1e3 * x.update
@@ -338,8 +340,8 @@ def sizes(traffics: Sequence[Traffic]) -> str:
 
 def table(traffics: Sequence[Traffic], costs: Costs) -> str:
     """Steps a second that each part could reach alone, and what all of them reach."""
-    names = ["", "explorers", "explorers'", "Broker's", "Learner's"]
-    names += [f"{link}'s" for link in LINKS] + [f"reached at {link}" for link in LINKS]
+    names = ["traffic", "explorers", "explorers'", "Broker's", "Learner's"]
+    names += [f"link's, {link}" for link in LINKS] + [f"reached at {link}" for link in LINKS]
     rows = []
     for traffic in traffics:
         for num in EXPLORERS:
