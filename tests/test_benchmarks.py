@@ -15,12 +15,14 @@ SMALLEST = [
     "convert --repeats 1",
     "critics --repeats 1",
     "data_tools --gigabytes 0.01 --demos 2 --repeats 1",
+    "distributed --repeats 1 --seconds 0.5",
     "edit --demos 2 --steps 50 --repeats 1",
     "evaluation --parts reset playback policy --repeats 1",
     "hierarchy --repeats 1",
     "images --demos 4 --steps 12 --repeats 1",
     "kernels --turns 2 --seconds 0.01",
     "online --repeats 1 --seconds 0.01",
+    "scaling --quick",
     *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
     "view --repeats 1 --rendered 1",
 ]
@@ -36,6 +38,7 @@ OTHERS = {
     "peers",
 }
 OTHERS |= {"online_configs", "online_results", "bare", "bare_online", "bare_parts", "bare_rl"}
+OTHERS |= {"bare_impala"}
 NEEDED = {"view": "chromium", "data_tools": "taskset"}
 
 

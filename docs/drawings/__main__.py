@@ -5,6 +5,7 @@ from pathlib import Path
 
 import architecture
 import batch
+import explorers
 import finetuning
 import returns
 import success_rates
@@ -17,6 +18,7 @@ DRAWINGS = {
     "offline_rl.svg": success_rates.draw,
     "online_rl.svg": returns.draw,
     "finetuning.svg": finetuning.draw,
+    "explorers.svg": explorers.draw,
 }
 
 

@@ -68,14 +68,14 @@ class RayBroker(Broker):
 
     def _wait(self) -> None:
         """For an answer. All whose answers are there get a turn before this is asked again, as Ray
-        may prefer the same ones each time."""
+        prefers some of them to others."""
         first = {asked[0][0]: number for number, asked in self._asked.items() if asked}
-        ready, _ = self._ray.wait([*first], timeout=PATIENCE_S)
+        ready, _ = self._ray.wait([*first], num_returns=len(first), timeout=0)
+        if not ready:
+            ready, _ = self._ray.wait([*first], timeout=PATIENCE_S)
         if not ready:
             self._say_why()
-            return
-        others, _ = self._ray.wait([*first], num_returns=len(first), timeout=0)
-        self._ready.extend(first[ref] for ref in {*ready, *others})
+        self._ready.extend(first[ref] for ref in ready)
 
     def _ask(self) -> None:
         """Let all explorers have something to do."""
