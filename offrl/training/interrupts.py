@@ -73,10 +73,12 @@ class Interrupts(AbstractContextManager):
         """Whether the training is to stop or to save."""
         return self.saves or self._signal is not None
 
-    def check(self) -> None:
-        """Raise ``Interrupted`` if the training is to stop."""
-        if self._signal is not None:
-            raise Interrupted(self._signal)
+    def check(self, number: int | None = None) -> None:
+        """Raise ``Interrupted`` if the training is to stop: if a signal has come here, or by the
+        ``number`` that all processes agreed on."""
+        number = self._signal if number is None else number
+        if number:
+            raise Interrupted(number)
 
     def agree(self) -> tuple[bool, int]:
         """Let what one process of a training is asked be asked of all: whether to save, and the

@@ -9,7 +9,6 @@ import torch
 from offrl import parallel
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
-from offrl.processes import Interrupted
 from offrl.seeding import preserved_rng
 from offrl.training.averages import Averages, check_finite, checked_logs
 from offrl.training.base import Record, Training
@@ -82,8 +81,7 @@ class Trainer(Training):
                     self._check_weights()
                 if not is_last and (is_round or saves):
                     yield self.record("progress", self._train_logs())
-                if stops:
-                    raise Interrupted(stops)
+                self.interrupts.check(stops)
         finally:
             self._seconds["Train_Time"] = time.perf_counter() - started
 

@@ -46,7 +46,7 @@ def test_what_takes_longest_is_saturated(monkeypatch):
     assert predict(quick, costs, 200, 1e8, num_trajectories=20)[:2] == (100, "link")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [70_000, 1_000_000])
 def test_all_explorers_have_their_turn_though_the_learner_is_slower(scaling, size):
     with scaling.synthetic(EXPLORERS, size) as broker:
@@ -54,7 +54,7 @@ def test_all_explorers_have_their_turn_though_the_learner_is_slower(scaling, siz
     assert min(turns.values()) >= 4 and max(turns.values()) <= 12
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_slow_explorers_come_to_what_the_model_says(scaling, costs):
     # Eight times slower than what the Broker can take of them now.
     explore = max(1.0, 8 * EXPLORERS * costs.per_trajectory)
@@ -67,7 +67,7 @@ def test_slow_explorers_come_to_what_the_model_says(scaling, costs):
     assert staleness == pytest.approx(expected.staleness, rel=0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_slow_learner_comes_to_what_the_model_says(scaling, costs):
     update = max(0.01, 8 * costs.per_trajectory)
     traffic = scaling.Traffic("", 1, 70_000, 1000, 0.0, update)
