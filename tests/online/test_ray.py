@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import heeding
 from test_learner import CRITIC, ROUND, SMALL, make
 
 pytest.importorskip("ray", reason="no Ray")
@@ -17,6 +18,7 @@ pytest.importorskip("ray", reason="no Ray")
 from offrl.cluster import connected
 from offrl.online import Learner
 
+MARK = "OFFRL_TEST"  # an environment variable
 PATIENCE = 240  # seconds, on a machine that is busy
 
 
@@ -138,11 +140,31 @@ CONFIG = {
 }
 
 
-def start(folder, *arguments):
-    """``offrl train`` in a session of its own."""
-    log = open(folder / "log.txt", "a")  # noqa: SIM115 (the program writes into it)
-    command = [sys.executable, "-m", "offrl", "train", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
+@pytest.fixture
+def start(tmp_path):
+    """Starts ``offrl train`` in a session of its own. What is left of it ends with the test."""
+    started = []
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "offrl", "train", *map(str, arguments)]
+        with open(tmp_path / "log.txt", "a") as log, heeding():
+            started.append(
+                subprocess.Popen(
+                    command,
+                    stdout=log,
+                    stderr=log,
+                    cwd=tmp_path,
+                    env=os.environ | {MARK: str(tmp_path)},
+                    start_new_session=True,
+                )
+            )
+        return started[-1]
+
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    yield start
+    for program in started:
+        program.kill()
+        program.wait()
 
 
 def wait_for(condition, folder, what):
@@ -152,64 +174,55 @@ def wait_for(condition, folder, what):
         time.sleep(0.2)
 
 
-def relatives(session):
-    """The processes of a session, and those that say in their environment that they belong to it:
-    Ray's workers have sessions of their own."""
+def started_in(folder):
+    """The command lines of the processes that were started for a test, those of Ray among them."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            own = int((path / "stat").read_text().rpartition(")")[2].split()[3]) == session
-            marked = f"OFFRL_TEST={session}".encode() in (path / "environ").read_bytes()
-            is_zombie = (path / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        except (OSError, ProcessLookupError):
+            if f"{MARK}={folder}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                found.append((path / "cmdline").read_bytes()[:80])
+        except OSError:  # it has ended
             continue
-        if (own or marked) and not is_zombie:
-            found.append((int(path.name), (path / "cmdline").read_bytes()[:80]))
     return found
 
 
-def mark_of(run):
-    log = run / "metrics.jsonl"  # which follows the folder
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+def records_of(run):
+    log = run / "metrics.jsonl"  # which follows the folder; its last line may not be whole
+    lines = log.read_text().rpartition("\n")[0] if log.exists() else ""
+    return [json.loads(line) for line in lines.splitlines()]
 
 
 @pytest.mark.slow
-def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    program = start(tmp_path, "--config", "config.json", "--output", tmp_path, "--name", "run")
-
+def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(start, tmp_path):
     def epochs():
-        return max(
-            (r["epoch"] for run in (tmp_path / "run").glob("2*") for r in mark_of(run)), default=0
-        )
+        runs = (tmp_path / "run").glob("2*")
+        return max((r["epoch"] for run in runs for r in records_of(run)), default=0)
 
+    program = start("--config", "config.json", "--output", tmp_path, "--name", "run")
     wait_for(lambda: epochs() >= 2, tmp_path, "epochs")
-    before = relatives(program.pid)
-    assert any(b"raylet" in command for _, command in before)
+    assert any(b"raylet" in command for command in started_in(tmp_path))
     program.kill()
     program.wait()
-    wait_for(lambda: not relatives(program.pid), tmp_path, "the end of all after SIGKILL")
+    wait_for(lambda: not started_in(tmp_path), tmp_path, "the end of all after SIGKILL")
 
     (run,) = (tmp_path / "run").glob("2*")
     done = epochs()
-    program = start(tmp_path, "--resume", run)
+    program = start("--resume", run)
     wait_for(lambda: epochs() >= done + 2, tmp_path, "more epochs")
     program.send_signal(signal.SIGINT)
     assert program.wait(PATIENCE) == 130
-    wait_for(lambda: not relatives(program.pid), tmp_path, "the end of all after Ctrl-C")
+    wait_for(lambda: not started_in(tmp_path), tmp_path, "the end of all after Ctrl-C")
     log = (tmp_path / "log.txt").read_text()
     assert "go on with" in log and "Traceback" not in log
-    steps = [r["step"] for r in mark_of(run) if r["type"] == "epoch"]
+    steps = [r["step"] for r in records_of(run) if r["type"] == "epoch"]
     assert steps == sorted(steps)
 
 
 @pytest.mark.slow
-def test_an_address_that_does_not_answer_is_said(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+def test_an_address_that_does_not_answer_is_said(start, tmp_path):
     address = "distributed.address=127.0.0.1:9"
-    program = start(tmp_path, "--config", "config.json", "--set", address, "--output", tmp_path)
+    program = start("--config", "config.json", "--set", address, "--output", tmp_path)
     assert program.wait(PATIENCE) not in (0, None)
     log = (tmp_path / "log.txt").read_text()
     assert "no Ray answers at 127.0.0.1:9" in log and "Traceback" not in log
-    assert [path.name for path in tmp_path.iterdir()].count("config.json") == 1
     assert not [*tmp_path.glob("*/2*")]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from conftest import heeding
 from torch import nn
 
 from offrl.__main__ import main
@@ -415,14 +416,18 @@ def test_a_run_that_is_stopped_keeps_what_was_trained(project, address):
     command = [sys.executable, "-m", "offrl", "train", "--config", project / "run.yaml", *words]
     if address == "local":
         pytest.importorskip("ray")
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
-        end = time.monotonic() + 120
+    with heeding():
+        program = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + 240
         while not [*project.glob("runs/*/*/models/*.pth")]:
             assert program.poll() is None and time.monotonic() < end
             time.sleep(0.1)
         os.kill(program.pid, signal.SIGINT)
-        assert program.wait(60) == 128 + signal.SIGINT
-        assert "train --resume" in program.stderr.read()
+        _, said = program.communicate(timeout=240)
+    finally:
+        program.kill()
+    assert program.returncode == 128 + signal.SIGINT and "train --resume" in said
     assert [*project.glob("runs/*/*/models/*.pth")]
 
 
