@@ -48,9 +48,9 @@ def joined() -> Iterator[None]:
 
 
 def _join() -> None:
-    # Whoever optimizes imports it. Imported later it would keep gloo's threads alive, which abort a
-    # process at its end.
-    import torch._dynamo
+    # This imports TorchDynamo, as whoever optimizes does. Imported later, it would keep gloo's
+    # threads alive, which abort a process at its end.
+    torch.compiler.list_backends()
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=PATIENCE)

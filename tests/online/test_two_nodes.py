@@ -26,12 +26,12 @@ CONFIG = {
     "algo_name": "impala",
     "experiment": {
         "env": "CartPole-v1",
-        "epoch_every_n_steps": 500,
+        "epoch_every_n_steps": 10_000,
         "rollout": {"enabled": False},
         "logging": {"log_tb": False},
     },
     "train": {
-        "num_steps": 4000,
+        "num_steps": 200_000,
         "cuda": False,
         "online": {"num_envs": 4, "collect_steps": 25},
     },
@@ -137,7 +137,7 @@ def train(head, folder, *words):
     return head.run(sys.executable, "-m", "offrl", "train", *words, cwd=folder)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_explorers_act_on_both_nodes(cluster, tmp_path):
     head, node, python, _ = cluster
     start(node, python, f"--address={HEAD}:6379", f"--node-ip-address={NODE}")
