@@ -79,7 +79,7 @@ def num_cores() -> int:
 
 
 def share(items: Sequence[T]) -> Sequence[T]:
-    """Those of the items that this process works on."""
+    """Give those of the items that this process works on."""
     return items[rank() :: num_ranks()]
 
 

@@ -51,7 +51,7 @@ class AgentPara(Section):
 
     @property
     def names(self) -> list[str]:
-        """Of the agents in an environment: ``agent_0``, ``agent_1``, ..."""
+        """The names of the agents in an environment: ``agent_0``, ``agent_1``, ..."""
         return [f"agent_{number}" for number in range(self.agent_num)]
 
 

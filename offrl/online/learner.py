@@ -9,6 +9,7 @@ import numpy as np
 
 from offrl.config import Config
 from offrl.online.broker import Broker, Turns
+from offrl.online.collector import Ended
 from offrl.online.explorer import (
     Explorer,
     Trajectory,
@@ -105,9 +106,9 @@ class Learner(Trainer):
         self.broker.publish(Weights(*position, nets, normalization, moments))
         self._is_published = True
 
-    def _receive(self) -> list[tuple[float, int, bool]]:
+    def _receive(self) -> Ended:
         """Take in a trajectory that is not too old. Returns the episodes that ended until then."""
-        ended: list[tuple[float, int, bool]] = []
+        ended: Ended = []
         while True:
             begun = time.time()
             trajectory = self.broker.receive()
@@ -182,9 +183,9 @@ class Learner(Trainer):
         return [f"explorer {number} was given up: {reason}" for number, reason in lost]
 
     def traffic(self) -> dict[str, float]:
-        """Of the trajectories since the last call: how many came, how many of them were refused as
-        too old, and how many versions their weights were behind, on average and at most; and how
-        many explorers were given up so far."""
+        """Say how many trajectories came since the last call, how many of them were refused as too
+        old, and how many versions their weights were behind, on average and at most; and how many
+        explorers were given up so far."""
         logs: dict[str, float] = {"Trajectories": len(self._staleness)}
         if self._staleness:
             logs["Staleness"] = float(np.mean(self._staleness))

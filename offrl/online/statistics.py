@@ -23,7 +23,7 @@ class Moments:
 
     @classmethod
     def of(cls, parts: Iterable[np.ndarray]) -> "Moments":
-        """Those of the rows of all parts."""
+        """Compute those of the rows of all parts."""
         moments = cls()
         moments.add(np.concatenate([*parts]))
         return moments
@@ -84,21 +84,20 @@ class RunningStatistics:
 
     def take(self) -> dict[str, Any]:
         """Give the moments of what was seen and received in this round, for ``join`` elsewhere."""
-        taken: dict[str, dict[str, Moments]] = {"obs": {}, "returns": {}}
-        for key in self._obs if self._seen else ():
-            taken["obs"][key] = Moments.of(obs[key] for obs in self._seen)
-        if self._received:
-            taken["returns"][""] = Moments.of(self._received)
-        self._seen = []
-        return {kind: {key: vars(m) for key, m in x.items()} for kind, x in taken.items()}
+        seen, self._seen = self._seen, []
+        moments = {key: Moments.of(obs[key] for obs in seen) for key in self._obs if seen}
+        return {
+            "obs": {key: vars(own) for key, own in moments.items()},
+            "returns": vars(Moments.of(self._received)) if self._received else None,
+        }
 
     def join(self, taken: Mapping[str, Any]) -> None:
         """Add what others have seen and received."""
         for key, moments in taken["obs"].items():
             self._obs[key].join(**moments)
             self._is_behind = True
-        for moments in taken["returns"].values():
-            self._returns.join(**moments)
+        if taken["returns"] is not None:
+            self._returns.join(**taken["returns"])
 
     def end_round(self) -> None:
         """Take the rewards of a round into account, before it is learned from."""

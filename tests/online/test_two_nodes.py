@@ -16,27 +16,24 @@ import pytest
 
 pytest.importorskip("ray", reason="no Ray")
 
+import test_ray
+
+from offrl.tree import merge
+
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0 or shutil.which("ip") is None, reason="no network namespaces (root, ip)"
 )
 
 HEAD, NODE = "10.77.0.1", "10.77.0.2"
 PATIENCE = 240  # seconds, on a machine that is busy
-CONFIG = {
-    "algo_name": "impala",
-    "experiment": {
-        "env": "CartPole-v1",
-        "epoch_every_n_steps": 10_000,
-        "rollout": {"enabled": False},
-        "logging": {"log_tb": False},
+CONFIG = merge(
+    test_ray.CONFIG,
+    {
+        "experiment": {"epoch_every_n_steps": 10_000},
+        "train": {"num_steps": 200_000},
+        "distributed": {"address": f"{HEAD}:6379"},
     },
-    "train": {
-        "num_steps": 200_000,
-        "cuda": False,
-        "online": {"num_envs": 4, "collect_steps": 25},
-    },
-    "distributed": {"explorers": 2, "address": f"{HEAD}:6379"},
-}
+)
 
 
 class Machine:

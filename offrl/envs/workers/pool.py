@@ -134,7 +134,7 @@ class EnvPool(AbstractContextManager):
         return limit
 
     def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
-        """Of the workers for so many episodes."""
+        """The numbers of the workers for so many episodes."""
         return range(min(self._num_workers(policy), num_episodes))
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
