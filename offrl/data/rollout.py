@@ -20,7 +20,8 @@ class Rollout(Replay):
         """Give everything as tensors of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and
         begin anew with what is observed now.
 
-        ``obs`` has frames, ``{key: [N, L, F, ...]}``. Where ``mask`` is true, a step was taken,
+        ``obs`` has frames, ``{key: [N, L, F, ...]}``, and ``frames`` says which, ``[N, L, F]``:
+        those with the same number are the same. Where ``mask`` is true, a step was taken,
         with ``actions``, ``rewards``, ``terminated`` and ``truncated``; the next row holds what
         followed. Other rows are ends, or padding behind the last observation. If there are
         demonstrations, ``demos`` is a batch of them, with as many steps as there are rows, ``N L``.
@@ -40,6 +41,7 @@ class Rollout(Replay):
             frames = earlier.unflatten(0, rows.shape)
         rollout: dict[str, Any] = {
             "obs": {key: store.columns[f"obs/{key}"].take(frames) for key in self.obs_keys},
+            "frames": frames,
             "mask": (mask := torch.from_numpy(store.is_step[rows.numpy()])),
         }
         for key in self.dataset_keys:

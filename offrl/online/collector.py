@@ -94,11 +94,11 @@ class Collector:
             self._returns[over] = 0.0
             self._lengths[over] = 0
 
-    def _take_round(self) -> dict[str, Any]:
-        """The steps of the round, as the algorithm learns from them."""
+    def _take_rollout(self) -> dict[str, Any]:
+        """The steps of the round (``Rollout.take``), and what the policy remembered before it."""
         rollout = self.buffer.take() | {"state": self._memory}
         rollout["rewards"] = self.statistics.rewards(rollout["rewards"])
-        return self.alg.process_batch_for_training(rollout)
+        return rollout
 
     def state(self) -> dict[str, Any]:
         """Give what acting goes on from, beside weights, buffer and random state."""

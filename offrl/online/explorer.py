@@ -12,6 +12,7 @@ from torch import Tensor
 
 from offrl.config import Config
 from offrl.online.collector import Collector, Ended
+from offrl.online.frames import packed
 from offrl.online.parts import Parts
 from offrl.tree import map_leaves
 
@@ -31,8 +32,8 @@ class Trajectory(NamedTuple):
     """What an explorer gives: so many steps in each of its environments.
 
     It is known by its explorer, the explorer's life (each that replaces a lost one has another) and
-    its number in that life. ``data`` is the round as the algorithm learns from it, or the steps for
-    a replay; all leaves are arrays.
+    its number in that life. ``data`` is the round as the algorithm learns from it, ``packed``, or the
+    steps for a replay; all leaves are arrays.
     """
 
     explorer: int
@@ -125,6 +126,10 @@ class Explorer(Collector):
         )
         self._num_given += 1
         return trajectory
+
+    def _take_round(self) -> dict[str, Any]:
+        rollout = self._take_rollout()
+        return packed(self.alg, rollout, self.alg.process_batch_for_training(rollout))
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"buffer": self.buffer.state()}

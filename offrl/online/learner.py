@@ -19,6 +19,7 @@ from offrl.online.explorer import (
     joined,
     trajectory_length,
 )
+from offrl.online.frames import unpacked
 from offrl.online.parts import Envs, Parts
 from offrl.online.trainer import Record, Trainer, summary_of
 from offrl.tree import map_leaves
@@ -138,8 +139,9 @@ class Learner(Trainer):
             self.buffer.record(actions, stepped, envs)
 
     def _take_round(self) -> dict[str, Any]:
-        data, self._data = self._data, []
-        return map_leaves(lambda x: x.to(self.device), joined(data))
+        here = [map_leaves(lambda x: x.to(self.device), data) for data in self._data]
+        self._data = []
+        return joined([unpacked(self.alg, data) for data in here])
 
     def _num_due(self) -> int:
         due, online = super()._num_due(), self.config.train.online

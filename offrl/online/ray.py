@@ -63,8 +63,7 @@ class RayBroker(Broker):
                 continue
             if is_current:
                 self._failures[number] = 0
-            self._ask()
-            return answer
+            return answer  # what comes next is asked for when there are newer weights
 
     def _wait(self) -> None:
         """For an answer. All whose answers are there get a turn before this is asked again, as Ray

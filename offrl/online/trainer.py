@@ -221,6 +221,10 @@ class Trainer(Collector):
         """Whether steps are only collected yet."""
         return self.step - self._kept_from <= self.parts.num_before
 
+    def _take_round(self) -> dict[str, Any]:
+        """The steps of the round, as the algorithm learns from them."""
+        return self.alg.process_batch_for_training(self._take_rollout())
+
     def _make_batches(self, num: int) -> Iterator[dict[str, Any]]:
         """``num`` batches, ready for updates; of the steps of the round, as many as the algorithm
         says."""

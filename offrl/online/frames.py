@@ -1,0 +1,54 @@
+"""Observations on their way from an explorer to the Learner.
+
+Networks see each frame several times, in stacks, and as floating-point numbers. It travels once, as
+it was observed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SAVING = 0.5  # of the bytes, below which a round travels as it is
+
+
+def packed(alg: Any, rollout: Mapping[str, Any], ready: Mapping[str, Any]) -> dict[str, Any]:
+    """A processed round, whose ``obs`` is replaced by ``frames``: the frames ``shown``, ``{key: [U,
+    ...]}``, and the ``index`` ``[..., F]`` of those that each row is made of. Where that saves
+    little, or ``obs`` are not what the algorithm makes of all frames, it is left as it is.
+
+    rollout: what was processed, as ``Rollout.take`` gave it.
+    """
+    _, first, index = np.unique(rollout["frames"], return_index=True, return_inverse=True)
+    shown = {key: x.flatten(0, 2)[first] for key, x in rollout["obs"].items()}
+    if _size(shown) > (1 - SAVING) * _size(ready.get("obs", {})):
+        return dict(ready)
+    index = torch.from_numpy(index.astype(np.int32)).view(rollout["frames"].shape)
+    frames = {"shown": shown, "index": index if "mask" in ready else index[rollout["mask"]]}
+    if not _are_same(_seen(alg, frames), ready["obs"]):
+        return dict(ready)
+    return {key: x for key, x in ready.items() if key != "obs"} | {"frames": frames}
+
+
+def unpacked(alg: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The round that was ``packed``."""
+    if "frames" not in data:
+        return dict(data)
+    rest = {key: x for key, x in data.items() if key != "frames"}
+    return {"obs": _seen(alg, data["frames"]), **rest}
+
+
+def _seen(alg: Any, frames: Mapping[str, Any]) -> dict[str, Tensor]:
+    index = frames["index"]
+    stacks = {key: x[index.flatten(0, -2)] for key, x in frames["shown"].items()}
+    return {key: x.unflatten(0, index.shape[:-1]) for key, x in alg.prepare_obs(stacks).items()}
+
+
+def _size(obs: Mapping[str, Tensor]) -> int:
+    return sum(x.nbytes for x in obs.values())
+
+
+def _are_same(found: Mapping[str, Tensor], obs: Mapping[str, Tensor]) -> bool:
+    return found.keys() == obs.keys() and all(torch.equal(found[key], obs[key]) for key in obs)
