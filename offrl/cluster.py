@@ -198,6 +198,37 @@ def options(environ: Mapping[str, str] | None = None, num_cpus: float = 1) -> di
     return {"num_cpus": num_cpus, "runtime_env": {"env_vars": variables}}
 
 
+def put(value: Any) -> Any:
+    """Put a value into the object store. Returns a reference; ``OSError`` if there is no room."""
+    ray = import_ray()
+    try:
+        return ray.put(value)
+    except (ray.exceptions.OutOfDiskError, ray.exceptions.ObjectStoreFullError) as error:
+        raise OSError(reason_of(error)) from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a worker gave nothing, in one sentence: Ray's own text is a page. Of an exception that
+    was raised in it, what that says."""
+    exceptions, error = import_ray().exceptions, getattr(error, "cause", None) or error
+    text = str(error)
+    if isinstance(error, exceptions.OutOfMemoryError):
+        node, used = re.search(r"IP: ([^,)]+)", text), re.search(r"was (.+?) \(", text)
+        where = f" {node[1]}" if node else ""
+        said = f" ({used[1]})" if used else ""
+        return f"Ray ended it, as the node{where} ran out of memory{said}; start fewer there"
+    if isinstance(error, (exceptions.OutOfDiskError, exceptions.ObjectStoreFullError)):
+        return (
+            "a node has no room left: Ray's memory for objects and the disk behind it are full; "
+            "free some there (df, ray memory)"
+        )
+    if isinstance(error, exceptions.RayActorError):
+        node = re.search(r"^\s*ip: (\S+)", text, re.MULTILINE)
+        where = f" on the node {node[1]}" if node else ""
+        return f"its process{where} ended (killed or crashed, or the machine was lost)"
+    return text
+
+
 class Report(NamedTuple):
     """What a worker says of itself."""
 

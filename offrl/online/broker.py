@@ -52,20 +52,20 @@ class Broker(ABC):
     def close(self) -> None:
         """End the explorers."""
 
-    def _failed(self, number: int, error: BaseException) -> None:
+    def _failed(self, number: int, why: str) -> None:
         """Another explorer takes the number over, or it is given up."""
-        reason = f"explorer {number} failed: {error}"
+        reason = f"explorer {number} failed: {why}"
         self._failures[number] += 1
         self._lives[number] += 1
         if self._failures[number] < TRIES:
             log.warning(f"{reason}; another one takes its place")
             return
-        self.lost[number] = str(error)
+        self.lost[number] = why
         del self._lives[number]
         if not self._lives:
             raise ChildProcessError(
-                f"{reason}. No explorer is left, as each failed {TRIES} times in a row; correct "
-                "the environment (experiment.env), and go on with this run"
+                f"{reason}. No explorer is left, as each failed {TRIES} times in a row; mend that, "
+                "and go on with this run (--resume)"
             )
         log.warning(f"{reason}; it is given up after {TRIES} tries, and the others go on")
 
@@ -95,7 +95,7 @@ class Turns(Broker):
                 explorer.load(self._weights)
                 trajectory = explorer.explore()
             except (ValueError, ArithmeticError, LookupError, RuntimeError) as error:
-                self._failed(number, error)
+                self._failed(number, str(error))
                 self._explorers.pop(number).close()
                 if number in self._lives:
                     with preserved_rng():

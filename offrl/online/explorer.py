@@ -32,8 +32,8 @@ class Trajectory(NamedTuple):
     """What an explorer gives: so many steps in each of its environments.
 
     It is known by its explorer, the explorer's life (each that replaces a lost one has another) and
-    its number in that life. ``data`` is the round as the algorithm learns from it, ``packed``, or the
-    steps for a replay; all leaves are arrays.
+    its number in that life. ``data`` is the round as the algorithm learns from it (``packed``), or
+    the steps for a replay; all leaves are arrays.
     """
 
     explorer: int

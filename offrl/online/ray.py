@@ -6,7 +6,16 @@ from collections import deque
 from contextlib import ExitStack
 from typing import Any
 
-from offrl.cluster import Report, check_versions, connected, import_ray, options, report
+from offrl.cluster import (
+    Report,
+    check_versions,
+    connected,
+    import_ray,
+    options,
+    put,
+    reason_of,
+    report,
+)
 from offrl.online.broker import Broker, MakeExplorer
 from offrl.online.explorer import Explorer, Trajectory, Weights
 
@@ -33,7 +42,7 @@ class RayBroker(Broker):
         num_cpus = num_explorers + len(os.sched_getaffinity(0))
         self._connection.enter_context(connected(address, num_cpus))
         self._ray = import_ray()
-        self._make = self._ray.put(make_explorer)
+        self._make = put(make_explorer)
         self._weights: Any = None
         self._actors: dict[int, Any] = {}
         # What was asked of each explorer and its life, in order. Ray's wait has no order.
@@ -41,7 +50,7 @@ class RayBroker(Broker):
         self._ready: deque[int] = deque()  # the explorers whose first answer is there
 
     def publish(self, weights: Weights) -> None:
-        self._weights = self._ray.put(weights)
+        self._weights = put(weights)
 
     def receive(self) -> Trajectory:
         while True:
@@ -56,7 +65,7 @@ class RayBroker(Broker):
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
                 if is_current:  # else it was replaced already
-                    self._replace(number, getattr(error, "cause", None) or error)
+                    self._replace(number, reason_of(error))
                 continue
             if isinstance(answer, Report):
                 check_versions(answer)
@@ -87,9 +96,9 @@ class RayBroker(Broker):
             for _ in range(AHEAD - sum(asked_life == life for _, asked_life in asked)):
                 asked.append((self._actors[number].explore.remote(self._weights), life))
 
-    def _replace(self, number: int, error: BaseException) -> None:
+    def _replace(self, number: int, reason: str) -> None:
         self._ray.kill(self._actors.pop(number))
-        self._failed(number, error)
+        self._failed(number, reason)
 
     def _say_why(self) -> None:
         free = self._ray.available_resources().get("CPU", 0)

@@ -58,7 +58,10 @@ def test_each_trajectory_comes_once_though_an_explorer_is_killed(learner, caplog
     collected(learner, lambda: {(0, 0), (1, 0)} <= {*learner._received})
     os.kill(process_of(learner, 1), signal.SIGKILL)
     collected(learner, lambda: learner._received.get((1, 1), 0) >= 3)
-    assert "explorer 1 failed" in caplog.text and "another one takes its place" in caplog.text
+    assert re.search(
+        r"explorer 1 failed: its process on the node \S+ ended .*; another one takes its place",
+        caplog.text,
+    )
     assert "Traceback" not in caplog.text
     # Of each explorer and life all numbers from 0 on came, in order, or _check_order had refused.
     assert sum(learner._received.values()) == learner.traffic()["Trajectories"]
@@ -145,7 +148,7 @@ def start(tmp_path):
     """Starts ``offrl train`` in a session of its own. What is left of it ends with the test."""
     started = []
 
-    def start(*arguments):
+    def start(*arguments, **environ):
         command = [sys.executable, "-m", "offrl", "train", *map(str, arguments)]
         with open(tmp_path / "log.txt", "a") as log, heeding():
             started.append(
@@ -154,7 +157,7 @@ def start(tmp_path):
                     stdout=log,
                     stderr=log,
                     cwd=tmp_path,
-                    env=os.environ | {MARK: str(tmp_path)},
+                    env=os.environ | {MARK: str(tmp_path)} | environ,
                     start_new_session=True,
                 )
             )
@@ -226,3 +229,47 @@ def test_an_address_that_does_not_answer_is_said(start, tmp_path):
     log = (tmp_path / "log.txt").read_text()
     assert "no Ray answers at 127.0.0.1:9" in log and "Traceback" not in log
     assert not [*tmp_path.glob("*/2*")]
+
+
+@pytest.mark.thorough
+def test_a_node_without_memory_is_said(start, tmp_path):
+    # Ray ends workers when the machine uses more than this.
+    little = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "200"}
+    program = start("--config", "config.json", "--output", tmp_path, "--name", "run", **little)
+    assert program.wait(PATIENCE) == 1
+    log = (tmp_path / "log.txt").read_text()
+    assert re.search(r"Ray ended it, as the node \S+ ran out of memory \(.+ used / .+\)", log)
+    last = log.strip().splitlines()[-1]
+    assert "No explorer is left" in last and "Traceback" not in log
+
+
+FULL = """
+import numpy as np, ray
+options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+ray.init(address="local", num_cpus=2, object_store_memory=80 * 2**20, **options)
+from offrl.cluster import put, reason_of
+
+class Large:
+    def give(self):
+        return np.zeros(30 * 2**20, np.uint8)
+
+large, kept = ray.remote(Large).remote(), []
+try:
+    for _ in range(4):
+        kept.append(large.give.remote())
+        ray.get(kept[-1])
+except ray.exceptions.RayError as error:
+    print(reason_of(error))
+put(np.zeros(70 * 2**20, np.uint8))
+"""
+
+
+@pytest.mark.thorough
+def test_a_full_disk_is_said():
+    environ = os.environ | {"RAY_local_fs_capacity_threshold": "0.0001"}
+    done = subprocess.run(
+        [sys.executable, "-c", FULL], env=environ, capture_output=True, text=True, check=False
+    )
+    said = "a node has no room left: Ray's memory for objects and the disk behind it are full"
+    assert done.stdout.startswith(said)
+    assert done.stderr.strip().splitlines()[-1].startswith(f"OSError: {said}")

@@ -38,7 +38,7 @@ def test_what_takes_longest_is_saturated(monkeypatch):
     assert predict(traffic, costs, 10, FREE)[:2] == (10, "explorers")
     rate, saturated, staleness = predict(traffic, costs, 200, FREE)
     # 1 + 0.2 + 1 ms to receive, 1 + 2 ms to publish, and the update.
-    assert (round(1 / rate, 6), saturated, staleness) == (0.0152, "Learner", 400)
+    assert (round(1 / rate, 6), saturated, staleness) == (0.0152, "Learner", 399)
     quick = traffic._replace(update=0.002)
     assert predict(quick, costs, 200, FREE).saturated == "Broker"
     # Of 200 explorers on 7 machines each gets a version; four trajectories go to four of them.

@@ -70,7 +70,7 @@ class RayPool(EnvPool):
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
         try:
-            self._policy = cluster.import_ray().put(as_policy(policy))
+            self._policy = cluster.put(as_policy(policy))
         except TypeError as error:
             why = error.__cause__ or error  # Ray's own text is a page
             raise ValueError(f"the policy cannot be sent to Ray's actors: {why}") from None
@@ -131,7 +131,7 @@ class RayPool(EnvPool):
         if "Worker exit" in said:  # Ray knows no more
             silent = f"silent for {self.timeout:g} s"
             return Failure(f"worker ended (killed, out of memory or {silent})")
-        return Failure(f"worker lost: {said.strip().splitlines()[-1]:.300}")
+        return Failure(f"worker lost: {cluster.reason_of(error):.300}")
 
 
 class _Actor:
