@@ -101,6 +101,11 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
         yield
 
 
+def num_cpus() -> int:
+    """Of the connected Ray."""
+    return max(1, int(import_ray().cluster_resources().get("CPU", 1)))
+
+
 def _answering(address: str) -> str:
     """``HOST:PORT`` of what is there, probed first: Ray itself goes on trying for minutes."""
     import grpc

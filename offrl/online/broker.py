@@ -12,6 +12,9 @@ log = logging.getLogger(__name__)
 
 TRIES = 3  # in a row that fail, after which an explorer is given up
 
+# Of an environment, its process or a policy; others are errors of the program.
+FAILURES = (ValueError, ArithmeticError, LookupError, RuntimeError, ChildProcessError)
+
 MakeExplorer = Callable[[int, int], Explorer]  # by its number and its life
 
 
@@ -29,6 +32,7 @@ class Broker(ABC):
     def __init__(self, make_explorer: MakeExplorer, num_explorers: int, life: int = 0):
         self._make_explorer = make_explorer
         self._lives = dict.fromkeys(range(num_explorers), life)
+        self._last_life = life  # of all explorers so far
         self._failures = dict.fromkeys(range(num_explorers), 0)  # in a row
         self.lost: dict[int, str] = {}  #: Why explorers were given up, by their numbers.
 
@@ -42,11 +46,12 @@ class Broker(ABC):
 
     def state(self) -> dict[str, Any]:
         """Give what ``restore`` goes on from."""
-        return {"life": 1 + max(self._lives.values())}
+        return {"life": 1 + self._last_life}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on with explorers that begin new episodes."""
-        self._lives = dict.fromkeys(self._lives, state["life"])
+        self._last_life = state["life"]
+        self._lives = dict.fromkeys(self._lives, self._last_life)
 
     @abstractmethod
     def close(self) -> None:
@@ -57,6 +62,7 @@ class Broker(ABC):
         reason = f"explorer {number} failed: {why}"
         self._failures[number] += 1
         self._lives[number] += 1
+        self._last_life = max(self._last_life, self._lives[number])
         if self._failures[number] < TRIES:
             log.warning(f"{reason}; another one takes its place")
             return
@@ -91,18 +97,25 @@ class Turns(Broker):
         while True:
             number = self._turn()
             try:
-                explorer = self._explorers[number]
+                explorer = self._explorer(number)
                 explorer.load(self._weights)
                 trajectory = explorer.explore()
-            except (ValueError, ArithmeticError, LookupError, RuntimeError) as error:
+            except FAILURES as error:
                 self._failed(number, str(error))
-                self._explorers.pop(number).close()
-                if number in self._lives:
-                    with preserved_rng():
-                        self._explorers[number] = self._make_explorer(number, self._lives[number])
+                self._drop(number)
                 continue
             self._failures[number] = 0
             return trajectory
+
+    def _explorer(self, number: int) -> Explorer:
+        if number not in self._explorers:
+            with preserved_rng():
+                self._explorers[number] = self._make_explorer(number, self._lives[number])
+        return self._explorers[number]
+
+    def _drop(self, number: int) -> None:
+        if number in self._explorers:
+            self._explorers.pop(number).close()
 
     def _turn(self) -> int:
         """Whose turn it is: the next one, round and round."""
@@ -111,17 +124,24 @@ class Turns(Broker):
         return number
 
     def state(self) -> dict[str, Any]:
-        explorers = {str(number): x.state() for number, x in self._explorers.items()}
+        explorers = {
+            str(number): {"life": x.life, "state": x.state()}
+            for number, x in self._explorers.items()
+        }
         return super().state() | {"explorers": explorers, "next": self._next}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if "explorers" not in state:  # they were on Ray
-            super().restore(state)
-            return
-        self._next = state["next"]
-        for number in [*self._explorers]:
-            if str(number) in state["explorers"]:
-                self._explorers[number].restore(state["explorers"][str(number)])
+        """Go on with the explorers that there were. Others, also those that were on Ray or given
+        up, begin new episodes."""
+        super().restore(state)
+        self._next = state.get("next", 0)
+        stored = state.get("explorers", {})
+        self._lives |= {int(number): x["life"] for number, x in stored.items()}
+        for number, life in self._lives.items():
+            if number in self._explorers and self._explorers[number].life != life:
+                self._drop(number)
+            if str(number) in stored:
+                self._explorer(number).restore(stored[str(number)]["state"])
 
     def close(self) -> None:
         for explorer in self._explorers.values():

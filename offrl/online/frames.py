@@ -16,14 +16,16 @@ SAVING = 0.5  # of the bytes, below which a round travels as it is
 
 def packed(alg: Any, rollout: Mapping[str, Any], ready: Mapping[str, Any]) -> dict[str, Any]:
     """A processed round, whose ``obs`` is replaced by ``frames``: the frames ``shown``, ``{key: [U,
-    ...]}``, and the ``index`` ``[..., F]`` of those that each row is made of. Where that saves
-    little, or ``obs`` are not what the algorithm makes of all frames, it is left as it is.
+    ...]}``, and the ``index`` ``[..., F]`` of those that each row is made of. It is left as it
+    is where that saves little, observations are normalised, or ``obs`` are not what the algorithm
+    makes of all frames.
 
     rollout: what was processed, as ``Rollout.take`` gave it.
     """
     _, first, index = np.unique(rollout["frames"], return_index=True, return_inverse=True)
     shown = {key: x.flatten(0, 2)[first] for key, x in rollout["obs"].items()}
-    if _size(shown) > (1 - SAVING) * _size(ready.get("obs", {})):
+    # (Statistics that run along are others by the time that it is learned from.)
+    if alg.obs_normalizer.stats or _size(shown) > (1 - SAVING) * _size(ready.get("obs", {})):
         return dict(ready)
     index = torch.from_numpy(index.astype(np.int32)).view(rollout["frames"].shape)
     frames = {"shown": shown, "index": index if "mask" in ready else index[rollout["mask"]]}

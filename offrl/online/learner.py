@@ -41,7 +41,6 @@ class Learner(Trainer):
                 "rounds would not be those of explorers; set it to 0"
             )
         self.version = 0  #: Of the weights: how often they were published.
-        self._is_published = False
         self._received: dict[tuple[int, int], int] = {}  # how many, by explorer and life
         self._data: list[dict[str, Any]] = []  # of the round
         self._forget_traffic()
@@ -81,20 +80,13 @@ class Learner(Trainer):
         self.statistics.update(self.alg)  # by the round before, if no one else has done so
         self._end_epochs()
         self._publish()
-        self._steps_before = self.step
+        self._steps_before, self._data = self.step, []
         num = self.config.distributed.num_trajectories if self.alg.ON_POLICY else 1
         ended = [episode for _ in range(num) for episode in self._receive()]
         self._batch, self._batches = None, self._make_batches(self._num_due())
         return self.record("collect", summary_of(ended))
 
-    def _run_train(self) -> Record:
-        record = super()._run_train()
-        self._is_published = False
-        return record
-
     def _publish(self) -> None:
-        if self._is_published:
-            return
         self.version += 1
         alg, normalization = self.alg, None
         # Copies, as these weights are learned on.
@@ -105,7 +97,6 @@ class Learner(Trainer):
         moments = as_arrays(self.statistics.moments())
         position = self.version, self.step, self.agent.num_steps
         self.broker.publish(Weights(*position, nets, normalization, moments))
-        self._is_published = True
 
     def _receive(self) -> Ended:
         """Take in a trajectory that is not too old. Returns the episodes that ended until then."""
@@ -206,14 +197,15 @@ class Learner(Trainer):
     # -- going on ---------------------------------------------------------------------------------
 
     def state(self, with_buffer: bool = True) -> dict[str, Any]:
-        # They are published again, under the same version.
-        own = {"version": self.version - self._is_published, "broker": self.broker.state()}
+        state, broker = super().state(with_buffer), self.broker.state()
+        if state["buffer"] is None:  # with the replay, explorers begin anew
+            broker.pop("explorers", None)
         traffic = {"staleness": [*self._staleness], "num_refused": self._num_refused}
-        return super().state(with_buffer) | own | traffic
+        return state | {"version": self.version, "broker": broker} | traffic
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self.version, self._is_published = state["version"], False
+        self.version = state["version"]
         self._staleness, self._num_refused = list(state["staleness"]), state["num_refused"]
         self.broker.restore(state["broker"])
 

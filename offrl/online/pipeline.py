@@ -54,9 +54,11 @@ class Pipeline:
         if trains and type(alg).train is Algorithm.train:
             raise ValueError(f"alg_para.alg_name: {config.alg_para.alg_name} defines no train()")
         if config.checkpoint is not None:
-            for name, alg in self.algs.items():
-                self.checkpoint = newest(self._folder(Path(config.checkpoint), name))
-                alg.restore(model_name=self.checkpoint)
+            folders = {x: self._folder(Path(config.checkpoint), x) for x in self.algs}
+            was_trained = [name for name, folder in folders.items() if folder.exists()]
+            for name in was_trained or self.algs:  # of several, one may have to wait for its data
+                self.checkpoint = newest(folders[name])
+                self.algs[name].restore(model_name=self.checkpoint)
         self._num_prepared = dict.fromkeys(self.algs, 0)
         self._num_trained = dict.fromkeys(self.algs, epoch)
         self._num_saved = dict.fromkeys(self.algs, epoch)
@@ -109,8 +111,8 @@ class Pipeline:
             ready = [x for x, alg in self.algs.items() if alg.train_ready(self._num_prepared[x])]
             if ready:
                 self.epoch += 1
-                yield self._collected()
-                yield self._train(ready)
+                records = self._collected(), self._train(ready)
+                yield from records  # so that none is written of what was not learned from
         if self._staleness:
             yield self._collected()
 

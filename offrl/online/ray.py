@@ -70,8 +70,9 @@ class RayBroker(Broker):
             if isinstance(answer, Report):
                 check_versions(answer)
                 continue
-            if is_current:
-                self._failures[number] = 0
+            if not is_current:  # an actor that has failed goes on with what was asked of it
+                continue
+            self._failures[number] = 0
             return answer  # what comes next is asked for when there are newer weights
 
     def _wait(self) -> None:

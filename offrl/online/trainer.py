@@ -259,8 +259,9 @@ class Trainer(Collector):
         self._batch, self._batches = None, iter(())
         if state["buffer"] is not None:
             self.buffer.restore(state["buffer"])
-        elif self._obs is not None:
-            self.buffer.begin(self._obs)
+        elif self.step:
+            if self._obs is not None:
+                self.buffer.begin(self._obs)
             log.warning(
                 "the checkpoint holds no steps (train.online.replay.saved): the replay begins "
                 "empty, and the results differ from those of one uninterrupted run"

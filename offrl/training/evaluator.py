@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offrl import parallel
+from offrl import cluster, parallel
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import PlannerAlgo
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
@@ -116,11 +116,11 @@ class Evaluator:
                 f"the policy sees images, and no rendering back end works here; {INSTALL_HINT}, or "
                 "train without evaluation (experiment.rollout.enabled=false)"
             )
-        num_workers = self.config.num_workers
-        if self.config.backend == "processes":  # Ray knows how many it has
-            num_workers = num_workers or parallel.num_cores()
         with ExitStack() as unless_they_fit:
             make = unless_they_fit.enter_context(pools(self._address()))
+            num_workers = self.config.num_workers or parallel.num_cores()
+            if self.config.backend == "ray":
+                num_workers = self._num_actors(len(environments))
             made = {
                 name: make(env_args, num_workers, self.config.timeout, backend)
                 for name, env_args in environments.items()
@@ -137,6 +137,18 @@ class Evaluator:
                     ) from None
             self._until_closed = unless_they_fit.pop_all()
         return made
+
+    def _num_actors(self, num_pools: int) -> int:
+        """How many actors each pool may have, beside the explorers."""
+        explorers, num_cpus = self.trainer.config.distributed.explorers, cluster.num_cpus()
+        free = (num_cpus - explorers) // num_pools
+        if free < 1:
+            raise ValueError(
+                f"distributed.explorers: {explorers} leave none of the {num_cpus} CPUs of the Ray "
+                f"for the evaluation in {num_pools} environments; use fewer, or "
+                "experiment.rollout.backend=processes"
+            )
+        return min(self.config.num_workers or free, free)
 
     def _address(self) -> str | None:
         """Of the Ray that the simulators run on."""

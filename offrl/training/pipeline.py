@@ -81,7 +81,7 @@ def train_pipeline(
     position = {key: max((r[key] for r in before), default=0) for key in ("epoch", "step")}
     if run is None:
         RunFolder.check_place(config)
-    elif any(run.models.rglob("*.*")):
+    elif any(path.is_file() for path in run.models.rglob("*")):
         config = config.model_copy(update={"checkpoint": str(run.models)})
     with closing(Pipeline(config, **position)) as pipeline, interrupts.wait():
         if run is None:
@@ -92,7 +92,9 @@ def train_pipeline(
             pipeline.models, pipeline.receiving = run.models, interrupts.at_once
             try:
                 for _ in _shown(logger(pipeline()), config.max_steps, "step", interrupts.check):
-                    pass
+                    if interrupts.saves:
+                        pipeline.save()
+                        interrupts.saves = False
             except (KeyboardInterrupt, ChildProcessError):  # between two trainings
                 pipeline.save()
                 log.info(f"go on with: offrl train --resume {run.path}")

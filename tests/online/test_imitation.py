@@ -1,5 +1,7 @@
 """Learning from demonstrations while acting: SQIL and GAIL; and the configs of all of imitation."""
 
+from itertools import islice
+
 import pytest
 import torch
 from conftest import ROOT
@@ -20,7 +22,7 @@ from offrl import Trainer as Offline
 from offrl import config_factory
 from offrl.__main__ import main
 from offrl.config.files import read_config_file
-from offrl.online import Trainer
+from offrl.online import Learner, Trainer
 from offrl.tree import merge
 
 
@@ -50,6 +52,18 @@ def test_a_demonstration_that_ends_is_rewarded_for_ever(places):
     drawn["dones"] = torch.ones_like(drawn["dones"])
     ready = trainer.alg.process_batch_for_training(drawn)
     torch.testing.assert_close(ready["rewards"], 10 * drawn["is_demo"])
+
+
+@pytest.mark.parametrize("algo_name", ["sqil", "gail", "dagger"])
+def test_one_explorer_gives_the_bits_of_a_trainer(places, algo_name):
+    online = {"num_envs": 2, "collect_steps": 30, "random_steps": 0, "warmup_steps": 0}
+    train = {"num_steps": 10**5, "batch_size": 32, "data": places, "online": online}
+    config = {"experiment": {"env": PLACE}, "train": train}
+    expected = list(islice(Trainer(config, algo_name=algo_name)(), 12))
+    config["distributed"] = {"explorers": 1, "trajectory_steps": 1}
+    for one, other in zip(expected, Learner(config, algo_name=algo_name)(), strict=False):
+        assert {**one, "time": 0} == {**other, "time": 0}
+    assert {record["type"] for record in expected} == {"collect", "train"}
 
 
 @pytest.mark.parametrize("kind", ["positive", "negative", "both"])

@@ -1,5 +1,6 @@
 """A Learner and explorers that act in turn in this process."""
 
+from copy import deepcopy
 from itertools import islice
 
 import numpy as np
@@ -13,6 +14,7 @@ from offrl.envs.vector import Stepped
 from offrl.online import Learner, Trainer
 from offrl.online.broker import TRIES, Turns
 from offrl.online.explorer import joined
+from offrl.seeding import rng_state, set_rng_state
 from offrl.tree import merge
 
 ROUND = {"num_envs": 2, "collect_steps": 8}
@@ -69,6 +71,15 @@ def test_each_trajectory_is_learned_from_once(algo_name, memory, num_trajectorie
     assert abs(given[0] - given[1]) <= 1
     most = num_trajectories * ROUND["num_envs"] * ROUND["collect_steps"]
     assert 0.7 * most * len(collected) < learner.step <= most * len(collected)
+
+
+def test_a_round_that_is_too_early_is_forgotten():
+    online = ROUND | {"warmup_steps": 40}
+    learner = make(Learner, "a2c", online, explorers=1)
+    kinds = [record["type"] for record in islice(learner(), 5)]
+    assert kinds == ["collect", "collect", "collect", "train", "collect"]
+    list(islice(learner(), 1))
+    assert len(learner._data) == 1
 
 
 def test_explorers_have_parts_of_the_replay():
@@ -257,3 +268,92 @@ def test_impala_learns_from_explorers():
     for _ in learner():
         pass
     assert learner.smoothed_return > 150  # at random it is 22
+
+
+class Locked(Failing):
+    """Makes an explorer that fails, and cannot make those that are to replace it."""
+
+    def __call__(self, number, life):
+        if number == 1 and life > 0:
+            raise ValueError("the door is locked")
+        return super().__call__(number, life)
+
+
+def test_an_explorer_that_cannot_be_made_again_is_given_up():
+    learner = make(Learner, "impala", explorers=2)
+    broken = Locked(learner.broker._make_explorer, lambda number, life: number == 1)
+    learner.broker = Turns(broken, 2)
+    list(islice(learner(), 40))
+    assert learner.problems == ["explorer 1 was given up: the door is locked"]
+
+
+class Vanishing(Failing):
+    def _raise(self, actions):
+        raise ChildProcessError("the process of environment 0 ended (killed)")
+
+
+def test_an_environment_whose_process_is_killed_costs_an_explorer_only():
+    learner = make(Learner, "impala", explorers=2)
+    broken = Vanishing(learner.broker._make_explorer, lambda number, life: (number, life) == (1, 0))
+    learner.broker = Turns(broken, 2)
+    list(islice(learner(), 40))
+    assert learner.problems == [] and learner.broker._explorers[1].life == 1
+
+
+def after_a_resume(learner, make_again, num):
+    """The next records, and those of another Learner that goes on from its state."""
+    state = deepcopy((learner.state(), learner.alg.serialize(), rng_state()))
+    expected = list(islice(learner(), num))
+    other = make_again()
+    other.restore(state[0])
+    other.alg.deserialize(state[1])
+    set_rng_state(state[2])
+    found = list(islice(other(), num))
+    return [[record | {"time": 0} for record in records] for records in (found, expected)]
+
+
+def test_a_resume_goes_on_with_the_explorers_that_replaced_others():
+    def make_again():
+        learner = make(Learner, "impala", explorers=2)
+        maker = Failing(
+            learner.broker._make_explorer, lambda number, life: number == 1 and life == 0
+        )
+        learner.broker = Turns(maker, 2)
+        return learner
+
+    learner = make_again()
+    for _ in range(5):
+        list(learner.round())
+    assert learner.broker._explorers[1].life == 1
+    found, expected = after_a_resume(learner, make_again, 30)
+    assert found == expected
+
+
+def test_a_resume_before_learning_begins_changes_nothing():
+    online = ROUND | {"collect_steps": 1, "random_steps": 30, "warmup_steps": 60}
+
+    def make_again():
+        return make(Learner, "dqn", online, CRITIC, explorers=2, trajectory_steps=1)
+
+    learner = make_again()
+    while learner.step < 20:
+        list(learner.round())
+    found, expected = after_a_resume(learner, make_again, 60)
+    assert found == expected and expected[-1]["type"] == "train"
+
+
+def test_explorers_begin_anew_with_a_replay_that_was_not_saved(caplog):
+    online = ROUND | {"random_steps": 0, "warmup_steps": 10, "replay": {"saved": False}}
+    learner = make(Learner, "dqn", online, CRITIC, explorers=2)
+    for _ in range(4):
+        list(learner.round())
+    other = make(Learner, "dqn", online, CRITIC, explorers=2)
+    other.restore(learner.state())
+    assert "the replay begins empty" in caplog.text
+    list(other.round()), list(other.round())
+    assert [x.life for x in other.broker._explorers.values()] == [1, 1]
+    store = other.buffer.store
+    for part in range(store.num_envs):  # nothing but what was taken in since
+        rows = slice(store.parts[part], store.heads[part] + 1)
+        assert np.abs(store.arrays["obs/flat"][rows]).sum(axis=1).min() > 0
+    assert len(store) == other.step - learner.step

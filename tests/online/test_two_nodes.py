@@ -128,10 +128,21 @@ def cluster(machines, tmp_path):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def train(head, folder, *words):
+def training(folder, *words):
     (folder / "config.json").write_text(json.dumps(CONFIG))
     words = "--config", folder / "config.json", "--output", folder, "--name", "run", *words
-    return head.run(sys.executable, "-m", "offrl", "train", *words, cwd=folder)
+    return sys.executable, "-m", "offrl", "train", *words
+
+
+def train(head, folder):
+    return head.run(*training(folder), cwd=folder)
+
+
+def traffic(folder):
+    """What was logged of each epoch so far."""
+    runs = (folder / "run").glob("2*")
+    records = [record for run in runs for record in test_ray.records_of(run)]
+    return [record["logs"] for record in records if record["type"] == "collect"]
 
 
 @pytest.mark.thorough
@@ -140,9 +151,7 @@ def test_explorers_act_on_both_nodes(cluster, tmp_path):
     start(node, python, f"--address={HEAD}:6379", f"--node-ip-address={NODE}")
     done = train(head, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = (tmp_path / "run").glob("2*")
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    collected = [r["logs"] for r in records if r["type"] == "collect"]
+    collected = traffic(tmp_path)
     assert sum(logs["Trajectories"] for logs in collected) >= 40
     # The head has one CPU: there is a second explorer only if it acts on the other node.
     assert max(logs["Staleness_Max"] for logs in collected) >= 3
@@ -159,3 +168,36 @@ def test_a_node_with_another_package_is_refused(cluster, tmp_path):
     assert done.returncode not in (0, None)
     text = done.stdout + done.stderr
     assert "has gymnasium 0.0.1, and this program gymnasium" in text and "Traceback" not in text
+
+
+@pytest.mark.thorough
+def test_a_node_that_is_lost_is_done_without(cluster, tmp_path):
+    head, node, python, _ = cluster
+    start(node, python, f"--address={HEAD}:6379", f"--node-ip-address={NODE}")
+    log = tmp_path / "log.txt"
+    words = training(tmp_path, "--set", "train.num_steps=10000000")
+    with open(log, "w") as output, test_ray.heeding():
+        program = subprocess.Popen(
+            ["ip", "netns", "exec", head.name, *map(str, words)],
+            env=head.environ,
+            cwd=tmp_path,
+            stdout=output,
+            stderr=output,
+        )
+
+    def both_act():
+        return any(logs.get("Staleness_Max", 0) >= 3 for logs in traffic(tmp_path))
+
+    try:
+        test_ray.wait_for(both_act, tmp_path, "trajectories of both")
+        node.kill()
+        lost = "ended (killed or crashed, or the machine was lost); another one takes its place"
+        test_ray.wait_for(lambda: lost in log.read_text(), tmp_path, lost)
+        done = len(traffic(tmp_path))
+        test_ray.wait_for(lambda: len(traffic(tmp_path)) >= done + 2, tmp_path, "more epochs")
+        program.send_signal(signal.SIGINT)
+        assert program.wait(PATIENCE) == 130
+    finally:
+        program.kill()
+        program.wait()
+    assert "Traceback" not in log.read_text()

@@ -62,7 +62,7 @@ class RayPool(EnvPool):
         timeout: float = 300.0,
         gl_backend: str | None = None,
     ):
-        num_cpus = max(1, int(cluster.import_ray().cluster_resources().get("CPU", 1)))
+        num_cpus = cluster.num_cpus()
         super().__init__(env_args, min(num_workers or num_cpus, num_cpus), timeout, gl_backend)
         self._workers: dict[int, _Actor] = {}  # type: ignore[assignment]
         self._environ = {"MUJOCO_GL": gl_backend or "disabled"}
