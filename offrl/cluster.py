@@ -183,8 +183,8 @@ def _in_words(error: Exception, address: str) -> Exception:
     if address == "local":
         return ConnectionError(f"no Ray could be started on this machine: {reason}")
     return ConnectionError(
-        f"Ray at {address} took no connection ({reason}); this machine must be a node of the "
-        f"cluster (ray start --address=HOST:PORT), with its RAY_AUTH_MODE and token"
+        f"Ray at {address} took no connection ({reason}); set the RAY_AUTH_MODE that it was "
+        "started with, on this machine as a node of the cluster (ray start --address=HOST:PORT)"
     )
 
 

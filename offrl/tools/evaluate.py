@@ -1,10 +1,13 @@
 """``offrl evaluate``: the explorers of a pipeline act without exploring."""
 
 import argparse
+import logging
 
 from offrl.outputs import new_file
 from offrl.tools import count, write_figures
 from offrl.tools.train import add_config_arguments, read_config
+
+log = logging.getLogger(__name__)
 
 HELP = "evaluate the parts that a file combines (alg_para), with the weights of a checkpoint"
 EPILOG = (
@@ -27,10 +30,14 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config.pipeline import PipelineConfig
     from offrl.training.pipeline import evaluate_pipeline, return_line
 
-    flags = {"checkpoint": args.checkpoint, "episodes": args.n}
-    config, path = read_config(args, flags)
+    config, path = read_config(args, {})
     if not isinstance(config, PipelineConfig):
         raise ValueError(f"{path}: no file of parts (alg_para); use offrl rollout --checkpoint")
+    said = {"checkpoint": args.checkpoint, "episodes": args.n}
+    said = {name: value for name, value in said.items() if value is not None}
+    config = config.model_copy(update=said)
+    if config.checkpoint is None:
+        log.warning("no --checkpoint is given: the weights are those that the models begin with")
     output = new_file(args.json) if args.json else None
     logs = evaluate_pipeline(config)
     print(f"result: {return_line(logs)}")
