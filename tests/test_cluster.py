@@ -322,6 +322,8 @@ def test_submitted_trainings_have_the_results_of_local_ones(two_cpus, toy_config
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     configs = [toy_config({"train": {"seed": seed}}) for seed in (1, 2)]
     missing = toy_config({"train": {"data": "nowhere.hdf5"}})
+    with pytest.raises(ValueError, match="num_threads: 99, but no node of the Ray at local has"):
+        submit(configs, "local", num_threads=99)
     *results, refused = submit([*configs, missing], "local")
     assert isinstance(refused, FileNotFoundError) and "nowhere.hdf5: no such file" in str(refused)
     for config, result in zip(configs, results, strict=True):

@@ -35,6 +35,8 @@ class Broker(ABC):
         self._last_life = life  # of all explorers so far
         self._failures = dict.fromkeys(range(num_explorers), 0)  # in a row
         self.lost: dict[int, str] = {}  #: Why explorers were given up, by their numbers.
+        #: Called each second in which nothing comes from other processes; what it raises ends that.
+        self.waiting: Callable[[], None] = lambda: None
 
     @abstractmethod
     def publish(self, weights: Weights) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections import deque
 from contextlib import ExitStack
 from typing import Any
@@ -80,10 +81,14 @@ class RayBroker(Broker):
         prefers some of them to others."""
         first = {asked[0][0]: number for number, asked in self._asked.items() if asked}
         ready, _ = self._ray.wait([*first], num_returns=len(first), timeout=0)
-        if not ready:
-            ready, _ = self._ray.wait([*first], timeout=PATIENCE_S)
-        if not ready:
-            self._say_why()
+        begun = time.monotonic()
+        while not ready:
+            ready, _ = self._ray.wait([*first], timeout=1.0)
+            if not ready:
+                self.waiting()
+            if time.monotonic() - begun > PATIENCE_S:
+                self._say_why()
+                begun = time.monotonic()
         self._ready.extend(first[ref] for ref in ready)
 
     def _ask(self) -> None:

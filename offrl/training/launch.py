@@ -161,6 +161,12 @@ def submit(
     threads = dict.fromkeys(ONE_THREAD, str(num_threads))
     with cluster.connected(address):
         ray = cluster.import_ray()
+        largest = max(int(x["Resources"].get("CPU", 0)) for x in ray.nodes() if x["Alive"])
+        if num_threads > largest:
+            raise ValueError(
+                f"num_threads: {num_threads}, but no node of the Ray at {address} has more than "
+                f"{largest} CPUs, and a training runs on one; set it to {largest} or less"
+            )
         has_gpus = bool(ray.cluster_resources().get("GPU"))
         here = os.getcwd(), cluster.versions()
         # A process that has trained ends; a training that was lost does not begin anew.

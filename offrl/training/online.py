@@ -34,6 +34,8 @@ class OnlineTraining(Training):
         path, checkpoint = (None, None) if run is None else newest_checkpoint(run)
         make = online.Learner if config.distributed.explorers else online.Trainer
         self.trainer = trainer = make(config, earlier=checkpoint)
+        if isinstance(trainer, online.Learner):
+            trainer.broker.waiting = self._stop_if_asked
         self.config, self.device, self.algo = trainer.config, trainer.device, trainer.alg
         self.env_args = trainer.env_args
         self.environments = {self.env_args["env_name"]: self.env_args}
@@ -100,6 +102,12 @@ class OnlineTraining(Training):
             self._seconds[f"{kind.capitalize()}_Time"] += now - before
             before = now
         self.step = self.trainer.step
+
+    def _stop_if_asked(self) -> None:
+        """Where nothing comes no update is torn, and what came before is kept."""
+        self.step, self._is_torn = self.trainer.step, False
+        self.interrupts.check()
+        self._is_torn = True
 
     def _finish(self, kind: str) -> Mapping[str, float]:
         if kind == "collect":

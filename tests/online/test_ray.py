@@ -178,12 +178,12 @@ def wait_for(condition, folder, what):
 
 
 def started_in(folder):
-    """The command lines of the processes that were started for a test, those of Ray among them."""
-    found = []
+    """The processes that were started for a test, those of Ray among them, and their commands."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={folder}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                found.append((path / "cmdline").read_bytes()[:80])
+                found[int(path.name)] = (path / "cmdline").read_bytes()[:80]
         except OSError:  # it has ended
             continue
     return found
@@ -203,7 +203,7 @@ def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(
 
     program = start("--config", "config.json", "--output", tmp_path, "--name", "run")
     wait_for(lambda: epochs() >= 2, tmp_path, "epochs")
-    assert any(b"raylet" in command for command in started_in(tmp_path))
+    assert any(b"raylet" in command for command in started_in(tmp_path).values())
     program.kill()
     program.wait()
     wait_for(lambda: not started_in(tmp_path), tmp_path, "the end of all after SIGKILL")
@@ -212,11 +212,17 @@ def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(
     done = epochs()
     program = start("--resume", run)
     wait_for(lambda: epochs() >= done + 2, tmp_path, "more epochs")
+    explorers = [pid for pid, x in started_in(tmp_path).items() if x.startswith(b"ray::_Actor")]
+    assert len(explorers) == 2
+    for pid in explorers:  # so that the Learner waits for nothing
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(3)
     program.send_signal(signal.SIGINT)
     assert program.wait(PATIENCE) == 130
     wait_for(lambda: not started_in(tmp_path), tmp_path, "the end of all after Ctrl-C")
     log = (tmp_path / "log.txt").read_text()
     assert "go on with" in log and "Traceback" not in log
+    assert (run / "last.pth").stat().st_mtime > time.time() - 60
     steps = [r["step"] for r in records_of(run) if r["type"] == "epoch"]
     assert steps == sorted(steps)
 
