@@ -48,11 +48,11 @@ class Broker(ABC):
 
     def state(self) -> dict[str, Any]:
         """Give what ``restore`` goes on from."""
-        return {"life": 1 + self._last_life}
+        return {"last_life": self._last_life}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on with explorers that begin new episodes."""
-        self._last_life = state["life"]
+        self._last_life = state["last_life"] + 1
         self._lives = dict.fromkeys(self._lives, self._last_life)
 
     @abstractmethod
@@ -139,6 +139,7 @@ class Turns(Broker):
         self._next = state.get("next", 0)
         stored = state.get("explorers", {})
         self._lives |= {int(number): x["life"] for number, x in stored.items()}
+        self._last_life = max(state["last_life"], *self._lives.values())
         for number, life in self._lives.items():
             if number in self._explorers and self._explorers[number].life != life:
                 self._drop(number)
