@@ -38,6 +38,11 @@ class Broker(ABC):
         #: Called each second in which nothing comes from other processes; what it raises ends that.
         self.waiting: Callable[[], None] = lambda: None
 
+    @property
+    def problems(self) -> list[str]:
+        """Who was given up, and why."""
+        return [f"explorer {number} was given up: {why}" for number, why in self.lost.items()]
+
     @abstractmethod
     def publish(self, weights: Weights) -> None:
         """Let trajectories that begin from now on be made by these weights."""
@@ -149,3 +154,14 @@ class Turns(Broker):
     def close(self) -> None:
         for explorer in self._explorers.values():
             explorer.close()
+
+
+def broker_at(
+    address: str | None, make_explorer: MakeExplorer, num_explorers: int, life: int = 0
+) -> Broker:
+    """The broker of explorers in this process; with an address, on Ray."""
+    if address is None:
+        return Turns(make_explorer, num_explorers, life)
+    from offrl.online.ray import RayBroker
+
+    return RayBroker(make_explorer, num_explorers, address, life)

@@ -11,26 +11,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrl.algos.shared.policy_gradient import PolicyGradient
+
 SAVING = 0.5  # of the bytes, below which a round travels as it is
 
 
 def packed(alg: Any, rollout: Mapping[str, Any], ready: Mapping[str, Any]) -> dict[str, Any]:
     """A processed round, whose ``obs`` is replaced by ``frames``: the frames ``shown``, ``{key: [U,
     ...]}``, and the ``index`` ``[..., F]`` of those that each row is made of. It is left as it
-    is where that saves little, observations are normalised, or ``obs`` are not what the algorithm
-    makes of all frames.
+    is where that saves little, observations are normalised, or the algorithm processes rounds in a
+    way of its own, so that ``obs`` may be something else than its frames.
 
     rollout: what was processed, as ``Rollout.take`` gave it.
     """
+    is_own = type(alg).process_batch_for_training is not PolicyGradient.process_batch_for_training
+    # Statistics that run along are others by the time that it is learned from.
+    if is_own or alg.obs_normalizer.stats:
+        return dict(ready)
     _, first, index = np.unique(rollout["frames"], return_index=True, return_inverse=True)
     shown = {key: x.flatten(0, 2)[first] for key, x in rollout["obs"].items()}
-    # (Statistics that run along are others by the time that it is learned from.)
-    if alg.obs_normalizer.stats or _size(shown) > (1 - SAVING) * _size(ready.get("obs", {})):
+    if _size(shown) > (1 - SAVING) * _size(ready["obs"]):
         return dict(ready)
     index = torch.from_numpy(index.astype(np.int32)).view(rollout["frames"].shape)
     frames = {"shown": shown, "index": index if "mask" in ready else index[rollout["mask"]]}
-    if not _are_same(_seen(alg, frames), ready["obs"]):
-        return dict(ready)
     return {key: x for key, x in ready.items() if key != "obs"} | {"frames": frames}
 
 
@@ -50,7 +53,3 @@ def _seen(alg: Any, frames: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _size(obs: Mapping[str, Tensor]) -> int:
     return sum(x.nbytes for x in obs.values())
-
-
-def _are_same(found: Mapping[str, Tensor], obs: Mapping[str, Tensor]) -> bool:
-    return found.keys() == obs.keys() and all(torch.equal(found[key], obs[key]) for key in obs)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offrl.config import Config
-from offrl.online.broker import Broker, Turns
+from offrl.online.broker import Broker, broker_at
 from offrl.online.collector import Ended
 from offrl.online.explorer import (
     Explorer,
@@ -63,11 +63,7 @@ class Learner(Trainer):
         described["model"] = {"normalization": described["model"]["normalization"]}
         make_explorer = partial(_explorer, self.config, described)
         distributed = self.config.distributed
-        if distributed.address is None:
-            return Turns(make_explorer, distributed.explorers)
-        from offrl.online.ray import RayBroker
-
-        return RayBroker(make_explorer, distributed.explorers, distributed.address)
+        return broker_at(distributed.address, make_explorer, distributed.explorers)
 
     def close(self) -> None:
         self.broker.close()
@@ -172,8 +168,7 @@ class Learner(Trainer):
 
     @property
     def problems(self) -> list[str]:
-        lost = self.broker.lost.items()
-        return [f"explorer {number} was given up: {reason}" for number, reason in lost]
+        return self.broker.problems
 
     def traffic(self) -> dict[str, float]:
         """Say how many trajectories came since the last call, how many of them were refused as too

@@ -14,7 +14,7 @@ import numpy as np
 
 from offrl.algos.base import Algorithm
 from offrl.config.pipeline import PipelineConfig
-from offrl.online.broker import Broker, Turns
+from offrl.online.broker import Broker, broker_at
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.pipeline_explorer import PipelineExplorer
@@ -73,18 +73,12 @@ class Pipeline:
         make_explorer: Any = partial(
             PipelineExplorer, self.config, self._owners, self._num_exploring
         )
-        address = self.config.distributed.address
-        if address is None:
-            return Turns(make_explorer, num, self.epoch)
-        from offrl.online.ray import RayBroker
-
-        return RayBroker(make_explorer, num, address, self.epoch)
+        return broker_at(self.config.distributed.address, make_explorer, num, self.epoch)
 
     @property
     def problems(self) -> list[str]:
         """What went wrong so far although it went on."""
-        lost = self.broker.lost.items()
-        return [f"explorer {number} was given up: {reason}" for number, reason in lost]
+        return self.broker.problems
 
     def close(self) -> None:
         self.broker.close()

@@ -104,7 +104,7 @@ class OnlineTraining(Training):
         self.step = self.trainer.step
 
     def _stop_if_asked(self) -> None:
-        """Where nothing comes no update is torn, and what came before is kept."""
+        """Stop while no trajectory comes, where no update is torn."""
         self.step, self._is_torn = self.trainer.step, False
         self.interrupts.check()
         self._is_torn = True
