@@ -318,6 +318,26 @@ def test_an_evaluation_while_training_is_that_of_processes(two_cpus, toy_config)
 
 
 @pytest.mark.thorough
+def test_an_evaluation_leaves_cpus_to_the_explorers(two_cpus, tmp_path):
+    def config(explorers):
+        said = {
+            "experiment": {
+                "env": "CartPole-v1",
+                "rollout": {"backend": "ray", "n": 4, "horizon": 20, "num_workers": 2},
+                "render_video": False,
+            },
+            "train": {"num_steps": 400, "output_dir": str(tmp_path), "cuda": False},
+            "distributed": {"explorers": explorers, "address": "local"},
+        }
+        return config_factory("impala", said)
+
+    result = train(config(1))
+    assert not result.problems and result.test is not None
+    with pytest.raises(ValueError, match="explorers: 2 leave none of the 2 CPUs"):
+        train(config(2))
+
+
+@pytest.mark.thorough
 def test_submitted_trainings_have_the_results_of_local_ones(two_cpus, toy_config, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     configs = [toy_config({"train": {"seed": seed}}) for seed in (1, 2)]

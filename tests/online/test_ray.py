@@ -119,6 +119,30 @@ def test_an_explorer_that_goes_on_failing_is_given_up(learner, caplog):
     collected(learner, lambda: learner._received[0, 0] > before + 2)
 
 
+@pytest.mark.thorough
+def test_an_explorer_that_failed_gives_no_more(learner):
+    import ray
+
+    collected(learner, lambda: {(0, 0), (1, 0)} <= {*learner._received})
+
+    def fail_once(actor):
+        explore, calls = actor._explorer.explore, []
+
+        def failing():
+            calls.append(None)
+            if len(calls) == 1:
+                raise ValueError("the pole broke")
+            return explore()
+
+        actor._explorer.explore = failing
+        return actor._explorer._num_given
+
+    given = learner.broker._actors[1].__ray_call__.remote(fail_once)
+    collected(learner, lambda: learner._received.get((1, 1), 0) >= 3)
+    # The next trajectory was asked for already, and made by what was left of it.
+    assert learner._received[1, 0] == ray.get(given)
+
+
 class _Broken:
     def __init__(self, make_explorer):
         pass

@@ -19,7 +19,9 @@ from offrl.__main__ import main
 from offrl.config.pipeline import pipeline_config
 from offrl.online import Agent, Algorithm, Environment, Pipeline, Registers
 from offrl.reports.records import read_records
+from offrl.training.interrupts import Interrupts
 from offrl.training.pipeline import evaluate_pipeline, train_pipeline
+from offrl.training.run import RunFolder
 
 EXAMPLE = Path(__file__).parents[2] / "examples/registers"
 
@@ -334,6 +336,81 @@ def test_a_part_must_be_what_it_is_entered_as(caplog):
     assert "model Twice: that of other takes the place of one's" in caplog.text
 
 
+@Registers.algorithm
+class Breaking(Plain):
+    trained = 0
+
+    def train(self):
+        self.trained += 1
+        if self.trained == 3:
+            raise ValueError("the gradient is gone")
+        return super().train()
+
+
+def test_no_record_says_that_steps_were_learned_from_before_they_were(pipeline):
+    records = []
+    with pytest.raises(ValueError, match="the gradient is gone"):
+        for record in pipeline(alg_para={"alg_name": "Breaking"})():
+            records.append(record["type"])
+    assert [x for x in records if x != "progress"] == ["collect", "train"] * 2
+
+
+@Registers.algorithm
+class Undotted(Plain):
+    """Names its checkpoints as it likes."""
+
+    def save(self, model_path, model_index):
+        torch.save(self.actor.state_dict(), model_path / f"weights-{model_index}")
+        return [f"weights-{model_index}"]
+
+    def restore(self, model_name=None, model_weights=None):
+        self.actor.load_state_dict(torch.load(model_name))
+
+
+def test_a_run_goes_on_from_checkpoints_of_any_name(tmp_path):
+    said = {"alg_para": {"alg_name": "Undotted"}, "train": {"output_dir": str(tmp_path)}}
+    config = pipeline_config(content(**said))
+    first = train_pipeline(config)
+    run, _ = RunFolder.open(first.run.path)
+    again = train_pipeline(config, run)
+    assert again.checkpoint == first.checkpoint and first.checkpoint.name.startswith("weights-")
+
+
+def test_of_two_algorithms_one_may_have_no_checkpoint_yet(pipeline, tmp_path):
+    said = {"alg_name": "Full", "alg_config": {"map": {"agent_0": "agent_0"}}}
+    one = pipeline(**TWO, alg_para=said)
+    (tmp_path / "agent_0").mkdir()
+    one.algs["agent_0"].actor.layer.bias.data.fill_(7)
+    one.algs["agent_0"].save(tmp_path / "agent_0", 1)
+    other = pipeline(**TWO, alg_para=said, checkpoint=str(tmp_path))
+    assert other.algs["agent_0"].actor.layer.bias.tolist() == [7, 7]
+    assert other.algs["agent_1"].actor.layer.bias.tolist() != [7, 7]
+
+
+@Registers.algorithm
+class Seldom(Plain):
+    """Asks for no checkpoint; a signal does, after its third training."""
+
+    trained = 0
+
+    def train(self):
+        self.trained += 1
+        if self.trained == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return super().train()
+
+    def checkpoint_ready(self, train_count, **kwargs):
+        return False
+
+
+def test_a_signal_writes_a_checkpoint(tmp_path):
+    said = {"alg_para": {"alg_name": "Seldom"}, "train": {"output_dir": str(tmp_path)}}
+    with Interrupts() as interrupts:
+        result = train_pipeline(pipeline_config(content(**said)), interrupts=interrupts)
+    names = sorted(path.name for path in result.run.models.iterdir())
+    assert names == ["actor_000003.pth", f"actor_{result.trainings:06d}.pth"]
+
+
 @pytest.fixture
 def project(tmp_path):
     """The example in a folder, with a small file."""
@@ -440,6 +517,10 @@ def test_a_file_of_parts_is_known_by_alg_para(project, capsys, monkeypatch):
     assert "Did you mean 'NewAgent'?" in capsys.readouterr().err
     assert main(["evaluate", "--config", "bc.json"]) == 1
     assert "offrl rollout --checkpoint" in capsys.readouterr().err
+    assert main(["evaluate", "--config", "bc.json", "--checkpoint", "bc.pth", "--n", "2"]) == 1
+    assert "offrl rollout --checkpoint" in capsys.readouterr().err
+    assert main(["evaluate", "--config", file, "--n", "1"]) == 0
+    assert "no --checkpoint is given" in capsys.readouterr().err
     assert not (project / "runs").exists()
 
 
