@@ -55,7 +55,7 @@ class Impala(PolicyGradient):
     def estimates(
         self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        pi, _ = self.policy_and_values(rows)
+        pi = self.policy(rows)
         return {"log_probs": pi.log_prob(rows["actions"])[:, 0], **self.received(batch, mask)}
 
     def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -16,22 +16,23 @@ class FewRows:
     """Layers with an activation behind each but the last. Their weights are read at each call."""
 
     def __init__(self, layers: Sequence[torch.nn.Linear], activation: str):
-        self._layers, self._activation = layers, activation
-        self._size = max(layer.weight.numel() for layer in layers)
+        self._layers = [(layer.weight, layer.bias) for layer in layers]
+        self._activation = ACTIVATIONS[activation]
+        self._size = max(weight.numel() for weight, _ in self._layers)
 
     def pays(self, num_rows: int) -> bool:
         """Whether so many rows go through the layers quicker here than in PyTorch."""
         is_small = num_rows * self._size <= LARGEST
-        return is_small and self._layers[0].weight.device.type == "cpu"
+        return is_small and self._layers[0][0].device.type == "cpu"
 
     def __call__(self, x: Tensor) -> NDArray[np.float32]:
         """Rows ``[R, I]`` to ``[R, O]``."""
         rows = x.numpy()
-        for layer in self._layers:
-            if layer is not self._layers[0]:
-                ACTIVATIONS[self._activation](rows)
-            rows = rows @ layer.weight.detach().numpy().T
-            rows += layer.bias.detach().numpy()
+        for i, (weight, bias) in enumerate(self._layers):
+            if i:
+                self._activation(rows)
+            rows = rows @ weight.detach().numpy().T
+            rows += bias.detach().numpy()
         return rows
 
 

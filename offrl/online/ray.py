@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # Trajectories that are asked of an explorer at a time, so that it need not wait for the Learner.
 AHEAD = 2
+# Where cores are short, the one Learner goes first, and Ray's own processes.
+EXPLORERS_NICE = 10
 PATIENCE_S = 60.0  # without a trajectory, after which it is said why there may be none
 
 
@@ -124,6 +126,7 @@ class _Actor:
     """An explorer's process, in which it is made when it is first asked for something."""
 
     def __init__(self, make_explorer: MakeExplorer, number: int, life: int):
+        os.nice(EXPLORERS_NICE)
         self._make = make_explorer, number, life
         self._explorer: Explorer | None = None
 

@@ -287,9 +287,17 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     def policy_and_values(self, batch: Mapping[str, Any]) -> tuple[Any, Tensor]:
         """The policy and the values of all rows of a batch, ``[R, 1, A]`` and ``[R]``."""
-        starts = batch["starts"] if self.algo_config.memory.enabled else None
-        pi, values, _ = self.nets["policy"](batch["obs"], batch.get("state"), starts)
+        pi, values, _ = self.nets["policy"](*self._seen(batch))
         return self._allowed(pi, batch["obs"]), values
+
+    def policy(self, batch: Mapping[str, Any]) -> Any:
+        """The policy of all rows of a batch, ``[R, 1, A]``."""
+        pi, _ = self.nets["policy"].policy(*self._seen(batch))
+        return self._allowed(pi, batch["obs"])
+
+    def _seen(self, batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        starts = batch["starts"] if self.algo_config.memory.enabled else None
+        return batch["obs"], batch.get("state"), starts
 
     def evaluate(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """The logarithms of the probabilities of the actions, the entropies of the policy and the
