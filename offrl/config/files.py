@@ -184,15 +184,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {key: value if counts[key] == 1 else REPEATED for key, value in pairs}
 
 
+def _value(text: str) -> Any:
+    try:
+        return _from_json(text)
+    except json.JSONDecodeError:
+        return _from_yaml(text) if text.startswith(("[", "{")) else text
+
+
 def parse_override(text: str) -> dict[str, Any]:
-    """``train.batch_size=256`` as a nested dict; the value is JSON, or text where it is not."""
+    """``train.batch_size=256`` as a nested dict. The value is JSON; lists and dicts may be YAML's,
+    without quotes (``[low_dim]``); what is neither is text."""
     path, equals, value = text.partition("=")
     if not equals or not all(path.split(".")):
         raise ValueError(f"--set {place(text)}: expected KEY=VALUE, e.g. train.batch_size=256")
     try:
-        nested = _from_json(value)
-    except json.JSONDecodeError:
-        nested = value
+        nested = _value(value)
     except ValueError as error:
         raise ValueError(f"--set {place(text)}: {_one_line(error)}") from None
     for part in reversed(path.split(".")):

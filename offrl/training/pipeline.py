@@ -38,8 +38,9 @@ class PipelineResult:
 
     def describe(self) -> dict[str, object]:
         """The lines that ``offrl train`` prints at the end, by their labels."""
+        trained = f"trained {self.trainings} time{'' if self.trainings == 1 else 's'}"
         lines = {
-            "result": f"{return_line(self.last)}, {self.steps} steps, {self.trainings} trainings",
+            "result": f"{return_line(self.last)}, {self.steps} steps, {trained}",
             "run folder": self.run.path,
             "checkpoint": self.checkpoint or "none, as nothing was trained",
             "learning curve": self.learning_curve or "none; it takes pip install 'offrl[plot]'",

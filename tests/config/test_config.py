@@ -149,6 +149,9 @@ def test_overrides_are_read_as_json(path, value):
 
 def test_override_values_that_are_no_json_are_text():
     assert parse_override("experiment.name=my run") == {"experiment": {"name": "my run"}}
+    assert parse_override("modules=[mine, 3]") == {"modules": ["mine", 3]}
+    with pytest.raises(ValueError, match=r"--set .*\[mine"):
+        parse_override("modules=[mine")
     with pytest.raises(ValueError, match="KEY=VALUE"):
         parse_override("train.batch_size")
 
