@@ -75,28 +75,6 @@ def test_an_observation_without_a_shape_is_named():
         algo_factory("bc", config_factory("bc"), {"x": [3]}, ac_dim=2, device="cpu")
 
 
-def test_an_algorithm_is_one_file_anywhere(tmp_path, monkeypatch, small_config):
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package/__init__.py").write_text("")
-    (tmp_path / "my_package/halved_bc.py").write_text(
-        "from typing import ClassVar\n"
-        "from offrl.algos.base import register_algo_factory_func\n"
-        "from offrl.algos.bc import BC, BCConfig\n"
-        "class HalvedConfig(BCConfig):\n"
-        "    ALGO_NAME: ClassVar[str] = 'halved_bc'\n"
-        "@register_algo_factory_func('halved_bc')\n"
-        "def algo_config_to_class(algo_config):\n"
-        "    return HalvedBC, {}\n"
-        "class HalvedBC(BC):\n"
-        "    def _weights(self, terms):\n"
-        "        return {t: 0.5 * w for t, w in super()._weights(terms).items()}\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    config = small_config({"algo": {"actor_layer_dims": [8]}}, "my_package.halved_bc")
-    logs = next(r["logs"] for r in Trainer(config)() if r["type"] == "train")
-    assert logs["Loss"] == pytest.approx(0.5 * logs["L2_Loss"])
-
-
 @pytest.mark.parametrize(
     ("algo", "train", "words"),
     [
