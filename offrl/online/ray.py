@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from offrl.cluster import (
@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 # Trajectories that are asked of an explorer at a time, so that it need not wait for the Learner.
 AHEAD = 2
-# Where cores are short, the one Learner goes first, and Ray's own processes.
-EXPLORERS_NICE = 10
 PATIENCE_S = 60.0  # without a trajectory, after which it is said why there may be none
 
 
@@ -126,7 +124,8 @@ class _Actor:
     """An explorer's process, in which it is made when it is first asked for something."""
 
     def __init__(self, make_explorer: MakeExplorer, number: int, life: int):
-        os.nice(EXPLORERS_NICE)
+        with suppress(OSError):  # cores are shared as before, but whoever waits is woken at once
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         self._make = make_explorer, number, life
         self._explorer: Explorer | None = None
 
