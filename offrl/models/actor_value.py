@@ -81,9 +81,7 @@ class ActorValue(nn.Module):
         values = self.value_head(self.value_trunk(own)[0])
         return self.actor_head(self.actor_trunk(features)[0]), values.flatten(), state
 
-    def policy(
-        self, obs: Obs, state: Any = None, starts: Tensor | None = None
-    ) -> tuple[Any, Any]:
+    def policy(self, obs: Obs, state: Any = None, starts: Tensor | None = None) -> tuple[Any, Any]:
         """The policy alone, and the memory's next state."""
         features, state = self._features(obs, state, starts)
         return self.actor_head(self.actor_trunk(features)[0]), state

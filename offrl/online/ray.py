@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from offrl.cluster import (
+    ONE_HEAP,
     Report,
     check_versions,
     connected,
@@ -96,7 +97,7 @@ class RayBroker(Broker):
         for number, life in self._lives.items():
             asked = self._asked[number]
             if number not in self._actors:
-                make = self._ray.remote(_Actor).options(**options())
+                make = self._ray.remote(_Actor).options(**options(ONE_HEAP))
                 self._actors[number] = make.remote(self._make, number, life)
                 asked.append((self._actors[number].report.remote(), life))
             for _ in range(AHEAD - sum(asked_life == life for _, asked_life in asked)):

@@ -65,7 +65,7 @@ class RayPool(EnvPool):
         num_cpus = cluster.num_cpus()
         super().__init__(env_args, min(num_workers or num_cpus, num_cpus), timeout, gl_backend)
         self._workers: dict[int, _Actor] = {}  # type: ignore[assignment]
-        self._environ = {"MUJOCO_GL": gl_backend or "disabled"}
+        self._environ = {"MUJOCO_GL": gl_backend or "disabled", **cluster.ONE_HEAP}
         self._policy: Any = None  # a reference to it
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
