@@ -338,11 +338,8 @@ class Algo(Algorithm):
     def deserialize(self, state: Mapping[str, Any]) -> None:
         """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do."""
         nets = state.get("nets", state)
-        own = self.nets.state_dict()
-        self._check_weights(own, nets)
-        with torch.no_grad():  # explorers do so each round; load_state_dict takes thrice as long
-            for name, x in own.items():
-                x.copy_(nets[name])
+        self._check_weights(nets)
+        self.nets.load_state_dict(nets)
         for name, optimizer in state.get("optimizers", {}).items():
             self.optimizers[name].load_state_dict(optimizer)
         for name, stored in state.get("lr_schedulers", {}).items():
@@ -366,7 +363,8 @@ class Algo(Algorithm):
         _check_start(self.global_config.algo_name, content["algo_name"])
         self.deserialize({"nets": content["model"]["nets"]})
 
-    def _check_weights(self, own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    def _check_weights(self, weights: Mapping[str, Any]) -> None:
+        own = self.nets.state_dict()
         problems = {
             "missing": [k for k in own if k not in weights],
             "unexpected": [k for k in weights if k not in own],
