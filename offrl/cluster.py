@@ -28,8 +28,8 @@ from offrl.processes import FOR_THE_PARENT, ONE_THREAD, changed_environ
 # Of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
 START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 MARK = "OFFRL_OWN_RAY"
-# For actors that simulate. MuJoCo compiles in threads of its own, one after the other; beside Ray's
-# many threads glibc would have them take turns with heaps that it gives back and asks for anew.
+# For actors that simulate. MuJoCo compiles each model in new threads. Beside Ray's many threads
+# glibc has another heap for each of them, and gives back what was freed there.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 # Ray's processes end with the program, but some only after a minute.
 CLEAN = """

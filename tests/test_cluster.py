@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from toy_env import WalkHome, toy_args
 
 from offrl import RolloutPolicy, cluster, config_factory
 from offrl.__main__ import main
+from offrl.acting import Policy
 from offrl.checkpoint import read_checkpoint, write_checkpoint
 from offrl.envs import make_env
 from offrl.envs.workers import EnvPool, EpisodeRequest, RayPool
@@ -213,6 +215,23 @@ def test_actors_are_used_again_and_each_evaluation_has_its_policy(two_cpus):
             for one, other in zip(ours, theirs, strict=True):
                 np.testing.assert_array_equal(one.frames, other.frames)
         assert there._workers == actors
+
+
+@pytest.mark.thorough
+def test_an_actor_keeps_the_memory_of_its_simulators(two_cpus):
+    class Still(Policy):
+        def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
+            return {env: np.zeros(7) for env in obs_by_env}
+
+    def page_faults(actor):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    with RayPool({"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}, 1) as pool:
+        run(pool, range(10), Still(), horizon=1)  # until it has grown
+        actor = pool._workers[0]._actor
+        before = ray.get(actor.__ray_call__.remote(page_faults))
+        run(pool, range(10), Still(), horizon=1)
+        assert ray.get(actor.__ray_call__.remote(page_faults)) - before < 10 * 5000
 
 
 @pytest.mark.slow

@@ -192,8 +192,8 @@ def _value(text: str) -> Any:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """``train.batch_size=256`` as a nested dict. The value is JSON; lists and dicts may be YAML's,
-    without quotes (``[low_dim]``); what is neither is text."""
+    """``train.batch_size=256`` as a nested dict. The value is JSON, in which lists and dicts
+    need no quotes (``[low_dim]``); any other value is text."""
     path, equals, value = text.partition("=")
     if not equals or not all(path.split(".")):
         raise ValueError(f"--set {place(text)}: expected KEY=VALUE, e.g. train.batch_size=256")

@@ -125,7 +125,8 @@ class _Actor:
     """An explorer's process, in which it is made when it is first asked for something."""
 
     def __init__(self, make_explorer: MakeExplorer, number: int, life: int):
-        with suppress(OSError):  # cores are shared as before, but whoever waits is woken at once
+        # Batch work gets as much of the cores, but lets whoever has waited, as a Learner, go first.
+        with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         self._make = make_explorer, number, life
         self._explorer: Explorer | None = None

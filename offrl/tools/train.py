@@ -78,8 +78,8 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set any config key by its dotted path; the value is read as JSON, whose lists may "
-        "do without quotes ([a, b]), otherwise as text; can be given several times",
+        help="set any config key by its dotted path; the value is read as JSON, in which "
+        "lists need no quotes ([a, b]), otherwise as text; can be given several times",
     )
 
 

@@ -147,11 +147,15 @@ def test_overrides_are_read_as_json(path, value):
     assert nested == value
 
 
-def test_override_values_that_are_no_json_are_text():
-    assert parse_override("experiment.name=my run") == {"experiment": {"name": "my run"}}
+def test_lists_in_overrides_need_no_quotes():
     assert parse_override("modules=[mine, 3]") == {"modules": ["mine", 3]}
+    assert parse_override("env_info={name: Cart, id: 3}") == {"env_info": {"name": "Cart", "id": 3}}
     with pytest.raises(ValueError, match=r"--set .*\[mine"):
         parse_override("modules=[mine")
+
+
+def test_override_values_that_are_no_json_are_text():
+    assert parse_override("experiment.name=my run") == {"experiment": {"name": "my run"}}
     with pytest.raises(ValueError, match="KEY=VALUE"):
         parse_override("train.batch_size")
 

@@ -287,15 +287,15 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     def policy_and_values(self, batch: Mapping[str, Any]) -> tuple[Any, Tensor]:
         """The policy and the values of all rows of a batch, ``[R, 1, A]`` and ``[R]``."""
-        pi, values, _ = self.nets["policy"](*self._seen(batch))
+        pi, values, _ = self.nets["policy"](*self._inputs(batch))
         return self._allowed(pi, batch["obs"]), values
 
     def policy(self, batch: Mapping[str, Any]) -> Any:
         """The policy of all rows of a batch, ``[R, 1, A]``."""
-        pi, _ = self.nets["policy"].policy(*self._seen(batch))
+        pi, _ = self.nets["policy"].policy(*self._inputs(batch))
         return self._allowed(pi, batch["obs"])
 
-    def _seen(self, batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    def _inputs(self, batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         starts = batch["starts"] if self.algo_config.memory.enabled else None
         return batch["obs"], batch.get("state"), starts
 
