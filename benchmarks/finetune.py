@@ -22,8 +22,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from measure import markdown
-from results import ANSWERS, BEGIN, FOLDER, ROOT, fill, offrl
+from measure import fill, markdown
+from results import ANSWERS, BEGIN, FOLDER, PAGE, ROOT, offrl
 
 from offrl.config.files import read_config_file
 from offrl.training.run import git_commit
@@ -197,7 +197,7 @@ def main() -> int:
     by_task = {task: [x for x in todo if x.task == task] for task in TASKS}
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(run_task, *zip(*[x for x in by_task.items() if x[1]], strict=True)))
-    fill(BEGIN.format(PART), table())
+    fill(PAGE, BEGIN.format(PART), table())
     return 0
 
 

@@ -12,6 +12,8 @@ from statistics import median
 import torch
 from tqdm import tqdm
 
+END = "<!-- end of the results -->\n"
+
 
 def timed(work: Callable[[], object]) -> Callable[[], float]:
     """``work``, giving its seconds."""
@@ -73,3 +75,14 @@ def machine() -> str:
         f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores, "
         f"{torch.get_num_threads()} torch threads, device {device}, torch {torch.__version__}"
     )
+
+
+def fill(page: Path, begin: str, text: str) -> None:
+    """Fill the part of a page behind ``begin``, if its text was another, and name the machine."""
+    print(text)
+    content = page.read_text(encoding="utf-8")
+    before, found, rest = content.partition(begin)
+    assert found, f"{page} has no {begin}"
+    written, _, after = rest.partition(END)
+    if text not in written:
+        page.write_text(f"{before}{begin}{text}\n{machine()}\n{END}{after}", encoding="utf-8")

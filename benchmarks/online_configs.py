@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import markdown
+from measure import fill, markdown
 from online_results import FOLDER as ANSWERS
-from results import FOLDER, ROOT, fill, offrl
+from results import FOLDER, PAGE, ROOT, offrl
 from tqdm import tqdm
 
 from offrl.config.files import read_config_file
@@ -119,7 +119,7 @@ def main() -> int:
             if done.exception():
                 failed.append(running[done].name)
                 tqdm.write(f"{failed[-1]}: {done.exception()}; see {FOLDER / failed[-1]}.log")
-    fill(BEGIN, table())
+    fill(PAGE, BEGIN, table())
     return 1 if failed else 0
 
 

@@ -28,10 +28,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 from bare_online import CONTINUOUS, SETTINGS
-from measure import machine, markdown
+from measure import fill, machine, markdown
 from online import offrl_config
 from peers import STABLE_BASELINES3, sb3_model
-from results import ANSWERS, fill
+from results import ANSWERS, PAGE
 from tqdm import tqdm
 
 from offrl.training.run import git_commit
@@ -229,7 +229,7 @@ def main() -> int:
             if done.exception():
                 failed = True
                 tqdm.write(f"{running[done].answer.stem}: {done.exception()!r}")
-    fill(BEGIN, table())
+    fill(PAGE, BEGIN, table())
     return 1 if failed else 0
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from measure import machine, markdown
+from measure import fill, markdown
 from tqdm import tqdm
 
 from offrl.config.files import read_config_file
@@ -34,7 +34,7 @@ from offrl.training.run import git_commit
 ROOT = Path(__file__).parents[1]
 FOLDER, ANSWERS = ROOT / "benchmarks" / ".results", ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
-BEGIN, END = "<!-- {} by benchmarks/results.py -->\n", "<!-- end of the results -->\n"
+BEGIN = "<!-- {} by benchmarks/results.py -->\n"
 EPOCHS, STEPS, HORIZON = 20, 500, 150
 COMMON = {
     "experiment.validate": False,
@@ -313,20 +313,10 @@ def main() -> int:
 
 def write_tables(part: str) -> None:
     fill(
+        PAGE,
         BEGIN.format(part),
         "\n".join(table(name) for name, task in TASKS.items() if task.part == part),
     )
-
-
-def fill(begin: str, text: str) -> None:
-    """Fill the part of the page behind ``begin``, if its text was another before."""
-    print(text)
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(begin)
-    written, _, after = rest.partition(END)
-    if text not in written:
-        filled = f"{before}{begin}{text}\n{machine()}\n{END}{after}"
-        PAGE.write_text(filled, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -80,21 +80,23 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
         raise ValueError(f"{env_name} cannot be made: {describe(error)}") from error
 
 
-def env_args_named(env_name: str) -> dict[str, Any]:
+def env_args_named(env_name: str, simulator: str | None = None) -> dict[str, Any]:
     """``env_args`` of an environment of which the name alone is known: one of gymnasium's, of
     Atari's games (``"ALE/Pong-v5"``), of Meta-World's tasks (``"push-v3"``) or of robosuite's
-    (``"Lift"``)."""
-    kind: int | str = 2
-    env_kwargs: dict[str, Any] = {}
+    (``"Lift"``).
+
+    simulator: ``"metaworld"`` or ``"robosuite"``; ``None``: the one that has it.
+    """
     known = {*registry, *(name.partition("-v")[0] for name in registry)}
-    if env_name.startswith("ALE/"):
-        kind = "atari"
-    elif env_name not in known and ":" not in env_name and "/" not in env_name:
-        if env_name in tasks_of("metaworld"):
-            kind = "metaworld"
-        elif env_name in tasks_of("robosuite"):
-            kind, env_kwargs = 1, dict(ROBOSUITE_KWARGS)
-    return {"env_name": env_name, "type": kind, "env_kwargs": env_kwargs}
+    if simulator is None and env_name.startswith("ALE/"):
+        simulator = "atari"
+    elif simulator is None and env_name not in known and not {*":/"} & {*env_name}:
+        simulators = ("metaworld", "robosuite")
+        simulator = next((s for s in simulators if env_name in tasks_of(s)), None)
+    if simulator != "robosuite":
+        return {"env_name": env_name, "type": simulator or 2, "env_kwargs": {}}
+    robots = ["Panda", "Panda"] if env_name.startswith("TwoArm") else "Panda"
+    return {"env_name": env_name, "type": 1, "env_kwargs": ROBOSUITE_KWARGS | {"robots": robots}}
 
 
 def tasks_of(simulator: str) -> list[str]:

@@ -5,20 +5,25 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from offrl.envs import ROBOSUITE_KWARGS
 from offrl.tools import add_address, count, json_object, seed
 
 HELP = "record demonstrations by a scripted expert"
-EPILOG = "example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5"
+EPILOG = (
+    "example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5; "
+    "offrl collect --env push-v3 --n 100 --noise 0.3 1 --keep-failures --output mixed.hdf5"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--env", default="Lift", help="the task (default: Lift)")
+    parser.add_argument(
+        "--env",
+        default="Lift",
+        help="the task, one of robosuite's or of Meta-World's (default: Lift)",
+    )
     parser.add_argument(
         "--type",
         choices=("robosuite", "metaworld"),
-        default="robosuite",
-        help="the simulator of the task (default: robosuite)",
+        help="the simulator of the task (default: the one that has a task of this name)",
     )
     parser.add_argument(
         "--env-kwargs",
@@ -41,7 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "them in turn (default: 0)",
     )
     parser.add_argument(
-        "--horizon", type=count, default=150, help="steps of the longest episode (default: 150)"
+        "--styles",
+        nargs="+",
+        default=[],
+        metavar="STYLE",
+        help="ways in which the expert solves the task, which episodes take in turn, e.g. left "
+        "right of PickPlaceCan (default: the shortest way)",
+    )
+    parser.add_argument(
+        "--horizon",
+        type=count,
+        help="steps of the longest episode (default: as many as suffice for the expert)",
     )
     parser.add_argument(
         "--keep-failures", action="store_true", help="keep the episodes that fail as well"
@@ -58,17 +73,16 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from offrl.data.writer import DemoWriter
-    from offrl.envs.experts import ExpertPolicy, metaworld_expert
+    from offrl.envs import env_args_named
+    from offrl.envs.experts import ExpertPolicy, scripted_expert
     from offrl.envs.workers import EpisodeRequest, pools
     from offrl.evaluation import COLLECTION_SEEDS
-    from offrl.registry import EXPERTS
     from offrl.robomimic.configs import env_args_for_robomimic
 
-    env_args = {"env_name": args.env, "type": args.type, "env_kwargs": args.env_kwargs}
-    if args.type == "robosuite":
-        env_args |= {"type": 1, "env_kwargs": ROBOSUITE_KWARGS | args.env_kwargs}
-    expert = metaworld_expert(args.env) if args.type == "metaworld" else EXPERTS[args.env]
-    policy = ExpertPolicy(expert, args.noise)
+    env_args = env_args_named(args.env, args.type)
+    env_args["env_kwargs"] |= args.env_kwargs
+    policy = ExpertPolicy(scripted_expert(env_args), args.noise, args.styles)
+    horizon = args.horizon or policy.horizon
     episode = args.seed
     with (
         DemoWriter(args.output, env_args_for_robomimic(env_args)) as writer,
@@ -83,12 +97,12 @@ def run(args: argparse.Namespace) -> int:
                 batch = range(episode, episode + args.n - writer.num_demos)
                 episode = batch.stop
                 requests = [
-                    EpisodeRequest(COLLECTION_SEEDS + i, args.horizon, record=True) for i in batch
+                    EpisodeRequest(COLLECTION_SEEDS + i, horizon, record=True) for i in batch
                 ]
                 before = writer.num_demos
                 for result in _in_order(pool.run(requests, policy), requests):
                     if result.success or args.keep_failures:
-                        writer.write(result.trajectory, seed=result.request.seed)
+                        writer.write(result.trajectory, **policy.attributes(result.request.seed))
                         bar.update()
                 if writer.num_demos == before:
                     raise ValueError(

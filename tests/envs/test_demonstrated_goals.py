@@ -133,13 +133,15 @@ def test_an_episode_goes_on_as_if_nobody_had_asked(task, kwargs):
 
 @robosuite
 def test_a_constant_scene_stays_an_environments_own(monkeypatch):
-    """Stack's scene is compiled once for all episodes."""
-    monkeypatch.setitem(EXPERTS._entries, "Stack", lambda obs: np.zeros(7))
+    """Its scene is compiled once for all episodes."""
+    monkeypatch.setitem(EXPERTS._entries, "NutAssemblyRound", lambda obs: np.zeros(7))
     monkeypatch.setattr(demonstrated, "LONGEST", 5)
-    asked, left = make_env(args("Stack")), make_env(args("Stack"))
+    asked, left = make_env(args("NutAssemblyRound")), make_env(args("NutAssemblyRound"))
     for seed in range(4):
         assert differing(asked.reset(seed=seed)[0], left.reset(seed=seed)[0]) == []
-        with pytest.raises(Misfit, match=f"Stack: its demonstrator fails with seed {seed}"):
+        with pytest.raises(
+            Misfit, match=f"NutAssemblyRound: its demonstrator fails with seed {seed}"
+        ):
             asked.get_goal()
         for _ in range(3):
             assert differing(asked.step(np.ones(7))[0], left.step(np.ones(7))[0]) == []
@@ -204,12 +206,16 @@ def test_the_second_environment_is_made_when_needed_and_closed_with_the_first(mo
 
 @robosuite
 def test_without_a_demonstrator_a_sentence_says_so_until_one_is_registered(monkeypatch):
-    env = make_env(args("Stack"))
+    env = make_env(args("NutAssemblyRound"))
     env.reset(seed=0)
-    with pytest.raises(Misfit, match="Stack has no demonstrator.*register one, or define get_goal"):
+    with pytest.raises(
+        Misfit, match="NutAssemblyRound has no demonstrator.*register one, or define get_goal"
+    ):
         env.get_goal()
-    monkeypatch.setitem(EXPERTS._entries, "Stack", lambda obs: np.zeros(3))
-    with pytest.raises(Misfit, match="Stack: its demonstrator cannot act.*expected 7, got 3"):
+    monkeypatch.setitem(EXPERTS._entries, "NutAssemblyRound", lambda obs: np.zeros(3))
+    with pytest.raises(
+        Misfit, match="NutAssemblyRound: its demonstrator cannot act.*expected 7, got 3"
+    ):
         env.get_goal()
 
 
@@ -280,8 +286,11 @@ def test_an_evaluation_in_robosuite_gets_goals_and_gives_up_at_once_without(capl
         results = list(pool.run(requests, policy))
     assert [(r.error, r.length) for r in results] == [(None, 40)] * 2
     with (
-        EnvPool(args("Stack"), 1) as pool,
-        pytest.raises(ValueError, match="the environment 'Stack': Stack has no demonstrator"),
+        EnvPool(args("NutAssemblyRound"), 1) as pool,
+        pytest.raises(
+            ValueError,
+            match="the environment 'NutAssemblyRound': NutAssemblyRound has no demonstrator",
+        ),
     ):
         pool.check(policy)
     assert not caplog.records
@@ -294,11 +303,11 @@ def test_simulators_know_the_demonstrators_of_the_module_that_the_type_names(tmp
         "from offrl.envs.robosuite import RobosuiteEnv\n"
         "from offrl.registry import ENVS, EXPERTS\n"
         "ENVS.register('robosuite_with_experts')(RobosuiteEnv)\n"
-        "EXPERTS.register('Stack')(lambda obs: np.zeros(7))\n"
+        "EXPERTS.register('NutAssemblyRound')(lambda obs: np.zeros(7))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with (
-        EnvPool(args("Stack") | {"type": "stacking.robosuite_with_experts"}, 1) as pool,
-        pytest.raises(ValueError, match="Stack: its demonstrator fails with seed 0"),
+        EnvPool(args("NutAssemblyRound") | {"type": "stacking.robosuite_with_experts"}, 1) as pool,
+        pytest.raises(ValueError, match="NutAssemblyRound: its demonstrator fails with seed 0"),
     ):
         pool.check(HandToGoal("robot0_eef_pos", 7))

@@ -1,4 +1,4 @@
-"""``offrl rollout``, ``collect`` and ``doctor``, and the examples."""
+"""``offrl rollout`` and ``doctor``, and the examples."""
 
 import json
 import os
@@ -16,7 +16,6 @@ from offrl import Trainer
 from offrl.__main__ import main
 from offrl.algos.bc import BC
 from offrl.checkpoint import write_checkpoint
-from offrl.data.sequence import SequenceDataset
 from offrl.data.writer import DemoWriter
 from offrl.envs import say_once
 
@@ -109,63 +108,6 @@ def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.slow
-def test_demonstrations_are_collected_the_same_by_any_number_of_workers(tmp_path):
-    for workers in ("1", "2"):
-        assert (
-            main(
-                [
-                    "collect",
-                    "--n",
-                    "4",
-                    "--noise",
-                    "0.2",
-                    "--workers",
-                    workers,
-                    "--output",
-                    str(tmp_path / f"{workers}.hdf5"),
-                ]
-            )
-            == 0
-        )
-    with h5py.File(tmp_path / "1.hdf5") as one, h5py.File(tmp_path / "2.hdf5") as two:
-        assert json.loads(one["data"].attrs["env_args"])["env_name"] == "Lift"
-        assert [len(one[f"mask/{key}"]) for key in ("train", "valid")] == [3, 1]
-        for name in ("demo_0", "demo_3"):
-            for key in ("actions", "states", "obs/object", "rewards", "dones"):
-                np.testing.assert_array_equal(one[f"data/{name}/{key}"], two[f"data/{name}/{key}"])
-            demo = one[f"data/{name}"]
-            assert demo["actions"].dtype == np.float32 and "next_obs" not in demo
-            assert demo["rewards"][-1] == demo["dones"][-1] == 1.0
-            assert "<mujoco" in demo.attrs["model_file"]
-
-
-@pytest.mark.slow
-def test_failures_are_dropped_unless_asked_for(tmp_path, capsys):
-    # With five steps nobody lifts anything.
-    hopeless = ["collect", "--n", "2", "--horizon", "5", "--workers", "1", "--output"]
-    assert main([*hopeless, str(tmp_path / "none.hdf5")]) == 1
-    assert "none of 2 episodes succeeded" in capsys.readouterr().err
-    assert not (tmp_path / "none.hdf5").exists()
-    assert main([*hopeless, str(tmp_path / "failures.hdf5"), "--keep-failures"]) == 0
-    dataset = SequenceDataset(tmp_path / "failures.hdf5", ["object"])
-    assert dataset.lengths.tolist() == [5, 5]
-
-
-@pytest.mark.slow
-def test_dense_rewards_are_recorded_and_success_is_still_the_end(tmp_path):
-    path = tmp_path / "dense.hdf5"
-    command = "collect --n 2 --noise 0.1 3 --keep-failures --horizon 60 --workers 1".split()
-    shaped = ["--env-kwargs", '{"reward_shaping": true}']
-    assert main([*command, *shaped, "--output", str(path)]) == 0
-    with h5py.File(path) as file:
-        success, failure = file["data/demo_0"], file["data/demo_1"]
-        for demo in (success, failure):
-            assert (demo["rewards"][:-1] > 0).all() and len(set(demo["rewards"])) > 10
-        assert success["rewards"][-1] == success["dones"][-1] == success["dones"][()].sum() == 1
-        assert len(failure["dones"]) == 60 and not failure["dones"][()].any()
-
-
 def test_the_shipped_dataset_is_as_described():
     path = ROOT / "datasets/lift/low_dim.hdf5"
     assert path.stat().st_size < 12e6
@@ -184,28 +126,6 @@ def test_the_doctor_shows_versions_devices_and_rendering(capsys):
     shown = capsys.readouterr().out
     for word in ("torch:", "robosuite:", "cores:", "GPUs:", "egl:", "osmesa:"):
         assert word in shown
-
-
-def test_an_unknown_expert_names_those_there_are(tmp_path, capsys):
-    assert main(["collect", "--env", "Lyft", "--output", str(tmp_path / "x.hdf5")]) == 1
-    assert "Did you mean 'Lift'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--n", "0"],
-        ["--seed", "-1"],
-        ["--horizon", "0"],
-        ["--workers", "many"],
-        ["--env-kwargs", "{"],
-    ],
-)
-def test_numbers_out_of_range_are_refused(tmp_path, capsys, arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["collect", "--output", str(tmp_path / "x.hdf5"), *arguments])
-    assert stop.value.code == 2
-    assert arguments[0] in capsys.readouterr().err and not (tmp_path / "x.hdf5").exists()
 
 
 @pytest.mark.slow

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from offrl.registry import EXPERTS
+from offrl.envs.experts.expert import demonstrator
 
 
-@EXPERTS.register("Lift")
+@demonstrator("Lift", horizon=150)
 def lift(obs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Lift the cube with a Panda arm under OSC_POSE delta control: action ``[7]`` in [-1, 1].
 

@@ -17,4 +17,5 @@ def metaworld_expert(task: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarr
             warnings.simplefilter("ignore")  # of actions beyond the range, which it counts on
             return np.clip(policy.get_action(obs["flat"]), -1.0, 1.0)
 
+    expert.horizon = 500  # at which Meta-World's episodes end
     return expert
