@@ -2,12 +2,16 @@
 at all."""
 
 import errno
+import fcntl
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (
@@ -80,6 +84,28 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
         raise disk_full(path) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path, otherwise: str) -> Iterator[None]:
+    """Only one process at a time is in here for a folder; ``ValueError`` for another one. The lock
+    ends with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        take_lock(descriptor, folder, otherwise)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def take_lock(descriptor: int, folder: Path, otherwise: str) -> None:
+    """Lock an open folder until it is closed. Where the file system has no locks, warns."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"{folder}: {otherwise}") from None
+    except OSError as error:
+        log.warning(f"{folder}: no lock ({error.strerror}); use it only once at a time")
 
 
 def put(partial: Path, path: Path) -> None:

@@ -79,6 +79,10 @@ class RolloutConfig(Section):
         50,
         description="Number of epochs between two evaluations. The last epoch always has one.",
     )
+    test_last: bool = Field(
+        False,
+        description="Test the policy that the training ends with as well, not only the best one.",
+    )
     warmstart: int = Field(0, description="Number of first epochs without an evaluation.")
     terminate_on_success: bool = Field(
         True, description="End an episode when the task is solved, before the horizon."

@@ -124,7 +124,16 @@ _YamlLoader.add_implicit_resolver(
 
 
 def read_config_file(path: str | Path) -> dict[str, Any]:
-    """The nested dict in a JSON or YAML file."""
+    """The config in a JSON or YAML file."""
+    content = read_file(path)
+    # A training that starts from a checkpoint may go on with its algorithm (experiment.ckpt_path).
+    if not isinstance(content, dict) or not {"algo_name", "experiment", "alg_para"} & {*content}:
+        raise ValueError(f'{place(path)}: a config is a map with the key "algo_name", e.g. "bc"')
+    return content
+
+
+def read_file(path: str | Path) -> Any:
+    """The nested dicts and lists in a JSON or YAML file."""
     path = Path(path)
     is_yaml = path.suffix.lower() in (".yaml", ".yml")
     text = _text(path)
@@ -133,9 +142,6 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
     except ValueError as error:
         kind = "YAML" if is_yaml else "JSON"
         raise ValueError(f"{place(path)}: not valid {kind}: {_one_line(error)}") from None
-    # A training that starts from a checkpoint may go on with its algorithm (experiment.ckpt_path).
-    if not isinstance(content, dict) or not {"algo_name", "experiment", "alg_para"} & {*content}:
-        raise ValueError(f'{place(path)}: a config is a map with the key "algo_name", e.g. "bc"')
     try:
         check_content(content)
     except ValueError as error:
@@ -198,13 +204,18 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not all(path.split(".")):
         raise ValueError(f"--set {place(text)}: expected KEY=VALUE, e.g. train.batch_size=256")
     try:
-        nested = _value(value)
+        override = nested(path, _value(value))
     except ValueError as error:
         raise ValueError(f"--set {place(text)}: {_one_line(error)}") from None
-    for part in reversed(path.split(".")):
-        nested = {part: nested}
     try:
-        check_content(nested)
+        check_content(override)
     except ValueError as error:
         raise ValueError(f"--set {error}") from None
-    return nested
+    return override
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """A value as a nested dict, by the dotted path of its key."""
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return value

@@ -83,11 +83,11 @@ class Evaluator:
             everything += results
         yield self.trainer.record(kind, summarize(everything))
 
-    def test(self, algo: Any) -> Iterator[Record]:
+    def test(self, algo: Any, kind: str = "test") -> Iterator[Record]:
         """Run the final test, on initial states that were not used to choose a checkpoint."""
         if self._pools:
             parallel.take_over(algo.nets.state_dict().values())
-            yield from self.evaluate(algo, kind="test", first_seed=TEST_SEEDS)
+            yield from self.evaluate(algo, kind, first_seed=TEST_SEEDS)
 
     def close(self) -> None:
         """End the simulators' processes."""

@@ -5,9 +5,9 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,9 @@ def _follow(trainer: Training) -> None:
         with closing(Evaluator(trainer)) as evaluator, interrupts.wait():
             for _ in _measured(trainer, evaluator):
                 interrupts.saves = False
-            for _ in evaluator.test(trainer.algo):
-                pass
+            for kind in ["test_last"] * trainer.config.experiment.rollout.test_last + ["test"]:
+                for _ in evaluator.test(trainer.algo, kind):
+                    pass
     except ConnectionError:
         interrupts.check()  # all were asked to stop, and the first did so while this one waited
         raise
@@ -157,6 +158,47 @@ def submit(
     num_threads: of each training, for which it takes as many CPUs; ``None``: as many as PyTorch
         has here. A training that may use a GPU takes one, where the cluster has any.
     """
+    with on_ray(address, num_threads) as start:
+        trainings = [start(config.to_dict()) for config in configs]
+        try:
+            wait([training.future for training in trainings])
+        finally:
+            for training in trainings:
+                training.stop()
+        return [training.outcome() for training in trainings]
+
+
+class RemoteTraining:
+    """A training on Ray."""
+
+    def __init__(self, reference: Any):
+        self._reference = reference
+        self.future: Future = reference.future()  #: Of its ``Result``.
+
+    def stop(self) -> None:
+        """End it, where it is."""
+        cluster.import_ray().cancel(self._reference, force=True)
+
+    def outcome(self) -> Result | Exception:
+        """Its result, once the future is done, or what ended it."""
+        error = self.future.exception()
+        if error is None:
+            return self.future.result()
+        cause = getattr(error, "cause", None)  # what was raised there
+        return (
+            cause
+            if isinstance(cause, Exception)
+            else ChildProcessError(
+                f"a training on Ray was lost ({type(error).__name__}); if memory is short, use "
+                "fewer CPUs (ray start --num-cpus), and go on with offrl train --resume"
+            )
+        )
+
+
+@contextmanager
+def on_ray(address: str, num_threads: int | None = None) -> Iterator[Callable[..., RemoteTraining]]:
+    """Give a function that starts a training on Ray, of the content of a config or, to go on with
+    it, in a run folder. See ``submit``."""
     num_threads = num_threads or torch.get_num_threads()
     threads = dict.fromkeys(ONE_THREAD, str(num_threads))
     with cluster.connected(address):
@@ -172,40 +214,24 @@ def submit(
         # A process that has trained ends; a training that was lost does not begin anew.
         task = ray.remote(max_calls=1, max_retries=0)(_train_elsewhere)
         options = cluster.options(threads, num_cpus=num_threads)
-        references = [
-            task.options(num_gpus=int(config.train.cuda and has_gpus), **options).remote(
-                config.to_dict(), *here
-            )
-            for config in configs
-        ]
-        try:
-            futures = [reference.future() for reference in references]
-            wait(futures)
-        finally:
-            for reference in references:
-                ray.cancel(reference, force=True)
-        return [_outcome(future) for future in futures]
+
+        def start(content: Mapping[str, Any], run: Path | None = None) -> RemoteTraining:
+            num_gpus = int(has_gpus and content["train"]["cuda"])
+            started = task.options(num_gpus=num_gpus, **options).remote(content, run, *here)
+            return RemoteTraining(started)
+
+        yield start
 
 
-def _train_elsewhere(content: dict[str, Any], folder: str, versions: Mapping[str, str]) -> Result:
+def _train_elsewhere(
+    content: Mapping[str, Any], run: Path | None, folder: str, versions: Mapping[str, str]
+) -> Result:
     cluster.check_versions(cluster.report(), versions)
     os.chdir(folder)
-    return train(config_from_content(content))
-
-
-def _outcome(future: Future) -> Result | Exception:
-    error = future.exception()
-    if error is None:
-        return future.result()
-    cause = getattr(error, "cause", None)  # what was raised there
-    return (
-        cause
-        if isinstance(cause, Exception)
-        else ChildProcessError(
-            f"a training on Ray was lost ({type(error).__name__}); if memory is short, use fewer "
-            "CPUs (ray start --num-cpus), and go on with offrl train --resume"
-        )
-    )
+    if run is None:
+        return train(config_from_content(content))
+    opened, config = RunFolder.open(run)
+    return train(config, opened)
 
 
 def _how_to_go_on(trainer: Training) -> str:
@@ -226,6 +252,8 @@ def _records(
     training = checkpointer(logger(_measured(trainer, evaluator)))
     yield from training if tagged is None else tagged(training)
     algo, best = trainer.algo, checkpointer.best_checkpoint
+    if trainer.config.experiment.rollout.test_last:
+        yield from logger(evaluator.test(algo, "test_last"))
     if best is not None:
         algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
     yield from logger(evaluator.test(algo))

@@ -1,6 +1,5 @@
 """The folder of a run, and where its results come from."""
 
-import fcntl
 import itertools
 import logging
 import os
@@ -23,7 +22,7 @@ from offrl.config.files import read_config_file
 from offrl.config.pipeline import config_of
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
-from offrl.outputs import check_place, in_words, whole_file, writable_folder
+from offrl.outputs import check_place, in_words, take_lock, whole_file, writable_folder
 
 log = logging.getLogger(__name__)
 
@@ -124,12 +123,7 @@ class RunFolder:
         own = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: (run := own()) and run.unlock())
         self._folder = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{self.path}: another process is training in this folder") from None
-        except OSError as error:
-            log.warning(f"{self.path}: no lock ({error.strerror}); train in it only once at a time")
+        take_lock(self._folder, self.path, "another process is training in this folder")
 
     def unlock(self) -> None:
         """Let others train in the folder."""

@@ -1,0 +1,265 @@
+"""A study: trainings for a grid of configs, datasets, settings and seeds (``offrl study``)."""
+
+import glob
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from offrl.config.build import validated
+from offrl.config.files import find_config, find_file, nested, read_config_file, read_file
+from offrl.config.section import Count, FreeMap, Map, Section
+from offrl.registry import shown
+from offrl.tree import merge
+
+LONGEST = 120  # characters of a cell's name
+# What a training in a study does otherwise than one alone, where nothing says how: as many as there
+# are cores run side by side, and share the simulators' time.
+DEFAULTS = {"experiment": {"rollout": {"num_workers": 1}}}
+
+Values = Annotated[list[Any], Field(min_length=1)]
+
+
+class ConfigEntry(Section):
+    config: str = Field(
+        description="A config file: beside the study file, or one that ships with offrl. Several "
+        "with a * in the name are one entry each."
+    )
+    name: str | None = Field(None, description="What it is called. null: as the file is.")
+    set: FreeMap = Field(
+        Map(), description="Settings of its cells, by the dotted paths of their keys."
+    )
+
+
+class DatasetEntry(Section):
+    path: str = Field(description="The file: beside the study file, else from the working folder.")
+    name: str | None = Field(None, description="What it is called. null: as the file is.")
+    collect: str | None = Field(
+        None,
+        description="Arguments of offrl collect that make the file where it is missing, for "
+        "example --env PickPlaceCan --n 200 --noise 0.1.",
+    )
+    set: FreeMap = Field(Map(), description="Settings of the cells that train on it.")
+
+
+class Range(Section):
+    low: float = Field(description="The smallest value.")
+    high: float = Field(description="The largest value.")
+    log: bool = Field(False, description="Search in powers.")
+
+
+class SearchConfig(Section):
+    dataset: Annotated[DatasetEntry, BeforeValidator(lambda x: _entry(x, "path"))] = Field(
+        description="The data to search on: best of another task than those of the study."
+    )
+    trials: Count = Field(20, description="Trainings for each config.")
+    seed: int = Field(1, ge=0, description="Seed of the search and of its trainings.")
+    set: FreeMap = Field(Map(), description="Settings of its trainings.")
+    space: dict[str, dict[str, Values | Range]] = Field(
+        description="For each config, by its name, the keys that are searched: a list of values, "
+        "or low and high."
+    )
+
+
+class StudyConfig(Section):
+    """The content of a study file."""
+
+    name: str = Field("study", description="Name of the study.")
+    output: str = Field(description="Folder of its run folders and of study.csv.")
+    configs: list[Annotated[ConfigEntry, BeforeValidator(lambda x: _entry(x, "config"))]] = Field(
+        min_length=1, description="What is trained."
+    )
+    datasets: list[Annotated[DatasetEntry, BeforeValidator(lambda x: _entry(x, "path"))]] = Field(
+        [], description="What each of them is trained on. Empty: what the config says."
+    )
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+        [1], min_length=1, description="The seeds of each training (train.seed)."
+    )
+    set: FreeMap = Field(Map(), description="Settings of every cell.")
+    grid: dict[str, Values] = Field(
+        {}, description="Keys and the values that they take; each combination makes a cell."
+    )
+    num_threads: Count = Field(
+        1, description="Threads that each training computes with. The bits depend on it."
+    )
+    search: SearchConfig | None = Field(
+        None, description="A search for the best settings before the study, with Optuna."
+    )
+
+    @field_validator("name", "output")
+    @classmethod
+    def _is_said(cls, text: str) -> str:
+        if not (text.strip() and text.isprintable()):
+            raise ValueError(f"{shown(text)} is no name")
+        return text
+
+
+def _entry(value: Any, key: str) -> Any:
+    """A name alone stands for an entry with nothing else."""
+    return {key: value} if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A training of a study."""
+
+    name: str  #: Its folder below the study's.
+    config: str  #: What the config is called.
+    dataset: str  #: What the data is called.
+    seed: int
+    #: What tells it from others of its config: the grid's values, and those that a scan of
+    #: robomimic's notes.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    content: Mapping[str, Any] = field(default_factory=dict)  #: Of its config.
+    problem: str = ""  #: Why it cannot be trained.
+
+
+def read_study(path: str | Path) -> StudyConfig:
+    """The study in a YAML or JSON file. ``ValueError`` names what is wrong by its dotted path."""
+    content = read_file(path)
+    try:
+        if not isinstance(content, dict):
+            raise ValueError("a study is a map with the keys output and configs")
+        return validated(StudyConfig, content, dict.fromkeys(StudyConfig.model_fields))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def cells_of(
+    study: StudyConfig, beside: Path, found: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Cell]:
+    """The cells of a study, each once, whose file is in the folder ``beside``.
+
+    found: for each config, by its name, the settings that a search has found.
+    """
+    cells: dict[str, Cell] = {}
+    every_data: list[DatasetEntry | None] = [*study.datasets] or [None]
+    grid = [dict(zip(study.grid, x, strict=True)) for x in itertools.product(*study.grid.values())]
+    for data, entry, values, seed in itertools.product(
+        every_data, _configs(study, beside), grid, study.seeds
+    ):
+        settings = [study.set, entry.set, (found or {}).get(entry.name, {})]
+        settings += [data.set if data else {}, values]
+        parts = [entry.name, _called(data)]
+        parts += [f"{_last(key, values)}_{_text(value)}" for key, value in values.items()]
+        name = _slug("-".join(filter(None, [*parts, f"seed_{seed}"])))
+        cell = _cell(name, entry, data, seed, settings, study.output, beside, values)
+        if cells.setdefault(name, cell).content != cell.content:
+            raise ValueError(
+                f"two cells are called {name}; give their configs or datasets names (name)"
+            )
+    return list(cells.values())
+
+
+def trial_cell(
+    study: StudyConfig, beside: Path, config: str, number: int, values: Mapping[str, Any]
+) -> Cell:
+    """The training of a trial of the search of a study."""
+    search = study.search
+    assert search is not None
+    entry = next(entry for entry in _configs(study, beside) if entry.name == config)
+    settings = [study.set, entry.set, search.dataset.set, search.set, values]
+    name = f"search/{_slug(config)}-trial_{number}"
+    data, seed = search.dataset, search.seed
+    return _cell(name, entry, data, seed, settings, study.output, beside, values)
+
+
+def searched(study: StudyConfig, beside: Path) -> list[str]:
+    """The names of the configs that are searched for."""
+    assert study.search is not None
+    names = [entry.name for entry in _configs(study, beside)]
+    for name in study.search.space:
+        if name not in names:
+            raise ValueError(f"search.space.{name}: no such config; there are {', '.join(names)}")
+    return [name for name in names if name in study.search.space]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A config of a study: one file of an entry."""
+
+    name: str
+    file: str
+    set: Mapping[str, Any]
+
+
+def _configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
+    for entry in study.configs:
+        files = [entry.config]
+        if "*" in entry.config:
+            files = sorted(glob.glob(str(beside / entry.config)) or glob.glob(entry.config))
+            if not files:
+                raise FileNotFoundError(f"configs: no file matches {shown(entry.config)}")
+        for file in files:
+            one = entry.name if entry.name and len(files) == 1 else Path(file).stem
+            yield _Named(one, file, entry.set)
+
+
+def _cell(
+    name: str,
+    entry: _Named,
+    data: DatasetEntry | None,
+    seed: int,
+    settings: Sequence[Mapping[str, Any]],
+    output: str,
+    beside: Path,
+    values: Mapping[str, Any],
+) -> Cell:
+    """A cell whose config is that of the file with ``settings`` laid over it, or what is wrong with
+    it."""
+    cell = Cell(name, entry.name, _called(data), seed, values)
+    try:
+        own_file = beside / entry.file
+        content = read_config_file(own_file if own_file.is_file() else find_config(entry.file))
+        noted = content.get("meta") or {}
+        scanned = dict(zip(noted.get("hp_keys", []), noted.get("hp_values", []), strict=False))
+        content = merge(DEFAULTS, content)
+        for key, value in (item for setting in settings for item in setting.items()):
+            content = merge(content, nested(key, value))
+        train: dict[str, Any] = {"output_dir": output, "seed": seed}
+        if data is not None:
+            train["data"] = str(data_path(data, beside))
+        content = merge(content, {"experiment": {"name": name}, "train": train})
+        return replace(cell, settings={**scanned, **values}, content=content)
+    except (ValueError, OSError) as error:
+        return replace(cell, problem=str(error))
+
+
+def _called(data: DatasetEntry | None) -> str:
+    return data.name or Path(data.path).stem if data else ""
+
+
+def data_path(data: DatasetEntry, beside: Path) -> Path:
+    """Where a dataset is, seen from the working folder if it is in there, or will be, if
+    ``collect`` makes it."""
+    own = beside / data.path
+    if data.collect is not None or own.is_file():
+        found = own.resolve()
+    else:
+        found = find_file(data.path)
+    here = Path.cwd().resolve()
+    return found.relative_to(here) if found.is_relative_to(here) else found
+
+
+def _last(key: str, others: Mapping[str, Any]) -> str:
+    """The last part of a key, or all of it where another one ends so."""
+    last = key.rpartition(".")[2]
+    return last if sum(other.rpartition(".")[2] == last for other in others) == 1 else key
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _slug(name: str) -> str:
+    """A name for a folder; what is lost of a name is told by a digest."""
+    slug = re.sub(r"[^\w.+=-]+", "_", name).strip("._")
+    if slug == name and len(slug) <= LONGEST:
+        return slug
+    return f"{slug[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

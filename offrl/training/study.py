@@ -1,0 +1,237 @@
+"""A study: many trainings, several at a time, each in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+from offrl.config import Config, config_from_content
+from offrl.config.files import read_config_file
+from offrl.config.study import Cell
+from offrl.outputs import locked, whole_file, writable_folder
+from offrl.processes import ONE_THREAD, exit_status
+from offrl.reports.study import WHY, is_finished, run_of, share_done, write_table
+from offrl.training.launch import RemoteTraining
+from offrl.training.resume import changed_keys
+
+POLL_S = 0.3
+STOP_S = 60.0  # which a training has to save itself
+CONFIG = "config.json"  # of a cell, as it was begun
+ERROR = "offrl: error: "
+# `offrl train` as a child that ends with its parent, whatever ends that.
+PROGRAM = (
+    "import sys; from offrl.processes import end_with; end_with(int(sys.argv.pop(1))); "
+    "from offrl.__main__ import main; sys.exit(main())"
+)
+
+
+class Job(Protocol):
+    """A training that runs somewhere."""
+
+    def outcome(self) -> str | None:
+        """Why it failed; empty if it came to its end, ``None`` as long as it runs."""
+
+    def stop(self) -> None:
+        """Ask it to save itself and end."""
+
+    def close(self) -> None:
+        """Wait until it has ended, or make it."""
+
+
+Start = Callable[[Path, Path | None], Job]  # given a cell's folder and, to go on with it, its run
+
+
+class Process:
+    """A cell's training in a process of its own, which ends with this one. What it says goes to
+    ``log.txt`` in the cell's folder.
+
+    num_threads: that it computes with.
+    modules: the folder where modules of a user's own lie.
+    """
+
+    def __init__(self, folder: Path, run: Path | None, num_threads: int, modules: Path):
+        self._messages = open(folder / "log.txt", "a+", encoding="utf-8", errors="replace")
+        self._begin = self._messages.seek(0, os.SEEK_END)
+        paths = [str(modules.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environ = dict.fromkeys(ONE_THREAD, str(num_threads))
+        what = ["--resume", str(run)] if run else ["--config", str(folder / CONFIG)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(os.getpid()), "train", *what],
+            env=os.environ | environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
+            stdout=self._messages,
+            stderr=self._messages,
+            start_new_session=True,  # what comes from the terminal is the parent's
+        )
+
+    def outcome(self) -> str | None:
+        code = self._process.poll()
+        if not code:
+            return None if code is None else ""
+        self._messages.seek(self._begin)
+        said = [x for x in self._messages.read().splitlines() if x.startswith(ERROR)]
+        return said[-1].removeprefix(ERROR) if said else f"{exit_status(code)}, see log.txt"
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def close(self) -> None:
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        finally:
+            self._messages.close()
+
+
+class OnRay:
+    """A cell's training on Ray."""
+
+    def __init__(self, training: RemoteTraining):
+        self._training = training
+
+    def outcome(self) -> str | None:
+        if not self._training.future.done():
+            return None
+        result = self._training.outcome()
+        if isinstance(result, Exception):
+            return str(result)
+        return "" if result.is_measured else "not all episodes of its test could be run"
+
+    def stop(self) -> None:
+        self._training.stop()
+
+    def close(self) -> None:
+        pass
+
+
+class Cells:
+    """Trains cells in the folder of a study, at most ``num_jobs`` at a time.
+
+    A cell has one run folder for ever: it goes on there until it is finished.
+    """
+
+    def __init__(self, output: Path, num_jobs: int, start: Start):
+        self.output, self.num_jobs, self._start = output, num_jobs, start
+
+    def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+        """Train what is not finished, and give the rows of ``study.csv``, which is kept up to date.
+        Cells that fail leave the others to go on."""
+        writable_folder(self.output)
+
+        def ended(cell: Cell, why: str) -> None:
+            if why:
+                tqdm.write(f"{cell.name}: failed: {why}", file=sys.stderr)
+            with suppress(OSError):  # of a full disk, which the cells meet as well
+                write_table(self.output, cells)
+
+        with locked(self.output, "another process is running a study there"):
+            try:
+                write_table(self.output, cells)
+                self.run_each(iter(cells), len(cells), ended)
+            finally:
+                rows = write_table(self.output, cells)
+        return rows
+
+    def run_each(
+        self,
+        cells: Iterator[Cell],
+        total: int,
+        ended: Callable[[Cell, str], None],
+        watch: Callable[[Cell, Job], None] = lambda cell, job: None,
+    ) -> None:
+        """Train the cells as they come; say of each when it has ended, and why if it failed.
+
+        watch: called now and then for each that runs.
+        """
+        running: dict[str, tuple[Cell, Job]] = {}
+        num_done = 0
+        form = "{percentage:3.0f}%|{bar:20}| {n:.1f} of {total} [{elapsed}<{remaining}{postfix}]"
+        with tqdm(total=total, disable=None, bar_format=form) as bar:
+            try:
+                while True:
+                    while len(running) < self.num_jobs and (cell := next(cells, None)):
+                        job_or_why = self._begin(cell)
+                        if isinstance(job_or_why, str):
+                            num_done += 1
+                            ended(cell, self._noted(cell, job_or_why))
+                        else:
+                            running[cell.name] = cell, job_or_why
+                    shares = {name: self._share(name) for name in running}
+                    bar.set_postfix_str(", ".join(f"{n} {x:.0%}" for n, x in shares.items()))
+                    bar.update(num_done + sum(shares.values()) - bar.n)
+                    if not running:
+                        return
+                    time.sleep(POLL_S)
+                    for cell, job in [*running.values()]:
+                        if (why := job.outcome()) is None:
+                            watch(cell, job)
+                        else:
+                            running.pop(cell.name)[1].close()
+                            num_done += 1
+                            ended(cell, self._noted(cell, why))
+            finally:
+                for _, job in running.values():
+                    job.stop()
+                for _, job in running.values():
+                    job.close()
+
+    def _begin(self, cell: Cell) -> Job | str:
+        """Start a cell, or say why it cannot be; empty if it is finished."""
+        folder = self.output / cell.name
+        run = run_of(folder)
+        try:
+            if cell.problem:
+                return cell.problem
+            config = config_from_content(cell.content)
+            if run is not None and (changed := _changed(config, folder / CONFIG)):
+                return f"{run} was trained with other settings: {changed}; put them back, name "
+                "another output in the study, or move the run away"
+            if run is not None and is_finished(run):
+                return ""
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / WHY).unlink(missing_ok=True)
+            if run is None:
+                with whole_file(folder / CONFIG) as file:
+                    file.write_text(json.dumps(cell.content, indent=4) + "\n", encoding="utf-8")
+            return self._start(folder, run)
+        except (ValueError, OSError) as error:
+            return str(error)
+
+    def _noted(self, cell: Cell, why: str) -> str:
+        """Write down why a cell failed, if it did."""
+        folder = self.output / cell.name
+        run = run_of(folder)
+        if not why and (run is None or not is_finished(run)):
+            why = "it ended before its end"
+        if why:
+            with suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                with whole_file(folder / WHY) as file:
+                    file.write_text(f"{why}\n", encoding="utf-8")
+        return why
+
+    def _share(self, name: str) -> float:
+        run = run_of(self.output / name)
+        return share_done(run) if run else 0.0
+
+
+def _changed(config: Config, begun_with: Path) -> str:
+    """What of a cell's config is another than when it was begun."""
+    if not begun_with.is_file():
+        return ""
+    was = config_from_content(read_config_file(begun_with)).to_dict()
+    now = config.to_dict()
+    for content in (was, now):  # where the same data and runs lie
+        del content["train"]["data"], content["train"]["output_dir"]
+    return ", ".join(changed_keys(was, now))
