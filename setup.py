@@ -4,6 +4,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
+REPORT = ["rliable>=1.2", "pandas<3", "matplotlib>=3.7"]  # pandas 3 needs numpy 2
 RAY = ["ray[default]>=2.40", "pyarrow<25"]  # later pyarrows need numpy 2
 
 
@@ -62,6 +63,8 @@ setup(
     extras_require={
         "wandb": ["wandb>=0.16"],
         "plot": ["matplotlib>=3.7"],
+        "report": REPORT,
+        "tune": ["optuna>=4"],
         "language": ["transformers>=4.40"],
         "gymnasium": ["gymnasium[classic-control]>=1.0"],  # draws them
         "metaworld": ["metaworld==3.0.0"],  # later ones insist on mujoco 3.3.0
@@ -97,7 +100,9 @@ setup(
             "pyarrow>=15,<26",
             "av>=14",
             "jsonschema>=4.18",
+            "optuna>=4",
             *RAY,
+            *REPORT,
         ],
     },
     cmdclass={"build_py": BuildWithConfigs},

@@ -28,7 +28,7 @@ from measure import fill, markdown
 from tqdm import tqdm
 
 from offrl.config.files import read_config_file
-from offrl.evaluation.intervals import wilson_interval
+from offrl.intervals import wilson_interval
 from offrl.training.run import git_commit
 
 ROOT = Path(__file__).parents[1]

@@ -46,6 +46,11 @@ class DatasetEntry(Section):
         "example --env PickPlaceCan --n 200 --noise 0.1.",
     )
     set: FreeMap = Field(Map(), description="Settings of the cells that train on it.")
+    returns: Annotated[list[float], Field(max_length=2)] = Field(
+        [],
+        description="The returns that reports count as 0 and as 100, such as those of a random "
+        "policy and of an expert. Empty: returns as they are.",
+    )
 
 
 class Range(Section):
@@ -113,6 +118,7 @@ class Cell:
     config: str  #: What the config is called.
     dataset: str  #: What the data is called.
     seed: int
+    returns: Sequence[float] = ()  #: The returns on its task that count as 0 and as 100.
     #: What tells it from others of its config: the grid's values, and those that a scan of
     #: robomimic's notes.
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -213,7 +219,7 @@ def _cell(
 ) -> Cell:
     """A cell whose config is that of the file with ``settings`` laid over it, or what is wrong with
     it."""
-    cell = Cell(name, entry.name, _called(data), seed, values)
+    cell = Cell(name, entry.name, _called(data), seed, data.returns if data else (), values)
     try:
         own_file = beside / entry.file
         content = read_config_file(own_file if own_file.is_file() else find_config(entry.file))

@@ -10,5 +10,5 @@ from offrl.evaluation.evaluate import (
     summarize,
     video_frames,
 )
-from offrl.evaluation.intervals import wilson_interval
 from offrl.evaluation.watch import run_episodes, watch
+from offrl.intervals import wilson_interval

@@ -11,7 +11,7 @@ from offrl.acting.episode import REACHED
 from offrl.acting.policy import RolloutPolicy
 from offrl.config import RolloutConfig
 from offrl.envs.workers import EnvPool
-from offrl.evaluation.intervals import wilson_interval
+from offrl.intervals import wilson_interval
 
 # Episode seeds come in disjoint blocks, so that no initial state of a demonstration is a test
 # case, and no test case was used to choose a checkpoint.

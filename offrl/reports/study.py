@@ -21,7 +21,7 @@ TESTS = {"test": "best", "test_last": "last"}  # the records of final tests, and
 LAST = (
     *("status", "why", "steps", "of_steps"),
     *(f"{which}_{name.lower()}" for which in TESTS.values() for name in MEASURED),
-    *("minutes", "run"),
+    *("minutes", "returns", "run"),
 )
 
 
@@ -65,6 +65,7 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
     """What is known of a cell."""
     row: dict[str, Any] = dict.fromkeys((*FIRST, *cell.settings, *LAST), "")
     row |= {"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed}
+    row["returns"] = list(cell.returns)
     row |= cell.settings | {"algorithm": cell.content.get("algo_name", ""), "status": WAITING}
     folder = output / cell.name
     if run := run_of(folder):
@@ -78,7 +79,7 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
             if which := TESTS.get(record["type"]):
                 logs = record["logs"]
                 row |= {f"{which}_{name.lower()}": logs.get(name, "") for name in MEASURED}
-    why = cell.problem or (_text(folder / WHY) if row["status"] != FINISHED else "")
+    why = cell.problem or _text(folder / WHY)
     return row | ({"status": FAILED, "why": why} if why else {})
 
 

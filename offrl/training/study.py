@@ -195,12 +195,14 @@ class Cells:
                 return cell.problem
             config = config_from_content(cell.content)
             if run is not None and (changed := _changed(config, folder / CONFIG)):
-                return f"{run} was trained with other settings: {changed}; put them back, name "
-                "another output in the study, or move the run away"
+                return (
+                    f"{run} was trained with other settings: {changed}; put them back, name "
+                    "another output in the study, or move the run away"
+                )
+            (folder / WHY).unlink(missing_ok=True)
             if run is not None and is_finished(run):
                 return ""
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / WHY).unlink(missing_ok=True)
             if run is None:
                 with whole_file(folder / CONFIG) as file:
                     file.write_text(json.dumps(cell.content, indent=4) + "\n", encoding="utf-8")

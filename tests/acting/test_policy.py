@@ -10,7 +10,7 @@ from offrl.acting.episode import rollout
 from offrl.envs import make_env
 from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
 from offrl.evaluation.evaluate import evaluate, summarize
-from offrl.evaluation.intervals import wilson_interval
+from offrl.intervals import wilson_interval
 
 
 def make_policy(small_config, dims):

@@ -13,7 +13,7 @@ from offrl.config.files import read_config_file
 from offrl.reports.records import read_records
 from offrl.reports.view.page import thinned, write_script
 
-EPISODES = ("episode", "test_episode")
+EPISODES = ("episode", "test_episode", "test_last_episode")
 AXES = ("step", "epoch", "time")
 
 

@@ -1,0 +1,197 @@
+"""The pictures of a report."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrl.outputs import whole_file
+from offrl.reports.results import SUCCESS
+from offrl.reports.scores import Interval, Scores
+
+COLUMNS = 3  # of panels
+PANEL = (4.2, 3.6)  # inches
+
+
+def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
+    """Write the pictures that there is something for: the captions by the names of their files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    drawn = {
+        "curves.png": (_curves, any(r.curve for r in scores.results), CURVES),
+        "scores.png": (_final_scores, any(r.final for r in scores.results), FINAL),
+        "aggregates.png": (_aggregates, bool(scores.common), AGGREGATES),
+        "profiles.png": (_profiles, bool(scores.common), PROFILES),
+        "improvement.png": (_improvement, len(scores.ranked()) > 1, IMPROVEMENT),
+        "time.png": (_time, any(r.minutes for r in scores.results), TIME),
+    }
+    for name, (draw, is_there, _) in drawn.items():
+        if is_there:
+            _write(folder / name, draw, scores)
+    return {name: caption for name, (_, is_there, caption) in drawn.items() if is_there}
+
+
+CURVES = (
+    "Evaluations during the training: the mean over seeds, and a band from the worst seed to the "
+    "best."
+)
+FINAL = (
+    "The policies that the trainings ended with: a dot for each seed, and the mean with its 95 % "
+    "interval over seeds (stratified bootstrap)."
+)
+AGGREGATES = "All common tasks together, with 95 % intervals."
+PROFILES = (
+    "The share of trainings whose final score is above a threshold, with 95 % intervals: where one "
+    "line is above another everywhere, that algorithm is better whatever one asks for."
+)
+IMPROVEMENT = (
+    "The probability that a training of the row's algorithm ends with a better policy than one of "
+    "the column's."
+)
+TIME = "Minutes of training, without evaluations: the median, and all trainings as dots."
+
+
+def _write(path: Path, draw: Callable[[Scores], Any], scores: Scores) -> None:
+    from matplotlib import pyplot
+
+    figure = draw(scores)
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=110)
+    pyplot.close(figure)
+
+
+def _panels(number: int, height: float = PANEL[1]) -> tuple[Any, list[Any]]:
+    from matplotlib import pyplot
+
+    columns = min(number, COLUMNS)
+    rows = -(-number // columns)
+    size = (max(6.0, PANEL[0] * columns), height * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for unused in axes.flat[number:]:
+        unused.set_visible(False)
+    return figure, list(axes.flat[:number])
+
+
+def _colors(scores: Scores) -> dict[str, Any]:
+    import matplotlib
+
+    many = matplotlib.colormaps["tab10" if len(scores.algorithms) <= 10 else "tab20"]
+    return {name: many(i % many.N) for i, name in enumerate(scores.algorithms)}
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+
+
+def _curves(scores: Scores) -> Any:
+    figure, panels = _panels(len(scores.tasks))
+    colors = _colors(scores)
+    for axes, task in zip(panels, scores.tasks, strict=True):
+        for algorithm, color in colors.items():
+            by_step: dict[int, list[float]] = {}
+            for result in scores.results:
+                if (result.task, result.algorithm) == (task, algorithm):
+                    for step, success, total in result.curve:
+                        by_step.setdefault(step, []).append(scores.number(result, success, total))
+            steps = sorted(by_step)
+            means = [np.mean(by_step[step]) for step in steps]
+            axes.plot(steps, means, "o-", color=color, label=algorithm, markersize=4)
+            low, high = ([f(by_step[step]) for step in steps] for f in (min, max))
+            axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+        _axes(axes, scores, task)
+        axes.set(title=task, xlabel="steps", xlim=(0, None))
+    _legend(figure, panels[0])
+    return figure
+
+
+def _axes(axes: Any, scores: Scores, task: str, which: str = "y") -> None:
+    measure = scores.measures[task]
+    axes.set(**{f"{which}label": measure})
+    if measure == SUCCESS:
+        axes.set(**{f"{which}lim": (-0.03, 1.03)})
+
+
+def _final_scores(scores: Scores) -> Any:
+    height = 1.2 + 0.28 * len(scores.algorithms)
+    figure, panels = _panels(len(scores.tasks), height)
+    for axes, task in zip(panels, scores.tasks, strict=True):
+        _dots(axes, scores, [scores.mean(a, task) for a in scores.algorithms])
+        for row, algorithm in enumerate(scores.algorithms):
+            seeds = scores.of(algorithm, task)
+            axes.plot(seeds, [row] * len(seeds), ".", color="0.4", markersize=4, zorder=3)
+        _axes(axes, scores, task, "x")
+        axes.set_title(task)
+    return figure
+
+
+def _dots(axes: Any, scores: Scores, intervals: Sequence[Interval | None]) -> None:
+    """A row for each algorithm, with its interval."""
+    for row, (color, interval) in enumerate(zip(_colors(scores).values(), intervals, strict=True)):
+        if interval:
+            value, low, high = interval
+            axes.plot([low, high], [row, row], color=color, linewidth=5, alpha=0.5)
+            axes.plot(value, row, "|", color=color, markersize=14, markeredgewidth=3)
+    is_left = axes.get_subplotspec().is_first_col()
+    names = scores.algorithms if is_left else [""] * len(scores.algorithms)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _aggregates(scores: Scores) -> Any:
+    aggregates = scores.aggregates
+    names = list(next(iter(aggregates.values())))
+    figure, panels = _panels(len(names), 1.2 + 0.28 * len(scores.algorithms))
+    for axes, name in zip(panels, names, strict=True):
+        _dots(axes, scores, [aggregates.get(a, {}).get(name) for a in scores.algorithms])
+        axes.set(title=name, xlabel=scores.measures[scores.common[0]])
+    return figure
+
+
+def _profiles(scores: Scores) -> Any:
+    figure, [axes] = _panels(1)
+    every = np.concatenate([scores.matrix(a).ravel() for a in scores.measured])
+    is_rate = scores.measures[scores.common[0]] == SUCCESS
+    thresholds = np.linspace(*((0, 1) if is_rate else (every.min(), every.max())), 101)
+    colors = _colors(scores)
+    for algorithm in scores.measured:
+        color = colors[algorithm]
+        share, low, high = scores.profile(algorithm, thresholds)
+        axes.plot(thresholds, share, color=color, label=algorithm)
+        axes.fill_between(thresholds, low, high, color=color, alpha=0.12, linewidth=0)
+    measure = scores.measures[scores.common[0]]
+    axes.set(xlabel=f"final {measure} above", ylabel="share of trainings", ylim=(-0.03, 1.03))
+    _legend(figure, axes)
+    return figure
+
+
+def _improvement(scores: Scores) -> Any:
+    from matplotlib import pyplot
+
+    names, table = scores.ranked(), scores.pairs()
+    side = 2.2 + 0.5 * len(names)
+    figure, axes = pyplot.subplots(figsize=(max(6.0, side + 1.5), side), layout="constrained")
+    image = axes.imshow(table, cmap="RdBu", vmin=0, vmax=1)
+    for (row, column), value in np.ndenumerate(table):
+        if row != column:
+            color = "white" if abs(value - 0.5) > 0.3 else "black"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, size=8)
+    axes.set_xticks(range(len(names)), names, rotation=40, ha="right")
+    axes.set_yticks(range(len(names)), names)
+    figure.colorbar(image, label="P(row is better)")
+    return figure
+
+
+def _time(scores: Scores) -> Any:
+    figure, [axes] = _panels(1, 1.2 + 0.28 * len(scores.algorithms))
+    for row, (algorithm, color) in enumerate(_colors(scores).items()):
+        minutes = [r.minutes for r in scores.results if r.algorithm == algorithm and r.minutes]
+        if minutes:
+            axes.barh(row, np.median(minutes), color=color, alpha=0.5)
+            axes.plot(minutes, [row] * len(minutes), ".", color="0.3", markersize=4)
+    axes.set_yticks(range(len(scores.algorithms)), scores.algorithms)
+    axes.set(ylim=(len(scores.algorithms) - 0.5, -0.5), xlabel="minutes of training")
+    return figure

@@ -1,0 +1,256 @@
+"""A report of trainings: a page for browsers, the same as Markdown and CSV, and pictures."""
+
+import base64
+import html
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from offrl.intervals import wilson_interval
+from offrl.outputs import whole_file
+from offrl.reports.figures import write_figures
+from offrl.reports.results import CSV, SUCCESS, Measured, Result, write_results
+from offrl.reports.scores import Interval, Scores, needed_seeds
+from offrl.reports.study import FINISHED
+
+log = logging.getLogger(__name__)
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em;
+  color: #222; background: #fff; }
+h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 2em; border-bottom: 1px solid #ddd; }
+table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto; }
+th, td { padding: 0.25em 0.8em; border-bottom: 1px solid #ddd; text-align: left; }
+th { background: #f4f4f4; } td { font-variant-numeric: tabular-nums; }
+figure { margin: 1.5em 0; } img { max-width: 100%; } figcaption { color: #555; }
+code { background: #f4f4f4; padding: 0 0.2em; }
+"""
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    file: str
+    caption: str
+
+
+Block = Heading | Paragraph | Table | Picture
+
+
+def write_report(results: Sequence[Result], folder: Path, title: str = "Report") -> None:
+    """Write ``report.html``, ``report.md``, ``report.csv`` and the pictures into a folder."""
+    scores = Scores(results)
+    pictures = write_figures(scores, folder)
+    blocks = list(_blocks(scores, pictures))
+    write_results(folder / CSV, results)
+    for name, text in (
+        ("report.md", _markdown(title, blocks)),
+        ("report.html", _page(title, blocks, folder)),
+    ):
+        with whole_file(folder / name) as partial:
+            partial.write_text(text, encoding="utf-8")
+
+
+def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
+    """What the report says, in order."""
+    results = scores.results
+    missing = [r for r in results if r.status != FINISHED]
+    yield Paragraph(
+        f"{_number(len(results), 'training')} of {_number(len(scores.algorithms), 'algorithm')} on "
+        f"{_number(len(scores.tasks), 'task')}; {len(results) - len(missing)} of them are finished."
+    )
+    if missing:
+        yield Heading("What is missing")
+        rows = [[r.algorithm, r.task, str(r.seed), r.status, r.why, _code(r)] for r in missing]
+        yield Table(["algorithm", "task", "seed", "status", "why", "command"], rows)
+    yield Heading("Final scores")
+    yield Paragraph(
+        "The mean over seeds, with a 95 % interval by a stratified bootstrap over seeds. It is "
+        "narrow where a few seeds happen to be alike, so the interval over all episodes of the "
+        "last policies stands beside that of a success rate (Wilson). The last policy was chosen "
+        "by nothing; the best checkpoint by other episodes than those that it is tested in. n is "
+        "the number of seeds and of test episodes of each."
+    )
+    yield from _final(scores)
+    yield from _pictures(pictures, "scores.png", "curves.png")
+    if scores.common:
+        yield Heading("All tasks together")
+        yield Paragraph(
+            f"The last policies on {', '.join(scores.common)}, with 95 % intervals. The "
+            "interquartile mean is that of the middle half of all trainings."
+        )
+        yield _aggregate_table(scores)
+        yield from _pictures(pictures, "aggregates.png", "profiles.png")
+    if len(scores.ranked()) > 1:
+        yield Heading("Comparisons")
+        yield from _comparisons(scores)
+        yield from _pictures(pictures, "improvement.png")
+    yield Heading("Time")
+    yield from _pictures(pictures, "time.png")
+    yield Heading("Where the numbers come from")
+    yield from _provenance(results)
+
+
+def _pictures(pictures: dict[str, str], *names: str) -> Iterator[Block]:
+    yield from (Picture(name, pictures[name]) for name in names if name in pictures)
+
+
+def _final(scores: Scores) -> Iterator[Block]:
+    best = Scores(scores.results, "best")
+    for task in scores.tasks:
+        rows = []
+        for algorithm in scores.algorithms:
+            own = [r for r in scores.results if (r.algorithm, r.task) == (algorithm, task)]
+            done = [r for r in own if r.final or r.best]
+            if not own:
+                continue
+            episodes = {m.n for r in done for m in (r.final, r.best) if m}
+            minutes = [r.minutes for r in done if r.minutes]
+            rows.append(
+                [
+                    algorithm,
+                    _shown(scores.mean(algorithm, task)),
+                    _over_episodes([r.final for r in done if r.final], scores.measures[task]),
+                    _shown(best.mean(algorithm, task)),
+                    f"{len(done)} of {len(own)} x {'/'.join(map(str, sorted(episodes))) or '-'}",
+                    "/".join(sorted({str(r.steps) for r in done})) or "-",
+                    f"{np.median(minutes):.1f}" if minutes else "-",
+                ]
+            )
+        yield Paragraph(f"**{task}** ({scores.measures[task]})")
+        header = ["algorithm", "last policy", "over episodes", "best checkpoint"]
+        header += ["n", "steps", "minutes"]
+        yield Table(header, rows)
+
+
+def _over_episodes(finals: Sequence[Measured], measure: str) -> str:
+    if measure != SUCCESS or not finals:
+        return "-"
+    successes = sum(round(m.n * m.success) for m in finals)
+    low, high = wilson_interval(successes, sum(m.n for m in finals))
+    return f"{low:.2f} to {high:.2f}"
+
+
+def _shown(interval: Interval | None) -> str:
+    if interval is None:
+        return "not measured"
+    digits = 2 if max(map(abs, interval)) <= 2 else 1
+    value, low, high = (f"{x:.{digits}f}" for x in interval)
+    return f"{value} ({low} to {high})"
+
+
+def _aggregate_table(scores: Scores) -> Table:
+    aggregates = scores.aggregates
+    names = list(next(iter(aggregates.values())))
+    rows = [[a, *(_shown(aggregates[a][name]) for name in names)] for a in scores.ranked()]
+    return Table(["algorithm", *names], rows)
+
+
+def _comparisons(scores: Scores) -> Iterator[Block]:
+    num_seeds = min(len(scores.matrix(a)) for a in scores.measured)
+    num_tasks, needed = len(scores.common), needed_seeds(len(scores.common))
+    yield Paragraph(
+        "The algorithm of the highest interquartile mean beside each other one: the probability "
+        "that one of its trainings ends with a better policy, averaged over tasks, with a 95 % "
+        "interval. Where the interval holds 0.5, they are not told apart."
+    )
+    if num_seeds < needed:
+        yield Paragraph(
+            f"**n is too small to order two algorithms**: with {_number(num_seeds, 'seed')} on "
+            f"{_number(num_tasks, 'task')} even a difference between all trainings could be chance "
+            f"(p above 0.05); it takes {needed} seeds of each."
+        )
+    rows = [[c.first, c.second, _shown(c.improvement), c.verdict] for c in scores.comparisons()]
+    yield Table(["algorithm", "compared with", "probability of improvement", "verdict"], rows)
+
+
+def _provenance(results: Sequence[Result]) -> Iterator[Block]:
+    def listed(values: Iterable[str]) -> str:
+        return "; ".join(dict.fromkeys(filter(None, values))) or "unknown"
+
+    tasks = {r.task: [q.data for q in results if q.task == r.task] for r in results}
+    rows = [
+        ["commit of offrl", listed(r.commit for r in results)],
+        ["versions", listed(r.versions for r in results)],
+        *([f"data of {task}", listed(data)] for task, data in tasks.items()),
+    ]
+    yield Table(["what", "which"], rows)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _code(result: Result) -> str:
+    return f"`{result.repeat}`" if result.repeat else ""
+
+
+# -- as text --------------------------------------------------------------------------------------
+
+
+def _markdown(title: str, blocks: Iterable[Block]) -> str:
+    parts = [f"# {title}"]
+    for block in blocks:
+        if isinstance(block, Heading):
+            parts.append(f"## {block.text}")
+        elif isinstance(block, Paragraph):
+            parts.append(block.text)
+        elif isinstance(block, Picture):
+            parts.append(f"![{block.caption}]({block.file})\n\n{block.caption}")
+        else:
+            lines = [block.header, ["---"] * len(block.header), *block.rows]
+            cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+            parts.append("\n".join(f"| {' | '.join(line)} |" for line in cells))
+    return "\n\n".join(parts) + "\n"
+
+
+def _page(title: str, blocks: Iterable[Block], folder: Path) -> str:
+    """The page, with everything in it."""
+    body = "\n".join(_element(block, folder) for block in blocks)
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+    view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}{view}</head>\n'
+        f"<body><h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def _element(block: Block, folder: Path) -> str:
+    if isinstance(block, Heading):
+        return f"<h2>{_inline(block.text)}</h2>"
+    if isinstance(block, Paragraph):
+        return f"<p>{_inline(block.text)}</p>"
+    if isinstance(block, Picture):
+        image = base64.b64encode((folder / block.file).read_bytes()).decode()
+        caption = html.escape(block.caption)
+        image = f'<img src="data:image/png;base64,{image}" alt="{caption}">'
+        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+    head = "".join(f"<th>{_inline(cell)}</th>" for cell in block.header)
+    rows = ("".join(f"<td>{_inline(cell)}</td>" for cell in row) for row in block.rows)
+    body = "".join(f"<tr>{row}</tr>\n" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+
+
+def _inline(text: str) -> str:
+    """Text with Markdown's bold and code."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)

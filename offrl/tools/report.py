@@ -1,0 +1,38 @@
+"""``offrl report``: tables and pictures of trainings and studies."""
+
+import argparse
+from pathlib import Path
+
+from offrl.outputs import whole_folder
+
+HELP = "write tables and pictures of what trainings and studies reached"
+EPILOG = "example: offrl report studies/can --output can_report; then open can_report/report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results",
+        nargs="+",
+        metavar="RUN_OR_STUDY",
+        help="run folders, folders of studies or of reports, or folders with such in them",
+    )
+    parser.add_argument("--output", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--title", default="Report", help="the heading (default: Report)")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        import matplotlib  # noqa: F401
+        import rliable  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"a report is not possible ({error}); pip install 'offrl[report]'"
+        ) from None
+    from offrl.reports.report import write_report
+    from offrl.reports.results import results_of
+
+    results = results_of(args.results)
+    with whole_folder(args.output) as folder:
+        write_report(results, folder, args.title)
+    print(f"report: {args.output / 'report.html'}")
+    return 0

@@ -1,0 +1,161 @@
+"""Study files and the cells that they stand for."""
+
+import json
+from itertools import product
+
+import pytest
+import yaml
+from conftest import write_demos
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offrl.config.study import StudyConfig, cells_of, read_study, trial_cell
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_demos(tmp_path / "can.hdf5")
+    return tmp_path
+
+
+def write(folder, **content):
+    path = folder / "study.yaml"
+    path.write_text(yaml.dump({"output": "studies/x", "configs": ["bc.json"], **content}))
+    return path
+
+
+def test_the_study_of_the_issue_stands_for_a_cell_of_each_combination(folder):
+    path = folder / "study.yaml"
+    path.write_text(
+        "name: can\n"
+        "output: studies/can\n"
+        "configs: [bc.json, bc_gmm.json]\n"
+        "datasets: [can.hdf5]\n"
+        "seeds: [1, 2, 3]\n"
+        "set: {train.num_epochs: 200}          # for every cell\n"
+        "grid: {train.batch_size: [100, 256]}  # one cell for each\n"
+    )
+    cells = cells_of(read_study(path), folder)
+    assert [cell.name for cell in cells][:4] == [
+        "bc-can-batch_size_100-seed_1",
+        "bc-can-batch_size_100-seed_2",
+        "bc-can-batch_size_100-seed_3",
+        "bc-can-batch_size_256-seed_1",
+    ]
+    assert len(cells) == 12 and not any(cell.problem for cell in cells)
+    for cell in cells:
+        train = cell.content["train"]
+        assert train["num_epochs"] == 200 and train["seed"] == cell.seed
+        assert train["batch_size"] == cell.settings["train.batch_size"]
+        assert train["data"] == "can.hdf5" and train["output_dir"] == "studies/can"
+        assert cell.content["experiment"]["name"] == cell.name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"seed": [1]}, "seed: unknown config key. Did you mean seeds?"),
+        ({"configs": []}, "configs: "),
+        ({"seeds": [-1]}, "seeds.0: "),
+        ({"grid": {"train.batch_size": 3}}, "grid.train.batch_size: "),
+        ({"datasets": [{"path": "x.hdf5", "colect": ""}]}, "datasets.0.colect: unknown"),
+        ({"search": {"dataset": "can.hdf5"}}, "search.space: "),
+    ],
+)
+def test_a_wrong_key_is_named_by_its_path(folder, wrong, says):
+    path = write(folder, **wrong)
+    with pytest.raises(ValueError) as error:
+        read_study(path)
+    assert str(error.value).startswith(f"{path}: {says}")
+
+
+def test_a_config_beside_the_study_comes_before_one_that_ships(folder):
+    (folder / "bc.json").write_text(json.dumps({"algo_name": "bc", "train": {"batch_size": 7}}))
+    cells = cells_of(read_study(write(folder, configs=["bc.json", "iql.json"])), folder)
+    assert cells[0].content["train"]["batch_size"] == 7
+    assert cells[1].content["algo_name"] == "iql"
+
+
+def test_what_cannot_be_found_is_the_problem_of_its_cells_alone(folder):
+    study = read_study(
+        write(folder, configs=["bc.json", "b.json"], datasets=["can.hdf5", "c.hdf5"])
+    )
+    problems = {(cell.config, cell.dataset): cell.problem for cell in cells_of(study, folder)}
+    assert problems[("bc", "can")] == ""
+    assert "c.hdf5: no such file" in problems[("bc", "c")]
+    assert "b.json: no such file" in problems[("b", "can")]
+
+
+def test_settings_are_laid_over_each_other_from_the_general_to_the_special(folder):
+    study = read_study(
+        write(
+            folder,
+            set={"train.batch_size": 1, "train.num_epochs": 1, "train.seq_length": 1},
+            configs=[{"config": "bc.json", "name": "mine", "set": {"train.num_epochs": 2}}],
+            datasets=[{"path": "can.hdf5", "name": "a can", "set": {"train.batch_size": 3}}],
+            grid={"train.seq_length": [4]},
+        )
+    )
+    found = {"mine": {"train.num_epochs": 5}}
+    (cell,) = cells_of(study, folder, found)
+    train = cell.content["train"]
+    assert (train["batch_size"], train["num_epochs"], train["seq_length"]) == (3, 5, 4)
+    assert (cell.config, cell.dataset) == ("mine", "a can")
+    assert cell.name.startswith("mine-a_can-seq_length_4-seed_1-")  # with a digest of the space
+
+
+def test_two_cells_of_one_name_are_refused_and_the_same_cell_is_there_once(folder):
+    twice = read_study(write(folder, configs=["bc.json", "bc.json"], seeds=[1, 1]))
+    assert len(cells_of(twice, folder)) == 1
+    differing = {"config": "bc.json", "set": {"train.batch_size": 3}}
+    with pytest.raises(ValueError, match="two cells are called bc-seed_1"):
+        cells_of(read_study(write(folder, configs=["bc.json", differing])), folder)
+
+
+def test_scans_of_robomimic_tell_what_they_scan(folder):
+    """Its generator writes a whole config for each setting, and notes the setting in ``meta``."""
+    for size in (64, 128):
+        meta = {"hp_base_config_file": "base.json", "hp_keys": ["bs"], "hp_values": [size]}
+        content = {"algo_name": "bc", "train": {"batch_size": size}, "meta": meta}
+        (folder / f"scan_bs_{size}.json").write_text(json.dumps(content))
+    cells = cells_of(read_study(write(folder, configs=["scan_*.json"])), folder)
+    assert [dict(cell.settings) for cell in cells] == [{"bs": 128}, {"bs": 64}]
+    assert [cell.content["train"]["batch_size"] for cell in cells] == [128, 64]
+
+
+def test_a_trial_of_a_search_is_a_training_on_other_data(folder):
+    write_demos(folder / "lift.hdf5")
+    search = {
+        "dataset": {"path": "lift.hdf5", "set": {"train.num_epochs": 9}},
+        "seed": 5,
+        "space": {"bc": {"train.batch_size": [1, 2]}},
+    }
+    study = read_study(write(folder, datasets=["can.hdf5"], search=search))
+    cell = trial_cell(study, folder, "bc", 3, {"train.batch_size": 2})
+    train = cell.content["train"]
+    assert (train["data"], train["seed"], train["num_epochs"]) == ("lift.hdf5", 5, 9)
+    assert (cell.name, train["batch_size"]) == ("search/bc-trial_3", 2)
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1)
+
+
+@given(
+    names=st.lists(NAMES, min_size=1, max_size=4, unique=True),
+    sizes=st.lists(st.integers(1, 99), min_size=1, max_size=3, unique=True),
+    rates=st.lists(st.floats(1e-6, 1), min_size=1, max_size=3, unique=True),
+    seeds=st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True),
+)
+def test_every_combination_has_a_folder_of_its_own(tmp_path_factory, names, sizes, rates, seeds):
+    study = StudyConfig(
+        output="x",
+        configs=[{"config": "bc.json", "name": name} for name in names],
+        seeds=seeds,
+        grid={"train.batch_size": sizes, "algo.optim_params.policy.learning_rate.initial": rates},
+    )
+    cells = cells_of(study, tmp_path_factory.getbasetemp())
+    assert len({cell.name for cell in cells}) == len(cells)
+    found = [(c.config, *c.settings.values(), c.seed) for c in cells]
+    assert found == [*product(names, sizes, rates, seeds)]
+    assert all("/" not in cell.name and len(cell.name) < 200 for cell in cells)

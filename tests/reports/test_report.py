@@ -1,0 +1,176 @@
+"""``offrl report``: numbers, tables and pictures of what trainings reached."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from offrl.__main__ import main
+from offrl.reports.report import write_report
+from offrl.reports.results import Measured, Result, results_of, write_results
+from offrl.reports.scores import Scores, improvement, needed_seeds
+
+pytest.importorskip("rliable")
+
+NAMES = {"curves", "scores", "aggregates", "profiles", "improvement", "time"}
+
+
+def result(algorithm, task, seed, rate, **known):
+    final = Measured(rate, rate, 50)
+    known = {"final": final, "best": Measured(min(1.0, rate + 0.1), rate, 50), **known}
+    curve = [(100, rate / 2, rate / 2), (200, rate, rate)]
+    return Result(algorithm, task, seed, curve=curve, steps=200, minutes=1.0 + seed, **known)
+
+
+def study(rates, num_seeds=3):
+    """Results whose rates on each task are around those given for each algorithm."""
+    rng = np.random.default_rng(0)
+    return [
+        result(algorithm, task, seed, float(np.clip(rate + 0.05 * rng.standard_normal(), 0, 1)))
+        for algorithm, of_tasks in rates.items()
+        for task, rate in of_tasks.items()
+        for seed in range(1, num_seeds + 1)
+    ]
+
+
+GOOD_AND_BAD = {"good": {"Can": 0.9, "Square": 0.8}, "bad": {"Can": 0.3, "Square": 0.2}}
+
+
+def test_the_probability_of_improvement_is_that_of_pairs():
+    x, y = np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([[2.0, 5.0], [3.0, 5.0], [0.0, 5.0]])
+    # On the first task 1 > 0; 3 > 2, 3 = 3, 3 > 0; on the second all are alike.
+    assert improvement(x, y) == pytest.approx(((1 + 2.5) / 6 + 0.5) / 2)
+    assert improvement(x, y) == pytest.approx(1 - improvement(y, x))
+
+
+def test_intervals_hold_the_mean_of_the_seeds_in_19_of_20_cases():
+    """Of many studies of ten seeds, as often as a bootstrap of so few can."""
+    rng, holds = np.random.default_rng(1), 0
+    for _ in range(60):
+        drawn = np.clip(rng.normal(0.5, 0.1, 10), 0, 1)
+        results = [result("a", "Can", seed, rate) for seed, rate in enumerate(drawn)]
+        _, low, high = Scores(results).mean("a", "Can")
+        holds += low <= 0.5 <= high
+    assert 48 <= holds <= 60
+
+
+def test_the_interquartile_mean_is_that_of_the_middle_half():
+    rates = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1.0]
+    scores = Scores([result("a", "Can", seed, rate) for seed, rate in enumerate(rates)])
+    value, low, high = scores.aggregates["a"]["interquartile mean"]
+    assert value == pytest.approx(np.mean(rates[2:6])) and low < value < high
+    assert scores.aggregates["a"]["median of tasks"][0] == pytest.approx(np.mean(rates))
+
+
+def test_numbers_are_the_same_every_time_and_numpys_generator_stays_as_it_was():
+    before = np.random.get_state()[1].copy()
+    scores = [Scores(study(GOOD_AND_BAD)) for _ in range(2)]
+    assert scores[0].aggregates == scores[1].aggregates
+    assert [*scores[0].comparisons()] == [*scores[1].comparisons()]
+    assert (np.random.get_state()[1] == before).all()
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "tasks", "verdict"),
+    [
+        (3, ["Can"], "too few seeds to order them"),
+        (4, ["Can"], "good is better"),
+        (2, ["Can", "Square"], "good is better"),
+    ],
+)
+def test_few_seeds_order_nothing(num_seeds, tasks, verdict):
+    """Of three and three, all orders are one of 20: p is 0.1 for the most extreme."""
+    rates = {name: {task: of[task] for task in tasks} for name, of in GOOD_AND_BAD.items()}
+    (comparison,) = Scores(study(rates, num_seeds)).comparisons()
+    assert (comparison.first, comparison.second) == ("good", "bad")
+    expected = "too few seeds to order them" if comparison.least_p > 0.05 else verdict
+    assert comparison.verdict == expected
+    assert (num_seeds >= needed_seeds(len(tasks))) == (comparison.least_p <= 0.05)
+
+
+def test_what_is_alike_is_not_ordered():
+    alike = {name: dict.fromkeys(("Can", "Square"), 0.5) for name in ("a", "b")}
+    (comparison,) = Scores(study(alike, 5)).comparisons()
+    assert comparison.verdict == "not told apart"
+
+
+def test_returns_count_where_nothing_succeeds_and_are_normalised_by_what_the_study_says():
+    def hopper(algorithm, total, returns=()):
+        final = Measured(0.0, total, 50)
+        return Result(algorithm, "Hopper", 1, final=final, best=final, returns=list(returns))
+
+    plain = Scores([hopper("a", 100.0), hopper("b", 50.0)])
+    assert plain.measures["Hopper"] == "return" and plain.of("a", "Hopper") == [100.0]
+    between = Scores([hopper("a", 110.0, (10, 210)), hopper("b", 10.0, (10, 210))])
+    assert between.measures["Hopper"] == "normalised return"
+    assert (between.of("a", "Hopper"), between.of("b", "Hopper")) == ([50.0], [0.0])
+
+
+def test_tasks_of_different_scales_are_not_averaged():
+    mixed = [result("a", "Can", 1, 0.5)]
+    mixed.append(Result("a", "Hopper", 1, final=Measured(0.0, 900.0, 50)))
+    assert Scores(mixed).common == []
+
+
+def test_a_report_says_what_is_missing_and_why(tmp_path):
+    lost = Result("bad", "Square", 3, "failed", "bad: the loss became NaN", repeat="offrl study x")
+    results = [
+        r for r in study(GOOD_AND_BAD) if (r.algorithm, r.task, r.seed) != ("bad", "Square", 3)
+    ]
+    write_report([*results, lost], tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "11 of them are finished" in text
+    assert "| bad | Square | 3 | failed | bad: the loss became NaN | `offrl study x` |" in text
+    assert "2 of 3 x 50" in text
+
+
+def test_a_report_has_its_numbers_in_all_three_forms(tmp_path):
+    results = study(GOOD_AND_BAD)
+    results = [replace(r, commit="abcd1234", versions="torch 2.9", data="f00d") for r in results]
+    write_report(results, tmp_path, "Of <cans> & squares")
+    assert {path.stem for path in tmp_path.glob("*.png")} == NAMES
+    for path in tmp_path.glob("*.png"):
+        assert Image.open(path).convert("L").getextrema() == (0, 255)
+    text, page = ((tmp_path / f"report.{kind}").read_text() for kind in ("md", "html"))
+    value, low, high = Scores(results).mean("good", "Can")
+    shown = f"{value:.2f} ({low:.2f} to {high:.2f})"
+    for form in (text, page):
+        assert shown in form and "abcd1234" in form and "torch 2.9" in form and "f00d" in form
+    assert "<h1>Of &lt;cans&gt; &amp; squares</h1>" in page
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+    assert len(re.findall("data:image/png;base64", page)) == len(NAMES)
+    with open(tmp_path / "report.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [json.loads(row["final"])["success"] for row in rows] == [
+        r.final.success for r in results
+    ]
+
+
+def test_a_report_can_be_made_again_of_its_csv(tmp_path):
+    results = [*study(GOOD_AND_BAD), Result("good", "Can", 9, "failed", 'a "why", with commas')]
+    write_results(tmp_path / "report.csv", results)
+    assert results_of([tmp_path]) == results
+
+
+def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
+    from offrl.training import train
+
+    for seed in (1, 2):
+        train(small_config({"train": {"seed": seed}}))
+    runs = str(tmp_path / "runs")
+    assert main(["report", runs, "--output", str(tmp_path / "report"), "--title", "Mine"]) == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert text.startswith("# Mine") and "2 trainings of 1 algorithm on 1 task" in text
+    assert "| test | not measured |" in text  # there was no simulator
+    assert main(["report", runs, "--output", str(tmp_path / "report")]) == 1
+    assert "exists; choose another name" in capsys.readouterr().err
+
+
+def test_a_folder_without_results_is_said(tmp_path, capsys):
+    assert main(["report", str(tmp_path), "--output", str(tmp_path / "report")]) == 1
+    assert "neither a run folder" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()

@@ -1,0 +1,276 @@
+"""``offrl study``: trainings in real processes, some of which are killed."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import pytest
+import torch
+import yaml
+from conftest import ROOT, SMALL, write_demos
+from toy_env import toy_args
+
+from offrl.__main__ import main
+from offrl.checkpoint import read_checkpoint
+from offrl.tree import merge
+
+pytestmark = pytest.mark.slow
+
+STUDY = [sys.executable, "-m", "offrl", "study"]
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """A function that writes a study of a small config, and gives its path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
+    write_demos(tmp_path / "demos.hdf5", env_args=json.dumps(toy_args()))
+    small = merge(SMALL, {"algo_name": "bc", "algo": {"actor_layer_dims": [16, 16]}})
+    small["experiment"]["rollout"] = {"n": 3, "horizon": 5, "rate": 2, "test_last": True}
+    small["experiment"]["render_video"] = False
+    (tmp_path / "small.json").write_text(json.dumps(small))
+
+    def write(name="study.yaml", **content):
+        common = {"output": "out", "configs": ["small.json"], "datasets": ["demos.hdf5"]}
+        (tmp_path / name).write_text(yaml.dump({**common, **content}))
+        return str(tmp_path / name)
+
+    return write
+
+
+def rows(output="out"):
+    with open(Path(output) / "study.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def weights(output):
+    """By cell the weights of the last policy."""
+    found = {}
+    for row in rows(output):
+        (run,) = Path(output, row["cell"]).glob("2*")  # one for ever
+        found[row["cell"]] = read_checkpoint(run / "last.pth")["model"]["nets"]
+    return found
+
+
+def processes_in(folder):
+    """The processes that work for a study, found by their folder or what they were started with."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.joinpath("cwd").resolve() == Path(folder).resolve():
+                words = process.joinpath("cmdline").read_bytes()
+                if b"pytest" not in words and int(process.name) != os.getpid():
+                    found.append(int(process.name))
+        except OSError:
+            pass
+    return found
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.05)
+
+
+def test_a_study_trains_its_cells_and_finds_them_finished(study, capsys):
+    path = study(seeds=[1, 2], grid={"train.batch_size": [4, 5]})
+    assert main(["study", path, "--jobs", "2"]) == 0
+    assert "4 finished" in capsys.readouterr().out
+    first = rows()
+    assert [row["cell"] for row in first] == [
+        f"small-demos-batch_size_{size}-seed_{seed}" for size in (4, 5) for seed in (1, 2)
+    ]
+    for row in first:
+        assert row["status"] == "finished" and row["why"] == ""
+        assert (row["steps"], row["of_steps"]) == ("15", "15")
+        assert (row["best_n"], row["last_n"]) == ("3", "3")
+        assert row["train.batch_size"] in ("4", "5") and row["algorithm"] == "bc"
+    assert main(["study", path]) == 0
+    assert rows() == first
+    assert len(weights("out")) == 4
+
+
+def test_a_study_that_was_killed_equals_one_that_was_not(study):
+    """SIGKILL leaves no child behind, and the same command goes on where each training was."""
+    long = {"train.num_epochs": 60, "experiment.epoch_every_n_steps": 100}
+    study_of = {"seeds": [1, 2, 3], "set": {**long, "experiment.rollout.rate": 20}}
+    assert main(["study", study("whole.yaml", output="whole", **study_of), "--jobs", "2"]) == 0
+    path = study(output="killed", **study_of)
+
+    def begun():
+        return [p for p in Path("killed").glob("*/2*/metrics.jsonl") if p.stat().st_size > 2000]
+
+    for _ in range(2):
+        program = subprocess.Popen([*STUDY, path, "--jobs", "2"])
+        wait_for(begun)
+        time.sleep(1.0)
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+        wait_for(lambda: not processes_in("."), seconds=20)
+    assert "finished" not in {row["status"] for row in rows("killed")} or len(begun()) > 1
+    assert subprocess.run([*STUDY, path, "--jobs", "1"], check=False).returncode == 0
+    whole, killed = weights("whole"), weights("killed")
+    assert whole.keys() == killed.keys()
+    for cell, nets in whole.items():
+        for name, value in nets.items():
+            assert torch.equal(value, killed[cell][name]), (cell, name)
+    noted = [
+        [{k: v for k, v in r.items() if k not in ("minutes", "run")} for r in rows(output)]
+        for output in ("whole", "killed")
+    ]
+    assert noted[0] == noted[1]
+
+
+def test_an_interrupt_saves_what_runs(study):
+    path = study(set={"train.num_epochs": 10_000})
+    program = subprocess.Popen([*STUDY, path], stderr=subprocess.PIPE, text=True)
+    log = Path("out/small-demos-seed_1/log.txt")
+    wait_for(lambda: log.exists() and "epoch" in log.read_text())
+    program.send_signal(signal.SIGINT)
+    assert "interrupted" in program.communicate(timeout=60)[1]
+    assert program.returncode == 130 and not processes_in(".")
+    assert "interrupted" in log.read_text()  # by the study, and it says how to go on
+    assert [row["status"] for row in rows()] == ["begun"]
+
+
+def test_what_fails_leaves_the_others_to_finish_and_is_taken_up_again(study, capsys):
+    path = study(
+        configs=[
+            {"config": "small.json", "name": "wrong", "set": {"train.batch_sizes": 3}},
+            {
+                "config": "small.json",
+                "name": "diverges",
+                "set": {"algo.optim_params.policy.learning_rate.initial": 1e30},
+            },
+            "small.json",
+            "nowhere.json",
+        ],
+        datasets=["demos.hdf5", "missing.hdf5"],
+    )
+    assert main(["study", path, "--jobs", "2"]) == 1
+    why = {(row["config"], row["dataset"]): (row["status"], row["why"]) for row in rows()}
+    assert why[("small", "demos")] == ("finished", "")
+    assert "Did you mean train.batch_size?" in why[("wrong", "demos")][1]
+    assert "the loss became NaN or infinite" in why[("diverges", "demos")][1]
+    assert "missing.hdf5: no such file" in why[("small", "missing")][1]
+    assert "nowhere.json: no such file" in why[("nowhere", "demos")][1]
+    assert {status for status, _ in why.values()} == {"finished", "failed"}
+    shown = capsys.readouterr()
+    assert "1 finished" in shown.out and "7 failed" in shown.out
+    assert "diverges-demos-seed_1: failed: bc: the loss became NaN" in shown.err
+
+    write_demos("missing.hdf5", env_args=json.dumps(toy_args()))
+    assert main(["study", path, "--jobs", "2"]) == 1
+    assert {row["status"] for row in rows() if row["config"] == "small"} == {"finished"}
+
+
+def test_a_training_that_is_killed_is_taken_up_again(study):
+    path = study(set={"train.num_epochs": 2000})
+    program = subprocess.Popen([*STUDY, path])
+    run = Path("out/small-demos-seed_1")
+    wait_for(lambda: [*run.glob("2*/metrics.jsonl")])
+    (child,) = [p for p in processes_in(".") if is_child(p, program.pid)]
+    os.kill(child, signal.SIGKILL)
+    assert program.wait(60) == 1
+    assert [(row["status"], row["why"]) for row in rows()] == [
+        ("failed", "killed by signal 9, see log.txt")
+    ]
+    (run / "config.json").unlink()  # of what it was begun with, which is another now
+    assert main(["study", study()]) == 0
+    assert [(row["status"], row["why"]) for row in rows()] == [("finished", "")]
+
+
+def is_child(process, of):
+    status = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(status[1]) == of
+
+
+def test_other_settings_are_no_earlier_cell(study):
+    assert main(["study", study()]) == 0
+    assert main(["study", study(set={"train.num_epochs": 4})]) == 1
+    (row,) = rows()
+    assert "was trained with other settings: train.num_epochs (4, was 3)" in row["why"]
+    assert main(["study", study()]) == 0
+    assert rows()[0]["status"] == "finished"
+
+
+def test_only_one_study_at_a_time_works_in_a_folder(study, capsys):
+    path = study(set={"train.num_epochs": 10_000})
+    program = subprocess.Popen([*STUDY, path])
+    try:
+        wait_for(lambda: [*Path("out").glob("*/2*")])
+        assert main(["study", path]) == 1
+        assert "another process is running a study there" in capsys.readouterr().err
+    finally:
+        program.send_signal(signal.SIGTERM)
+        program.wait(60)
+
+
+def test_an_algorithm_may_lie_beside_the_study(study, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from offrl.algos.bc import BC, BCConfig\n"
+        "from offrl.algos import register_algo\n"
+        "class MineConfig(BCConfig):\n"
+        "    ALGO_NAME = 'mine'\n"
+        "@register_algo(MineConfig)\n"
+        "class Mine(BC):\n"
+        "    pass\n"
+    )
+    content = json.loads(Path("small.json").read_text()) | {"algo_name": "mine.mine"}
+    Path("own.json").write_text(json.dumps(content))
+    assert main(["study", study(configs=["own.json"])]) == 0
+
+
+def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, capsys):
+    pytest.importorskip("optuna")
+    write_demos("other.hdf5", env_args=json.dumps(toy_args()))
+    space = {"train.batch_size": [4, 5, 6], "algo.loss.l2_weight": {"low": 0.5, "high": 2.0}}
+    search = {"dataset": "other.hdf5", "trials": 3, "space": {"small": space}}
+    path = study(search=search)
+    program = subprocess.Popen([*STUDY, path, "--jobs", "1"])
+    wait_for(lambda: [*Path("out/search").glob("small-trial_1/2*")])
+    program.send_signal(signal.SIGKILL)
+    program.wait()
+    assert main(["study", path, "--jobs", "2"]) == 0
+    trials = sorted(path.name for path in Path("out/search").iterdir())
+    assert trials == [f"small-trial_{i}" for i in range(3)]
+    best = {}
+    for trial in trials:
+        (run,) = Path("out/search", trial).glob("2*")
+        records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        last = [r["logs"] for r in records if r["type"] == "rollout"][-1]
+        config = json.loads(next(run.glob("config-*.json")).read_text())
+        score = (last["Success_Rate"], last["Return"])
+        best[score] = config["train"]["batch_size"], config["algo"]["loss"]["l2_weight"]
+    (cell,) = Path("out/small-demos-seed_1").glob("2*/config-*.json")
+    config = json.loads(cell.read_text())
+    assert (config["train"]["batch_size"], config["algo"]["loss"]["l2_weight"]) == best[max(best)]
+    assert "the search found" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+def test_a_study_on_ray_gives_the_same(study):
+    pytest.importorskip("ray")
+    assert main(["study", study(seeds=[1, 2])]) == 0
+    assert main(["study", study(seeds=[1, 2], output="ray"), "--address", "local"]) == 0
+    here, there = weights("out"), weights("ray")
+    assert here.keys() == there.keys()
+    for cell, nets in here.items():
+        for name, value in nets.items():
+            assert torch.equal(value, there[cell][name]), (cell, name)
+
+
+def test_missing_data_is_collected(study, tmp_path):
+    lift = {"path": "lift.hdf5", "collect": "--env reach-v3 --n 2 --horizon 30 --keep-failures"}
+    modalities = {"observation.modalities.obs.low_dim": ["state"]}
+    path = study(datasets=[lift], set=modalities, configs=["small.json"])
+    assert main(["study", path]) == 0
+    with h5py.File(tmp_path / "lift.hdf5") as file:
+        assert len(file["data"]) == 2
