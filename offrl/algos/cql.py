@@ -2,10 +2,10 @@
 are pushed down on actions that the policy or chance proposes and up on those of the data."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from offrl import models
@@ -19,6 +19,11 @@ class CQLCriticConfig(SACCriticConfig):
     num_action_samples: Count = Field(
         1, description="Number of the policy's actions in a target, of which the best counts."
     )
+    target_action: Literal["sample", "mean"] = Field(
+        "sample",
+        description="The policy's action in a target, where num_action_samples is 1: one that is "
+        "drawn, as robomimic's, or the tanh of its mean, as d3rlpy's.",
+    )
     cql_weight: float = Field(
         1.0,
         ge=0,
@@ -26,6 +31,20 @@ class CQLCriticConfig(SACCriticConfig):
         "where it is not tuned (target_q_gap).",
     )
     deterministic_backup: bool = True
+
+    @model_validator(mode="after")
+    def _has_one_target(self) -> "CQLCriticConfig":
+        if self.target_action == "mean" and self.num_action_samples > 1:
+            raise ValueError(
+                f"target_action: mean, but num_action_samples: {self.num_action_samples} are drawn;"
+                " set one of the two"
+            )
+        if self.target_action == "mean" and not self.deterministic_backup:
+            raise ValueError(
+                "target_action: mean, which has no entropy, but deterministic_backup is false"
+            )
+        return self
+
     min_q_weight: float = Field(1.0, ge=0, description="Factor on the gap.")
     target_q_gap: float | None = Field(
         5.0,
@@ -67,10 +86,13 @@ class CQL(SACN):
         return given
 
     def _next_value(self, batch: dict[str, Any], next_pi: Any) -> Tensor:
-        num = self.algo_config.critic.num_action_samples
-        if num == 1:
+        config = self.algo_config.critic
+        if config.num_action_samples > 1:
+            actions, _ = next_pi.rsample(config.num_action_samples)
+        elif config.target_action == "mean":
+            actions = next_pi.mode()
+        else:
             return super()._next_value(batch, next_pi)
-        actions, _ = next_pi.rsample(num)
         q = self.nets["critic_target"](batch["next_obs"], actions, batch["goal_obs"])
         return q.amax(-1, keepdim=True).amin(0)
 
