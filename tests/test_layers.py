@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "offrl"
 LAYERS = {
     "cluster": 0,
     "config": 0,
+    "intervals": 0,
     "language": 0,
     "normalize": 0,
     "outputs": 0,

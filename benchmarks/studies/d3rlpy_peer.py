@@ -1,5 +1,5 @@
-"""d3rlpy's algorithms as algorithms of offrl's, so that a study trains and measures them on the same
-data, in the same batches and in the same episodes.
+"""d3rlpy's algorithms as algorithms of offrl's, so that a study trains and measures them with the
+same data, in the same batches and in the same episodes.
 
 Networks, losses and optimizers are d3rlpy's. It is installed into a folder of its own by
 ``python benchmarks/studies/d3rlpy_peer.py``.

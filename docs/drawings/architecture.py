@@ -31,7 +31,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
     [Part("online", ["acts and learns in rounds: agents, trainers, explorers and their Learner"])],
     [Part("checkpoint", ["what is written is read again as a policy, an environment, a training"])],
     [
-        Part("evaluation", ["episodes with fixed seeds, intervals"]),
+        Part("evaluation", ["episodes with fixed seeds"]),
         Part("reports", ["curves, films, a page for browsers"]),
     ],
     [Part("algos", ["networks + optimizers + one update rule: one file per algorithm"], "Algo")],
@@ -58,6 +58,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
         Part("cluster", ["the connection to Ray"]),
         Part("processes", ["signals, shared work"]),
         Part("video", ["films that play"]),
+        Part("intervals", ["of success rates"]),
     ],
 ]
 WIDTH, MARGIN, TOP, GAP, INSET, PER_ROW = 540, 24, 32, 18, 6, 4
