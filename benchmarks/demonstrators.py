@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from measure import fill, markdown
+from measure import fill, machine, markdown
 from tqdm import tqdm
 
 from offrl.envs import env_args_named, tasks_of
@@ -59,7 +59,7 @@ def main() -> int:
     header = ["task", "success", f"with noise of {NOISE}", "steps", "horizon"]
     text = markdown(header, rows)
     if args.only:
-        print(text)
+        print(text, machine(), sep="\n")
     else:
         fill(PAGE, BEGIN, text)
     return 0

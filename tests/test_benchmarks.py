@@ -13,6 +13,7 @@ POLICIES = ["mlp", "gmm", "vae", "rnn_gmm", "transformer_gmm", "iql", "awac", "t
 POLICIES += ["cql", "bcq", "sac_n", "edac"]
 SMALLEST = [
     "convert --repeats 1",
+    "demonstrators --n 2 --only Lift",
     "critics --repeats 1",
     "data_tools --gigabytes 0.01 --demos 2 --repeats 1",
     "distributed --repeats 1 --seconds 0.5",
@@ -23,6 +24,7 @@ SMALLEST = [
     "kernels --turns 2 --seconds 0.01",
     "online --repeats 1 --seconds 0.01",
     "scaling --quick",
+    "study --repeats 1 --steps 20 --runs 12",
     *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
     "view --repeats 1 --rendered 1",
 ]

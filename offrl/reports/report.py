@@ -34,6 +34,7 @@ code { background: #f4f4f4; padding: 0 0.2em; }
 @dataclass(frozen=True)
 class Heading:
     text: str
+    level: int = 2
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,23 @@ Block = Heading | Paragraph | Table | Picture
 
 def write_report(results: Sequence[Result], folder: Path, title: str = "Report") -> None:
     """Write ``report.html``, ``report.md``, ``report.csv`` and the pictures into a folder."""
-    scores = Scores(results)
-    pictures = write_figures(scores, folder)
-    blocks = list(_blocks(scores, pictures))
+    blocks = blocks_of(results, folder)
     write_results(folder / CSV, results)
     for name, text in (
-        ("report.md", _markdown(title, blocks)),
+        ("report.md", as_markdown([Heading(title, 1), *blocks])),
         ("report.html", _page(title, blocks, folder)),
     ):
         with whole_file(folder / name) as partial:
             partial.write_text(text, encoding="utf-8")
 
 
+def blocks_of(results: Sequence[Result], folder: Path) -> list[Block]:
+    """What a report says, in order. Its pictures are written into a folder."""
+    scores = Scores(results)
+    return list(_blocks(scores, write_figures(scores, folder)))
+
+
 def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
-    """What the report says, in order."""
     results = scores.results
     missing = [r for r in results if r.status != FINISHED]
     yield Paragraph(
@@ -207,11 +211,12 @@ def _code(result: Result) -> str:
 # -- as text --------------------------------------------------------------------------------------
 
 
-def _markdown(title: str, blocks: Iterable[Block]) -> str:
-    parts = [f"# {title}"]
+def as_markdown(blocks: Iterable[Block]) -> str:
+    """Blocks as Markdown."""
+    parts = []
     for block in blocks:
         if isinstance(block, Heading):
-            parts.append(f"## {block.text}")
+            parts.append(f"{'#' * block.level} {block.text}")
         elif isinstance(block, Paragraph):
             parts.append(block.text)
         elif isinstance(block, Picture):

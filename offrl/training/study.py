@@ -77,8 +77,11 @@ class Process:
         if not code:
             return None if code is None else ""
         self._messages.seek(self._begin)
-        said = [x for x in self._messages.read().splitlines() if x.startswith(ERROR)]
-        return said[-1].removeprefix(ERROR) if said else f"{exit_status(code)}, see log.txt"
+        lines = self._messages.read().splitlines()
+        errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+        if not errors:
+            return f"{exit_status(code)}, see log.txt"
+        return f"{errors[-1]} {lines[-1]}" if errors[-1].endswith(":") else errors[-1]
 
     def stop(self) -> None:
         if self._process.poll() is None:

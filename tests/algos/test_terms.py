@@ -310,3 +310,25 @@ def test_td3_bcs_targets_move_with_its_actor():
         after = algo.nets.state_dict()
         moved = {key.split(".")[0] for key in after if not torch.equal(before[key], after[key])}
         assert moved == moving
+
+
+def test_cqls_target_is_of_a_drawn_action_or_of_the_mean():
+    """The tanh of the Gaussian's mean, as in d3rlpy, whatever is drawn at random meanwhile."""
+    targets = {}
+    for action in ("mean", "sample"):
+        algo = make("cql", {"critic": {"target_action": action}})
+        ready = algo.process_batch_for_training(batch())
+        next_pi, _ = algo.policy(ready["next_obs"], None)
+        targets[action] = [algo._next_value(ready, next_pi) for _ in range(2)]
+        mean = torch.tanh(next_pi.mean)[:, None] if next_pi.mean.ndim == 2 else next_pi.mean.tanh()
+        of_mean = algo.nets["critic_target"](ready["next_obs"], mean, None).amin(0)
+    torch.testing.assert_close(targets["mean"][0], of_mean)
+    assert torch.equal(*targets["mean"]) and not torch.equal(*targets["sample"])
+
+
+@pytest.mark.parametrize(
+    "critic", [{"num_action_samples": 4}, {"deterministic_backup": False}], ids=str
+)
+def test_what_contradicts_a_target_of_the_mean_is_refused(critic):
+    with pytest.raises(ValueError, match="algo.critic: target_action: mean"):
+        make("cql", {"critic": {"target_action": "mean", **critic}})

@@ -274,3 +274,24 @@ def test_missing_data_is_collected(study, tmp_path):
     assert main(["study", path]) == 0
     with h5py.File(tmp_path / "lift.hdf5") as file:
         assert len(file["data"]) == 2
+
+
+def test_a_disk_that_fills_leaves_what_has_room_to_finish(study, tmp_path):
+    """The cell that finds no room says so, and is taken up when there is some."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        large = {"config": "small.json", "name": "large", "set": {"algo.actor_layer_dims": [900]}}
+        wide = {"config": "small.json", "name": "wide", "set": {"algo.actor_layer_dims": [700] * 3}}
+        path = study(output=str(disk / "out"), configs=[large, wide, "small.json"])
+        assert main(["study", path, "--jobs", "1"]) == 1
+        found = {row["config"]: (row["status"], row["why"]) for row in rows(disk / "out")}
+        assert found["large"][0] == found["small"][0] == "finished"
+        assert found["wide"][0] == "failed" and "disk full" in found["wide"][1]
+        subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
+        assert main(["study", path]) == 0
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)

@@ -1,0 +1,67 @@
+"""Fills the parts of docs/results.md that are reports of the studies in this folder.
+
+    python benchmarks/studies/page.py
+
+What a study has reached so far is taken from its output folder, if there is one, and kept in
+``benchmarks/results/studies``. Cells that have no result stand in the tables as such.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from offrl.config.study import cells_of, read_study
+from offrl.outputs import writable_folder
+from offrl.reports.report import Block, Heading, as_markdown, blocks_of
+from offrl.reports.results import CSV, Result, results_of, write_results
+from offrl.reports.study import TABLE, WAITING
+
+ROOT = Path(__file__).parents[2]
+PAGE, KEPT = ROOT / "docs" / "results.md", ROOT / "benchmarks" / "results" / "studies"
+PICTURES = ROOT / "docs" / "images" / "studies"
+PART = re.compile(r"<!-- study (\w+) -->\n.*?<!-- end of the study -->\n", re.S)
+
+
+def results(name: str) -> list[Result]:
+    """The results of a study, and what it lacks."""
+    file = Path(__file__).with_name(f"{name}.yaml")
+    study, kept = read_study(file), KEPT / name
+    if (ROOT / study.output / TABLE).is_file():
+        write_results(writable_folder(kept) / CSV, results_of([ROOT / study.output]))
+    found = {}
+    if (kept / CSV).is_file():
+        found = {(r.algorithm, r.task, r.seed): r for r in results_of([kept])}
+    command = f"offrl study benchmarks/studies/{name}.yaml"
+    cells = [Result(c.config, c.dataset, c.seed, WAITING) for c in cells_of(study, file.parent)]
+    complete = [found.get((r.algorithm, r.task, r.seed), r) for r in cells]
+    return [replace(result, repeat=command) for result in complete]
+
+
+def part(name: str) -> str:
+    """The text of a study on the page."""
+    pictures = writable_folder(PICTURES / name)
+    text = as_markdown(_lower(blocks_of(results(name), pictures)))
+    return text.replace("](", f"](images/studies/{name}/")
+
+
+def _lower(blocks: list[Block]) -> Iterator[Block]:
+    """The blocks, as they stand below a heading of the page."""
+    for block in blocks:
+        yield replace(block, level=4) if isinstance(block, Heading) else block
+
+
+def main() -> int:
+    page = PAGE.read_text(encoding="utf-8")
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- study {name} -->\n{part(name)}<!-- end of the study -->\n"
+
+    PAGE.write_text(PART.sub(fill, page), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
