@@ -230,7 +230,8 @@ def _cell(
             content = merge(content, nested(key, value))
         train: dict[str, Any] = {"output_dir": output, "seed": seed}
         if data is not None:
-            train["data"] = str(data_path(data, beside))
+            path, options = str(data_path(data, beside)), content.get("train", {}).get("data")
+            train["data"] = [{**options, "path": path}] if isinstance(options, Mapping) else path
         content = merge(content, {"experiment": {"name": name}, "train": train})
         return replace(cell, settings={**scanned, **values}, content=content)
     except (ValueError, OSError) as error:
@@ -248,7 +249,10 @@ def data_path(data: DatasetEntry, beside: Path) -> Path:
     if data.collect is not None or own.is_file():
         found = own.resolve()
     else:
-        found = find_file(data.path)
+        try:
+            found = find_file(data.path)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error}, nor beside the study ({own.resolve()})") from None
     here = Path.cwd().resolve()
     return found.relative_to(here) if found.is_relative_to(here) else found
 

@@ -105,6 +105,14 @@ def test_settings_are_laid_over_each_other_from_the_general_to_the_special(folde
     assert cell.name.startswith("mine-a_can-seq_length_4-seed_1-")  # with a digest of the space
 
 
+def test_options_of_the_data_go_with_its_file(folder):
+    settings = {"train.data.top_share": 0.3, "train.data.filter_key": "train"}
+    study = read_study(write(folder, datasets=["can.hdf5"], set=settings))
+    (cell,) = cells_of(study, folder)
+    data = {"path": "can.hdf5", "top_share": 0.3, "filter_key": "train"}
+    assert cell.content["train"]["data"] == [data]
+
+
 def test_two_cells_of_one_name_are_refused_and_the_same_cell_is_there_once(folder):
     twice = read_study(write(folder, configs=["bc.json", "bc.json"], seeds=[1, 1]))
     assert len(cells_of(twice, folder)) == 1
