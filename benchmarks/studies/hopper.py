@@ -2,9 +2,9 @@
 
     python benchmarks/studies/hopper.py
 
-SAC learns Hopper-v5. *medium-replay* are the first 100,000 steps that it took, *medium* as many steps
-of the first of its policies that has a third of the return of D4RL's expert. Takes an hour; what is
-there already is not made again.
+SAC learns Hopper-v5. *medium-replay* are the first 100,000 steps that it took, *medium* as many
+steps of the first of its policies that has a third of the return of D4RL's expert. Takes an hour;
+what is there already is not made again.
 """
 
 import json

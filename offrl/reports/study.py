@@ -34,12 +34,11 @@ def is_finished(run: Path) -> bool:
     """Whether a training has come to its end, its final test included."""
     config, records = _read(run)
     rollout = config["experiment"]["rollout"]
-    wanted = {"test", *(["test_last"] if rollout.get("test_last") else [])}
-    measured = {r["type"] for r in records if not r["logs"].get("Crashed")}
-    if rollout["enabled"] and wanted <= measured:
-        return True
-    does_test = rollout["enabled"] and any(r["type"].endswith("rollout") for r in records)
-    return not does_test and _done(config, records)[0] >= _done(config, records)[1]
+    if rollout["enabled"] and any(r["type"] == "rollout" for r in records):
+        wanted = {"test", *(["test_last"] if rollout.get("test_last") else [])}
+        return wanted <= {r["type"] for r in records if not r["logs"].get("Crashed")}
+    done, of = _done(config, records)  # of what is not evaluated, such as planners
+    return done >= of
 
 
 def share_done(run: Path) -> float:
@@ -81,6 +80,17 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
                 row |= {f"{which}_{name.lower()}": logs.get(name, "") for name in MEASURED}
     why = cell.problem or _text(folder / WHY)
     return row | ({"status": FAILED, "why": why} if why else {})
+
+
+def result_line(cell: Cell, output: Path) -> str:
+    """What a finished cell reached, in words."""
+    row = row_of(cell, output)
+    rates = [
+        f"{which} {row[f'{which}_success_rate']:.2f} (return {row[f'{which}_return']:.1f})"
+        for which in reversed(TESTS.values())
+        if row[f"{which}_success_rate"] != ""
+    ]
+    return f"success rate of the {', of the '.join(rates)}" if rates else "finished"
 
 
 def _text(path: Path) -> str:

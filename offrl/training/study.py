@@ -18,7 +18,15 @@ from offrl.config.files import read_config_file
 from offrl.config.study import Cell
 from offrl.outputs import locked, whole_file, writable_folder
 from offrl.processes import ONE_THREAD, exit_status
-from offrl.reports.study import WHY, is_finished, run_of, share_done, write_table
+from offrl.reports.study import (
+    FINISHED,
+    WHY,
+    is_finished,
+    result_line,
+    run_of,
+    share_done,
+    write_table,
+)
 from offrl.training.launch import RemoteTraining
 from offrl.training.resume import changed_keys
 
@@ -131,16 +139,19 @@ class Cells:
         """Train what is not finished, and give the rows of ``study.csv``, which is kept up to date.
         Cells that fail leave the others to go on."""
         writable_folder(self.output)
+        told: set[str] = set()  # the cells that are known to be finished
 
         def ended(cell: Cell, why: str) -> None:
-            if why:
-                tqdm.write(f"{cell.name}: failed: {why}", file=sys.stderr)
+            if why or cell.name not in told:
+                says = f"failed: {why}" if why else result_line(cell, self.output)
+                tqdm.write(f"{cell.name}: {says}", file=sys.stderr)
             with suppress(OSError):  # of a full disk, which the cells meet as well
                 write_table(self.output, cells)
 
         with locked(self.output, "another process is running a study there"):
             try:
-                write_table(self.output, cells)
+                rows = write_table(self.output, cells)
+                told |= {row["cell"] for row in rows if row["status"] == FINISHED}
                 self.run_each(iter(cells), len(cells), ended)
             finally:
                 rows = write_table(self.output, cells)
