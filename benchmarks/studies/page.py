@@ -41,8 +41,11 @@ def results(name: str) -> list[Result]:
 
 def part(name: str) -> str:
     """The text of a study on the page."""
+    found = results(name)
+    if not any(result.final for result in found):
+        return f"This study was not run. The command is `{found[0].repeat}`.\n"
     pictures = writable_folder(PICTURES / name)
-    text = as_markdown(_lower(blocks_of(results(name), pictures)))
+    text = as_markdown(_lower(blocks_of(found, pictures)))
     return text.replace("](", f"](images/studies/{name}/")
 
 

@@ -22,8 +22,8 @@ def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
     drawn = {
         "curves.png": (_curves, any(r.curve for r in scores.results), CURVES),
         "scores.png": (_final_scores, any(r.final for r in scores.results), FINAL),
-        "aggregates.png": (_aggregates, bool(scores.common), AGGREGATES),
-        "profiles.png": (_profiles, bool(scores.common), PROFILES),
+        "aggregates.png": (_aggregates, len(scores.common) > 1, AGGREGATES),
+        "profiles.png": (_profiles, len(scores.common) > 1, PROFILES),
         "improvement.png": (_improvement, len(scores.ranked()) > 1, IMPROVEMENT),
         "time.png": (_time, any(r.minutes for r in scores.results), TIME),
     }
@@ -87,9 +87,10 @@ def _legend(figure: Any, axes: Any) -> None:
 
 
 def _curves(scores: Scores) -> Any:
-    figure, panels = _panels(len(scores.tasks))
+    tasks = [t for t in scores.tasks if any(r.task == t and r.curve for r in scores.results)]
+    figure, panels = _panels(len(tasks))
     colors = _colors(scores)
-    for axes, task in zip(panels, scores.tasks, strict=True):
+    for axes, task in zip(panels, tasks, strict=True):
         for algorithm, color in colors.items():
             by_step: dict[int, list[float]] = {}
             for result in scores.results:
@@ -116,8 +117,9 @@ def _axes(axes: Any, scores: Scores, task: str, which: str = "y") -> None:
 
 def _final_scores(scores: Scores) -> Any:
     height = 1.2 + 0.28 * len(scores.algorithms)
-    figure, panels = _panels(len(scores.tasks), height)
-    for axes, task in zip(panels, scores.tasks, strict=True):
+    tasks = [t for t in scores.tasks if any(scores.of(a, t) for a in scores.algorithms)]
+    figure, panels = _panels(len(tasks), height)
+    for axes, task in zip(panels, tasks, strict=True):
         _dots(axes, scores, [scores.mean(a, task) for a in scores.algorithms])
         for row, algorithm in enumerate(scores.algorithms):
             seeds = scores.of(algorithm, task)

@@ -4,7 +4,7 @@ import base64
 import html
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,8 +84,7 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
     )
     if missing:
         yield Heading("What is missing")
-        rows = [[r.algorithm, r.task, str(r.seed), r.status, r.why, _code(r)] for r in missing]
-        yield Table(["algorithm", "task", "seed", "status", "why", "command"], rows)
+        yield _missing(missing)
     yield Heading("Final scores")
     yield Paragraph(
         "The mean over seeds, with a 95 % interval by a stratified bootstrap over seeds. It is "
@@ -96,7 +95,7 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
     )
     yield from _final(scores)
     yield from _pictures(pictures, "scores.png", "curves.png")
-    if scores.common:
+    if len(scores.common) > 1:
         yield Heading("All tasks together")
         yield Paragraph(
             f"The last policies on {', '.join(scores.common)}, with 95 % intervals. The "
@@ -114,6 +113,23 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
     yield from _provenance(results)
 
 
+def _missing(results: Sequence[Result]) -> Table:
+    """A row for all trainings of a task that are missing for the same reason."""
+    alike: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for r in results:
+        seeds = alike.setdefault((r.task, r.status, r.why, r.repeat), {})
+        seeds.setdefault(r.algorithm, []).append(str(r.seed))
+    rows = [
+        [task, _listed(seeds), status, why, f"`{command}`" if command else ""]
+        for (task, status, why, command), seeds in alike.items()
+    ]
+    return Table(["task", "algorithms (seeds)", "status", "why", "command"], rows)
+
+
+def _listed(seeds: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{algorithm} ({', '.join(own)})" for algorithm, own in seeds.items())
+
+
 def _pictures(pictures: dict[str, str], *names: str) -> Iterator[Block]:
     yield from (Picture(name, pictures[name]) for name in names if name in pictures)
 
@@ -121,6 +137,9 @@ def _pictures(pictures: dict[str, str], *names: str) -> Iterator[Block]:
 def _final(scores: Scores) -> Iterator[Block]:
     best = Scores(scores.results, "best")
     for task in scores.tasks:
+        if not any(scores.of(algorithm, task) for algorithm in scores.algorithms):
+            yield Paragraph(f"**{task}**: no training has been evaluated to its end.")
+            continue
         rows = []
         for algorithm in scores.algorithms:
             own = [r for r in scores.results if (r.algorithm, r.task) == (algorithm, task)]
@@ -204,10 +223,6 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _code(result: Result) -> str:
-    return f"`{result.repeat}`" if result.repeat else ""
-
-
 # -- as text --------------------------------------------------------------------------------------
 
 
@@ -220,7 +235,7 @@ def as_markdown(blocks: Iterable[Block]) -> str:
         elif isinstance(block, Paragraph):
             parts.append(block.text)
         elif isinstance(block, Picture):
-            parts.append(f"![{block.caption}]({block.file})\n\n{block.caption}")
+            parts.append(f"![{Path(block.file).stem}]({block.file})\n\n{block.caption}")
         else:
             lines = [block.header, ["---"] * len(block.header), *block.rows]
             cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)

@@ -11,7 +11,7 @@ from offrl.config.files import read_config_file
 from offrl.outputs import whole_file
 from offrl.reports.records import read_records
 from offrl.reports.run import is_run
-from offrl.reports.study import FINISHED, FIRST, LAST, TABLE, is_finished, read_table
+from offrl.reports.study import CONFIG, FINISHED, FIRST, LAST, TABLE, is_finished, read_table
 
 CSV = "report.csv"  # of a report, which can be made again of it
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
@@ -74,6 +74,7 @@ def results_of(paths: Iterable[str | Path]) -> list[Result]:
 
 def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
     settings = [f"{k.rpartition('.')[2]} {v}" for k, v in row.items() if k not in (*FIRST, *LAST)]
+    config = study / row["cell"] / CONFIG
     known: dict[str, Any] = {
         "algorithm": ", ".join([row["config"], *settings]),
         "task": row["dataset"],
@@ -81,7 +82,7 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
         "status": row["status"],
         "why": row["why"],
         "returns": json.loads(row.get("returns") or "[]"),
-        "repeat": f"offrl study ({row['cell']})",
+        "repeat": f"offrl train --config {config}" if config.is_file() else "",
     }
     run = study / row["run"]
     return _of_run(run, **known) if row["run"] and is_run(run) else Result(**known)
@@ -104,10 +105,13 @@ def _of_run(run: Path, **known: Any) -> Result:
         "status": FINISHED if is_finished(run) else "begun",
         "repeat": f"offrl train --config {config_file}",
     }
+    found |= known
+    last = by_kind.get("test_last") or (rollouts[-1]["logs"] if rollouts else {})
+    is_whole = found["status"] == FINISHED
     return Result(
-        **found | known,
-        final=_measured(by_kind.get("test_last") or (rollouts[-1]["logs"] if rollouts else {})),
-        best=_measured(by_kind.get("test", {})),
+        **found,
+        final=_measured(last) if is_whole else None,
+        best=_measured(by_kind.get("test", {})) if is_whole else None,
         curve=[(r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in rollouts],
         steps=max((record["step"] for record in records), default=0),
         minutes=round(minutes, 3),

@@ -13,6 +13,7 @@ from offrl.reports.records import read_records
 from offrl.reports.run import is_run
 
 TABLE = "study.csv"
+CONFIG = "config.json"  # of a cell, as it was begun
 WHY = "failed.txt"  # of a cell: why its training ended
 FINISHED, FAILED, BEGUN, WAITING = "finished", "failed", "begun", "waiting"
 FIRST = ("cell", "config", "algorithm", "dataset", "seed")

@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> int:
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
-    from offrl.reports.study import FINISHED, TABLE
+    from offrl.reports.study import CONFIG, FINISHED, TABLE
     from offrl.training.launch import on_ray
     from offrl.training.search import search
-    from offrl.training.study import CONFIG, Cells, OnRay, Process
+    from offrl.training.study import Cells, OnRay, Process
 
     output, threads = Path(study.output).expanduser(), study.num_threads
     with ExitStack() as until_done:

@@ -19,6 +19,7 @@ from offrl.config.study import Cell
 from offrl.outputs import locked, whole_file, writable_folder
 from offrl.processes import ONE_THREAD, exit_status
 from offrl.reports.study import (
+    CONFIG,
     FINISHED,
     WHY,
     is_finished,
@@ -32,7 +33,6 @@ from offrl.training.resume import changed_keys
 
 POLL_S = 0.3
 STOP_S = 60.0  # which a training has to save itself
-CONFIG = "config.json"  # of a cell, as it was begun
 ERROR = "offrl: error: "
 # `offrl train` as a child that ends with its parent, whatever ends that.
 PROGRAM = (

@@ -124,7 +124,7 @@ def test_a_report_says_what_is_missing_and_why(tmp_path):
     write_report([*results, lost], tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "11 of them are finished" in text
-    assert "| bad | Square | 3 | failed | bad: the loss became NaN | `offrl study x` |" in text
+    assert "| Square | bad (3) | failed | bad: the loss became NaN | `offrl study x` |" in text
     assert "2 of 3 x 50" in text
 
 
@@ -165,7 +165,7 @@ def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
     assert main(["report", runs, "--output", str(tmp_path / "report"), "--title", "Mine"]) == 0
     text = (tmp_path / "report" / "report.md").read_text()
     assert text.startswith("# Mine") and "2 trainings of 1 algorithm on 1 task" in text
-    assert "| test | not measured |" in text  # there was no simulator
+    assert "no training has been evaluated" in text  # there was no simulator
     assert main(["report", runs, "--output", str(tmp_path / "report")]) == 1
     assert "exists; choose another name" in capsys.readouterr().err
 
