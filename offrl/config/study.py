@@ -156,6 +156,9 @@ def cells_of(
         parts += [f"{_last(key, values)}_{_text(value)}" for key, value in values.items()]
         name = _slug("-".join(filter(None, [*parts, f"seed_{seed}"])))
         cell = _cell(name, entry, data, seed, settings, study.output, beside, values)
+        if study.search and entry.name in study.search.space and entry.name not in (found or {}):
+            why = f"no training of its search came to its end, see {study.output}/search"
+            cell = replace(cell, problem=cell.problem or why)
         if cells.setdefault(name, cell).content != cell.content:
             raise ValueError(
                 f"two cells are called {name}; give their configs or datasets names (name)"

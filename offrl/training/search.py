@@ -1,8 +1,11 @@
 """The search for the best settings of configs, with Optuna, by trainings that are cells."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from offrl.config.study import Cell, Range, StudyConfig, searched, trial_cell
 from offrl.outputs import locked, writable_folder
@@ -14,7 +17,8 @@ STORAGE = "search.db"
 
 
 def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, dict[str, Any]]:
-    """Search for the best settings of each config, and give them by its name.
+    """Search for the best settings of each config, and give them by its name; those of which no
+    training came to its end are left out.
 
     Proposals come from a tree of Parzen estimators (Bergstra et al., 2011); a training that is
     worse than the median of the earlier ones after as many epochs is pruned. The best training is
@@ -28,7 +32,8 @@ def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, dict[str
     found = {}
     with locked(cells.output, "another process is running a study there"):
         for config in searched(study, beside):
-            found[config] = _Search(optuna, study, beside, config, cells).best()
+            if best := _Search(optuna, study, beside, config, cells).best():
+                found[config] = best
     return found
 
 
@@ -40,6 +45,7 @@ class _Search:
         self.optuna, self.study, self.beside, self.config = optuna, study, beside, config
         self.cells, self.options = cells, study.search
         self.trials: dict[str, Any] = {}  # that run, by the names of their cells
+        self.told: dict[str, set[int]] = {}  # the epochs whose evaluations are known of each
         self.pruned: set[str] = set()
         self.optimization = optuna.create_study(
             storage=f"sqlite:///{cells.output / STORAGE}",
@@ -50,15 +56,13 @@ class _Search:
         )
 
     def best(self) -> dict[str, Any]:
+        """Run the trials that are due; the settings of the best one."""
         states = self.optuna.trial.TrialState
         over = len(self.optimization.get_trials(states=(states.COMPLETE, states.PRUNED)))
         todo = self.options.trials - over
         self.cells.run_each(self._proposed(todo), todo, self._ended, self._watch)
         if not self.optimization.get_trials(states=(states.COMPLETE,)):
-            raise ValueError(
-                f"search: no training of {self.config} came to its end; see failed.txt in the "
-                f"folders {self.cells.output}/search/{self.config}-trial_*"
-            )
+            return {}
         return dict(self.optimization.best_params)
 
     def _proposed(self, number: int) -> Iterator[Cell]:
@@ -79,18 +83,20 @@ class _Search:
             }
             cell = trial_cell(self.study, self.beside, self.config, trial.number, values)
             self.trials[cell.name] = trial
+            known = self.optimization.trials[trial.number].intermediate_values
+            self.told[cell.name] = set(known)
             yield cell
 
     def _watch(self, cell: Cell, job: Job) -> None:
         """Tell of each evaluation, and prune."""
-        trial = self.trials[cell.name]
-        told = self.optimization.trials[trial.number].intermediate_values
-        for epoch, value in self._evaluations(cell).items():
-            if epoch not in told:
-                trial.report(value, epoch)
-        if cell.name not in self.pruned and trial.should_prune():
-            self.pruned.add(cell.name)
-            job.stop()
+        trial, told = self.trials[cell.name], self.told[cell.name]
+        evaluations = self._evaluations(cell)
+        for epoch in evaluations.keys() - told:
+            told.add(epoch)
+            trial.report(evaluations[epoch], epoch)
+            if cell.name not in self.pruned and trial.should_prune():
+                self.pruned.add(cell.name)
+                job.stop()
 
     def _ended(self, cell: Cell, why: str) -> None:
         trial, states = self.trials[cell.name], self.optuna.trial.TrialState
@@ -98,6 +104,8 @@ class _Search:
         if cell.name in self.pruned:
             self.optimization.tell(trial, state=states.PRUNED)
         elif why or not values:
+            why = why or "it was never evaluated"
+            tqdm.write(f"{cell.name}: failed: {why}", file=sys.stderr)
             self.optimization.tell(trial, state=states.FAIL)
         else:
             self.optimization.tell(trial, values[max(values)])

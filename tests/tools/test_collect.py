@@ -78,7 +78,17 @@ def test_numbers_out_of_range_are_refused(tmp_path, capsys, arguments):
     assert arguments[0] in capsys.readouterr().err and not (tmp_path / "x.hdf5").exists()
 
 
-@pytest.mark.parametrize("task", ["Stack", "Door", "PickPlaceCan", "NutAssemblySquare", "push-v3"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "Stack",
+        "push-v3",
+        *(
+            pytest.param(task, marks=pytest.mark.thorough)
+            for task in ("Door", "PickPlaceCan", "NutAssemblySquare")
+        ),
+    ],
+)
 @pytest.mark.slow
 def test_a_name_a_number_and_a_seed_suffice(task, tmp_path):
     """The simulator and the horizon follow from the task, and ``dones`` tells who succeeded."""

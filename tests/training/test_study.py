@@ -192,6 +192,7 @@ def is_child(process, of):
     return int(status[1]) == of
 
 
+@pytest.mark.thorough
 def test_other_settings_are_no_earlier_cell(study):
     assert main(["study", study()]) == 0
     assert main(["study", study(set={"train.num_epochs": 4})]) == 1
@@ -201,6 +202,7 @@ def test_other_settings_are_no_earlier_cell(study):
     assert rows()[0]["status"] == "finished"
 
 
+@pytest.mark.thorough
 def test_only_one_study_at_a_time_works_in_a_folder(study, capsys):
     path = study(set={"train.num_epochs": 10_000})
     program = subprocess.Popen([*STUDY, path])
@@ -213,6 +215,7 @@ def test_only_one_study_at_a_time_works_in_a_folder(study, capsys):
         program.wait(60)
 
 
+@pytest.mark.thorough
 def test_an_algorithm_may_lie_beside_the_study(study, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from offrl.algos.bc import BC, BCConfig\n"
@@ -228,6 +231,7 @@ def test_an_algorithm_may_lie_beside_the_study(study, tmp_path):
     assert main(["study", study(configs=["own.json"])]) == 0
 
 
+@pytest.mark.thorough
 def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, capsys):
     pytest.importorskip("optuna")
     write_demos("other.hdf5", env_args=json.dumps(toy_args()))
@@ -255,6 +259,18 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     assert "the search found" in capsys.readouterr().out
 
 
+def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
+    pytest.importorskip("optuna")
+    search = {"dataset": "nowhere.hdf5", "trials": 1, "space": {"bad": {"train.batch_size": [4]}}}
+    configs = ["small.json", {"config": "small.json", "name": "bad"}]
+    assert main(["study", study(search=search, configs=configs)]) == 1
+    assert {row["config"]: row["status"] for row in rows()} == {
+        "small": "finished",
+        "bad": "failed",
+    }
+    assert "nowhere.hdf5: no such file" in capsys.readouterr().err
+
+
 @pytest.mark.thorough
 def test_a_study_on_ray_gives_the_same(study):
     pytest.importorskip("ray")
@@ -267,6 +283,7 @@ def test_a_study_on_ray_gives_the_same(study):
             assert torch.equal(value, there[cell][name]), (cell, name)
 
 
+@pytest.mark.thorough
 def test_missing_data_is_collected(study, tmp_path):
     lift = {"path": "lift.hdf5", "collect": "--env reach-v3 --n 2 --horizon 30 --keep-failures"}
     modalities = {"observation.modalities.obs.low_dim": ["state"]}
@@ -276,6 +293,7 @@ def test_missing_data_is_collected(study, tmp_path):
         assert len(file["data"]) == 2
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fills_leaves_what_has_room_to_finish(study, tmp_path):
     """The cell that finds no room says so, and is taken up when there is some."""
     disk = tmp_path / "disk"
