@@ -1,25 +1,47 @@
 """The tables of scores in the docs are those of the answers that are kept."""
 
+import pytest
 from conftest import ROOT
+
+from offrl.reports.report import as_markdown, final_tables
+from offrl.reports.scores import Scores
+
+STUDIES = sorted(path.stem for path in (ROOT / "benchmarks" / "studies").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_page_has_the_present_results_of_a_study(study, monkeypatch):
+    pytest.importorskip("rliable")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "studies")
+    import page
+
+    found = page.results(study)
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert f"<!-- study {study} -->" in text
+    if any(result.final for result in found):
+        tables = as_markdown(final_tables(Scores(found)))
+        assert tables in text, "benchmarks/studies/page.py fills them"
 
 
 def test_the_page_has_the_tables_of_the_present_answers(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import measure
     import results
 
     page = results.PAGE.read_text(encoding="utf-8")
     for name, task in results.TASKS.items():
-        written = page.partition(results.BEGIN.format(task.part))[2].partition(results.END)[0]
+        written = page.partition(results.BEGIN.format(task.part))[2].partition(measure.END)[0]
         assert results.table(name) in written, "benchmarks/results.py fills them"
 
 
 def test_the_page_has_the_table_of_the_present_fine_tuning(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import finetune
+    import measure
     import results
 
     page = results.PAGE.read_text(encoding="utf-8")
-    written = page.partition(results.BEGIN.format(finetune.PART))[2].partition(results.END)[0]
+    written = page.partition(results.BEGIN.format(finetune.PART))[2].partition(measure.END)[0]
     assert finetune.table() in written, "benchmarks/finetune.py fills it"
 
 

@@ -18,21 +18,25 @@ from offrl.reports.report import Block, Heading, as_markdown, blocks_of
 from offrl.reports.results import CSV, Result, results_of, write_results
 from offrl.reports.study import TABLE, WAITING
 
-ROOT = Path(__file__).parents[2]
+FOLDER, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 PAGE, KEPT = ROOT / "docs" / "results.md", ROOT / "benchmarks" / "results" / "studies"
 PICTURES = ROOT / "docs" / "images" / "studies"
 PART = re.compile(r"<!-- study (\w+) -->\n.*?<!-- end of the study -->\n", re.S)
 
 
+def keep(name: str) -> None:
+    """Write down what a study has reached so far, if it runs here."""
+    output = ROOT / read_study(FOLDER / f"{name}.yaml").output
+    if (output / TABLE).is_file():
+        write_results(writable_folder(KEPT / name) / CSV, results_of([output]))
+
+
 def results(name: str) -> list[Result]:
-    """The results of a study, and what it lacks."""
-    file = Path(__file__).with_name(f"{name}.yaml")
-    study, kept = read_study(file), KEPT / name
-    if (ROOT / study.output / TABLE).is_file():
-        write_results(writable_folder(kept) / CSV, results_of([ROOT / study.output]))
-    found = {}
-    if (kept / CSV).is_file():
-        found = {(r.algorithm, r.task, r.seed): r for r in results_of([kept])}
+    """The results of a study that are kept, and what it lacks."""
+    file = FOLDER / f"{name}.yaml"
+    study, found = read_study(file), {}
+    if (KEPT / name / CSV).is_file():
+        found = {(r.algorithm, r.task, r.seed): r for r in results_of([KEPT / name])}
     command = f"offrl study benchmarks/studies/{name}.yaml"
     cells = [Result(c.config, c.dataset, c.seed, WAITING) for c in cells_of(study, file.parent)]
     complete = [found.get((r.algorithm, r.task, r.seed), r) for r in cells]
@@ -60,6 +64,7 @@ def main() -> int:
 
     def fill(match: re.Match[str]) -> str:
         name = match[1]
+        keep(name)
         return f"<!-- study {name} -->\n{part(name)}<!-- end of the study -->\n"
 
     PAGE.write_text(PART.sub(fill, page), encoding="utf-8")

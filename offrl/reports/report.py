@@ -93,7 +93,7 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
         "by nothing; the best checkpoint by other episodes than those that it is tested in. n is "
         "the number of seeds and of test episodes of each."
     )
-    yield from _final(scores)
+    yield from final_tables(scores)
     yield from _pictures(pictures, "scores.png", "curves.png")
     if len(scores.common) > 1:
         yield Heading("All tasks together")
@@ -134,7 +134,8 @@ def _pictures(pictures: dict[str, str], *names: str) -> Iterator[Block]:
     yield from (Picture(name, pictures[name]) for name in names if name in pictures)
 
 
-def _final(scores: Scores) -> Iterator[Block]:
+def final_tables(scores: Scores) -> Iterator[Block]:
+    """A table for each task, with a row for each algorithm."""
     best = Scores(scores.results, "best")
     for task in scores.tasks:
         if not any(scores.of(algorithm, task) for algorithm in scores.algorithms):

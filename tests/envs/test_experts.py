@@ -36,8 +36,7 @@ def solved(task, n, noise=0.0, styles=()):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", EXPERTS.names())
 def test_demonstrators_solve_their_tasks(task):
-    assert solved(task, 10) >= 0.9
-    assert solved(task, 10, noise=0.1) >= 0.8
+    assert solved(task, 10, noise=[0.0, 0.1]) >= 0.8
 
 
 @pytest.mark.thorough
@@ -53,7 +52,15 @@ def test_each_style_solves_the_task(style):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["ToolHang", "TwoArmLift", "TwoArmTransport", "TwoArmPegInHole"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "TwoArmLift",
+        pytest.param("ToolHang", marks=pytest.mark.thorough),
+        pytest.param("TwoArmPegInHole", marks=pytest.mark.thorough),
+        pytest.param("TwoArmTransport", marks=pytest.mark.thorough),
+    ],
+)
 def test_tasks_without_a_demonstrator_can_be_opened(task):
     env_args = env_args_named(task)
     env = make_env(env_args)

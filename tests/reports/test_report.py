@@ -47,15 +47,15 @@ def test_the_probability_of_improvement_is_that_of_pairs():
     assert improvement(x, y) == pytest.approx(1 - improvement(y, x))
 
 
-def test_intervals_hold_the_mean_of_the_seeds_in_19_of_20_cases():
+def test_intervals_hold_the_mean_of_the_seeds_in_most_cases():
     """Of many studies of ten seeds, as often as a bootstrap of so few can."""
     rng, holds = np.random.default_rng(1), 0
-    for _ in range(60):
+    for _ in range(30):
         drawn = np.clip(rng.normal(0.5, 0.1, 10), 0, 1)
         results = [result("a", "Can", seed, rate) for seed, rate in enumerate(drawn)]
         _, low, high = Scores(results).mean("a", "Can")
         holds += low <= 0.5 <= high
-    assert 48 <= holds <= 60
+    assert 24 <= holds <= 30
 
 
 def test_the_interquartile_mean_is_that_of_the_middle_half():
