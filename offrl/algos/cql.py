@@ -31,6 +31,17 @@ class CQLCriticConfig(SACCriticConfig):
         "where it is not tuned (target_q_gap).",
     )
     deterministic_backup: bool = True
+    min_q_weight: float = Field(1.0, ge=0, description="Factor on the gap.")
+    target_q_gap: float | None = Field(
+        5.0,
+        description="Gap that the weight is tuned to hold. null or a negative number: no tuning, "
+        "the weight is cql_weight.",
+    )
+    num_random_actions: Count = Field(
+        10,
+        description="Number of proposed actions per state, of each of three kinds: uniform ones, "
+        "actions of the policy, and actions of the policy in the next state.",
+    )
 
     @model_validator(mode="after")
     def _has_one_target(self) -> "CQLCriticConfig":
@@ -44,18 +55,6 @@ class CQLCriticConfig(SACCriticConfig):
                 "target_action: mean, which has no entropy, but deterministic_backup is false"
             )
         return self
-
-    min_q_weight: float = Field(1.0, ge=0, description="Factor on the gap.")
-    target_q_gap: float | None = Field(
-        5.0,
-        description="Gap that the weight is tuned to hold. null or a negative number: no tuning, "
-        "the weight is cql_weight.",
-    )
-    num_random_actions: Count = Field(
-        10,
-        description="Number of proposed actions per state, of each of three kinds: uniform ones, "
-        "actions of the policy, and actions of the policy in the next state.",
-    )
 
 
 class CQLConfig(TDConfig):

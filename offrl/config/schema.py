@@ -129,7 +129,9 @@ class MetaConfig(Section):
         None, description="Written by robomimic's hyperparameter scans. It changes nothing here."
     )
     hp_keys: list[str] = Field(
-        [], description="Written by robomimic's hyperparameter scans. It changes nothing here."
+        [],
+        description="What a hyperparameter scan of robomimic varied. offrl study shows it, with "
+        "meta.hp_values.",
     )
     hp_values: list[Any] = Field(
         [], description="Written by robomimic's hyperparameter scans. It changes nothing here."

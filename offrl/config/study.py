@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from offrl.config.build import validated
 from offrl.config.files import find_config, find_file, nested, read_config_file, read_file
-from offrl.config.section import Count, FreeMap, Map, Section
+from offrl.config.section import Bounds, Count, FreeMap, Map, Section
 from offrl.registry import shown
 from offrl.tree import merge
 
@@ -46,10 +46,10 @@ class DatasetEntry(Section):
         "example --env PickPlaceCan --n 200 --noise 0.1.",
     )
     set: FreeMap = Field(Map(), description="Settings of the cells that train on it.")
-    returns: Annotated[list[float], Field(max_length=2)] = Field(
-        [],
+    returns: Bounds | None = Field(
+        None,
         description="The returns that reports count as 0 and as 100, such as those of a random "
-        "policy and of an expert. Empty: returns as they are.",
+        "policy and of an expert. null: returns as they are.",
     )
 
 
@@ -191,11 +191,12 @@ def searched(study: StudyConfig, beside: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class _Named:
-    """A config of a study: one file of an entry."""
+    """A config of a study: one file of an entry, or what is wrong with it."""
 
     name: str
-    file: str
     set: Mapping[str, Any]
+    content: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
 
 
 def _configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
@@ -207,7 +208,12 @@ def _configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
                 raise FileNotFoundError(f"configs: no file matches {shown(entry.config)}")
         for file in files:
             one = entry.name if entry.name and len(files) == 1 else Path(file).stem
-            yield _Named(one, file, entry.set)
+            own = beside / file
+            try:
+                content = read_config_file(own if own.is_file() else find_config(file))
+                yield _Named(one, entry.set, content)
+            except (ValueError, OSError) as error:
+                yield _Named(one, entry.set, problem=str(error))
 
 
 def _cell(
@@ -222,13 +228,15 @@ def _cell(
 ) -> Cell:
     """A cell whose config is that of the file with ``settings`` laid over it, or what is wrong with
     it."""
-    cell = Cell(name, entry.name, _called(data), seed, data.returns if data else (), values)
+    returns = (data.returns if data else None) or ()
+    cell = Cell(name, entry.name, _called(data), seed, returns, values, problem=entry.problem)
+    if entry.problem:
+        return cell
     try:
-        own_file = beside / entry.file
-        content = read_config_file(own_file if own_file.is_file() else find_config(entry.file))
-        noted = content.get("meta") or {}
-        scanned = dict(zip(noted.get("hp_keys", []), noted.get("hp_values", []), strict=False))
-        content = merge(DEFAULTS, content)
+        noted = entry.content.get("meta") or {}
+        keys, chosen = (noted.get(key) or [] for key in ("hp_keys", "hp_values"))
+        scanned = dict(zip(keys, chosen, strict=False))
+        content = merge(DEFAULTS, entry.content)
         for key, value in (item for setting in settings for item in setting.items()):
             content = merge(content, nested(key, value))
         train: dict[str, Any] = {"output_dir": output, "seed": seed}

@@ -59,10 +59,10 @@ Block = Heading | Paragraph | Table | Picture
 
 def write_report(results: Sequence[Result], folder: Path, title: str = "Report") -> None:
     """Write ``report.html``, ``report.md``, ``report.csv`` and the pictures into a folder."""
-    blocks = blocks_of(results, folder)
+    blocks = [Heading(title, 1), *blocks_of(results, folder)]
     write_results(folder / CSV, results)
     for name, text in (
-        ("report.md", as_markdown([Heading(title, 1), *blocks])),
+        ("report.md", as_markdown(blocks)),
         ("report.html", _page(title, blocks, folder)),
     ):
         with whole_file(folder / name) as partial:
@@ -107,8 +107,9 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
         yield Heading("Comparisons")
         yield from _comparisons(scores)
         yield from _pictures(pictures, "improvement.png")
-    yield Heading("Time")
-    yield from _pictures(pictures, "time.png")
+    if "time.png" in pictures:
+        yield Heading("Time")
+        yield from _pictures(pictures, "time.png")
     yield Heading("Where the numbers come from")
     yield from _provenance(results)
 
@@ -251,13 +252,13 @@ def _page(title: str, blocks: Iterable[Block], folder: Path) -> str:
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}{view}</head>\n'
-        f"<body><h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n"
+        f"<body>{body}\n</body></html>\n"
     )
 
 
 def _element(block: Block, folder: Path) -> str:
     if isinstance(block, Heading):
-        return f"<h2>{_inline(block.text)}</h2>"
+        return f"<h{block.level}>{_inline(block.text)}</h{block.level}>"
     if isinstance(block, Paragraph):
         return f"<p>{_inline(block.text)}</p>"
     if isinstance(block, Picture):

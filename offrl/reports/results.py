@@ -11,7 +11,7 @@ from offrl.config.files import read_config_file
 from offrl.outputs import whole_file
 from offrl.reports.records import read_records
 from offrl.reports.run import is_run
-from offrl.reports.study import CONFIG, FINISHED, FIRST, LAST, TABLE, is_finished, read_table
+from offrl.reports.study import BEGUN, CONFIG, FINISHED, FIRST, LAST, TABLE, is_finished, read_table
 
 CSV = "report.csv"  # of a report, which can be made again of it
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
@@ -102,7 +102,7 @@ def _of_run(run: Path, **known: Any) -> Result:
         "algorithm": config["experiment"]["name"],
         "task": config["experiment"].get("env") or ", ".join(data),
         "seed": config["train"]["seed"],
-        "status": FINISHED if is_finished(run) else "begun",
+        "status": FINISHED if is_finished(run) else BEGUN,
         "repeat": f"offrl train --config {config_file}",
     }
     found |= known

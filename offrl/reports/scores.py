@@ -10,7 +10,7 @@ from math import comb
 
 import numpy as np
 
-from offrl.reports.results import NORMALISED, RETURN, SUCCESS, Measured, Result
+from offrl.reports.results import NORMALISED, RETURN, SUCCESS, Result
 
 REPS = 2000  # samples of a bootstrap
 LEVEL = 0.05
@@ -56,14 +56,11 @@ class Scores:
         self._scores: dict[tuple[str, str], dict[int, float]] = {}
         for result in results:
             if measured := getattr(result, of):
-                score = self.score(result, measured)
+                score = self.number(result, measured.success, measured.total)
                 self._scores.setdefault((result.algorithm, result.task), {})[result.seed] = score
 
-    def score(self, result: Result, measured: Measured) -> float:
-        """The number that counts on a result's task."""
-        return self.number(result, measured.success, measured.total)
-
     def number(self, result: Result, success: float, total: float) -> float:
+        """What counts on a result's task of a success rate and a mean return."""
         measure = self.measures[result.task]
         if measure == SUCCESS:
             return success
@@ -88,11 +85,11 @@ class Scores:
     @cached_property
     def common(self) -> list[str]:
         """The tasks that can be averaged: on the same scale, and with results of all algorithms."""
-        scales = {self.measures[task] for task in self.tasks}
-        if len(scales) > 1 or RETURN in scales and len(self.tasks) > 1:
-            return []
         algorithms = self.measured
-        return [t for t in self.tasks if algorithms and all(self.of(a, t) for a in algorithms)]
+        tasks = [t for t in self.tasks if algorithms and all(self.of(a, t) for a in algorithms)]
+        scales = {self.measures[task] for task in tasks}
+        is_one = len(scales) == 1 and (RETURN not in scales or len(tasks) == 1)
+        return tasks if is_one else []
 
     @property
     def measured(self) -> list[str]:
