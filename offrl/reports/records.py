@@ -4,16 +4,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+TAIL = 16_384  # bytes, which hold some records
 
-def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The records in a ``metrics.jsonl``, and how many of its lines are damaged: a killed process
-    or a full disk may have cut one, a crashed file system filled some with zeros."""
+
+def read_records(path: Path, last: bool = False) -> tuple[list[dict[str, Any]], int]:
+    """The records in a ``metrics.jsonl``, or the ``last`` few, and how many of its lines are
+    damaged: a killed process or a full disk may have cut one, a crashed file system filled some
+    with zeros."""
     if not path.exists():
         return [], 0
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not the log of a run; move it away")
     records, num_damaged = [], 0
-    for line in filter(None, path.read_bytes().split(b"\n")):
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL) if last else 0)
+        content = file.read()
+    for line in filter(None, content.split(b"\n")):
         try:
             record = json.loads(line)
             is_whole = isinstance(record["type"], str) and isinstance(record["logs"], dict)

@@ -33,7 +33,10 @@ def run_of(folder: Path) -> Path | None:
 
 def is_finished(run: Path) -> bool:
     """Whether a training has come to its end, its final test included."""
-    config, records = _read(run)
+    return _has_ended(*_read(run))
+
+
+def _has_ended(config: Mapping[str, Any], records: list[dict[str, Any]]) -> bool:
     rollout = config["experiment"]["rollout"]
     if rollout["enabled"] and any(r["type"] == "rollout" for r in records):
         wanted = {"test", *(["test_last"] if rollout.get("test_last") else [])}
@@ -43,14 +46,17 @@ def is_finished(run: Path) -> bool:
 
 
 def share_done(run: Path) -> float:
-    """How much of a training is done, 0 to 1."""
-    done, wanted = _done(*_read(run))
+    """How much of a training is done, 0 to 1, by the last records of its log."""
+    done, wanted = _done(_config(run), read_records(run / "metrics.jsonl", last=True)[0])
     return min(1.0, done / wanted)
 
 
 def _read(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    config = read_config_file(sorted(run.glob("config-*.json"))[0])
-    return config, read_records(run / "metrics.jsonl")[0]
+    return _config(run), read_records(run / "metrics.jsonl")[0]
+
+
+def _config(run: Path) -> dict[str, Any]:
+    return read_config_file(sorted(run.glob("config-*.json"))[0])
 
 
 def _done(config: Mapping[str, Any], records: list[dict[str, Any]]) -> tuple[int, int]:
@@ -72,7 +78,7 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
         config, records = _read(run)
         row["steps"], row["of_steps"] = _done(config, records)
         row["run"] = str(run.relative_to(output))
-        row["status"] = FINISHED if is_finished(run) else BEGUN
+        row["status"] = FINISHED if _has_ended(config, records) else BEGUN
         seconds = [r["logs"].get("Train_Time", 0.0) for r in records if r["type"] == "epoch"]
         row["minutes"] = round(sum(seconds) / 60, 2)
         for record in records:
