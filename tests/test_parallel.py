@@ -29,7 +29,10 @@ TWENTY_STEPS = {
     "experiment": {
         "validate": True,
         "render_video": False,
-        "rollout": {"enabled": True, "n": 5, "horizon": 4, "rate": 4, "num_workers": 1},
+        "rollout": {
+            **{"enabled": True, "n": 5, "horizon": 4, "rate": 4, "num_workers": 1},
+            "test_last": True,
+        },
     },
     "train": {
         "num_epochs": 4,

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from offrl.config.files import read_config_file
 from offrl.outputs import whole_file
-from offrl.reports.records import read_records
-from offrl.reports.run import is_run
-from offrl.reports.study import BEGUN, CONFIG, FINISHED, FIRST, LAST, TABLE, is_finished, read_table
+from offrl.reports.run import Run, is_run
+from offrl.reports.study import BEGUN, CONFIG, FINISHED, FIRST, LAST, TABLE, read_table
 
 CSV = "report.csv"  # of a report, which can be made again of it
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
@@ -88,36 +86,32 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
     return _of_run(run, **known) if row["run"] and is_run(run) else Result(**known)
 
 
-def _of_run(run: Path, **known: Any) -> Result:
-    config_file = sorted(run.glob("config-*.json"))[0]
-    config = read_config_file(config_file)
-    records, _ = read_records(run / "metrics.jsonl")
-    by_kind = {record["type"]: record["logs"] for record in records}  # the last of each
-    rollouts = [r for r in records if r["type"] == "rollout" and "Success_Rate" in r["logs"]]
+def _of_run(path: Path, **known: Any) -> Result:
+    run = Run(path)
+    config = run.config
+    rollouts = [r for r in run.of_type("rollout") if "Success_Rate" in r["logs"]]
     data = [Path(entry["path"]).stem for entry in config["train"].get("data") or []]
-    provenance = (config.get("meta") or {}).get("provenance") or {}
-    packages = provenance.get("packages", {})
-    minutes = sum(r["logs"].get("Train_Time", 0.0) for r in records if r["type"] == "epoch") / 60
+    packages = run.provenance.get("packages", {})
     found: dict[str, Any] = {
         "algorithm": config["experiment"]["name"],
         "task": config["experiment"].get("env") or ", ".join(data),
         "seed": config["train"]["seed"],
-        "status": FINISHED if is_finished(run) else BEGUN,
-        "repeat": f"offrl train --config {config_file}",
+        "status": FINISHED if run.is_finished else BEGUN,
+        "repeat": f"offrl train --config {run.config_file}",
     }
     found |= known
-    last = by_kind.get("test_last") or (rollouts[-1]["logs"] if rollouts else {})
+    last = run.logs("test_last") or (rollouts[-1]["logs"] if rollouts else {})
     is_whole = found["status"] == FINISHED
     return Result(
         **found,
         final=_measured(last) if is_whole else None,
-        best=_measured(by_kind.get("test", {})) if is_whole else None,
+        best=_measured(run.logs("test")) if is_whole else None,
         curve=[(r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in rollouts],
-        steps=max((record["step"] for record in records), default=0),
-        minutes=round(minutes, 3),
-        commit=provenance.get("git_commit", ""),
+        steps=run.steps,
+        minutes=round(run.seconds / 60, 3),
+        commit=run.provenance.get("git_commit", ""),
         versions=", ".join(f"{k} {v}" for k, v in packages.items() if v != "none"),
-        data=provenance.get("dataset_fingerprint", ""),
+        data=run.provenance.get("dataset_fingerprint", ""),
     )
 
 

@@ -16,31 +16,84 @@ def is_run(path: str | Path) -> bool:
     return any(Path(path).expanduser().glob("config-*.json"))
 
 
+class Run:
+    """What lies in the folder of a training.
+
+    last: to read of its log the last few records alone.
+    """
+
+    def __init__(self, path: str | Path, last: bool = False):
+        self.path = Path(path).expanduser()
+        self.config_file = sorted(self.path.glob("config-*.json"))[0]
+        self.config = read_config_file(self.config_file)
+        self.records, self.num_damaged = read_records(self.path / "metrics.jsonl", last)
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
+        """The records of a type."""
+        return [record for record in self.records if record["type"] == kind]
+
+    def logs(self, kind: str) -> dict[str, float]:
+        """The numbers of the last record of a type; none, if there is no such record."""
+        found = self.of_type(kind)
+        return found[-1]["logs"] if found else {}
+
+    @property
+    def steps(self) -> int:
+        """Training steps so far."""
+        return max((record["step"] for record in self.records), default=0)
+
+    @property
+    def seconds(self) -> float:
+        """Of training, without evaluations."""
+        return sum(record["logs"].get("Train_Time", 0.0) for record in self.of_type("epoch"))
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """With what it was trained."""
+        return (self.config.get("meta") or {}).get("provenance") or {}
+
+    @property
+    def done_of(self) -> tuple[int, int]:
+        """How many steps are done of how many, or epochs, where these are whole passes over the
+        data."""
+        train, per_epoch = self.config["train"], self.config["experiment"]["epoch_every_n_steps"]
+        key = "step" if train.get("num_steps") or per_epoch else "epoch"
+        wanted = train.get("num_steps") or train["num_epochs"] * (per_epoch or 1)
+        return max((record[key] for record in self.records), default=0), wanted
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has come to its end, its final tests included."""
+        rollout = self.config["experiment"]["rollout"]
+        if rollout["enabled"] and self.of_type("rollout"):
+            wanted = {"test", *(["test_last"] if rollout.get("test_last") else [])}
+            return wanted <= {r["type"] for r in self.records if not r["logs"].get("Crashed")}
+        done, wanted_steps = self.done_of  # of what is not evaluated, such as planners
+        return done >= wanted_steps
+
+
 def run_facts(path: Path) -> dict[str, Any]:
     """What was trained on what, how long, with which success, and how to do it again."""
-    config_file = sorted(path.glob("config-*.json"))[0]
-    config = read_config_file(config_file)
+    run = Run(path)
+    config = run.config
     if "alg_para" in config:
         raise ValueError(f"{path}: a run of a user's own parts; its figures are in metrics.jsonl")
-    records, num_damaged = read_records(path / "metrics.jsonl")
-    rollouts = [record for record in records if record["type"] == "rollout"]
-    epochs = [record["epoch"] for record in records if record["type"] == "epoch"]
-    tests = [record for record in records if record["type"] == "test"]
-    done, wanted = max(epochs, default=0), config["train"]["num_epochs"]
-    again = ["offrl", "train", "--config", str(config_file)]
+    rollouts, tests = run.of_type("rollout"), run.of_type("test")
+    done = max((record["epoch"] for record in run.of_type("epoch")), default=0)
+    wanted = config["train"]["num_epochs"]
+    again = ["offrl", "train", "--config", str(run.config_file)]
     go_on = ["offrl", "train", "--resume", str(path)]
-    trained = sum(r["logs"].get("Train_Time", 0.0) for r in records if r["type"] == "epoch")
-    times = [record["time"] for record in records] or [0.0]
-    provenance = (config.get("meta") or {}).get("provenance") or {}
+    times = [record["time"] for record in run.records] or [0.0]
+    damaged = f"{path}/metrics.jsonl: {run.num_damaged} damaged lines"
     return {
         "run": str(path),
         "algorithm": config["algo_name"],
         "data": [entry["path"] for entry in config["train"].get("data") or []],
         "seed": config["train"]["seed"],
         "epochs": {"done": done, "of": wanted},
-        "steps": max((record["step"] for record in records), default=0),
+        "steps": run.steps,
         "time": {
-            "training": str(timedelta(seconds=round(trained))),
+            "training": str(timedelta(seconds=round(run.seconds))),
             "from the first record to the last": str(
                 timedelta(seconds=round(times[-1] - times[0]))
             ),
@@ -48,10 +101,10 @@ def run_facts(path: Path) -> dict[str, Any]:
         "best_success": _rates(max(rollouts, key=_rank, default=None)),
         "last_success": _rates(rollouts[-1] if rollouts else None),
         "test": _rates(tests[-1] if tests else None),
-        "versions": provenance,
+        "versions": run.provenance,
         "repeat": shlex.join(again),
         "resume": shlex.join(go_on) if done < wanted and not tests else None,
-        "wrong": [f"{path}/metrics.jsonl: {num_damaged} damaged lines"] if num_damaged else [],
+        "wrong": [damaged] if run.num_damaged else [],
         "remarks": [],
     }
 

@@ -2,15 +2,13 @@
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from offrl.config.files import read_config_file
 from offrl.config.study import Cell
 from offrl.outputs import whole_file
-from offrl.reports.records import read_records
-from offrl.reports.run import is_run
+from offrl.reports.run import Run, is_run
 
 TABLE = "study.csv"
 CONFIG = "config.json"  # of a cell, as it was begun
@@ -31,42 +29,6 @@ def run_of(folder: Path) -> Path | None:
     return next((path for path in sorted(folder.glob("[!.]*")) if is_run(path)), None)
 
 
-def is_finished(run: Path) -> bool:
-    """Whether a training has come to its end, its final test included."""
-    return _has_ended(*_read(run))
-
-
-def _has_ended(config: Mapping[str, Any], records: list[dict[str, Any]]) -> bool:
-    rollout = config["experiment"]["rollout"]
-    if rollout["enabled"] and any(r["type"] == "rollout" for r in records):
-        wanted = {"test", *(["test_last"] if rollout.get("test_last") else [])}
-        return wanted <= {r["type"] for r in records if not r["logs"].get("Crashed")}
-    done, of = _done(config, records)  # of what is not evaluated, such as planners
-    return done >= of
-
-
-def share_done(run: Path) -> float:
-    """How much of a training is done, 0 to 1, by the last records of its log."""
-    done, wanted = _done(_config(run), read_records(run / "metrics.jsonl", last=True)[0])
-    return min(1.0, done / wanted)
-
-
-def _read(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    return _config(run), read_records(run / "metrics.jsonl")[0]
-
-
-def _config(run: Path) -> dict[str, Any]:
-    return read_config_file(sorted(run.glob("config-*.json"))[0])
-
-
-def _done(config: Mapping[str, Any], records: list[dict[str, Any]]) -> tuple[int, int]:
-    """How many steps of how many, or epochs, where these are whole passes over the data."""
-    train, per_epoch = config["train"], config["experiment"]["epoch_every_n_steps"]
-    key = "step" if train.get("num_steps") or per_epoch else "epoch"
-    wanted = train.get("num_steps") or train["num_epochs"] * (per_epoch or 1)
-    return max((record[key] for record in records), default=0), wanted
-
-
 def row_of(cell: Cell, output: Path) -> dict[str, Any]:
     """What is known of a cell."""
     row: dict[str, Any] = dict.fromkeys((*FIRST, *cell.settings, *LAST), "")
@@ -74,17 +36,15 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
     row["returns"] = list(cell.returns)
     row |= cell.settings | {"algorithm": cell.content.get("algo_name", ""), "status": WAITING}
     folder = output / cell.name
-    if run := run_of(folder):
-        config, records = _read(run)
-        row["steps"], row["of_steps"] = _done(config, records)
-        row["run"] = str(run.relative_to(output))
-        row["status"] = FINISHED if _has_ended(config, records) else BEGUN
-        seconds = [r["logs"].get("Train_Time", 0.0) for r in records if r["type"] == "epoch"]
-        row["minutes"] = round(sum(seconds) / 60, 2)
-        for record in records:
-            if which := TESTS.get(record["type"]):
-                logs = record["logs"]
-                row |= {f"{which}_{name.lower()}": logs.get(name, "") for name in MEASURED}
+    if path := run_of(folder):
+        run = Run(path)
+        row["steps"], row["of_steps"] = run.done_of
+        row["run"] = str(path.relative_to(output))
+        row["status"] = FINISHED if run.is_finished else BEGUN
+        row["minutes"] = round(run.seconds / 60, 2)
+        for kind, which in TESTS.items():
+            logs = run.logs(kind)
+            row |= {f"{which}_{name.lower()}": logs.get(name, "") for name in MEASURED}
     why = cell.problem or _text(folder / WHY)
     return row | ({"status": FAILED, "why": why} if why else {})
 

@@ -109,9 +109,8 @@ def _follow(trainer: Training) -> None:
         with closing(Evaluator(trainer)) as evaluator, interrupts.wait():
             for _ in _measured(trainer, evaluator):
                 interrupts.saves = False
-            for kind in ["test_last"] * trainer.config.experiment.rollout.test_last + ["test"]:
-                for _ in evaluator.test(trainer.algo, kind):
-                    pass
+            for _ in _tests(trainer, evaluator, best=None):
+                pass
     except ConnectionError:
         interrupts.check()  # all were asked to stop, and the first did so while this one waited
         raise
@@ -248,15 +247,26 @@ def _records(
     evaluator: Evaluator,
     tagged: TaggedFiles | None,
 ) -> Iterator[Record]:
-    """All records: those of the training, then those of the test of its best checkpoint."""
+    """All records: those of the training, then those of the tests."""
     training = checkpointer(logger(_measured(trainer, evaluator)))
     yield from training if tagged is None else tagged(training)
-    algo, best = trainer.algo, checkpointer.best_checkpoint
-    if trainer.config.experiment.rollout.test_last:
-        yield from logger(evaluator.test(algo, "test_last"))
+    yield from logger(_tests(trainer, evaluator, checkpointer.best_checkpoint))
+
+
+def _tests(trainer: Training, evaluator: Evaluator, best: Path | None) -> Iterator[Record]:
+    """The records of the test of the best checkpoint, as far as it is known here, and of that of
+    the last policy, if it is wanted: of one test, if both are the same."""
+    algo, wants_last = trainer.algo, trainer.config.experiment.rollout.test_last
+    is_last = best is not None and best == trainer.run.checkpoint(trainer.epoch)
+    (best_is_last,) = parallel.largest(is_last)
+    if wants_last and not best_is_last:
+        yield from evaluator.test(algo, "test_last")
     if best is not None:
         algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
-    yield from logger(evaluator.test(algo))
+    for record in evaluator.test(algo):
+        yield record
+        if wants_last and best_is_last and not record["type"].endswith("episode"):
+            yield record | {"type": f"{record['type']}_last"}
 
 
 def _measured(trainer: Training, evaluator: Evaluator) -> Iterator[Record]:

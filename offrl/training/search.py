@@ -1,7 +1,7 @@
 """The search for the best settings of configs, with Optuna, by trainings that are cells."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from offrl.config.study import Cell, Range, StudyConfig, searched, trial_cell
 from offrl.outputs import locked, writable_folder
-from offrl.reports.records import read_records
+from offrl.reports.run import Run
 from offrl.reports.study import run_of
 from offrl.training.study import Cells, Job
 
@@ -28,66 +28,80 @@ def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, dict[str
     optuna = _import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     writable_folder(cells.output)
-    assert study.search is not None
-    found = {}
     with locked(cells.output, "another process is running a study there"):
-        for config in searched(study, beside):
-            if best := _Search(optuna, study, beside, config, cells).best():
-                found[config] = best
-    return found
+        searches = {
+            config: _Search(optuna, study, beside, config, cells.output)
+            for config in searched(study, beside)
+        }
+        cells.run_each(
+            _in_turn([*searches.values()]),
+            sum(search.todo for search in searches.values()),
+            lambda cell, why: searches[cell.config].ended(cell, why),
+            lambda cell, job: searches[cell.config].watch(cell, job),
+        )
+    return {config: best for config, search in searches.items() if (best := search.best())}
+
+
+def _in_turn(searches: Sequence["_Search"]) -> Iterator[Cell]:
+    """A trial of each, then the next one of each: no core waits for the last ones of a config, and
+    proposals know the earlier trials."""
+    while any(search.todo for search in searches):
+        yield from (search.propose() for search in searches if search.todo)
 
 
 class _Search:
-    """The search for one config."""
+    """The search for one config.
 
-    def __init__(self, optuna: Any, study: StudyConfig, beside: Path, config: str, cells: Cells):
+    todo: how many trials are due.
+    """
+
+    def __init__(self, optuna: Any, study: StudyConfig, beside: Path, config: str, output: Path):
         assert study.search is not None
         self.optuna, self.study, self.beside, self.config = optuna, study, beside, config
-        self.cells, self.options = cells, study.search
+        self.output, self.options = output, study.search
         self.trials: dict[str, Any] = {}  # that run, by the names of their cells
         self.told: dict[str, set[int]] = {}  # the epochs whose evaluations are known of each
         self.pruned: set[str] = set()
         self.optimization = optuna.create_study(
-            storage=f"sqlite:///{cells.output / STORAGE}",
+            storage=f"sqlite:///{output / STORAGE}",
             study_name=config,
             directions=["maximize"],
             pruner=optuna.pruners.MedianPruner(),
             load_if_exists=True,
         )
+        state = optuna.trial.TrialState
+        over = self.optimization.get_trials(states=(state.COMPLETE, state.PRUNED))
+        self.todo = max(0, self.options.trials - len(over))
+        # Those that an earlier process left.
+        self.left = self.optimization.get_trials(deepcopy=False, states=(state.RUNNING,))
 
     def best(self) -> dict[str, Any]:
-        """Run the trials that are due; the settings of the best one."""
-        states = self.optuna.trial.TrialState
-        over = len(self.optimization.get_trials(states=(states.COMPLETE, states.PRUNED)))
-        todo = self.options.trials - over
-        self.cells.run_each(self._proposed(todo), todo, self._ended, self._watch)
-        if not self.optimization.get_trials(states=(states.COMPLETE,)):
-            return {}
-        return dict(self.optimization.best_params)
+        """The settings of the best trial, if one came to its end."""
+        complete = self.optuna.trial.TrialState.COMPLETE
+        ended = self.optimization.get_trials(deepcopy=False, states=(complete,))
+        return dict(self.optimization.best_params) if ended else {}
 
-    def _proposed(self, number: int) -> Iterator[Cell]:
-        """The cells of the next trials; first those that an earlier process left."""
-        running = self.optuna.trial.TrialState.RUNNING
-        left = self.optimization.get_trials(deepcopy=False, states=(running,))
-        for count in range(number):
-            if count < len(left):
-                trial = self.optuna.trial.Trial(self.optimization, left[count]._trial_id)
-            else:
-                # What is drawn depends on the number of the trial, and not on when it is asked for.
-                seed = self.options.seed + 1000 * len(self.optimization.trials)
-                self.optimization.sampler = self.optuna.samplers.TPESampler(seed=seed)
-                trial = self.optimization.ask()
-            values = {
-                key: _suggested(trial, key, space)
-                for key, space in self.options.space[self.config].items()
-            }
-            cell = trial_cell(self.study, self.beside, self.config, trial.number, values)
-            self.trials[cell.name] = trial
-            known = self.optimization.trials[trial.number].intermediate_values
-            self.told[cell.name] = set(known)
-            yield cell
+    def propose(self) -> Cell:
+        """The cell of the next trial."""
+        self.todo -= 1
+        if self.left:
+            trial = self.optuna.trial.Trial(self.optimization, self.left.pop(0)._trial_id)
+        else:
+            # What is drawn depends on the number of the trial, and not on when it is asked for.
+            seed = self.options.seed + 1000 * len(self.optimization.trials)
+            self.optimization.sampler = self.optuna.samplers.TPESampler(seed=seed)
+            trial = self.optimization.ask()
+        values = {
+            key: _suggested(trial, key, space)
+            for key, space in self.options.space[self.config].items()
+        }
+        cell = trial_cell(self.study, self.beside, self.config, trial.number, values)
+        self.trials[cell.name] = trial
+        known = self.optimization.trials[trial.number].intermediate_values
+        self.told[cell.name] = set(known)
+        return cell
 
-    def _watch(self, cell: Cell, job: Job) -> None:
+    def watch(self, cell: Cell, job: Job) -> None:
         """Tell of each evaluation, and prune."""
         trial, told = self.trials[cell.name], self.told[cell.name]
         evaluations = self._evaluations(cell)
@@ -98,7 +112,7 @@ class _Search:
                 self.pruned.add(cell.name)
                 job.stop()
 
-    def _ended(self, cell: Cell, why: str) -> None:
+    def ended(self, cell: Cell, why: str) -> None:
         trial, states = self.trials[cell.name], self.optuna.trial.TrialState
         values = self._evaluations(cell)
         if cell.name in self.pruned:
@@ -112,9 +126,9 @@ class _Search:
 
     def _evaluations(self, cell: Cell) -> dict[int, float]:
         """By the epoch, what the search maximises."""
-        run = run_of(self.cells.output / cell.name)
-        records = read_records(run / "metrics.jsonl")[0] if run else []
-        return {r["epoch"]: _score(r["logs"]) for r in records if r["type"] == "rollout"}
+        run = run_of(self.output / cell.name)
+        evaluations = Run(run).of_type("rollout") if run else []
+        return {record["epoch"]: _score(record["logs"]) for record in evaluations}
 
 
 def _score(logs: Mapping[str, float]) -> float:

@@ -18,16 +18,8 @@ from offrl.config.files import read_config_file
 from offrl.config.study import Cell
 from offrl.outputs import locked, whole_file, writable_folder
 from offrl.processes import ONE_THREAD, exit_status
-from offrl.reports.study import (
-    CONFIG,
-    FINISHED,
-    WHY,
-    is_finished,
-    result_line,
-    run_of,
-    share_done,
-    write_table,
-)
+from offrl.reports.run import Run
+from offrl.reports.study import CONFIG, FINISHED, WHY, result_line, run_of, write_table
 from offrl.training.launch import RemoteTraining
 from offrl.training.resume import changed_keys
 
@@ -214,7 +206,7 @@ class Cells:
                     "another output in the study, or move the run away"
                 )
             (folder / WHY).unlink(missing_ok=True)
-            if run is not None and is_finished(run):
+            if run is not None and Run(run).is_finished:
                 return ""
             folder.mkdir(parents=True, exist_ok=True)
             if run is None:
@@ -228,7 +220,7 @@ class Cells:
         """Write down why a cell failed, if it did."""
         folder = self.output / cell.name
         run = run_of(folder)
-        if not why and (run is None or not is_finished(run)):
+        if not why and (run is None or not Run(run).is_finished):
             why = "it ended before its end"
         if why:
             with suppress(OSError):
@@ -239,7 +231,8 @@ class Cells:
 
     def _share(self, name: str) -> float:
         run = run_of(self.output / name)
-        return share_done(run) if run else 0.0
+        done, wanted = Run(run, last=True).done_of if run else (0, 1)
+        return min(1.0, done / wanted)
 
 
 def _changed(config: Config, begun_with: Path) -> str:

@@ -85,6 +85,24 @@ def test_a_run_with_a_simulator_ends_with_a_test(config_file, demos, tmp_path, c
     assert "video:" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("saves", [True, False])  # only what is saved is known to be the same
+def test_a_policy_that_is_the_best_and_the_last_is_tested_once(config_file, demos, tmp_path, saves):
+    with h5py.File(demos, "r+") as file:
+        file["data"].attrs["env_args"] = json.dumps(toy_args())
+    rollout = {"enabled": True, "n": 3, "horizon": 5, "rate": 3, "num_workers": 1}
+    experiment = {"rollout": rollout | {"test_last": True}, "render_video": False}
+    path = config_file({"experiment": experiment | {"save": {"enabled": saves}}})
+    assert main(["train", "--config", path]) == 0
+    records = map(json.loads, (the_run(tmp_path) / "metrics.jsonl").read_text().splitlines())
+    tests = [(r["type"], r["logs"]) for r in records if r["type"].startswith("test")]
+    logs = dict(tests)
+    assert logs["test"] == logs["test_last"]
+    kinds = [kind for kind, _ in tests]
+    one_test = [*["test_episode"] * 3, "test", "test_last"]
+    two_tests = [*["test_last_episode"] * 3, "test_last", *["test_episode"] * 3, "test"]
+    assert kinds == (one_test if saves else two_tests)
+
+
 def test_a_run_whose_test_measured_nothing_has_failed(config_file, demos, capsys):
     with h5py.File(demos, "r+") as file:  # the seeds of the test
         file["data"].attrs["env_args"] = json.dumps(toy_args(trouble={0: "raise", 1: "raise"}))

@@ -236,17 +236,20 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     pytest.importorskip("optuna")
     write_demos("other.hdf5", env_args=json.dumps(toy_args()))
     space = {"train.batch_size": [4, 5, 6], "algo.loss.l2_weight": {"low": 0.5, "high": 2.0}}
-    search = {"dataset": "other.hdf5", "trials": 3, "space": {"small": space}}
-    path = study(search=search)
+    twin = {"config": "small.json", "name": "twin"}
+    spaces = {"small": space, "twin": {"train.batch_size": [4, 5]}}
+    search = {"dataset": "other.hdf5", "trials": 3, "space": spaces}
+    path = study(search=search, configs=["small.json", twin])
     program = subprocess.Popen([*STUDY, path, "--jobs", "1"])
     wait_for(lambda: [*Path("out/search").glob("small-trial_1/2*")])
     program.send_signal(signal.SIGKILL)
     program.wait()
+    assert [*Path("out/search").glob("twin-trial_0/2*")], "a trial of each in turn"
     assert main(["study", path, "--jobs", "2"]) == 0
     trials = sorted(path.name for path in Path("out/search").iterdir())
-    assert trials == [f"small-trial_{i}" for i in range(3)]
+    assert trials == [f"{config}-trial_{i}" for config in spaces for i in range(3)]
     best = {}
-    for trial in trials:
+    for trial in trials[:3]:
         (run,) = Path("out/search", trial).glob("2*")
         records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
         last = [r["logs"] for r in records if r["type"] == "rollout"][-1]
