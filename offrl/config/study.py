@@ -16,12 +16,14 @@ from offrl.config.build import validated
 from offrl.config.files import find_config, find_file, nested, read_config_file, read_file
 from offrl.config.section import Bounds, Count, FreeMap, Map, Section
 from offrl.registry import shown
+from offrl.robomimic.configs import upgrade_config
 from offrl.tree import merge
 
 LONGEST = 120  # characters of a cell's name
 # What a training in a study does otherwise than one alone, where nothing says how: as many as there
-# are cores run side by side, and share the simulators' time.
-DEFAULTS = {"experiment": {"rollout": {"num_workers": 1}}}
+# are cores run side by side, and share the simulators' time. That a file is offrl's is known before
+# the study adds keys to it.
+DEFAULTS = {"experiment": {"rollout": {"num_workers": 1}}, "train": {"mask_padded_steps": True}}
 
 Values = Annotated[list[Any], Field(min_length=1)]
 
@@ -236,7 +238,7 @@ def _cell(
         noted = entry.content.get("meta") or {}
         keys, chosen = (noted.get(key) or [] for key in ("hp_keys", "hp_values"))
         scanned = dict(zip(keys, chosen, strict=False))
-        content = merge(DEFAULTS, entry.content)
+        content = merge(DEFAULTS, upgrade_config(entry.content))
         for key, value in (item for setting in settings for item in setting.items()):
             content = merge(content, nested(key, value))
         train: dict[str, Any] = {"output_dir": output, "seed": seed}

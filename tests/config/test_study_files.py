@@ -5,10 +5,11 @@ from itertools import product
 
 import pytest
 import yaml
-from conftest import write_demos
+from conftest import GOLDEN, write_demos
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offrl.config import config_from_content
 from offrl.config.study import StudyConfig, cells_of, read_study, trial_cell
 
 
@@ -130,6 +131,22 @@ def test_scans_of_robomimic_tell_what_they_scan(folder):
     cells = cells_of(read_study(write(folder, configs=["scan_*.json"])), folder)
     assert [dict(cell.settings) for cell in cells] == [{"bs": 128}, {"bs": 64}]
     assert [cell.content["train"]["batch_size"] for cell in cells] == [128, 64]
+
+
+def test_a_file_of_robomimics_stays_one_and_one_of_offrls_too(folder, caplog):
+    """Whatever a study sets: whether padded steps count is what the file says."""
+    theirs = json.loads((GOLDEN / "configs" / "bc.json").read_text())
+    few = {"algo_name": "bc", "train": {"batch_size": 4}}
+    for name, content in (("theirs", theirs), ("ours", few)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    settings = {"train": {k: v for k, v in theirs["train"].items() if k not in ("data", "seed")}}
+    study = write(folder, configs=["theirs.json", "ours.json"], set=settings)
+    found = {
+        cell.config: config_from_content(cell.content).train.mask_padded_steps
+        for cell in cells_of(read_study(study), folder)
+    }
+    assert found == {"theirs": False, "ours": True}
+    assert not caplog.records
 
 
 def test_a_trial_of_a_search_is_a_training_on_other_data(folder):
