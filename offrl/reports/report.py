@@ -178,9 +178,9 @@ def _over_episodes(finals: Sequence[Measured], measure: str) -> str:
 def _shown(interval: Interval | None) -> str:
     if interval is None:
         return "not measured"
-    digits = 2 if max(map(abs, interval)) <= 2 else 1
+    digits = 2 if np.nanmax(np.abs(interval)) <= 2 else 1
     value, low, high = (f"{x:.{digits}f}" for x in interval)
-    return f"{value} ({low} to {high})"
+    return f"{value} ({low} to {high})" if low != "nan" else f"{value} (one seed)"
 
 
 def _aggregate_table(scores: Scores) -> Table:

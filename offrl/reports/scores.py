@@ -15,7 +15,8 @@ from offrl.reports.results import NORMALISED, RETURN, SUCCESS, Result
 REPS = 2000  # samples of a bootstrap
 LEVEL = 0.05
 
-Interval = tuple[float, float, float]  # a value, and the ends of its 95 % interval
+#: A value, and the ends of its 95 % interval, which are NaN where a single seed gives none.
+Interval = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -141,10 +142,11 @@ class Scores:
         from rliable.library import StratifiedIndependentBootstrap
 
         x, y = self.matrix(first), self.matrix(second)
-        value = improvement(x, y)
-        with _seeded():
-            bootstrap = StratifiedIndependentBootstrap(x, y)
-            low, high = bootstrap.conf_int(improvement, REPS, method="percentile")[:, 0]
+        value, low, high = improvement(x, y), np.nan, np.nan
+        if len(x) > 1 and len(y) > 1:
+            with _seeded():
+                bootstrap = StratifiedIndependentBootstrap(x, y)
+                low, high = bootstrap.conf_int(improvement, REPS, method="percentile")[:, 0]
         ways = comb(len(x) + len(y), len(x)) ** x.shape[1]
         return Comparison(first, second, (value, float(low), float(high)), min(1.0, 2 / ways))
 
@@ -187,6 +189,9 @@ def _estimates(scores: np.ndarray, function: Callable[[np.ndarray], np.ndarray])
     bootstrap: ``[3, K]``."""
     from rliable.library import get_interval_estimates
 
+    if len(scores) == 1:
+        value = function(scores)
+        return np.stack([value, *np.full((2, *value.shape), np.nan)])
     with _seeded():
         points, intervals = get_interval_estimates({"x": scores}, function, reps=REPS)
     return np.stack([points["x"], *intervals["x"]])

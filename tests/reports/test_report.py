@@ -92,6 +92,14 @@ def test_few_seeds_order_nothing(num_seeds, tasks, verdict):
     assert (num_seeds >= needed_seeds(len(tasks))) == (comparison.least_p <= 0.05)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_single_seed_has_no_interval(tmp_path):
+    write_report(study(GOOD_AND_BAD, num_seeds=1), tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert re.search(r"\| good \| 0\.9\d \(one seed\) \|", text)
+    assert "| good | bad | 1.00 (one seed) | too few seeds to order them |" in text
+
+
 def test_what_is_alike_is_not_ordered():
     alike = {name: dict.fromkeys(("Can", "Square"), 0.5) for name in ("a", "b")}
     (comparison,) = Scores(study(alike, 5)).comparisons()
