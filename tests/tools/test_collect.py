@@ -116,7 +116,7 @@ def test_the_door_keeps_its_latch(tmp_path):
 
 @pytest.mark.slow
 def test_styles_take_turns_and_differ(tmp_path):
-    """At the start, where nothing tells them apart, the hand turns to one side or to the other."""
+    """The hand opens on one side of the can or on the other."""
     output = str(tmp_path / "two.hdf5")
     styles = ["--styles", "left", "right"]
     command = ["collect", "--env", "PickPlaceCan", "--n", "4", "--noise", "0.05", "0.1", *styles]
@@ -124,8 +124,11 @@ def test_styles_take_turns_and_differ(tmp_path):
     with h5py.File(output) as file:
         demos = [file[f"data/demo_{i}"] for i in range(4)]
         assert [demo.attrs["style"] for demo in demos] == ["left", "left", "right", "right"]
-        turns = [demo["actions"][:5, 5].mean() for demo in demos]
-        assert max(turns[:2]) < -0.5 and min(turns[2:]) > 0.5
+        opens = [int(np.argmax(demo["actions"][:, -1] < 0)) for demo in demos]
+        hands = [d["obs/robot0_eef_pos"][i, 1] for d, i in zip(demos, opens, strict=True)]
+        cans = [d["obs/object"][i, 8] for d, i in zip(demos, opens, strict=True)]
+        aside = np.subtract(hands, cans)  # towards the left of the robot
+        assert min(aside[:2]) > 0.05 and max(aside[2:]) < -0.05
 
 
 @pytest.mark.parametrize(
