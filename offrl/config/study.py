@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from offrl.config.build import validated
 from offrl.config.files import find_config, find_file, nested, read_config_file, read_file
@@ -60,6 +67,23 @@ class Range(Section):
     high: float = Field(description="The largest value.")
     log: bool = Field(False, description="Search in powers.")
 
+    @model_validator(mode="after")
+    def _is_range(self) -> "Range":
+        if not self.low < self.high:
+            raise ValueError(f"low ({self.low}) is not below high ({self.high})")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low ({self.low}) has no logarithm")
+        return self
+
+
+def _is_range(value: Any) -> str:
+    return "range" if isinstance(value, (dict, Range)) else "values"
+
+
+Space = Annotated[
+    Annotated[Values, Tag("values")] | Annotated[Range, Tag("range")], Discriminator(_is_range)
+]
+
 
 class SearchConfig(Section):
     dataset: Annotated[DatasetEntry, BeforeValidator(lambda x: _entry(x, "path"))] = Field(
@@ -68,7 +92,7 @@ class SearchConfig(Section):
     trials: Count = Field(20, description="Trainings for each config.")
     seed: int = Field(1, ge=0, description="Seed of the search and of its trainings.")
     set: FreeMap = Field(Map(), description="Settings of its trainings.")
-    space: dict[str, dict[str, Values | Range]] = Field(
+    space: dict[str, dict[str, Space]] = Field(
         description="For each config, by its name, the keys that are searched: a list of values, "
         "or low and high."
     )
@@ -134,6 +158,8 @@ def read_study(path: str | Path) -> StudyConfig:
     try:
         if not isinstance(content, dict):
             raise ValueError("a study is a map with the keys output and configs")
+        if "algo_name" in content:
+            raise ValueError("this is the config of one training, which offrl train takes")
         return validated(StudyConfig, content, dict.fromkeys(StudyConfig.model_fields))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

@@ -83,7 +83,9 @@ def _colors(scores: Scores) -> dict[str, Any]:
 
 def _legend(figure: Any, axes: Any) -> None:
     handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+    room = 11 * figure.get_figwidth()  # characters in a row
+    columns = max(1, int(room / (max(map(len, names)) + 7)))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _curves(scores: Scores) -> Any:

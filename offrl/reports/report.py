@@ -77,10 +77,10 @@ def blocks_of(results: Sequence[Result], folder: Path) -> list[Block]:
 
 def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
     results = scores.results
-    missing = [r for r in results if r.status != FINISHED]
+    missing = [r for r in results if not r.final or r.status != FINISHED]
     yield Paragraph(
         f"{_number(len(results), 'training')} of {_number(len(scores.algorithms), 'algorithm')} on "
-        f"{_number(len(scores.tasks), 'task')}; {len(results) - len(missing)} of them are finished."
+        f"{_number(len(scores.tasks), 'task')}; {len(results) - len(missing)} have a result."
     )
     if missing:
         yield Heading("What is missing")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -9,7 +10,21 @@ from typing import Any
 
 from offrl.outputs import whole_file
 from offrl.reports.run import Run, is_run
-from offrl.reports.study import BEGUN, CONFIG, FINISHED, FIRST, LAST, TABLE, read_table
+from offrl.reports.study import (
+    BEGUN,
+    CONFIG,
+    FAILED,
+    FINISHED,
+    FIRST,
+    LAST,
+    TABLE,
+    WAITING,
+    read_rows,
+    read_table,
+    run_of,
+)
+
+log = logging.getLogger(__name__)
 
 CSV = "report.csv"  # of a report, which can be made again of it
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
@@ -43,31 +58,44 @@ class Result:
     commit: str = ""
     versions: str = ""
     data: str = ""  #: The fingerprint of the data.
-    repeat: str = ""  #: The command that trains it.
+    repeat: str = field(default="", compare=False)  #: The command that trains it.
 
 
 def results_of(paths: Iterable[str | Path]) -> list[Result]:
-    """The results in folders of runs, of studies and of reports, or of what is below.
-    ``FileNotFoundError`` for a folder that holds none."""
-    results: list[Result] = []
-    for path in map(Path, paths):
-        path = path.expanduser()
-        if (path / CSV).is_file():
-            found = _read(path / CSV)
-        elif (path / TABLE).is_file():
-            found = [_of_cell(path, row) for row in read_table(path)]
-        elif is_run(path):
-            found = [_of_run(path)]
-        else:
-            runs = sorted({p.parent for p in path.glob("**/config-*.json")})
-            found = [_of_run(run) for run in runs]
+    """The results in folders of runs, of studies and of reports, or of what is below, each once.
+    ``FileNotFoundError`` for a folder that holds none, ``ValueError`` for two trainings that cannot
+    be told apart."""
+    results: dict[tuple[str, str, int], tuple[Result, Path]] = {}
+    for path in (Path(path).expanduser() for path in paths):
+        found = _found(path)
         if not found:
             raise FileNotFoundError(
                 f"{path}: neither a run folder (config-*.json) nor a study ({TABLE}) nor a report "
                 f"({CSV}), and nothing of that kind is below it"
             )
-        results += found
-    return results
+        for result in found:
+            of = (result.algorithm, result.task, result.seed)
+            first, place = results.setdefault(of, (result, path))
+            if first != result:
+                raise ValueError(
+                    f"two different trainings are both of {result.algorithm} on {result.task} with "
+                    f"seed {result.seed}, one in {place} and one in {path}; report them apart, or "
+                    "give what differs another name (experiment.name, or name in the study)"
+                )
+    return [result for result, _ in results.values()]
+
+
+def _found(path: Path) -> list[Result]:
+    if (path / CSV).is_file():
+        return _read(path / CSV)
+    if (path / TABLE).is_file():
+        return [_of_cell(path, row) for row in read_table(path)]
+    if is_run(path):
+        return [_of_its_study(path) or _of_run(path)]
+    studies = [table.parent for table in sorted(path.glob(f"**/{TABLE}"))]
+    runs = sorted({config.parent for config in path.glob("**/config-*.json")})
+    runs = [run for run in runs if not any(study in run.parents for study in studies)]
+    return [result for found in (*studies, *runs) for result in _found(found)]
 
 
 def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
@@ -77,17 +105,29 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
         "algorithm": ", ".join([row["config"], *settings]),
         "task": row["dataset"],
         "seed": int(row["seed"]),
-        "status": row["status"],
-        "why": row["why"],
-        "returns": json.loads(row.get("returns") or "[]"),
-        "repeat": f"offrl train --config {config}" if config.is_file() else "",
+        "returns": json.loads(row["returns"] or "[]"),
     }
-    run = study / row["run"]
-    return _of_run(run, **known) if row["run"] and is_run(run) else Result(**known)
+    if row["status"] == FAILED:
+        known |= {"status": FAILED, "why": row["why"]}
+    if run := run_of(study / row["cell"]):  # which may have gone on since the table was written
+        return _of_run(run, **known)
+    repeat = f"offrl train --config {config}" if config.is_file() else ""
+    return Result(**{"status": WAITING, "repeat": repeat, **known})
+
+
+def _of_its_study(path: Path) -> Result | None:
+    """A run by itself, as the study calls it that began it, if one did."""
+    cell = path.resolve().parent
+    if not (cell.parent / TABLE).is_file() or run_of(cell) != path.resolve():
+        return None
+    rows = [row for row in read_table(cell.parent) if row["cell"] == cell.name]
+    return _of_cell(cell.parent, rows[0]) if rows else None
 
 
 def _of_run(path: Path, **known: Any) -> Result:
     run = Run(path)
+    if run.num_damaged:
+        log.warning(f"{path}/metrics.jsonl: {run.num_damaged} damaged lines are left out")
     config = run.config
     rollouts = [r for r in run.of_type("rollout") if "Success_Rate" in r["logs"]]
     data = [Path(entry["path"]).stem for entry in config["train"].get("data") or []]
@@ -97,13 +137,16 @@ def _of_run(path: Path, **known: Any) -> Result:
         "task": config["experiment"].get("env") or ", ".join(data),
         "seed": config["train"]["seed"],
         "status": FINISHED if run.is_finished else BEGUN,
-        "repeat": f"offrl train --config {run.config_file}",
     }
     found |= known
-    last = run.logs("test_last") or (rollouts[-1]["logs"] if rollouts else {})
     is_whole = found["status"] == FINISHED
+    last = run.logs("test_last") or (rollouts[-1]["logs"] if rollouts else {})
+    if is_whole and not last:
+        found["why"] = f"{path}/metrics.jsonl has no evaluation"
+    options = f"--config {run.config_file}" if is_whole else f"--resume {path}"
     return Result(
         **found,
+        repeat=f"offrl train {options}",
         final=_measured(last) if is_whole else None,
         best=_measured(run.logs("test")) if is_whole else None,
         curve=[(r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in rollouts],
@@ -132,13 +175,16 @@ def write_results(path: Path, results: Iterable[Result]) -> None:
 
 
 def _read(path: Path) -> list[Result]:
+    names = [f.name for f in fields(Result)]
+    try:
+        return [_of_row(row) for row in read_rows(path, names)]
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged, or not from offrl report: {error}") from None
+
+
+def _of_row(row: Mapping[str, str]) -> Result:
     texts = {f.name for f in fields(Result) if f.type is str}
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = [
-            {k: v if k in texts else json.loads(v) for k, v in row.items()}
-            for row in csv.DictReader(file)
-        ]
-    for row in rows:
-        row |= {k: Measured(**row[k]) for k in ("final", "best") if row[k]}
-        row["curve"] = [tuple(point) for point in row["curve"]]
-    return [Result(**row) for row in rows]
+    known = {k: v if k in texts else json.loads(v) for k, v in row.items()}
+    known |= {k: Measured(**known[k]) for k in ("final", "best") if known[k]}
+    known["curve"] = [tuple(point) for point in known["curve"]]
+    return Result(**known)

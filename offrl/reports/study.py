@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,17 @@ def write_table(output: Path, cells: Iterable[Cell]) -> list[dict[str, Any]]:
 
 def read_table(output: Path) -> list[dict[str, str]]:
     """The rows of ``study.csv``."""
-    with open(output / TABLE, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(output / TABLE, [*FIRST, *LAST])
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a CSV file that has some columns. ``ValueError`` if it has not."""
+    with open(path, newline="", encoding="utf-8") as file:
+        table = csv.DictReader(file, restval="")
+        rows = list(table)
+    if missing := [name for name in columns if name not in (table.fieldnames or ())]:
+        raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
+    return rows
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """A study: many trainings, several at a time, each in a process of its own."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from offrl.reports.run import Run
 from offrl.reports.study import CONFIG, FINISHED, WHY, result_line, run_of, write_table
 from offrl.training.launch import RemoteTraining
 from offrl.training.resume import changed_keys
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.3
 STOP_S = 60.0  # which a training has to save itself
@@ -80,7 +83,7 @@ class Process:
         lines = self._messages.read().splitlines()
         errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
         if not errors:
-            return f"{exit_status(code)}, see log.txt"
+            return f"{exit_status(code)}, see {self._messages.name}"
         return f"{errors[-1]} {lines[-1]}" if errors[-1].endswith(":") else errors[-1]
 
     def stop(self) -> None:
@@ -129,7 +132,8 @@ class Cells:
 
     def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Train what is not finished, and give the rows of ``study.csv``, which is kept up to date.
-        Cells that fail leave the others to go on."""
+        Cells that fail leave the others to go on, and those that cannot begin are told first.
+        ``ValueError`` if one was begun with other settings, before anything is written."""
         writable_folder(self.output)
         told: set[str] = set()  # the cells that are known to be finished
 
@@ -141,10 +145,19 @@ class Cells:
                 write_table(self.output, cells)
 
         with locked(self.output, "another process is running a study there"):
+            problems = {cell.name: self._problem(cell) for cell in cells}
             try:
                 rows = write_table(self.output, cells)
                 told |= {row["cell"] for row in rows if row["status"] == FINISHED}
-                self.run_each(iter(cells), len(cells), ended)
+                log.info(
+                    f"{len(cells)} cells, {len(told)} finished, {self.num_jobs} at a time; what "
+                    f"they say is in {self.output}/CELL/log.txt"
+                )
+                for cell in cells:
+                    if why := problems[cell.name]:
+                        ended(cell, self._noted(cell, why))
+                able = [cell for cell in cells if not problems[cell.name]]
+                self.run_each(iter(able), len(able), ended)
             finally:
                 rows = write_table(self.output, cells)
         return rows
@@ -186,25 +199,38 @@ class Cells:
                             running.pop(cell.name)[1].close()
                             num_done += 1
                             ended(cell, self._noted(cell, why))
+            except KeyboardInterrupt:
+                log.info("what runs is saved; the same command goes on with it")
+                raise
             finally:
                 for _, job in running.values():
                     job.stop()
                 for _, job in running.values():
                     job.close()
 
+    def _problem(self, cell: Cell) -> str:
+        """Why a cell cannot be trained; empty if it can."""
+        if cell.problem:
+            return cell.problem
+        folder = self.output / cell.name
+        try:
+            config = config_from_content(cell.content)
+        except (ValueError, OSError) as error:
+            return str(error)
+        if (run := run_of(folder)) and (changed := _changed(config, folder / CONFIG)):
+            raise ValueError(
+                f"{run} was trained with other settings: {changed}; put them back, or name another "
+                "output in the study"
+            )
+        return ""
+
     def _begin(self, cell: Cell) -> Job | str:
         """Start a cell, or say why it cannot be; empty if it is finished."""
         folder = self.output / cell.name
         run = run_of(folder)
+        if why := self._problem(cell):
+            return why
         try:
-            if cell.problem:
-                return cell.problem
-            config = config_from_content(cell.content)
-            if run is not None and (changed := _changed(config, folder / CONFIG)):
-                return (
-                    f"{run} was trained with other settings: {changed}; put them back, name "
-                    "another output in the study, or move the run away"
-                )
             (folder / WHY).unlink(missing_ok=True)
             if run is not None and Run(run).is_finished:
                 return ""

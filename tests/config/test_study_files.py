@@ -53,6 +53,9 @@ def test_the_study_of_the_issue_stands_for_a_cell_of_each_combination(folder):
         assert cell.content["experiment"]["name"] == cell.name
 
 
+LOW = "search.space.bc.k.range: low (2.0) is not below high (1.0)"
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -62,6 +65,9 @@ def test_the_study_of_the_issue_stands_for_a_cell_of_each_combination(folder):
         ({"grid": {"train.batch_size": 3}}, "grid.train.batch_size: "),
         ({"datasets": [{"path": "x.hdf5", "colect": ""}]}, "datasets.0.colect: unknown"),
         ({"search": {"dataset": "can.hdf5"}}, "search.space: "),
+        ({"search": {"dataset": "x", "space": {"bc": {"k": {"low": 2, "high": 1}}}}}, LOW),
+        ({"search": {"dataset": "x", "space": {"bc": {"k": 3}}}}, "search.space.bc.k.values: "),
+        ({"algo_name": "bc"}, "this is the config of one training, which offrl train takes"),
     ],
 )
 def test_a_wrong_key_is_named_by_its_path(folder, wrong, says):

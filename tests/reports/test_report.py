@@ -131,7 +131,7 @@ def test_a_report_says_what_is_missing_and_why(tmp_path):
     ]
     write_report([*results, lost], tmp_path)
     text = (tmp_path / "report.md").read_text()
-    assert "11 of them are finished" in text
+    assert "12 trainings of 2 algorithms on 2 tasks; 11 have a result" in text
     assert "| Square | bad (3) | failed | bad: the loss became NaN | `offrl study x` |" in text
     assert "2 of 3 x 50" in text
 
@@ -162,6 +162,22 @@ def test_a_report_can_be_made_again_of_its_csv(tmp_path):
     results = [*study(GOOD_AND_BAD), Result("good", "Can", 9, "failed", 'a "why", with commas')]
     write_results(tmp_path / "report.csv", results)
     assert results_of([tmp_path]) == results
+
+
+def test_of_trainings_that_cannot_be_told_apart_none_is_lost(tmp_path):
+    for name, rate in (("a", 0.5), ("b", 0.6)):
+        (tmp_path / name).mkdir()
+        write_results(tmp_path / name / "report.csv", [result("bc", "Can", 1, rate)])
+    assert len(results_of([tmp_path / "a", tmp_path / "a"])) == 1
+    with pytest.raises(ValueError, match=r"both of bc on Can with seed 1, one in .*a and .*b;"):
+        results_of([tmp_path / "a", tmp_path / "b"])
+
+
+@pytest.mark.parametrize(("name", "content"), [("report.csv", "a,b\n1"), ("study.csv", "a")])
+def test_a_damaged_table_is_said(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{name}.* lacks the columns"):
+        results_of([tmp_path])
 
 
 def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):

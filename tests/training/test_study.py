@@ -19,6 +19,7 @@ from toy_env import toy_args
 
 from offrl.__main__ import main
 from offrl.checkpoint import read_checkpoint
+from offrl.reports.results import results_of
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +96,13 @@ def test_a_study_trains_its_cells_and_finds_them_finished(study, capsys):
     assert main(["study", path]) == 0
     assert rows() == first
     assert len(weights("out")) == 4
+    results = results_of(["out"])
+    assert [(r.algorithm, r.task, r.seed) for r in results] == [
+        (f"small, batch_size {size}", "demos", seed) for size in (4, 5) for seed in (1, 2)
+    ]
+    assert all(r.final and r.best and r.status == "finished" for r in results)
+    assert results_of(["."]) == results, "of what is below"
+    assert results_of(sorted(map(str, Path("out").glob("*/2*")))) == results, "of the runs"
 
 
 def test_a_study_that_was_killed_equals_one_that_was_not(study):
@@ -135,10 +143,14 @@ def test_an_interrupt_saves_what_runs(study):
     log = Path("out/small-demos-seed_1/log.txt")
     wait_for(lambda: log.exists() and "epoch" in log.read_text())
     program.send_signal(signal.SIGINT)
-    assert "interrupted" in program.communicate(timeout=60)[1]
+    said = program.communicate(timeout=60)[1]
+    assert "interrupted" in said and "the same command goes on" in said
     assert program.returncode == 130 and not processes_in(".")
     assert "interrupted" in log.read_text()  # by the study, and it says how to go on
     assert [row["status"] for row in rows()] == ["begun"]
+    (result,) = results_of(["out"])
+    assert (result.status, result.final) == ("begun", None) and result.steps > 0
+    assert result.repeat.startswith("offrl train --resume out/small-demos-seed_1/2")
 
 
 def test_what_fails_leaves_the_others_to_finish_and_is_taken_up_again(study, capsys):
@@ -181,7 +193,7 @@ def test_a_training_that_is_killed_is_taken_up_again(study):
     os.kill(child, signal.SIGKILL)
     assert program.wait(60) == 1
     assert [(row["status"], row["why"]) for row in rows()] == [
-        ("failed", "killed by signal 9, see log.txt")
+        ("failed", "killed by signal 9, see out/small-demos-seed_1/log.txt")
     ]
     assert main(["study", path]) == 0
     assert [(row["status"], row["why"]) for row in rows()] == [("finished", "")]
@@ -193,13 +205,15 @@ def is_child(process, of):
 
 
 @pytest.mark.thorough
-def test_other_settings_are_no_earlier_cell(study):
+def test_other_settings_are_no_earlier_cell(study, capsys):
+    """Nothing is trained, and nothing that is known is lost."""
     assert main(["study", study()]) == 0
-    assert main(["study", study(set={"train.num_epochs": 4})]) == 1
-    (row,) = rows()
-    assert "was trained with other settings: train.num_epochs (4, was 3)" in row["why"]
-    assert main(["study", study()]) == 0
-    assert rows()[0]["status"] == "finished"
+    first = rows()
+    other = study(set={"train.num_epochs": 4}, seeds=[1, 2])
+    assert main(["study", other]) == 1
+    said = capsys.readouterr().err
+    assert "was trained with other settings: train.num_epochs (4, was 3)" in said
+    assert rows() == first and not [*Path("out").glob("*seed_2")]
 
 
 @pytest.mark.thorough
