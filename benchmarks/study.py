@@ -64,7 +64,7 @@ def report(folder: Path, num_runs: int) -> Callable[[], float]:
     runs = sorted(run.parent for run in (folder / "jobs_2").glob("*/*/metrics.jsonl"))
     many = folder / "many"
     for number in range(num_runs):
-        name = f"algorithm_{number // 10}"
+        name = f"algorithm_{number // SEEDS}"
         copy = many / name / str(number)
         copy.mkdir(parents=True)
         for file in (*runs[number % SEEDS].glob("config-*.json"), runs[0] / "metrics.jsonl"):
