@@ -1,6 +1,7 @@
 """Small data that tests make, and small configs that train on it."""
 
 import copy
+import gc
 import os
 import signal
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from offrl import config_factory  # noqa: E402
+
+# Else a tenth of the time goes to looking through what thousands of tests left alive.
+gc.set_threshold(50_000, 20, 100)
 
 # A busy machine is no failure.
 settings.register_profile("offrl", deadline=None)

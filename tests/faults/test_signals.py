@@ -235,6 +235,7 @@ def with_tests():
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
 def test_the_clusters_script_of_the_docs_submits_itself_again(config, tmp_path):
     page = (ROOT / "docs/reliability.md").read_text()

@@ -173,7 +173,7 @@ def test_a_checkpoint_without_a_replay_says_what_to_do(tmp_path, capsys):
     assert not (tmp_path / "replay.hdf5").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_medium_data_is_made_by_one_command(tmp_path, capsys):
     evaluated = {
         "epoch_every_n_steps": 150,

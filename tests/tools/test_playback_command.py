@@ -125,7 +125,7 @@ def make_frames(*look):
     return lambda demo: np.stack(list(film_states(env, file.trajectory(demo), cameras, size)))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @needs_camera
 def test_a_film_by_actions_says_how_far_it_went_astray(tmp_path, capsys):
     film = tmp_path / "film.mp4"

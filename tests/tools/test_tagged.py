@@ -89,7 +89,7 @@ def test_files_are_named_by_the_commit_of_the_users_repository(folder):
     assert len(list(folder.glob("runs/control/*"))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_killed_training_goes_on_from_elsewhere_with_the_same_files(folder, tmp_path_factory):
     program = start(folder, "--config", "control-ddpg.yaml", "--set", "train.num_steps=20000")
     models = folder / "models"
@@ -134,7 +134,7 @@ def test_without_a_repository_names_say_so(folder, tmp_path_factory):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_solved_training_ends_early_and_completely(folder):
     status, said = train(
         folder,
