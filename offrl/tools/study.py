@@ -58,8 +58,6 @@ def run(args: argparse.Namespace) -> int:
             start = partial(Process, num_threads=threads, modules=beside)
         cells = Cells(output, args.jobs or max(1, cores // threads), start)
         found = search(study, beside, cells) if study.search else {}
-        for config, values in found.items():
-            print(f"{config}: the search found {values}")
         rows = cells.run(cells_of(study, beside, found))
     numbers = Counter(row["status"] for row in rows)
     print(f"{study.name}: {', '.join(f'{n} {status}' for status, n in numbers.items())}")

@@ -1,17 +1,17 @@
 """The search for the best settings of configs, with Optuna, by trainings that are cells."""
 
-import sys
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from offrl.config.study import Cell, Range, StudyConfig, searched, trial_cell
 from offrl.outputs import locked, writable_folder
 from offrl.reports.run import Run
-from offrl.reports.study import run_of
+from offrl.reports.study import result_line, run_of
 from offrl.training.study import Cells, Job
+
+log = logging.getLogger(__name__)
 
 STORAGE = "search.db"
 
@@ -78,8 +78,11 @@ class _Search:
     def best(self) -> dict[str, Any]:
         """The settings of the best trial, if one came to its end."""
         complete = self.optuna.trial.TrialState.COMPLETE
-        ended = self.optimization.get_trials(deepcopy=False, states=(complete,))
-        return dict(self.optimization.best_params) if ended else {}
+        if not self.optimization.get_trials(deepcopy=False, states=(complete,)):
+            return {}
+        best = self.optimization.best_trial
+        log.info(f"{self.config}: the search found {best.params}, trial {best.number}")
+        return dict(best.params)
 
     def propose(self) -> Cell:
         """The cell of the next trial."""
@@ -116,12 +119,13 @@ class _Search:
         trial, states = self.trials[cell.name], self.optuna.trial.TrialState
         values = self._evaluations(cell)
         if cell.name in self.pruned:
+            log.info(f"{cell.name}: pruned")
             self.optimization.tell(trial, state=states.PRUNED)
         elif why or not values:
-            why = why or "it was never evaluated"
-            tqdm.write(f"{cell.name}: failed: {why}", file=sys.stderr)
+            log.info(f"{cell.name}: failed: {why or 'it was never evaluated'}")
             self.optimization.tell(trial, state=states.FAIL)
         else:
+            log.info(f"{cell.name}: {result_line(cell, self.output)}")
             self.optimization.tell(trial, values[max(values)])
 
     def _evaluations(self, cell: Cell) -> dict[int, float]:

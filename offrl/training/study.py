@@ -140,7 +140,7 @@ class Cells:
         def ended(cell: Cell, why: str) -> None:
             if why or cell.name not in told:
                 says = f"failed: {why}" if why else result_line(cell, self.output)
-                tqdm.write(f"{cell.name}: {says}", file=sys.stderr)
+                log.info(f"{cell.name}: {says}")
             with suppress(OSError):  # of a full disk, which the cells meet as well
                 write_table(self.output, cells)
 

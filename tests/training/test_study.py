@@ -273,7 +273,7 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     (cell,) = Path("out/small-demos-seed_1").glob("2*/config-*.json")
     config = json.loads(cell.read_text())
     assert (config["train"]["batch_size"], config["algo"]["loss"]["l2_weight"]) == best[max(best)]
-    assert "the search found" in capsys.readouterr().out
+    assert "the search found" in capsys.readouterr().err
 
 
 def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
