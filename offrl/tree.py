@@ -29,3 +29,12 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
         both = isinstance(value, Mapping) and isinstance(below, Mapping)
         merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
     return merged
+
+
+def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """The leaves of nested dicts by their dotted paths; an empty dict is one."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        is_branch = isinstance(value, Mapping) and value
+        found |= leaves(value, f"{above}{key}.") if is_branch else {f"{above}{key}": value}
+    return found

@@ -60,7 +60,10 @@ def main() -> int:
     if not replay.exists():
         offrl("export-replay", run / "last.pth", replay, "--steps", STEPS)
     if not medium.exists():
-        checkpoint, logs = next(x for x in evaluations(run) if x[1]["Return"] >= MEDIUM)
+        good = [x for x in evaluations(run) if x[1]["Return"] >= MEDIUM]
+        if not good:
+            sys.exit(f"{run}: no checkpoint has a return of {MEDIUM:.0f}; train longer")
+        checkpoint, logs = good[0]
         number = ceil(STEPS / logs["Horizon"])
         print(f"{checkpoint}, return {logs['Return']:.0f}, is the medium policy")
         recorded = ("--seed", SEEDS, "--record", medium)

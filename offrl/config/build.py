@@ -146,7 +146,7 @@ def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
     if message.startswith("algo.") and not message.startswith(path):  # of an algorithm's part
         message = re.sub(r"\balgo\.", f"{path}.", message)
     if error["type"] in ("value_error", "missing"):
-        return f"{path}: {message}"
+        return f"{path}: {message}" if path else message
     return f"{path}: {message}, got {shown(error['input'])}"
 
 

@@ -133,9 +133,7 @@ class MetaConfig(Section):
         description="What a hyperparameter scan of robomimic varied. offrl study shows it, with "
         "meta.hp_values.",
     )
-    hp_values: list[Any] = Field(
-        [], description="Written by robomimic's hyperparameter scans. It changes nothing here."
-    )
+    hp_values: list[Any] = Field([], description="The values of meta.hp_keys in this config.")
     provenance: FreeMap = Field(
         Map(),
         description="Written by a training: the commit, versions of packages, and fingerprints of "

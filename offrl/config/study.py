@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,13 +24,20 @@ from offrl.config.files import find_config, find_file, nested, read_config_file,
 from offrl.config.section import Bounds, Count, FreeMap, Map, Section
 from offrl.registry import shown
 from offrl.robomimic.configs import upgrade_config
-from offrl.tree import merge
+from offrl.tree import leaves, merge
 
 LONGEST = 120  # characters of a cell's name
 # What a training in a study does otherwise than one alone, where nothing says how: as many as there
 # are cores run side by side, and share the simulators' time. That a file is offrl's is known before
 # the study adds keys to it.
 DEFAULTS = {"experiment": {"rollout": {"num_workers": 1}}, "train": {"mask_padded_steps": True}}
+
+# What a study says of its cells itself.
+OWN = {
+    "train.seed": "name seeds in the study",
+    "train.output_dir": "name output in the study",
+    "experiment.name": "a cell is called after its config, data and values; name those",
+}
 
 Values = Annotated[list[Any], Field(min_length=1)]
 
@@ -63,8 +70,8 @@ class DatasetEntry(Section):
 
 
 class Range(Section):
-    low: float = Field(description="The smallest value.")
-    high: float = Field(description="The largest value.")
+    low: int | float = Field(description="The smallest value.")
+    high: int | float = Field(description="The largest value. Of two whole numbers: whole ones.")
     log: bool = Field(False, description="Search in powers.")
 
     @model_validator(mode="after")
@@ -130,6 +137,21 @@ class StudyConfig(Section):
             raise ValueError(f"{shown(text)} is no name")
         return text
 
+    @model_validator(mode="after")
+    def _leaves_seeds_and_names(self) -> "StudyConfig":
+        search = self.search
+        parts: dict[str, Mapping[str, Any]] = {"set": self.set, "grid": self.grid}
+        parts |= {f"configs.{i}.set": entry.set for i, entry in enumerate(self.configs)}
+        parts |= {f"datasets.{i}.set": entry.set for i, entry in enumerate(self.datasets)}
+        if search:
+            parts |= {"search.set": search.set, "search.dataset.set": search.dataset.set}
+            parts |= {f"search.space.{name}": keys for name, keys in search.space.items()}
+        for part, keys in parts.items():
+            for key in leaves(keys):
+                if key in OWN:
+                    raise ValueError(f"{part}.{key}: {OWN[key]}")
+        return self
+
 
 def _entry(value: Any, key: str) -> Any:
     """A name alone stands for an entry with nothing else."""
@@ -176,12 +198,12 @@ def cells_of(
     every_data: list[DatasetEntry | None] = [*study.datasets] or [None]
     grid = [dict(zip(study.grid, x, strict=True)) for x in itertools.product(*study.grid.values())]
     for data, entry, values, seed in itertools.product(
-        every_data, _configs(study, beside), grid, study.seeds
+        every_data, named_configs(study, beside), grid, study.seeds
     ):
         settings = [study.set, entry.set, (found or {}).get(entry.name, {})]
         settings += [data.set if data else {}, values]
         parts = [entry.name, _called(data)]
-        parts += [f"{_last(key, values)}_{_text(value)}" for key, value in values.items()]
+        parts += [f"{short_key(key, values)}_{_text(value)}" for key, value in values.items()]
         name = _slug("-".join(filter(None, [*parts, f"seed_{seed}"])))
         cell = _cell(name, entry, data, seed, settings, study.output, beside, values)
         if study.search and entry.name in study.search.space and entry.name not in (found or {}):
@@ -200,7 +222,7 @@ def trial_cell(
     """The training of a trial of the search of a study."""
     search = study.search
     assert search is not None
-    entry = next(entry for entry in _configs(study, beside) if entry.name == config)
+    entry = next(entry for entry in named_configs(study, beside) if entry.name == config)
     settings = [study.set, entry.set, search.dataset.set, search.set, values]
     name = f"search/{_slug(config)}-trial_{number}"
     data, seed = search.dataset, search.seed
@@ -210,7 +232,7 @@ def trial_cell(
 def searched(study: StudyConfig, beside: Path) -> list[str]:
     """The names of the configs that are searched for."""
     assert study.search is not None
-    names = [entry.name for entry in _configs(study, beside)]
+    names = [entry.name for entry in named_configs(study, beside)]
     for name in study.search.space:
         if name not in names:
             raise ValueError(f"search.space.{name}: no such config; there are {', '.join(names)}")
@@ -227,7 +249,7 @@ class _Named:
     problem: str = ""
 
 
-def _configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
+def named_configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
     for entry in study.configs:
         files = [entry.config]
         if "*" in entry.config:
@@ -261,20 +283,31 @@ def _cell(
     if entry.problem:
         return cell
     try:
-        noted = entry.content.get("meta") or {}
-        keys, chosen = (noted.get(key) or [] for key in ("hp_keys", "hp_values"))
-        scanned = dict(zip(keys, chosen, strict=False))
+        scanned = _scanned(entry.content)
         content = merge(DEFAULTS, upgrade_config(entry.content))
         for key, value in (item for setting in settings for item in setting.items()):
             content = merge(content, nested(key, value))
         train: dict[str, Any] = {"output_dir": output, "seed": seed}
         if data is not None:
-            path, options = str(data_path(data, beside)), content.get("train", {}).get("data")
+            path, options = str(data_path(data, beside)), (content.get("train") or {}).get("data")
             train["data"] = [{**options, "path": path}] if isinstance(options, Mapping) else path
         content = merge(content, {"experiment": {"name": name}, "train": train})
         return replace(cell, settings={**scanned, **values}, content=content)
     except (ValueError, OSError) as error:
         return replace(cell, problem=str(error))
+
+
+def _scanned(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a scan of robomimic's notes of the values that it chose."""
+    noted = content.get("meta")
+    keys, chosen = (
+        noted.get(key) if isinstance(noted, Mapping) else None for key in ("hp_keys", "hp_values")
+    )
+    if not (isinstance(keys, list) and isinstance(chosen, list)):
+        return {}
+    if "seed" in keys:
+        raise ValueError("meta.hp_keys: a scan over seeds; name seeds in the study, and one file")
+    return dict(zip(keys, chosen, strict=False))
 
 
 def _called(data: DatasetEntry | None) -> str:
@@ -284,7 +317,7 @@ def _called(data: DatasetEntry | None) -> str:
 def data_path(data: DatasetEntry, beside: Path) -> Path:
     """Where a dataset is, seen from the working folder if it is in there, or will be, if
     ``collect`` makes it."""
-    own = beside / data.path
+    own = beside / Path(data.path).expanduser()
     if data.collect is not None or own.is_file():
         found = own.resolve()
     else:
@@ -296,7 +329,7 @@ def data_path(data: DatasetEntry, beside: Path) -> Path:
     return found.relative_to(here) if found.is_relative_to(here) else found
 
 
-def _last(key: str, others: Mapping[str, Any]) -> str:
+def short_key(key: str, others: Iterable[str]) -> str:
     """The last part of a key, or all of it where another one ends so."""
     last = key.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in others) == 1 else key

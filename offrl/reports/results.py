@@ -3,11 +3,13 @@
 import csv
 import json
 import logging
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from offrl.config.study import short_key
 from offrl.outputs import whole_file
 from offrl.reports.run import Run, is_run
 from offrl.reports.study import (
@@ -79,8 +81,9 @@ def results_of(paths: Iterable[str | Path]) -> list[Result]:
             if first != result:
                 raise ValueError(
                     f"two different trainings are both of {result.algorithm} on {result.task} with "
-                    f"seed {result.seed}, one in {place} and one in {path}; report them apart, or "
-                    "give what differs another name (experiment.name, or name in the study)"
+                    f"seed {result.seed}: {first.repeat or place} and {result.repeat or path}; "
+                    "report them apart, or give what differs another name (experiment.name, or "
+                    "name in the study)"
                 )
     return [result for result, _ in results.values()]
 
@@ -94,12 +97,14 @@ def _found(path: Path) -> list[Result]:
         return [_of_its_study(path) or _of_run(path)]
     studies = [table.parent for table in sorted(path.glob(f"**/{TABLE}"))]
     runs = sorted({config.parent for config in path.glob("**/config-*.json")})
+    runs = [run for run in runs if not run.name.startswith(".")]  # which is being made
     runs = [run for run in runs if not any(study in run.parents for study in studies)]
     return [result for found in (*studies, *runs) for result in _found(found)]
 
 
 def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
-    settings = [f"{k.rpartition('.')[2]} {v}" for k, v in row.items() if k not in (*FIRST, *LAST)]
+    own = {k: v for k, v in row.items() if v and k not in (*FIRST, *LAST)}
+    settings = [f"{short_key(k, own)} {v}" for k, v in own.items()]
     config = study / row["cell"] / CONFIG
     known: dict[str, Any] = {
         "algorithm": ", ".join([row["config"], *settings]),
@@ -111,7 +116,7 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
         known |= {"status": FAILED, "why": row["why"]}
     if run := run_of(study / row["cell"]):  # which may have gone on since the table was written
         return _of_run(run, **known)
-    repeat = f"offrl train --config {config}" if config.is_file() else ""
+    repeat = shlex.join(["offrl", "train", "--config", str(config)]) if config.is_file() else ""
     return Result(**{"status": WAITING, "repeat": repeat, **known})
 
 
@@ -129,6 +134,8 @@ def _of_run(path: Path, **known: Any) -> Result:
     if run.num_damaged:
         log.warning(f"{path}/metrics.jsonl: {run.num_damaged} damaged lines are left out")
     config = run.config
+    if "alg_para" in config:
+        raise ValueError(f"{path}: a run of a user's own parts, whose figures no report knows")
     rollouts = [r for r in run.of_type("rollout") if "Success_Rate" in r["logs"]]
     data = [Path(entry["path"]).stem for entry in config["train"].get("data") or []]
     packages = run.provenance.get("packages", {})
@@ -143,10 +150,10 @@ def _of_run(path: Path, **known: Any) -> Result:
     last = run.logs("test_last") or (rollouts[-1]["logs"] if rollouts else {})
     if is_whole and not last:
         found["why"] = f"{path}/metrics.jsonl has no evaluation"
-    options = f"--config {run.config_file}" if is_whole else f"--resume {path}"
+    options = ["--config", str(run.config_file)] if is_whole else ["--resume", str(path)]
     return Result(
         **found,
-        repeat=f"offrl train {options}",
+        repeat=shlex.join(["offrl", "train", *options]),
         final=_measured(last) if is_whole else None,
         best=_measured(run.logs("test")) if is_whole else None,
         curve=[(r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in rollouts],
@@ -178,7 +185,7 @@ def _read(path: Path) -> list[Result]:
     names = [f.name for f in fields(Result)]
     try:
         return [_of_row(row) for row in read_rows(path, names)]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged, or not from offrl report: {error}") from None
 
 

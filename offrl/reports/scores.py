@@ -179,6 +179,7 @@ def _measure(results: Sequence[Result]) -> str:
     if any(curves) or any(tests) or not (curves or tests):
         return SUCCESS
     totals = [m.total for r in results for m in (r.final, r.best) if m]
+    totals += [point[2] for result in results for point in result.curve]
     if not any(totals):
         return SUCCESS
     return NORMALISED if all(r.returns for r in results) else RETURN

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,14 @@ def run_of(folder: Path) -> Path | None:
 def row_of(cell: Cell, output: Path) -> dict[str, Any]:
     """What is known of a cell."""
     row: dict[str, Any] = dict.fromkeys((*FIRST, *cell.settings, *LAST), "")
+    row |= cell.settings  # of which none takes the place of what is known
     row |= {"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed}
-    row["returns"] = list(cell.returns)
-    row |= cell.settings | {"algorithm": cell.content.get("algo_name", ""), "status": WAITING}
+    row |= {"algorithm": cell.content.get("algo_name", ""), "returns": list(cell.returns)}
+    row["status"] = WAITING
     folder = output / cell.name
     if path := run_of(folder):
         run = Run(path)
+        row["algorithm"] = run.config["algo_name"]
         row["steps"], row["of_steps"] = run.done_of
         row["run"] = str(path.relative_to(output))
         row["status"] = FINISHED if run.is_finished else BEGUN
@@ -45,7 +48,7 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
         for kind, which in TESTS.items():
             logs = run.logs(kind)
             row |= {f"{which}_{name.lower()}": logs.get(name, "") for name in MEASURED}
-    why = cell.problem or _text(folder / WHY)
+    why = _text(folder / WHY) or (cell.problem if row["status"] != FINISHED else "")
     return row | ({"status": FAILED, "why": why} if why else {})
 
 
@@ -83,6 +86,7 @@ def read_table(output: Path) -> list[dict[str, str]]:
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """The rows of a CSV file that has some columns. ``ValueError`` if it has not."""
+    csv.field_size_limit(sys.maxsize)  # a long curve is one field
     with open(path, newline="", encoding="utf-8") as file:
         table = csv.DictReader(file, restval="")
         rows = list(table)

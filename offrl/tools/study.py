@@ -8,8 +8,9 @@ from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
-from offrl.config.study import DatasetEntry, cells_of, data_path, read_study
+from offrl.config.study import DatasetEntry, cells_of, data_path, read_study, searched
 from offrl.tools import collect, count
 
 HELP = "train many policies: a grid of configs, data, settings and seeds"
@@ -34,8 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     study, beside = read_study(args.file), args.file.parent
     sys.path.append(str(beside.resolve()))  # where an algorithm of the user's own may lie
-    for data in [*study.datasets, *([study.search.dataset] if study.search else [])]:
-        _make(data, beside)
+    # What is wrong with the study as a whole is said before anything is made.
+    cells_of(study, beside)
+    if study.search:
+        searched(study, beside)
+    every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
+    for arguments in [_collecting(data, beside) for data in every_data if data.collect]:
+        _make(arguments)
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
@@ -65,17 +71,32 @@ def run(args: argparse.Namespace) -> int:
     return 0 if numbers[FINISHED] == len(rows) else 1
 
 
-def _make(data: DatasetEntry, beside: Path) -> None:
-    """Collect data that is missing. Where that fails, its cells say so."""
-    if data.collect is None or (path := data_path(data, beside)).exists():
-        return
-    parser = argparse.ArgumentParser(prog="offrl collect")
+class _Words(argparse.ArgumentParser):
+    """The parser of words that do not come from the command line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _collecting(data: DatasetEntry, beside: Path) -> argparse.Namespace:
+    """The arguments of ``offrl collect`` that make a dataset."""
+    parser = _Words(prog="offrl collect")
     collect.add_arguments(parser)
-    words = [*shlex.split(data.collect), "--output", str(path)]
-    print(f"offrl collect {shlex.join(words)}")
-    args = parser.parse_args(words)
+    words = [*shlex.split(data.collect or ""), "--output", str(data_path(data, beside))]
+    try:
+        args = parser.parse_args(words)
+    except ValueError as error:
+        raise ValueError(f"datasets: collect of {data.path}: {error}") from None
     args.words = shlex.join(["offrl", "collect", *words])
+    return args
+
+
+def _make(args: argparse.Namespace) -> None:
+    """Collect data that is missing. Where that fails, its cells say that it is missing."""
+    if Path(args.output).exists():
+        return
+    print(args.words)
     try:
         collect.run(args)
-    except (ValueError, OSError) as error:
-        print(f"{path}: could not be collected: {error}", file=sys.stderr)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"{args.output}: could not be collected: {error}", file=sys.stderr)

@@ -22,6 +22,7 @@ TENSORBOARD_TAGS = {
     "valid": "Valid",
     "rollout": "Rollout",
     "test": "Test",
+    "test_last": "Test_Last",
     "proxy": "Proxy",
     "epoch": "Timing_Stats",
 }

@@ -1,15 +1,18 @@
 """The search for the best settings of configs, with Optuna, by trainings that are cells."""
 
+import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offrl.config.study import Cell, Range, StudyConfig, searched, trial_cell
+from offrl.config.study import Cell, Range, StudyConfig, named_configs, searched, trial_cell
 from offrl.outputs import locked, writable_folder
 from offrl.reports.run import Run
 from offrl.reports.study import result_line, run_of
 from offrl.training.study import Cells, Job
+from offrl.tree import leaves
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +72,26 @@ class _Search:
             pruner=optuna.pruners.MedianPruner(),
             load_if_exists=True,
         )
+        self._check(f"{output / STORAGE}")
         state = optuna.trial.TrialState
         over = self.optimization.get_trials(states=(state.COMPLETE, state.PRUNED))
         self.todo = max(0, self.options.trials - len(over))
         # Those that an earlier process left.
         self.left = self.optimization.get_trials(deepcopy=False, states=(state.RUNNING,))
+
+    def _check(self, storage: str) -> None:
+        """Refuse to go on with a search for something else."""
+        entry = next(x for x in named_configs(self.study, self.beside) if x.name == self.config)
+        asked = {"search": self.options.to_dict(), "set": dict(self.study.set) | dict(entry.set)}
+        asked["search"]["space"] = asked["search"]["space"][self.config]
+        now = leaves(json.loads(json.dumps(asked)))
+        was = self.optimization.user_attrs.get("asked", now)
+        if changed := sorted(k for k in was.keys() | now.keys() if was.get(k) != now.get(k)):
+            raise ValueError(
+                f"{storage} holds a search for {self.config} with another {', '.join(changed)}; "
+                "put it back, or name another output in the study"
+            )
+        self.optimization.set_user_attr("asked", now)
 
     def best(self) -> dict[str, Any]:
         """The settings of the best trial, if one came to its end."""
@@ -132,18 +150,20 @@ class _Search:
         """By the epoch, what the search maximises."""
         run = run_of(self.output / cell.name)
         evaluations = Run(run).of_type("rollout") if run else []
-        return {record["epoch"]: _score(record["logs"]) for record in evaluations}
+        measured = (record for record in evaluations if "Success_Rate" in record["logs"])
+        return {record["epoch"]: _score(record["logs"]) for record in measured}
 
 
 def _score(logs: Mapping[str, float]) -> float:
-    """The success rate; a hundredth of the least difference is left to the return, which alone
-    counts where nothing succeeds."""
-    rate, total = logs.get("Success_Rate", 0.0), logs.get("Return", 0.0)
-    return rate + 1e-6 * total if rate else 1e-6 * total
+    """The success rate, and of equal ones the return: it adds less than one episode's success."""
+    share = 0.5 + math.atan(logs["Return"]) / math.pi
+    return logs["Success_Rate"] + share / (2 * logs["n"])
 
 
 def _suggested(trial: Any, key: str, space: list[Any] | Range) -> Any:
     if isinstance(space, Range):
+        if isinstance(space.low, int) and isinstance(space.high, int):
+            return trial.suggest_int(key, space.low, space.high, log=space.log)
         return trial.suggest_float(key, space.low, space.high, log=space.log)
     return trial.suggest_categorical(key, space)
 

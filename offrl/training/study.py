@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,10 +20,11 @@ from offrl.config.files import read_config_file
 from offrl.config.study import Cell
 from offrl.outputs import locked, whole_file, writable_folder
 from offrl.processes import ONE_THREAD, exit_status
+from offrl.registry import shown
 from offrl.reports.run import Run
 from offrl.reports.study import CONFIG, FINISHED, WHY, result_line, run_of, write_table
 from offrl.training.launch import RemoteTraining
-from offrl.training.resume import changed_keys
+from offrl.tree import leaves, merge
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class Job(Protocol):
         """Why it failed; empty if it came to its end, ``None`` as long as it runs."""
 
     def stop(self) -> None:
-        """Ask it to save itself and end."""
+        """End it, where it can go on."""
 
     def close(self) -> None:
         """Wait until it has ended, or make it."""
@@ -118,7 +120,7 @@ class OnRay:
         self._training.stop()
 
     def close(self) -> None:
-        pass
+        wait([self._training.future])
 
 
 class Cells:
@@ -200,7 +202,7 @@ class Cells:
                             num_done += 1
                             ended(cell, self._noted(cell, why))
             except KeyboardInterrupt:
-                log.info("what runs is saved; the same command goes on with it")
+                log.info("what runs is ended; the same command goes on with it")
                 raise
             finally:
                 for _, job in running.values():
@@ -210,14 +212,15 @@ class Cells:
 
     def _problem(self, cell: Cell) -> str:
         """Why a cell cannot be trained; empty if it can."""
-        if cell.problem:
-            return cell.problem
         folder = self.output / cell.name
+        run = run_of(folder)
+        if cell.problem:  # which is none of a training that came to its end before
+            return "" if run and Run(run, last=True).is_finished else cell.problem
         try:
             config = config_from_content(cell.content)
         except (ValueError, OSError) as error:
             return str(error)
-        if (run := run_of(folder)) and (changed := _changed(config, folder / CONFIG)):
+        if run and (changed := _changed(config, folder / CONFIG)):
             raise ValueError(
                 f"{run} was trained with other settings: {changed}; put them back, or name another "
                 "output in the study"
@@ -265,8 +268,18 @@ def _changed(config: Config, begun_with: Path) -> str:
     """What of a cell's config is another than when it was begun."""
     if not begun_with.is_file():
         return ""
-    was = config_from_content(read_config_file(begun_with)).to_dict()
-    now = config.to_dict()
-    for content in (was, now):  # where the same data and runs lie
-        del content["train"]["data"], content["train"]["output_dir"]
-    return ", ".join(changed_keys(was, now))
+    was, now = (
+        leaves(_comparable(of))
+        for of in (config_from_content(read_config_file(begun_with)), config)
+    )
+    keys = sorted(key for key in was.keys() | now.keys() if was.get(key) != now.get(key))
+    return ", ".join(f"{k} ({shown(now.get(k))}, was {shown(was.get(k))})" for k in keys)
+
+
+def _comparable(config: Config) -> dict[str, Any]:
+    """The content of a config but for where the same data and runs lie."""
+    content = config.to_dict()
+    del content["train"]["output_dir"], content["meta"]
+    files = enumerate(content["train"]["data"] or [])
+    data = {str(i): {**entry, "path": Path(entry["path"]).name} for i, entry in files}
+    return merge(content, {"train": {"data": data}})

@@ -53,7 +53,7 @@ def test_the_study_of_the_issue_stands_for_a_cell_of_each_combination(folder):
         assert cell.content["experiment"]["name"] == cell.name
 
 
-LOW = "search.space.bc.k.range: low (2.0) is not below high (1.0)"
+LOW = "search.space.bc.k.range: low (2) is not below high (1)"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,8 @@ LOW = "search.space.bc.k.range: low (2.0) is not below high (1.0)"
         ({"search": {"dataset": "can.hdf5"}}, "search.space: "),
         ({"search": {"dataset": "x", "space": {"bc": {"k": {"low": 2, "high": 1}}}}}, LOW),
         ({"search": {"dataset": "x", "space": {"bc": {"k": 3}}}}, "search.space.bc.k.values: "),
+        ({"set": {"train.seed": 3}}, "set.train.seed: name seeds in the study"),
+        ({"grid": {"train.seed": [3, 4]}}, "grid.train.seed: name seeds in the study"),
         ({"algo_name": "bc"}, "this is the config of one training, which offrl train takes"),
     ],
 )
@@ -145,7 +147,8 @@ def test_a_file_of_robomimics_stays_one_and_one_of_offrls_too(folder, caplog):
     few = {"algo_name": "bc", "train": {"batch_size": 4}}
     for name, content in (("theirs", theirs), ("ours", few)):
         (folder / f"{name}.json").write_text(json.dumps(content))
-    settings = {"train": {k: v for k, v in theirs["train"].items() if k not in ("data", "seed")}}
+    named = ("data", "seed", "output_dir")
+    settings = {"train": {k: v for k, v in theirs["train"].items() if k not in named}}
     study = write(folder, configs=["theirs.json", "ours.json"], set=settings)
     found = {
         cell.config: config_from_content(cell.content).train.mask_padded_steps

@@ -113,6 +113,8 @@ def test_returns_count_where_nothing_succeeds_and_are_normalised_by_what_the_stu
 
     plain = Scores([hopper("a", 100.0), hopper("b", 50.0)])
     assert plain.measures["Hopper"] == "return" and plain.of("a", "Hopper") == [100.0]
+    begun = Result("a", "Hopper", 1, "begun", curve=[(100, 0.0, 500.0)])
+    assert Scores([begun]).measures["Hopper"] == "return"
     between = Scores([hopper("a", 110.0, (10, 210)), hopper("b", 10.0, (10, 210))])
     assert between.measures["Hopper"] == "normalised return"
     assert (between.of("a", "Hopper"), between.of("b", "Hopper")) == ([50.0], [0.0])
@@ -169,7 +171,7 @@ def test_of_trainings_that_cannot_be_told_apart_none_is_lost(tmp_path):
         (tmp_path / name).mkdir()
         write_results(tmp_path / name / "report.csv", [result("bc", "Can", 1, rate)])
     assert len(results_of([tmp_path / "a", tmp_path / "a"])) == 1
-    with pytest.raises(ValueError, match=r"both of bc on Can with seed 1, one in .*a and .*b;"):
+    with pytest.raises(ValueError, match=r"both of bc on Can with seed 1: .*a and .*b;"):
         results_of([tmp_path / "a", tmp_path / "b"])
 
 

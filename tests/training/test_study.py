@@ -112,17 +112,17 @@ def test_a_study_that_was_killed_equals_one_that_was_not(study):
     assert main(["study", study("whole.yaml", output="whole", **study_of), "--jobs", "2"]) == 0
     path = study(output="killed", **study_of)
 
-    def begun():
-        return [p for p in Path("killed").glob("*/2*/metrics.jsonl") if p.stat().st_size > 2000]
+    def logged():
+        return sum(p.stat().st_size for p in Path("killed").glob("*/2*/metrics.jsonl"))
 
     for _ in range(2):
+        before = logged()
         program = subprocess.Popen([*STUDY, path, "--jobs", "2"])
-        wait_for(begun)
-        time.sleep(1.0)
+        wait_for(lambda before=before: logged() > before + 2000)
         program.send_signal(signal.SIGKILL)
         program.wait()
         wait_for(lambda: not processes_in("."), seconds=20)
-    assert "finished" not in {row["status"] for row in rows("killed")} or len(begun()) > 1
+        assert "begun" in {result.status for result in results_of(["killed"])}
     assert subprocess.run([*STUDY, path, "--jobs", "1"], check=False).returncode == 0
     whole, killed = weights("whole"), weights("killed")
     assert whole.keys() == killed.keys()
@@ -214,6 +214,23 @@ def test_other_settings_are_no_earlier_cell(study, capsys):
     said = capsys.readouterr().err
     assert "was trained with other settings: train.num_epochs (4, was 3)" in said
     assert rows() == first and not [*Path("out").glob("*seed_2")]
+    other = study(set={"train.data.top_share": 0.5})
+    assert main(["study", other]) == 1
+    assert "train.data.0.top_share (0.5, was None)" in capsys.readouterr().err
+    Path("demos.hdf5").rename("moved.hdf5")  # which takes nothing from what is finished
+    assert main(["study", study()]) == 0
+    assert rows() == first
+
+
+def test_what_is_wrong_with_the_whole_study_is_said_before_anything_is_made(study, capsys):
+    twice = study(configs=["small.json", {"config": "small.json", "set": {"train.num_epochs": 4}}])
+    data = {"path": "new.hdf5", "collect": "--env reach-v3 --nn 1"}
+    for path, says in (
+        (twice, "two cells are called small-demos-seed_1"),
+        (study("typo.yaml", datasets=[data]), "collect of new.hdf5: unrecognized arguments: --nn"),
+    ):
+        assert main(["study", path]) == 1
+        assert says in capsys.readouterr().err and not Path("out").exists()
 
 
 @pytest.mark.thorough
@@ -274,6 +291,9 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     config = json.loads(cell.read_text())
     assert (config["train"]["batch_size"], config["algo"]["loss"]["l2_weight"]) == best[max(best)]
     assert "the search found" in capsys.readouterr().err
+    more = study(search={**search, "trials": 4}, configs=["small.json", twin])
+    assert main(["study", more]) == 1
+    assert "holds a search for small with another search.trials" in capsys.readouterr().err
 
 
 def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):

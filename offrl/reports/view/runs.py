@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from offrl.config.files import read_config_file
 from offrl.reports.records import read_records
 from offrl.reports.view.page import thinned, write_script
+from offrl.tree import leaves
 
 EPISODES = ("episode", "test_episode", "test_last_episode")
 AXES = ("step", "epoch", "time")
@@ -48,7 +49,10 @@ class Run:
                 if kind not in EPISODES
             },
             "episodes": [_episode(record) for kind in EPISODES for record in by_kind[kind]],
-            "config": dict(_flat(self.config)),
+            "config": {
+                key: json.dumps(value, ensure_ascii=False)
+                for key, value in leaves(self.config).items()
+            },
             "videos": {name: video.name for name, video in videos.items()},
             "numDamaged": num_damaged,
         }
@@ -68,14 +72,5 @@ def _curves(records: Sequence[Mapping[str, Any]], began: float) -> dict[str, Any
 
 
 def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
-    is_test = record["type"].startswith("test")
-    return {"epoch": "test" if is_test else record["epoch"], **record["logs"]}
-
-
-def _flat(content: Mapping[str, Any], root: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted keys, and the values in JSON."""
-    for key, value in content.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{root}{key}.")
-        else:
-            yield f"{root}{key}", json.dumps(value, ensure_ascii=False)
+    kind = record["type"].removesuffix("episode").rstrip("_")  # none, test or test_last
+    return {"epoch": kind or record["epoch"], **record["logs"]}

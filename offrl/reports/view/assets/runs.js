@@ -208,7 +208,7 @@ const runs = {
       })),
     );
     table.columns[0].value = (i) =>
-      run.episodes[i].epoch === "test" ? Infinity : run.episodes[i].epoch;
+      typeof run.episodes[i].epoch === "string" ? Infinity : run.episodes[i].epoch;
     table.show(run.episodes.map((_, i) => i));
   },
 
@@ -270,7 +270,7 @@ const runs = {
 };
 views.runs = runs;
 
-const isDashed = (kind) => !["train", "rollout", "test"].includes(kind);
+const isDashed = (kind) => !["train", "rollout", "test", "test_last"].includes(kind);
 const words = (name) => name.replaceAll("_", " ").toLowerCase();
 
 // The success rate of the final test, else the best during training.
