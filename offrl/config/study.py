@@ -52,6 +52,12 @@ class ConfigEntry(Section):
         Map(), description="Settings of its cells, by the dotted paths of their keys."
     )
 
+    @model_validator(mode="after")
+    def _is_one(self) -> "ConfigEntry":
+        if self.name and "*" in self.config:
+            raise ValueError(f"name: {shown(self.config)} may be several, which their files name")
+        return self
+
 
 class DatasetEntry(Section):
     path: str = Field(description="The file: beside the study file, else from the working folder.")
@@ -150,6 +156,8 @@ class StudyConfig(Section):
             for key in leaves(keys):
                 if key in OWN:
                     raise ValueError(f"{part}.{key}: {OWN[key]}")
+                if key == "train.data" and self.datasets:
+                    raise ValueError(f"{part}.{key}: name all data in datasets")
         return self
 
 
@@ -231,7 +239,8 @@ def trial_cell(
 
 def searched(study: StudyConfig, beside: Path) -> list[str]:
     """The names of the configs that are searched for."""
-    assert study.search is not None
+    if study.search is None:
+        return []
     names = [entry.name for entry in named_configs(study, beside)]
     for name in study.search.space:
         if name not in names:
@@ -250,20 +259,37 @@ class _Named:
 
 
 def named_configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
+    """The configs of a study. ``ValueError`` for files of one entry that differ in their seeds,
+    which a study would all train with its own."""
     for entry in study.configs:
         files = [entry.config]
         if "*" in entry.config:
-            files = sorted(glob.glob(str(beside / entry.config)) or glob.glob(entry.config))
+            own = sorted(glob.glob(str(Path(glob.escape(str(beside)), entry.config))))
+            files = own or sorted(glob.glob(entry.config))
             if not files:
                 raise FileNotFoundError(f"configs: no file matches {shown(entry.config)}")
-        for file in files:
-            one = entry.name if entry.name and len(files) == 1 else Path(file).stem
-            own = beside / file
-            try:
-                content = read_config_file(own if own.is_file() else find_config(file))
-                yield _Named(one, entry.set, content)
-            except (ValueError, OSError) as error:
-                yield _Named(one, entry.set, problem=str(error))
+        found = [_named(file, entry, beside) for file in files]
+        seeds = {json.dumps(_seed(named.content)) for named in found if named.content}
+        if len(seeds) > 1:
+            raise ValueError(
+                f"configs: the files {entry.config} differ in train.seed; name seeds in the study, "
+                "and one file for all of them"
+            )
+        yield from found
+
+
+def _named(file: str, entry: ConfigEntry, beside: Path) -> _Named:
+    name, own = entry.name or Path(file).stem, beside / file
+    try:
+        content = read_config_file(own if own.is_file() else find_config(file))
+        return _Named(name, entry.set, content)
+    except (ValueError, OSError) as error:
+        return _Named(name, entry.set, problem=str(error))
+
+
+def _seed(content: Mapping[str, Any]) -> Any:
+    train = content.get("train")
+    return train.get("seed") if isinstance(train, Mapping) else None
 
 
 def _cell(
@@ -289,7 +315,8 @@ def _cell(
             content = merge(content, nested(key, value))
         train: dict[str, Any] = {"output_dir": output, "seed": seed}
         if data is not None:
-            path, options = str(data_path(data, beside)), (content.get("train") or {}).get("data")
+            path, section = str(data_path(data, beside)), content.get("train")
+            options = section.get("data") if isinstance(section, Mapping) else None
             train["data"] = [{**options, "path": path}] if isinstance(options, Mapping) else path
         content = merge(content, {"experiment": {"name": name}, "train": train})
         return replace(cell, settings={**scanned, **values}, content=content)
@@ -305,9 +332,7 @@ def _scanned(content: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not (isinstance(keys, list) and isinstance(chosen, list)):
         return {}
-    if "seed" in keys:
-        raise ValueError("meta.hp_keys: a scan over seeds; name seeds in the study, and one file")
-    return dict(zip(keys, chosen, strict=False))
+    return {key: value for key, value in zip(keys, chosen, strict=False) if isinstance(key, str)}
 
 
 def _called(data: DatasetEntry | None) -> str:
@@ -318,7 +343,9 @@ def data_path(data: DatasetEntry, beside: Path) -> Path:
     """Where a dataset is, seen from the working folder if it is in there, or will be, if
     ``collect`` makes it."""
     own = beside / Path(data.path).expanduser()
-    if data.collect is not None or own.is_file():
+    if re.match(r"\w+:", data.path):  # no path, but a name, such as one of Minari's
+        return Path(data.path)
+    if data.collect is not None or own.exists():
         found = own.resolve()
     else:
         try:

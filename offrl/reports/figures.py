@@ -25,7 +25,7 @@ def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
         "aggregates.png": (_aggregates, len(scores.common) > 1, AGGREGATES),
         "profiles.png": (_profiles, len(scores.common) > 1, PROFILES),
         "improvement.png": (_improvement, len(scores.ranked()) > 1, IMPROVEMENT),
-        "time.png": (_time, any(r.minutes for r in scores.results), TIME),
+        "time.png": (_time, any(r.minutes for r in scores.results if r.final), TIME),
     }
     for name, (draw, is_there, _) in drawn.items():
         if is_there:
@@ -192,7 +192,7 @@ def _improvement(scores: Scores) -> Any:
 def _time(scores: Scores) -> Any:
     figure, [axes] = _panels(1, 1.2 + 0.28 * len(scores.algorithms))
     for row, (algorithm, color) in enumerate(_colors(scores).items()):
-        minutes = [r.minutes for r in scores.results if r.algorithm == algorithm and r.minutes]
+        minutes = [r.minutes for r in scores.results if r.algorithm == algorithm and r.final]
         if minutes:
             axes.barh(row, np.median(minutes), color=color, alpha=0.5)
             axes.plot(minutes, [row] * len(minutes), ".", color="0.3", markersize=4)

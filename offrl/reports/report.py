@@ -14,7 +14,7 @@ from offrl.intervals import wilson_interval
 from offrl.outputs import whole_file
 from offrl.reports.figures import write_figures
 from offrl.reports.results import CSV, SUCCESS, Measured, Result, write_results
-from offrl.reports.scores import Interval, Scores, needed_seeds
+from offrl.reports.scores import LEVEL, Interval, Scores, needed_seeds
 from offrl.reports.study import FINISHED
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,8 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
         yield Heading("All tasks together")
         yield Paragraph(
             f"The last policies on {', '.join(scores.common)}, with 95 % intervals. The "
-            "interquartile mean is that of the middle half of all trainings."
+            "interquartile mean is that of the middle half of all trainings. Of each algorithm as "
+            "many seeds count as it has on every task."
         )
         yield _aggregate_table(scores)
         yield from _pictures(pictures, "aggregates.png", "profiles.png")
@@ -198,13 +199,14 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
         "that one of its trainings ends with a better policy, averaged over tasks, with a 95 % "
         "interval. Where the interval holds 0.5, they are not told apart."
     )
-    if num_seeds < needed:
+    comparisons = list(scores.comparisons())
+    if all(comparison.least_p > LEVEL for comparison in comparisons):
         yield Paragraph(
             f"**n is too small to order two algorithms**: with {_number(num_seeds, 'seed')} on "
             f"{_number(num_tasks, 'task')} even a difference between all trainings could be chance "
             f"(p above 0.05); it takes {needed} seeds of each."
         )
-    rows = [[c.first, c.second, _shown(c.improvement), c.verdict] for c in scores.comparisons()]
+    rows = [[c.first, c.second, _shown(c.improvement), c.verdict] for c in comparisons]
     yield Table(["algorithm", "compared with", "probability of improvement", "verdict"], rows)
 
 

@@ -64,7 +64,8 @@ class Result:
 
 
 def results_of(paths: Iterable[str | Path]) -> list[Result]:
-    """The results in folders of runs, of studies and of reports, or of what is below, each once.
+    """The results in folders of runs, of studies and of reports, or of runs and studies below, each
+    once.
     ``FileNotFoundError`` for a folder that holds none, ``ValueError`` for two trainings that cannot
     be told apart."""
     results: dict[tuple[str, str, int], tuple[Result, Path]] = {}
@@ -73,7 +74,7 @@ def results_of(paths: Iterable[str | Path]) -> list[Result]:
         if not found:
             raise FileNotFoundError(
                 f"{path}: neither a run folder (config-*.json) nor a study ({TABLE}) nor a report "
-                f"({CSV}), and nothing of that kind is below it"
+                f"({CSV}), and no run or study is below it"
             )
         for result in found:
             of = (result.algorithm, result.task, result.seed)
@@ -108,16 +109,17 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
     config = study / row["cell"] / CONFIG
     known: dict[str, Any] = {
         "algorithm": ", ".join([row["config"], *settings]),
-        "task": row["dataset"],
         "seed": int(row["seed"]),
         "returns": json.loads(row["returns"] or "[]"),
     }
+    if row["dataset"]:
+        known |= {"task": row["dataset"]}
     if row["status"] == FAILED:
         known |= {"status": FAILED, "why": row["why"]}
     if run := run_of(study / row["cell"]):  # which may have gone on since the table was written
         return _of_run(run, **known)
     repeat = shlex.join(["offrl", "train", "--config", str(config)]) if config.is_file() else ""
-    return Result(**{"status": WAITING, "repeat": repeat, **known})
+    return Result(**{"task": "", "status": WAITING, "repeat": repeat, **known})
 
 
 def _of_its_study(path: Path) -> Result | None:

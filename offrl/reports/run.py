@@ -68,8 +68,9 @@ class Run:
         if rollout["enabled"] and self.of_type("rollout"):
             wanted = {"test", *(["test_last"] if rollout.get("test_last") else [])}
             return wanted <= {r["type"] for r in self.records if not r["logs"].get("Crashed")}
-        done, wanted_steps = self.done_of  # of what is not evaluated, such as planners
-        return done >= wanted_steps
+        # What is not evaluated, such as planners, has ended with its last epoch.
+        done, wanted_steps = self.done_of
+        return done >= wanted_steps and self.records[-1:] == self.of_type("epoch")[-1:]
 
 
 def run_facts(path: Path) -> dict[str, Any]:

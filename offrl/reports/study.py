@@ -72,7 +72,10 @@ def write_table(output: Path, cells: Iterable[Cell]) -> list[dict[str, Any]]:
     rows = [row_of(cell, output) for cell in cells]
     names = dict.fromkeys(name for row in rows for name in row)
     settings = [name for name in names if name not in (*FIRST, *LAST)]
-    with whole_file(output / TABLE) as partial, open(partial, "w", newline="") as file:
+    with (
+        whole_file(output / TABLE) as partial,
+        open(partial, "w", newline="", encoding="utf-8") as file,
+    ):
         table = csv.DictWriter(file, [*FIRST, *settings, *LAST])
         table.writeheader()
         table.writerows({k: _plain(v) for k, v in row.items()} for row in rows)

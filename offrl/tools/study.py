@@ -36,9 +36,10 @@ def run(args: argparse.Namespace) -> int:
     study, beside = read_study(args.file), args.file.parent
     sys.path.append(str(beside.resolve()))  # where an algorithm of the user's own may lie
     # What is wrong with the study as a whole is said before anything is made.
-    cells_of(study, beside)
-    if study.search:
-        searched(study, beside)
+    cells = cells_of(study, beside, dict.fromkeys(searched(study, beside), {}))
+    if study.search:  # else it comes to them at once
+        for cell in (cell for cell in cells if cell.problem):
+            print(f"{cell.name}: cannot be trained: {cell.problem}", file=sys.stderr)
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
     for arguments in [_collecting(data, beside) for data in every_data if data.collect]:
         _make(arguments)
@@ -82,8 +83,8 @@ def _collecting(data: DatasetEntry, beside: Path) -> argparse.Namespace:
     """The arguments of ``offrl collect`` that make a dataset."""
     parser = _Words(prog="offrl collect")
     collect.add_arguments(parser)
-    words = [*shlex.split(data.collect or ""), "--output", str(data_path(data, beside))]
     try:
+        words = [*shlex.split(data.collect or ""), "--output", str(data_path(data, beside))]
         args = parser.parse_args(words)
     except ValueError as error:
         raise ValueError(f"datasets: collect of {data.path}: {error}") from None

@@ -82,8 +82,11 @@ class _Search:
     def _check(self, storage: str) -> None:
         """Refuse to go on with a search for something else."""
         entry = next(x for x in named_configs(self.study, self.beside) if x.name == self.config)
-        asked = {"search": self.options.to_dict(), "set": dict(self.study.set) | dict(entry.set)}
-        asked["search"]["space"] = asked["search"]["space"][self.config]
+        options = self.options.to_dict()  # of which there may be more trials later
+        search = {"seed": options["seed"], "set": options["set"]}
+        search |= {"space": options["space"][self.config]}
+        search |= {"dataset": {key: options["dataset"][key] for key in ("path", "set")}}
+        asked = {"search": search, "set": {**self.study.set, **entry.set}}
         now = leaves(json.loads(json.dumps(asked)))
         was = self.optimization.user_attrs.get("asked", now)
         if changed := sorted(k for k in was.keys() | now.keys() if was.get(k) != now.get(k)):

@@ -215,7 +215,7 @@ class Cells:
         folder = self.output / cell.name
         run = run_of(folder)
         if cell.problem:  # which is none of a training that came to its end before
-            return "" if run and Run(run, last=True).is_finished else cell.problem
+            return "" if run and Run(run).is_finished else cell.problem
         try:
             config = config_from_content(cell.content)
         except (ValueError, OSError) as error:

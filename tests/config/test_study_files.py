@@ -68,6 +68,8 @@ LOW = "search.space.bc.k.range: low (2) is not below high (1)"
         ({"search": {"dataset": "x", "space": {"bc": {"k": {"low": 2, "high": 1}}}}}, LOW),
         ({"search": {"dataset": "x", "space": {"bc": {"k": 3}}}}, "search.space.bc.k.values: "),
         ({"set": {"train.seed": 3}}, "set.train.seed: name seeds in the study"),
+        ({"grid": {"train.data": ["a"]}, "datasets": ["b"]}, "grid.train.data: name all data in"),
+        ({"configs": [{"config": "*.json", "name": "a"}]}, "configs.0: name: '*.json' may be"),
         ({"grid": {"train.seed": [3, 4]}}, "grid.train.seed: name seeds in the study"),
         ({"algo_name": "bc"}, "this is the config of one training, which offrl train takes"),
     ],
@@ -128,6 +130,14 @@ def test_two_cells_of_one_name_are_refused_and_the_same_cell_is_there_once(folde
     differing = {"config": "bc.json", "set": {"train.batch_size": 3}}
     with pytest.raises(ValueError, match="two cells are called bc-seed_1"):
         cells_of(read_study(write(folder, configs=["bc.json", differing])), folder)
+
+
+def test_files_that_differ_in_their_seeds_are_refused(folder):
+    for seed in (101, 102):
+        content = {"algo_name": "bc", "train": {"seed": seed}}
+        (folder / f"scan_{seed}.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"scan_\*.json differ in train.seed; name seeds"):
+        cells_of(read_study(write(folder, configs=["scan_*.json"])), folder)
 
 
 def test_scans_of_robomimic_tell_what_they_scan(folder):

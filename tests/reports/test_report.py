@@ -12,6 +12,7 @@ from PIL import Image
 from offrl.__main__ import main
 from offrl.reports.report import write_report
 from offrl.reports.results import Measured, Result, results_of, write_results
+from offrl.reports.run import Run
 from offrl.reports.scores import Scores, improvement, needed_seeds
 
 pytest.importorskip("rliable")
@@ -194,6 +195,18 @@ def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
     assert "no training has been evaluated" in text  # there was no simulator
     assert main(["report", runs, "--output", str(tmp_path / "report")]) == 1
     assert "exists; choose another name" in capsys.readouterr().err
+
+
+def test_a_training_ends_with_its_last_epoch_where_nothing_is_evaluated(small_config):
+    """Not where a kill met it before the evaluation of that epoch."""
+    from offrl.training import train
+
+    run = train(small_config()).run
+    assert Run(run.path).is_finished
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    assert json.loads(lines[-1])["type"] == "epoch"
+    run.metrics.write_text("".join(lines[:-1]))
+    assert Run(run.path).done_of == (15, 15) and not Run(run.path).is_finished
 
 
 def test_a_folder_without_results_is_said(tmp_path, capsys):

@@ -74,6 +74,6 @@ class ExpertPolicy(Policy):
 
     def _act(self, env: int, obs: Obs) -> np.ndarray:
         style, level, generator = self._episodes[env]
-        action = self.expert(obs, *style)
+        action = np.array(self.expert(obs, *style), dtype=float)
         action[:-1] += level * generator.standard_normal(len(action) - 1)
         return np.clip(action, -1.0, 1.0).astype(np.float32)
