@@ -15,7 +15,7 @@ from offrl.processes import in_order
 from offrl.reports.run import is_run
 from offrl.reports.view.datasets import Dataset, EpisodeWriter, Films
 from offrl.reports.view.page import copy_assets, write_script
-from offrl.reports.view.runs import Run
+from offrl.reports.view.runs import RunPage
 
 __all__ = ["Films", "write_view"]
 
@@ -35,7 +35,7 @@ def write_view(
     command: what made the page, which it shows.
     progress: what episodes pass through as they are done; it is told how many there are.
     """
-    runs = [Run(path) for path in paths if is_run(path)]
+    runs = [RunPage(path) for path in paths if is_run(path)]
     datasets = [Dataset(path, films.num_rendered) for path in paths if not is_run(path)]
     episodes = [episode for i, data in enumerate(datasets) for episode in data.episodes(i)]
     with whole_folder(output) as folder:

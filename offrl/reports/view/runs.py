@@ -18,7 +18,7 @@ EPISODES = ("episode", "test_episode", "test_last_episode")
 AXES = ("step", "epoch", "time")
 
 
-class Run:
+class RunPage:
     """What the folder of a run holds."""
 
     def __init__(self, path: str):
