@@ -38,3 +38,11 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         is_branch = isinstance(value, Mapping) and value
         found |= leaves(value, f"{above}{key}.") if is_branch else {f"{above}{key}": value}
     return found
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """By dotted paths the leaves, of the one and of the other, that differ; ``None`` where there is
+    none."""
+    old, new = leaves(was), leaves(now)
+    pairs = {key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

@@ -64,10 +64,9 @@ class Result:
 
 
 def results_of(paths: Iterable[str | Path]) -> list[Result]:
-    """The results in folders of runs, of studies and of reports, or of runs and studies below, each
-    once.
-    ``FileNotFoundError`` for a folder that holds none, ``ValueError`` for two trainings that cannot
-    be told apart."""
+    """The results in folders of runs, studies and reports, or of the runs and studies below, each
+    once. ``FileNotFoundError`` for a folder that holds none, ``ValueError`` for two trainings that
+    cannot be told apart."""
     results: dict[tuple[str, str, int], tuple[Result, Path]] = {}
     for path in (Path(path).expanduser() for path in paths):
         found = _found(path)

@@ -44,7 +44,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Of training, without evaluations."""
+        """The seconds of training, without evaluations."""
         return sum(record["logs"].get("Train_Time", 0.0) for record in self.of_type("epoch"))
 
     @property

@@ -36,9 +36,8 @@ def run(args: argparse.Namespace) -> int:
     study, beside = read_study(args.file), args.file.parent
     sys.path.append(str(beside.resolve()))  # where an algorithm of the user's own may lie
     # What is wrong with the study as a whole is said before anything is made.
-    cells = cells_of(study, beside, dict.fromkeys(searched(study, beside), {}))
-    if study.search:  # else it comes to them at once
-        for cell in (cell for cell in cells if cell.problem):
+    for cell in cells_of(study, beside, dict.fromkeys(searched(study, beside), {})):
+        if study.search and cell.problem:  # without a search the cells are begun at once
             print(f"{cell.name}: cannot be trained: {cell.problem}", file=sys.stderr)
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
     for arguments in [_collecting(data, beside) for data in every_data if data.collect]:

@@ -12,7 +12,7 @@ from offrl.outputs import locked, writable_folder
 from offrl.reports.run import Run
 from offrl.reports.study import result_line, run_of
 from offrl.training.study import Cells, Job
-from offrl.tree import leaves
+from offrl.tree import differences
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +87,8 @@ class _Search:
         search |= {"space": options["space"][self.config]}
         search |= {"dataset": {key: options["dataset"][key] for key in ("path", "set")}}
         asked = {"search": search, "set": {**self.study.set, **entry.set}}
-        now = leaves(json.loads(json.dumps(asked)))
-        was = self.optimization.user_attrs.get("asked", now)
-        if changed := sorted(k for k in was.keys() | now.keys() if was.get(k) != now.get(k)):
+        now = json.loads(json.dumps(asked))
+        if changed := differences(self.optimization.user_attrs.get("asked", now), now):
             raise ValueError(
                 f"{storage} holds a search for {self.config} with another {', '.join(changed)}; "
                 "put it back, or name another output in the study"

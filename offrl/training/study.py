@@ -24,7 +24,7 @@ from offrl.registry import shown
 from offrl.reports.run import Run
 from offrl.reports.study import CONFIG, FINISHED, WHY, result_line, run_of, write_table
 from offrl.training.launch import RemoteTraining
-from offrl.tree import leaves, merge
+from offrl.tree import differences, merge
 
 log = logging.getLogger(__name__)
 
@@ -268,12 +268,9 @@ def _changed(config: Config, begun_with: Path) -> str:
     """What of a cell's config is another than when it was begun."""
     if not begun_with.is_file():
         return ""
-    was, now = (
-        leaves(_comparable(of))
-        for of in (config_from_content(read_config_file(begun_with)), config)
-    )
-    keys = sorted(key for key in was.keys() | now.keys() if was.get(key) != now.get(key))
-    return ", ".join(f"{k} ({shown(now.get(k))}, was {shown(was.get(k))})" for k in keys)
+    begun = config_from_content(read_config_file(begun_with))
+    changed = differences(_comparable(begun), _comparable(config))
+    return ", ".join(f"{k} ({shown(now)}, was {shown(was)})" for k, (was, now) in changed.items())
 
 
 def _comparable(config: Config) -> dict[str, Any]:

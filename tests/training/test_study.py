@@ -291,9 +291,9 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     config = json.loads(cell.read_text())
     assert (config["train"]["batch_size"], config["algo"]["loss"]["l2_weight"]) == best[max(best)]
     assert "the search found" in capsys.readouterr().err
-    more = study(search={**search, "trials": 4}, configs=["small.json", twin])
-    assert main(["study", more]) == 1
-    assert "holds a search for small with another search.trials" in capsys.readouterr().err
+    other = study(search={**search, "trials": 4, "seed": 9}, configs=["small.json", twin])
+    assert main(["study", other]) == 1
+    assert "holds a search for small with another search.seed;" in capsys.readouterr().err
 
 
 def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):

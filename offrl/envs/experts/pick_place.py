@@ -18,10 +18,8 @@ from offrl.envs.experts.motion import (
 PLACE = np.array([0.18, 0.38, 0.87])  # of a can that is about to stand in its part of the bins
 ROOM = np.array([0.05, 0.06])  # as far from there it is clear of the walls
 SIDES = {"left": 1.0, "right": -1.0}  # in y, which is to the left of the robot
-BESIDE, RAISED = (
-    0.08,
-    0.045,
-)  # of a can's middle: there closed fingers are clear of it, below its lid
+# Beside a can's middle and above it: there closed fingers are clear of the can, below its lid.
+BESIDE, RAISED = 0.08, 0.045
 
 
 @demonstrator("PickPlaceCan", horizon=250, styles=tuple(SIDES))
