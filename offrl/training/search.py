@@ -1,6 +1,5 @@
 """The search for the best settings of configs, with Optuna, by trainings that are cells."""
 
-import json
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,26 +71,24 @@ class _Search:
             pruner=optuna.pruners.MedianPruner(),
             load_if_exists=True,
         )
-        self._check(f"{output / STORAGE}")
+        self._check()
         state = optuna.trial.TrialState
         over = self.optimization.get_trials(states=(state.COMPLETE, state.PRUNED))
         self.todo = max(0, self.options.trials - len(over))
         # Those that an earlier process left.
         self.left = self.optimization.get_trials(deepcopy=False, states=(state.RUNNING,))
 
-    def _check(self, storage: str) -> None:
-        """Refuse to go on with a search for something else."""
+    def _check(self) -> None:
+        """Refuse to go on with a search for something else; more trials are welcome."""
         entry = next(x for x in named_configs(self.study, self.beside) if x.name == self.config)
-        options = self.options.to_dict()  # of which there may be more trials later
-        search = {"seed": options["seed"], "set": options["set"]}
-        search |= {"space": options["space"][self.config]}
-        search |= {"dataset": {key: options["dataset"][key] for key in ("path", "set")}}
-        asked = {"search": search, "set": {**self.study.set, **entry.set}}
-        now = json.loads(json.dumps(asked))
+        no_matter = {"trials": True, "dataset": {"name", "collect", "returns"}}
+        options = self.options.model_dump(mode="json", exclude=no_matter)
+        options["space"] = options["space"][self.config]
+        now = {"search": options, "set": {**self.study.set, **entry.set}}
         if changed := differences(self.optimization.user_attrs.get("asked", now), now):
             raise ValueError(
-                f"{storage} holds a search for {self.config} with another {', '.join(changed)}; "
-                "put it back, or name another output in the study"
+                f"{self.output / STORAGE} holds a search for {self.config} with another "
+                f"{', '.join(changed)}; put it back, or name another output in the study"
             )
         self.optimization.set_user_attr("asked", now)
 
