@@ -252,7 +252,7 @@ def d3rlpy_epoch(
         actor_encoder_factory=encoder(),
         critic_encoder_factory=encoder(**normalised),
         **({"value_encoder_factory": encoder()} if name == "IQL" else {}),
-    ).create(device=False)
+    ).create(device=config.train.cuda and torch.cuda.is_available())
     episodes = d3rlpy_episodes(config)
     buffer = d3rlpy.dataset.create_infinite_replay_buffer(episodes=episodes)
     model.create_impl(episodes[0].observations.shape[1:], episodes[0].actions.shape[-1])

@@ -98,7 +98,6 @@ def make_config(steps: int, policy: Policy, data: str) -> Config:
         "train": {"data": data} | policy.train,
     }
     config = config_factory(policy.algo_name, merge(content, overrides))
-    config.train.cuda = policy.bare is not None  # the contestants of offline RL use the CPU
     config.experiment.validate = False
     config.experiment.rollout.enabled = False
     config.experiment.epoch_every_n_steps = steps
@@ -141,9 +140,9 @@ def bare_loop(trainer: Trainer, policy: Policy, linear: type[nn.Linear]) -> Call
 
 
 def bare_rl_loop(trainer: Trainer) -> Callable[[], float]:
-    """The trainer's transitions, on the CPU."""
+    """The trainer's transitions, on its device."""
     config, dataset = trainer.config, trainer.dataset
-    everything = dataset.get_batch(torch.arange(len(dataset)))
+    everything = dataset.get_batch(torch.arange(len(dataset), device=dataset.device))
     obs, next_obs = (
         torch.cat([everything[group][key][:, 0] for key in dataset.obs_keys], dim=-1)
         for group in ("obs", "next_obs")
@@ -151,12 +150,14 @@ def bare_rl_loop(trainer: Trainer) -> Callable[[], float]:
     actions = everything["actions"]
     rewards, dones = (everything[key].flatten(1)[:, 0].float() for key in ("rewards", "dones"))
     data = Transitions(obs, actions[:, 0], rewards, dones, next_obs, actions[:, -1])
-    step = STEPS[config.algo_name](obs.shape[-1], actions.shape[-1])
+    with dataset.device:
+        step = STEPS[config.algo_name](obs.shape[-1], actions.shape[-1])
 
     def train() -> None:
-        for _ in range(config.experiment.epoch_every_n_steps or 0):
-            indices = torch.randint(len(obs), (config.train.batch_size,))
-            step(Transitions(*(tensor[indices] for tensor in data)))
+        with dataset.device:
+            for _ in range(config.experiment.epoch_every_n_steps or 0):
+                indices = torch.randint(len(obs), (config.train.batch_size,))
+                step(Transitions(*(tensor[indices] for tensor in data)))
 
     return timed(train)
 
