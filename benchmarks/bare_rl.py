@@ -1,9 +1,9 @@
 """Offline RL in plain PyTorch, written down as directly as can be: what a step's arithmetic costs.
 
 Networks of 2 x 256, the critics one batched ensemble. Each function of ``STEPS`` makes networks and
-fused optimizers for ``obs_dim`` and ``ac_dim`` and returns a step: from a batch, a row per
-transition, to updated weights. Losses that share no weights share a backward pass; those of an
-actor do not compute the gradients of the critics that they go through.
+fused optimizers for ``obs_dim`` and ``ac_dim`` on the default device, and returns a step: from a
+batch, a row per transition, to updated weights. Losses that share no weights share a backward pass;
+those of an actor do not compute the gradients of the critics that they go through.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class TanhActor(GaussianActor):
 
 def tanh_sample(mean: Tensor, std: Tensor, shape: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """Actions ``[*shape, R, A]`` and their log densities."""
-    before = mean + std * torch.randn(*shape, *mean.shape)
+    before = mean + std * torch.randn(*shape, *mean.shape, device=mean.device)
     actions = torch.tanh(before)
     slope = torch.log(1 - actions.square() + 1e-6).sum(-1)
     return actions, log_normal(before, mean, std) - slope
@@ -295,7 +295,8 @@ def bcq(obs_dim: int, ac_dim: int) -> Step:
         descend(error + kl, vae_optimizer)
         with torch.no_grad():
             next_obs = b.next_obs.repeat(10, 1)
-            actions = decoder(torch.cat([torch.randn(len(next_obs), latent), next_obs], dim=-1))
+            z = torch.randn(len(next_obs), latent, device=next_obs.device)
+            actions = decoder(torch.cat([z, next_obs], dim=-1))
             q = target(next_obs, actions)
             next_q = (0.75 * q.amin(0) + 0.25 * q.amax(0)).view(10, -1).amax(0)
             backup = b.rewards + DISCOUNT * (1 - b.dones) * next_q

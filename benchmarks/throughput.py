@@ -141,8 +141,8 @@ def bare_loop(trainer: Trainer, policy: Policy, linear: type[nn.Linear]) -> Call
 
 def bare_rl_loop(trainer: Trainer) -> Callable[[], float]:
     """The trainer's transitions, on its device."""
-    config, dataset = trainer.config, trainer.dataset
-    everything = dataset.get_batch(torch.arange(len(dataset), device=dataset.device))
+    config, dataset, device = trainer.config, trainer.dataset, trainer.dataset.device
+    everything = dataset.get_batch(torch.arange(len(dataset), device=device))
     obs, next_obs = (
         torch.cat([everything[group][key][:, 0] for key in dataset.obs_keys], dim=-1)
         for group in ("obs", "next_obs")
@@ -150,14 +150,13 @@ def bare_rl_loop(trainer: Trainer) -> Callable[[], float]:
     actions = everything["actions"]
     rewards, dones = (everything[key].flatten(1)[:, 0].float() for key in ("rewards", "dones"))
     data = Transitions(obs, actions[:, 0], rewards, dones, next_obs, actions[:, -1])
-    with dataset.device:
+    with device:
         step = STEPS[config.algo_name](obs.shape[-1], actions.shape[-1])
 
     def train() -> None:
-        with dataset.device:
-            for _ in range(config.experiment.epoch_every_n_steps or 0):
-                indices = torch.randint(len(obs), (config.train.batch_size,))
-                step(Transitions(*(tensor[indices] for tensor in data)))
+        for _ in range(config.experiment.epoch_every_n_steps or 0):
+            indices = torch.randint(len(obs), (config.train.batch_size,), device=device)
+            step(Transitions(*(tensor[indices] for tensor in data)))
 
     return timed(train)
 

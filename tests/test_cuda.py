@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from offrl import Trainer
+from offrl.training import Checkpointer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -12,7 +13,9 @@ def test_a_training_on_a_gpu_repeats(small_config):
     ends = []
     for _ in range(2):
         trainer = Trainer(small_config({"train": {"cuda": True}}))
-        list(trainer())
+        assert trainer.device.type == trainer.dataset.device.type == "cuda"
+        records = list(Checkpointer(trainer)(trainer()))
+        assert [r["type"] for r in records] == ["train", "epoch"] * 3
         ends.append(trainer.algo.nets.state_dict())
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
 
