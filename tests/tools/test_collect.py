@@ -116,7 +116,7 @@ def test_the_door_keeps_its_latch(tmp_path):
 
 @pytest.mark.slow
 def test_styles_take_turns_and_differ(tmp_path):
-    """The hand opens on one side of the can or on the other."""
+    """The hand opens on one side of the can or on the other, and goes up once it has let go."""
     output = str(tmp_path / "two.hdf5")
     styles = ["--styles", "left", "right"]
     command = ["collect", "--env", "PickPlaceCan", "--n", "4", "--noise", "0.05", "0.1", *styles]
@@ -129,6 +129,7 @@ def test_styles_take_turns_and_differ(tmp_path):
         cans = [d["obs/object"][i, 8] for d, i in zip(demos, opens, strict=True)]
         aside = np.subtract(hands, cans)  # towards the left of the robot
         assert min(aside[:2]) > 0.05 and max(aside[2:]) < -0.05
+        assert np.median([demo["actions"][-1, 2] for demo in demos]) > 0.5
 
 
 @pytest.mark.parametrize(
