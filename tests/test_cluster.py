@@ -32,7 +32,7 @@ from offrl.tree import merge
 ray = pytest.importorskip("ray")
 
 SWIMMER = {"env_name": "Swimmer-v5", "type": 2}
-ENDS = (signal.SIGINT, signal.SIGKILL)
+ENDS = [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)]  # waits a minute
 
 
 @pytest.fixture(scope="module")
