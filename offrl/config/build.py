@@ -145,6 +145,8 @@ def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
     message = message[0].lower() + message[1:]
     if message.startswith("algo.") and not message.startswith(path):  # of an algorithm's part
         message = re.sub(r"\balgo\.", f"{path}.", message)
+    if error["type"] == "list_type":
+        return f"{path}: a list is needed, in [], not {shown(error['input'])}"
     if error["type"] in ("value_error", "missing"):
         return f"{path}: {message}" if path else message
     return f"{path}: {message}, got {shown(error['input'])}"

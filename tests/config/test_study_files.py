@@ -61,6 +61,7 @@ LOW = "search.space.bc.k.range: low (2) is not below high (1)"
     [
         ({"seed": [1]}, "seed: unknown config key. Did you mean seeds?"),
         ({"configs": []}, "configs: "),
+        ({"configs": "bc.json"}, "configs: a list is needed, in [], not 'bc.json'"),
         ({"seeds": [-1]}, "seeds.0: "),
         ({"grid": {"train.batch_size": 3}}, "grid.train.batch_size: "),
         ({"datasets": [{"path": "x.hdf5", "colect": ""}]}, "datasets.0.colect: unknown"),

@@ -296,6 +296,30 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     assert "holds a search for small with another search.seed;" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
+def test_a_trial_that_is_worse_than_the_median_is_stopped(study, capsys):
+    """After five trials that were better, the sixth ends at its first evaluation."""
+    optuna = pytest.importorskip("optuna")
+    search = {"dataset": "demos.hdf5", "trials": 6, "set": {"train.num_epochs": 10_000}}
+    path = study(search={**search, "space": {"small": {"train.batch_size": [4]}}})
+    Path("out").mkdir()
+    earlier = optuna.create_study(
+        storage="sqlite:///out/search.db", study_name="small", directions=["maximize"]
+    )
+    sizes = optuna.distributions.CategoricalDistribution([4])
+    trial = optuna.trial.create_trial(
+        value=2.0,
+        params={"train.batch_size": 4},
+        distributions={"train.batch_size": sizes},
+        intermediate_values={2: 2.0},
+    )
+    earlier.add_trials([trial] * 5)
+    assert main(["study", path]) == 0
+    assert "search/small-trial_5: pruned" in capsys.readouterr().err
+    assert earlier.trials[5].state.name == "PRUNED"
+    assert "interrupted" in Path("out/search/small-trial_5/log.txt").read_text()
+
+
 def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
     pytest.importorskip("optuna")
     search = {"dataset": "nowhere.hdf5", "trials": 1, "space": {"bad": {"train.batch_size": [4]}}}
