@@ -13,6 +13,8 @@ EPILOG = (
     "offrl collect --env push-v3 --n 100 --noise 0.3 1 --keep-failures --output mixed.hdf5"
 )
 
+PATIENCE = 50  # failures on end after which nothing more is hoped for
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -83,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     env_args["env_kwargs"] |= args.env_kwargs
     policy = ExpertPolicy(scripted_expert(env_args), args.noise, args.styles)
     horizon = args.horizon or policy.horizon
-    episode = args.seed
+    episode, in_vain = args.seed, 0
     with (
         DemoWriter(args.output, env_args_for_robomimic(env_args)) as writer,
         writer.repeatable(),
@@ -99,15 +101,17 @@ def run(args: argparse.Namespace) -> int:
                 requests = [
                     EpisodeRequest(COLLECTION_SEEDS + i, horizon, record=True) for i in batch
                 ]
-                before = writer.num_demos
                 for result in _in_order(pool.run(requests, policy), requests):
                     if result.success or args.keep_failures:
                         writer.write(result.trajectory, **policy.attributes(result.request.seed))
                         bar.update()
-                if writer.num_demos == before:
+                        in_vain = 0
+                    else:
+                        in_vain += 1
+                if in_vain >= max(args.n, PATIENCE):
                     raise ValueError(
-                        f"none of {len(requests)} episodes succeeded; lower --noise, raise "
-                        "--horizon or use --keep-failures"
+                        f"none of {in_vain} episodes succeeded; lower --noise, raise --horizon or "
+                        "use --keep-failures"
                     )
         writer.write_split()
         total = writer.num_demos

@@ -32,14 +32,22 @@ def test_demonstrations_are_collected_the_same_by_any_number_of_workers(tmp_path
 
 @pytest.mark.slow
 def test_failures_are_dropped_unless_asked_for(tmp_path, capsys):
-    # With five steps nobody lifts anything.
-    hopeless = ["collect", "--n", "2", "--horizon", "5", "--workers", "1", "--output"]
+    # With five steps nobody pushes anything to its place.
+    hopeless = "collect --env push-v3 --n 2 --horizon 5 --workers 1 --output".split()
     assert main([*hopeless, str(tmp_path / "none.hdf5")]) == 1
-    assert "none of 2 episodes succeeded" in capsys.readouterr().err
+    assert "none of 50 episodes succeeded" in capsys.readouterr().err
     assert not (tmp_path / "none.hdf5").exists()
     assert main([*hopeless, str(tmp_path / "failures.hdf5"), "--keep-failures"]) == 0
-    dataset = SequenceDataset(tmp_path / "failures.hdf5", ["object"])
+    dataset = SequenceDataset(tmp_path / "failures.hdf5", ["flat"])
     assert dataset.lengths.tolist() == [5, 5]
+
+
+@pytest.mark.slow
+def test_the_last_episodes_may_fail_one_by_one(tmp_path, capsys):
+    """Two of three episodes have too much noise: some on end fail, and nothing is given up."""
+    command = "collect --env push-v3 --n 2 --noise 0 9 9 --horizon 150 --workers 1 --output"
+    assert main([*command.split(), str(tmp_path / "two.hdf5")]) == 0
+    assert "2 demonstrations of push-v3, 5 episodes tried" in capsys.readouterr().out
 
 
 @pytest.mark.slow
