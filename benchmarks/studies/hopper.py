@@ -7,12 +7,12 @@ steps of the first of its policies that has a third of the return of D4RL's expe
 what is there already is not made again.
 """
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
+
+from offrl.reports.run import Run
 
 ROOT = Path(__file__).parents[2]
 RUNS, DATA = ROOT / "studies" / "hopper_sac", ROOT / "datasets" / "hopper"
@@ -45,22 +45,14 @@ def train() -> Path:
     return sorted(RUNS.glob("2*"))[0]
 
 
-def evaluations(run: Path) -> Iterator[tuple[Path, dict[str, float]]]:
-    """The checkpoints of a run, and how they did."""
-    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        kept = [*run.glob(f"models/model_epoch_{record['epoch']}-*.pth")]
-        if record["type"] == "rollout" and kept:
-            yield kept[0], record["logs"]
-
-
 def main() -> int:
     replay, medium = DATA / "medium_replay.hdf5", DATA / "medium.hdf5"
     run = train()
     if not replay.exists():
         offrl("export-replay", run / "last.pth", replay, "--steps", STEPS)
     if not medium.exists():
-        good = [x for x in evaluations(run) if x[1]["Return"] >= MEDIUM]
+        evaluated = [(path, record["logs"]) for path, record in Run(run).kept_checkpoints()]
+        good = [(path, logs) for path, logs in evaluated if logs["Return"] >= MEDIUM]
         if not good:
             sys.exit(f"{run}: no checkpoint has a return of {MEDIUM:.0f}; train longer")
         checkpoint, logs = good[0]

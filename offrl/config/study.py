@@ -26,7 +26,7 @@ from offrl.registry import shown
 from offrl.robomimic.configs import upgrade_config
 from offrl.tree import leaves, merge
 
-LONGEST = 120  # characters of a cell's name
+LONGEST = 120  # bytes of a cell's name
 # What a training in a study does otherwise than one alone, where nothing says how: as many as there
 # are cores run side by side, and share the simulators' time. That a file is offrl's is known before
 # the study adds keys to it.
@@ -342,11 +342,14 @@ def _called(data: DatasetEntry | None) -> str:
 def data_path(data: DatasetEntry, beside: Path) -> Path:
     """Where a dataset is, seen from the working folder if it is in there, or will be, if
     ``collect`` makes it."""
-    own = beside / Path(data.path).expanduser()
+    given = Path(data.path).expanduser()
+    own = beside / given
     if re.match(r"\w+:", data.path):  # no path, but a name, such as one of Minari's
         return Path(data.path)
     if data.collect is not None or own.exists():
         found = own.resolve()
+    elif given.is_dir():  # such as one of Minari's
+        found = given.resolve()
     else:
         try:
             found = find_file(data.path)
@@ -369,6 +372,7 @@ def _text(value: Any) -> str:
 def _slug(name: str) -> str:
     """A name for a folder; what is lost of a name is told by a digest."""
     slug = re.sub(r"[^\w.+=-]+", "_", name).strip("._")
-    if slug == name and len(slug) <= LONGEST:
+    if slug == name and len(slug.encode()) <= LONGEST:
         return slug
-    return f"{slug[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    short = slug.encode()[:LONGEST].decode(errors="ignore")
+    return f"{short}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -81,11 +81,11 @@ def _colors(scores: Scores) -> dict[str, Any]:
     return {name: many(i % many.N) for i, name in enumerate(scores.algorithms)}
 
 
-def _legend(figure: Any, axes: Any) -> None:
-    handles, names = axes.get_legend_handles_labels()
+def _legend(figure: Any, lines: Sequence[Any], names: Sequence[str]) -> None:
+    """Of all names, also of those that begin with the _ by which matplotlib hides a line."""
     room = 11 * figure.get_figwidth()  # characters in a row
     columns = max(1, int(room / (max(map(len, names)) + 7)))
-    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    figure.legend(lines, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _curves(scores: Scores) -> Any:
@@ -101,12 +101,12 @@ def _curves(scores: Scores) -> Any:
                         by_step.setdefault(step, []).append(scores.number(result, success, total))
             steps = sorted(by_step)
             means = [np.mean(by_step[step]) for step in steps]
-            axes.plot(steps, means, "o-", color=color, label=algorithm, markersize=4)
+            axes.plot(steps, means, "o-", color=color, markersize=4)
             low, high = ([f(by_step[step]) for step in steps] for f in (min, max))
             axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
         _axes(axes, scores, task)
         axes.set(title=task, xlabel="steps", xlim=(0, None))
-    _legend(figure, panels[0])
+    _legend(figure, panels[0].lines, scores.algorithms)
     return figure
 
 
@@ -157,18 +157,18 @@ def _aggregates(scores: Scores) -> Any:
 
 def _profiles(scores: Scores) -> Any:
     figure, [axes] = _panels(1)
-    every = np.concatenate([scores.matrix(a).ravel() for a in scores.measured])
+    every = np.concatenate([scores.matrix(a).ravel() for a in scores.compared])
     is_rate = scores.measures[scores.common[0]] == SUCCESS
     thresholds = np.linspace(*((0, 1) if is_rate else (every.min(), every.max())), 101)
     colors = _colors(scores)
-    for algorithm in scores.measured:
+    for algorithm in scores.compared:
         color = colors[algorithm]
         share, low, high = scores.profile(algorithm, thresholds)
-        axes.plot(thresholds, share, color=color, label=algorithm)
+        axes.plot(thresholds, share, color=color)
         axes.fill_between(thresholds, low, high, color=color, alpha=0.12, linewidth=0)
     measure = scores.measures[scores.common[0]]
     axes.set(xlabel=f"final {measure} above", ylabel="share of trainings", ylim=(-0.03, 1.03))
-    _legend(figure, axes)
+    _legend(figure, axes.lines, scores.compared)
     return figure
 
 

@@ -89,9 +89,10 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
     yield Paragraph(
         "The mean over seeds, with a 95 % interval by a stratified bootstrap over seeds. It is "
         "narrow where a few seeds happen to be alike, so the interval over all episodes of the "
-        "last policies stands beside that of a success rate (Wilson). The last policy was chosen "
-        "by nothing; the best checkpoint by other episodes than those that it is tested in. n is "
-        "the number of seeds and of test episodes of each."
+        "last policies stands beside that of a success rate (Wilson). That counts them as "
+        "independent, though the seeds share their initial states. The last policy was chosen by "
+        "nothing; the best checkpoint by other episodes than those that it is tested in. n is the "
+        "number of seeds and of test episodes of each."
     )
     yield from final_tables(scores)
     yield from _pictures(pictures, "scores.png", "curves.png")
@@ -100,7 +101,7 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
         yield Paragraph(
             f"The last policies on {', '.join(scores.common)}, with 95 % intervals. The "
             "interquartile mean is that of the middle half of all trainings. Of each algorithm as "
-            "many seeds count as it has on every task."
+            f"many seeds count as it has on every task.{_left_out(scores)}"
         )
         yield _aggregate_table(scores)
         yield from _pictures(pictures, "aggregates.png", "profiles.png")
@@ -191,23 +192,34 @@ def _aggregate_table(scores: Scores) -> Table:
     return Table(["algorithm", *names], rows)
 
 
+def _left_out(scores: Scores) -> str:
+    others = [a for a in scores.algorithms if a not in scores.compared]
+    return f" Without a result on all of them: {', '.join(others)}." if others else ""
+
+
 def _comparisons(scores: Scores) -> Iterator[Block]:
-    num_seeds = min(len(scores.matrix(a)) for a in scores.measured)
-    num_tasks, needed = len(scores.common), needed_seeds(len(scores.common))
+    num_seeds = min(len(scores.matrix(a)) for a in scores.compared)
+    num_tasks, num_pairs = len(scores.common), len(scores.chances)
+    needed = needed_seeds(num_tasks, num_pairs)
     yield Paragraph(
-        "The algorithm of the highest interquartile mean beside each other one: the probability "
-        "that one of its trainings ends with a better policy, averaged over tasks, with a 95 % "
-        "interval. Where the interval holds 0.5, they are not told apart."
+        f"The algorithm of the highest interquartile mean beside each other one, on "
+        f"{', '.join(scores.common)}: the probability that one of its trainings ends with a better "
+        "policy, averaged over tasks, with a 95 % interval (bootstrap). p is how probable a "
+        f"difference as large is by chance, somewhere among the {_number(num_pairs, 'pair')} "
+        "(exact permutations of the seeds of each task, corrected by Holm's method). Above 0.05 "
+        f"two algorithms are not told apart.{_left_out(scores)}"
     )
     comparisons = list(scores.comparisons())
     if all(comparison.least_p > LEVEL for comparison in comparisons):
         yield Paragraph(
             f"**n is too small to order two algorithms**: with {_number(num_seeds, 'seed')} on "
             f"{_number(num_tasks, 'task')} even a difference between all trainings could be chance "
-            f"(p above 0.05); it takes {needed} seeds of each."
+            f"among {_number(num_pairs, 'pair')} (p above 0.05); it takes {needed} seeds of each."
         )
-    rows = [[c.first, c.second, _shown(c.improvement), c.verdict] for c in comparisons]
-    yield Table(["algorithm", "compared with", "probability of improvement", "verdict"], rows)
+    rows = [
+        [c.first, c.second, _shown(c.improvement), f"{c.p:.3f}", c.verdict] for c in comparisons
+    ]
+    yield Table(["algorithm", "compared with", "probability of improvement", "p", "verdict"], rows)
 
 
 def _provenance(results: Sequence[Result]) -> Iterator[Block]:

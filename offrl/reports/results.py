@@ -137,18 +137,18 @@ def _of_run(path: Path, **known: Any) -> Result:
     config = run.config
     if "alg_para" in config:
         raise ValueError(f"{path}: a run of a user's own parts, whose figures no report knows")
-    rollouts = [r for r in run.of_type("rollout") if "Success_Rate" in r["logs"]]
     data = [Path(entry["path"]).stem for entry in config["train"].get("data") or []]
     packages = run.provenance.get("packages", {})
     found: dict[str, Any] = {
         "algorithm": config["experiment"]["name"],
         "task": config["experiment"].get("env") or ", ".join(data),
         "seed": config["train"]["seed"],
-        "status": FINISHED if run.is_finished else BEGUN,
+        "status": BEGUN,
+        **known,
     }
-    found |= known
-    is_whole = found["status"] == FINISHED
-    last = run.logs("test_last") or (rollouts[-1]["logs"] if rollouts else {})
+    if is_whole := run.is_finished:  # also one that had failed, and was gone on with
+        found |= {"status": FINISHED, "why": ""}
+    last = run.logs("test_last") or (run.evaluations[-1]["logs"] if run.evaluations else {})
     if is_whole and not last:
         found["why"] = f"{path}/metrics.jsonl has no evaluation"
     options = ["--config", str(run.config_file)] if is_whole else ["--resume", str(path)]
@@ -157,7 +157,9 @@ def _of_run(path: Path, **known: Any) -> Result:
         repeat=shlex.join(["offrl", "train", *options]),
         final=_measured(last) if is_whole else None,
         best=_measured(run.logs("test")) if is_whole else None,
-        curve=[(r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in rollouts],
+        curve=[
+            (r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in run.evaluations
+        ],
         steps=run.steps,
         minutes=round(run.seconds / 60, 3),
         commit=run.provenance.get("git_commit", ""),

@@ -1,6 +1,7 @@
 """What became of a training, from its folder alone."""
 
 import shlex
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,18 @@ class Run:
         return found[-1]["logs"] if found else {}
 
     @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The records of evaluations during the training, all of whose episodes were run."""
+        found = self.of_type("rollout")
+        return [r for r in found if "Success_Rate" in r["logs"] and not r["logs"].get("Crashed")]
+
+    def kept_checkpoints(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """The checkpoints that are kept of epochs that were evaluated, with the records of it."""
+        for record in self.evaluations:
+            paths = sorted(self.path.glob(f"models/model_epoch_{record['epoch']}-*.pth"))
+            yield from ((path, record) for path in paths[:1])
+
+    @property
     def steps(self) -> int:
         """Training steps so far."""
         return max((record["step"] for record in self.records), default=0)
@@ -65,9 +78,9 @@ class Run:
     def is_finished(self) -> bool:
         """Whether it has come to its end, its final tests included."""
         rollout = self.config["experiment"]["rollout"]
-        if rollout["enabled"] and self.of_type("rollout"):
-            wanted = {"test", *(["test_last"] if rollout.get("test_last") else [])}
-            return wanted <= {r["type"] for r in self.records if not r["logs"].get("Crashed")}
+        tests = {"test", *(["test_last"] if rollout.get("test_last") else [])}
+        if rollout["enabled"] and {"rollout", *tests} & {r["type"] for r in self.records}:
+            return tests <= {r["type"] for r in self.records if not r["logs"].get("Crashed")}
         # What is not evaluated, such as planners, has ended with its last epoch.
         done, wanted_steps = self.done_of
         return done >= wanted_steps and self.records[-1:] == self.of_type("epoch")[-1:]
@@ -104,7 +117,7 @@ def run_facts(path: Path) -> dict[str, Any]:
         "test": _rates(tests[-1] if tests else None),
         "versions": run.provenance,
         "repeat": shlex.join(again),
-        "resume": shlex.join(go_on) if done < wanted and not tests else None,
+        "resume": None if run.is_finished else shlex.join(go_on),
         "wrong": [damaged] if run.num_damaged else [],
         "remarks": [],
     }

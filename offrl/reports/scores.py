@@ -27,18 +27,18 @@ class Comparison:
     second: str
     #: The probability that a training of the first one is better, 0.5 where they are alike.
     improvement: Interval
-    #: The least p that so few seeds could give a difference, however large it is.
-    least_p: float
+    #: How probable a difference as large is by chance, somewhere among all pairs of the report.
+    p: float
+    least_p: float  #: The p of the largest difference that so few seeds can have.
 
     @property
     def verdict(self) -> str:
         """Which is better, in words, if that can be said."""
-        value, low, high = self.improvement
         if self.least_p > LEVEL:
             return "too few seeds to order them"
-        if low > 0.5 or high < 0.5:
-            return f"{self.first if value > 0.5 else self.second} is better"
-        return "not told apart"
+        if self.p > LEVEL:
+            return "not told apart"
+        return f"{self.first if self.improvement[0] > 0.5 else self.second} is better"
 
 
 class Scores:
@@ -85,17 +85,27 @@ class Scores:
 
     @cached_property
     def common(self) -> list[str]:
-        """The tasks that can be averaged: on the same scale, and with results of all algorithms."""
-        algorithms = self.measured
-        tasks = [t for t in self.tasks if algorithms and all(self.of(a, t) for a in algorithms)]
+        """The tasks that can be averaged: on the same scale, and with results of the same
+        algorithms. Where some lack a task, those tasks and algorithms that make the most pairs."""
+        done = {a: [t for t in self.tasks if self.of(a, t)] for a in self.algorithms}
+        ordered = sorted(filter(done.get, done), key=lambda a: -len(done[a]))
+        choices = [
+            [t for t in self.tasks if all(t in done[a] for a in ordered[:number])]
+            for number in range(1, len(ordered) + 1)
+        ]
+        # One algorithm alone only if there is no other: it could be compared with none.
+        several = [*enumerate(choices, 1)][len(choices) > 1 :]
+        tasks = max(several, key=lambda x: (x[0] * len(x[1]), x[0]), default=(0, []))[1]
         scales = {self.measures[task] for task in tasks}
         is_one = len(scales) == 1 and (RETURN not in scales or len(tasks) == 1)
         return tasks if is_one else []
 
-    @property
-    def measured(self) -> list[str]:
-        """The algorithms that have results."""
-        return [a for a in self.algorithms if any(self.of(a, task) for task in self.tasks)]
+    @cached_property
+    def compared(self) -> list[str]:
+        """The algorithms that have results on all common tasks."""
+        return [
+            a for a in self.algorithms if self.common and all(self.of(a, t) for t in self.common)
+        ]
 
     def matrix(self, algorithm: str) -> np.ndarray:
         """The scores ``[seeds, tasks]`` on the common tasks, of as many seeds as each has."""
@@ -111,7 +121,7 @@ class Scores:
         names = ["interquartile mean", "mean", "median of tasks"]
         functions = [metrics.aggregate_iqm, metrics.aggregate_mean, metrics.aggregate_median]
         table = {}
-        for algorithm in self.measured if self.common else []:
+        for algorithm in self.compared:
             scores = self.matrix(algorithm)
             numbers = _estimates(scores, lambda x: np.array([f(x) for f in functions]))
             table[algorithm] = dict(zip(names, map(_interval, numbers.T), strict=True))
@@ -133,9 +143,7 @@ class Scores:
         """The algorithms on the common tasks, the best first."""
         from rliable.metrics import aggregate_iqm
 
-        if not self.common:
-            return []
-        return sorted(self.measured, key=lambda a: -aggregate_iqm(self.matrix(a)))
+        return sorted(self.compared, key=lambda a: -aggregate_iqm(self.matrix(a)))
 
     def compare(self, first: str, second: str) -> Comparison:
         """Compare two algorithms on the common tasks."""
@@ -147,8 +155,20 @@ class Scores:
             with _seeded():
                 bootstrap = StratifiedIndependentBootstrap(x, y)
                 low, high = bootstrap.conf_int(improvement, REPS, method="percentile")[:, 0]
-        ways = comb(len(x) + len(y), len(x)) ** x.shape[1]
-        return Comparison(first, second, (value, float(low), float(high)), min(1.0, 2 / ways))
+        least = len(self.chances) * _least_chance(len(x), len(y), x.shape[1])
+        interval = (value, float(low), float(high))
+        return Comparison(first, second, interval, self.chances[frozenset((first, second))], least)
+
+    @cached_property
+    def chances(self) -> dict[frozenset[str], float]:
+        """The p of each pair, corrected for their number (Holm, 1979)."""
+        pairs = [*combinations(self.compared, 2)]
+        found = np.array([chance(self.matrix(a), self.matrix(b)) for a, b in pairs])
+        order = np.argsort(found, kind="stable")
+        corrected = np.maximum.accumulate(found[order] * np.arange(len(pairs), 0, -1))
+        return {
+            frozenset(pairs[i]): min(1.0, float(p)) for i, p in zip(order, corrected, strict=True)
+        }
 
     def pairs(self) -> np.ndarray:
         """The probability that each algorithm (row) is better than each other (column)."""
@@ -167,9 +187,33 @@ def improvement(x: np.ndarray, y: np.ndarray) -> float:
     return float(better.mean())
 
 
-def needed_seeds(num_tasks: int = 1) -> int:
-    """How many seeds of each of two algorithms can order them at all."""
-    return next(n for n in range(2, 100) if 2 / comb(2 * n, n) ** num_tasks <= LEVEL)
+def chance(x: np.ndarray, y: np.ndarray) -> float:
+    """The probability that two algorithms that are alike, ``[seeds, tasks]``, differ as much as
+    these or more: the exact test of permutations of the trainings of each task, with the sum of
+    their ranks (Wilcoxon; van Elteren for several tasks)."""
+    found, ways = 0, np.ones(1)  # the ways to have each sum of ranks
+    for own, others in zip(x.T, y.T, strict=True):
+        scores = np.concatenate([own, others])
+        # Twice the rank, so that those of equal scores are whole numbers.
+        ranks = 2 * (scores[:, None] > scores).sum(1) + (scores[:, None] == scores).sum(1)
+        found += ranks[: len(own)].sum()
+        of_size = np.zeros((len(own) + 1, ranks.sum() + 1))
+        of_size[0, 0] = 1  # by size, the sets of trainings with each sum
+        for rank in ranks:
+            of_size[1:, rank:] += of_size[:-1, :-rank]
+        ways = np.convolve(ways, of_size[-1])
+    sums, shares = np.arange(len(ways)), ways / ways.sum()
+    distance = np.abs(sums - sums @ shares)
+    return min(1.0, float(shares[distance >= distance[found] - 1e-6].sum()))
+
+
+def needed_seeds(num_tasks: int = 1, num_pairs: int = 1) -> int:
+    """How many seeds of each of some algorithms can order a pair of them at all."""
+    return next(n for n in range(2, 100) if num_pairs * _least_chance(n, n, num_tasks) <= LEVEL)
+
+
+def _least_chance(num_seeds: int, num_others: int, num_tasks: int) -> float:
+    return min(1.0, 2 / comb(num_seeds + num_others, num_seeds) ** num_tasks)
 
 
 def _measure(results: Sequence[Result]) -> str:

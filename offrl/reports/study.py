@@ -26,8 +26,9 @@ LAST = (
 
 
 def run_of(folder: Path) -> Path | None:
-    """The run folder of a cell, if it has begun."""
-    return next((path for path in sorted(folder.glob("[!.]*")) if is_run(path)), None)
+    """The run folder of a cell, if it has begun: the newest, if somebody has trained it anew."""
+    runs = [path for path in sorted(folder.glob("[!.]*")) if is_run(path)]
+    return runs[-1] if runs else None
 
 
 def row_of(cell: Cell, output: Path) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
         for kind, which in TESTS.items():
             logs = run.logs(kind)
             row |= {f"{which}_{name.lower()}": logs.get(name, "") for name in MEASURED}
-    why = _text(folder / WHY) or (cell.problem if row["status"] != FINISHED else "")
+    why = "" if row["status"] == FINISHED else _text(folder / WHY) or cell.problem
     return row | ({"status": FAILED, "why": why} if why else {})
 
 

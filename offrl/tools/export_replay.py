@@ -1,7 +1,6 @@
 """``offrl export-replay``: the steps that an online training has kept, as a dataset."""
 
 import argparse
-import json
 import logging
 from collections.abc import Mapping
 from math import ceil
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.outputs import new_file
+from offrl.reports.run import Run
 from offrl.tools import count, rollout
 
 log = logging.getLogger(__name__)
@@ -31,8 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--medium",
         metavar="HDF5",
-        help="write only the steps up to the first checkpoint of a third of the best one's return, "
-        "and into this file as many steps of its policy: D4RL's medium-replay and medium",
+        help="write only the steps up to the first checkpoint whose return has come a third of the "
+        "way from the first evaluation's to the best one's, and into this file as many steps of "
+        "its policy: D4RL's medium-replay and medium",
     )
 
 
@@ -41,30 +42,33 @@ def run(args: argparse.Namespace) -> int:
         return _export(args)
     if args.steps:
         raise ValueError("--steps and --medium: both say how many steps are written; leave out one")
+    from offrl.evaluation import COLLECTION_SEEDS
+
+    if Path(args.medium).resolve() == Path(args.output).resolve():
+        raise ValueError(f"--medium: {args.medium} is the file of the replay, too; name another")
     new_file(args.medium)
-    checkpoint, args.steps, horizon = _medium(Path(args.checkpoint).parent)
+    checkpoint, args.steps, horizon = _medium(Run(Path(args.checkpoint).parent))
     _export(args)
     print(f"{checkpoint} is the medium policy")
     parser = argparse.ArgumentParser()
     rollout.add_arguments(parser)
-    recorded = ["--n", str(ceil(args.steps / horizon)), "--record", args.medium]
-    return rollout.run(parser.parse_args(["--checkpoint", str(checkpoint), *recorded]))
+    episodes = ["--n", ceil(args.steps / horizon), "--seed", COLLECTION_SEEDS]
+    words = ["--checkpoint", checkpoint, *episodes, "--record", args.medium]
+    return rollout.run(parser.parse_args([*map(str, words)]))
 
 
-def _medium(run: Path) -> tuple[Path, int, float]:
+def _medium(run: Run) -> tuple[Path, int, float]:
     """The medium checkpoint of a run, its step, and how many steps its episodes have."""
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [record for record in map(json.loads, lines) if record["type"] == "rollout"]
-    returns = [record["logs"]["Return"] for record in found]
+    returns = [record["logs"]["Return"] for record in run.evaluations]
     if returns:
         medium = returns[0] + (max(returns) - returns[0]) / 3
-        for record in found:
-            kept = sorted((run / "models").glob(f"model_epoch_{record['epoch']}-*.pth"))
-            if record["logs"]["Return"] >= medium and kept:
-                return kept[0], record["step"], max(1.0, record["logs"]["Horizon"])
+        for checkpoint, record in run.kept_checkpoints():
+            if record["logs"]["Return"] >= medium:
+                return checkpoint, record["step"], max(1.0, record["logs"]["Horizon"])
     raise ValueError(
-        f"{run}: no checkpoint is kept that reached a third of the best return in an evaluation; "
-        "train with experiment.rollout.enabled and experiment.save.every_n_epochs"
+        f"{run.path}: no checkpoint is kept whose return has come a third of the way from the "
+        "first evaluation's to the best one's; train with experiment.rollout.enabled and "
+        "experiment.save.every_n_epochs"
     )
 
 

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results",
         nargs="+",
         metavar="RUN_OR_STUDY",
-        help="run folders, folders of studies or of reports, or folders with such in them",
+        help="run folders, folders of studies or of reports, or folders that hold runs or studies",
     )
     parser.add_argument("--output", type=Path, required=True, help="the folder to write")
     parser.add_argument("--title", default="Report", help="the heading (default: Report)")

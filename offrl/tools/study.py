@@ -36,12 +36,13 @@ def run(args: argparse.Namespace) -> int:
     study, beside = read_study(args.file), args.file.parent
     sys.path.append(str(beside.resolve()))  # where an algorithm of the user's own may lie
     # What is wrong with the study as a whole is said before anything is made.
-    for cell in cells_of(study, beside, dict.fromkeys(searched(study, beside), {})):
+    to_search = searched(study, beside)
+    planned = cells_of(study, beside, dict.fromkeys(to_search, {}))
+    for cell in planned:
         if study.search and cell.problem:  # without a search the cells are begun at once
             print(f"{cell.name}: cannot be trained: {cell.problem}", file=sys.stderr)
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
-    for arguments in [_collecting(data, beside) for data in every_data if data.collect]:
-        _make(arguments)
+    collecting = [_collecting(data, beside) for data in every_data if data.collect]
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
@@ -63,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
             cores = len(os.sched_getaffinity(0))
             start = partial(Process, num_threads=threads, modules=beside)
         cells = Cells(output, args.jobs or max(1, cores // threads), start)
+        cells.refuse_changes(cell for cell in planned if cell.config not in to_search)
+        for arguments in collecting:
+            _make(arguments)
         found = search(study, beside, cells) if study.search else {}
         rows = cells.run(cells_of(study, beside, found))
     numbers = Counter(row["status"] for row in rows)

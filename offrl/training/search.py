@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offrl.config.study import Cell, Range, StudyConfig, named_configs, searched, trial_cell
+from offrl.config.study import (
+    Cell,
+    Range,
+    StudyConfig,
+    cells_of,
+    named_configs,
+    searched,
+    trial_cell,
+)
 from offrl.outputs import locked, writable_folder
 from offrl.reports.run import Run
 from offrl.reports.study import result_line, run_of
@@ -25,7 +33,8 @@ def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, dict[str
     Proposals come from a tree of Parzen estimators (Bergstra et al., 2011); a training that is
     worse than the median of the earlier ones after as many epochs is pruned. The best training is
     the one whose last evaluation has the highest success rate, of equal ones the highest return.
-    All is kept in ``search.db``, by which an interrupted search goes on.
+    All is kept in ``search.db``, by which an interrupted search goes on, until a cell has begun
+    with what it found.
     """
     optuna = _import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -74,7 +83,12 @@ class _Search:
         self._check()
         state = optuna.trial.TrialState
         over = self.optimization.get_trials(states=(state.COMPLETE, state.PRUNED))
+        cells = cells_of(study, beside, {config: {}})
+        has_begun = any(run_of(output / cell.name) for cell in cells if cell.config == config)
         self.todo = max(0, self.options.trials - len(over))
+        if has_begun and self.todo:
+            log.info(f"{config}: no more trials: cells have begun with what its search found")
+            self.todo = 0
         # Those that an earlier process left.
         self.left = self.optimization.get_trials(deepcopy=False, states=(state.RUNNING,))
 
@@ -84,7 +98,7 @@ class _Search:
         no_matter = {"trials": True, "dataset": {"name", "collect", "returns"}}
         options = self.options.model_dump(mode="json", exclude=no_matter)
         options["space"] = options["space"][self.config]
-        now = {"search": options, "set": {**self.study.set, **entry.set}}
+        now = {"config": entry.content, "search": options, "set": {**self.study.set, **entry.set}}
         if changed := differences(self.optimization.user_attrs.get("asked", now), now):
             raise ValueError(
                 f"{self.output / STORAGE} holds a search for {self.config} with another "
@@ -148,9 +162,8 @@ class _Search:
     def _evaluations(self, cell: Cell) -> dict[int, float]:
         """By the epoch, what the search maximises."""
         run = run_of(self.output / cell.name)
-        evaluations = Run(run).of_type("rollout") if run else []
-        measured = (record for record in evaluations if "Success_Rate" in record["logs"])
-        return {record["epoch"]: _score(record["logs"]) for record in measured}
+        evaluations = Run(run).evaluations if run else []
+        return {record["epoch"]: _score(record["logs"]) for record in evaluations}
 
 
 def _score(logs: Mapping[str, float]) -> float:

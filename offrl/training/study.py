@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +34,7 @@ ERROR = "offrl: error: "
 # `offrl train` as a child that ends with its parent, whatever ends that.
 PROGRAM = (
     "import sys; from offrl.processes import end_with; end_with(int(sys.argv.pop(1))); "
-    "from offrl.__main__ import main; sys.exit(main())"
+    "sys.path.append(sys.argv.pop(1)); from offrl.__main__ import main; sys.exit(main())"
 )
 
 
@@ -65,12 +65,12 @@ class Process:
     def __init__(self, folder: Path, run: Path | None, num_threads: int, modules: Path):
         self._messages = open(folder / "log.txt", "a+", encoding="utf-8", errors="replace")
         self._begin = self._messages.seek(0, os.SEEK_END)
-        paths = [str(modules.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
         environ = dict.fromkeys(ONE_THREAD, str(num_threads))
         what = ["--resume", str(run)] if run else ["--config", str(folder / CONFIG)]
+        first = [str(os.getpid()), str(modules.resolve())]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(os.getpid()), "train", *what],
-            env=os.environ | environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            [sys.executable, "-c", PROGRAM, *first, "train", *what],
+            env=os.environ | environ,
             stdin=subprocess.DEVNULL,
             stdout=self._messages,
             stderr=self._messages,
@@ -140,9 +140,10 @@ class Cells:
         told: set[str] = set()  # the cells that are known to be finished
 
         def ended(cell: Cell, why: str) -> None:
-            if why or cell.name not in told:
-                says = f"failed: {why}" if why else result_line(cell, self.output)
-                log.info(f"{cell.name}: {says}")
+            if cell.name in told:
+                return
+            says = f"failed: {why}" if why else result_line(cell, self.output)
+            log.info(f"{cell.name}: {says}")
             with suppress(OSError):  # of a full disk, which the cells meet as well
                 write_table(self.output, cells)
 
@@ -163,6 +164,11 @@ class Cells:
             finally:
                 rows = write_table(self.output, cells)
         return rows
+
+    def refuse_changes(self, cells: Iterable[Cell]) -> None:
+        """``ValueError`` if one was begun with other settings."""
+        for cell in cells:
+            self._problem(cell)
 
     def run_each(
         self,
@@ -214,13 +220,17 @@ class Cells:
         """Why a cell cannot be trained; empty if it can."""
         folder = self.output / cell.name
         run = run_of(folder)
+        is_finished = run is not None and Run(run).is_finished
         if cell.problem:  # which is none of a training that came to its end before
-            return "" if run and Run(run).is_finished else cell.problem
+            return "" if is_finished else cell.problem
         try:
             config = config_from_content(cell.content)
+            changed = _changed(config, folder / CONFIG) if run else ""
         except (ValueError, OSError) as error:
-            return str(error)
-        if run and (changed := _changed(config, folder / CONFIG)):
+            if not is_finished:
+                return str(error)
+            changed = str(error)
+        if changed:
             raise ValueError(
                 f"{run} was trained with other settings: {changed}; put them back, or name another "
                 "output in the study"
@@ -246,16 +256,16 @@ class Cells:
             return str(error)
 
     def _noted(self, cell: Cell, why: str) -> str:
-        """Write down why a cell failed, if it did."""
+        """Write down why a cell failed, if it did: one whose tests are done has not."""
         folder = self.output / cell.name
         run = run_of(folder)
-        if not why and (run is None or not Run(run).is_finished):
-            why = "it ended before its end"
-        if why:
-            with suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                with whole_file(folder / WHY) as file:
-                    file.write_text(f"{why}\n", encoding="utf-8")
+        if run is not None and Run(run).is_finished:
+            return ""
+        why = why or "it ended before its end"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with whole_file(folder / WHY) as file:
+                file.write_text(f"{why}\n", encoding="utf-8")
         return why
 
     def _share(self, name: str) -> float:

@@ -99,6 +99,13 @@ def test_what_cannot_be_found_is_the_problem_of_its_cells_alone(folder):
     assert "b.json: no such file" in problems[("b", "can")]
 
 
+def test_data_may_be_a_folder_beside_the_study_or_in_the_working_folder(folder):
+    (folder / "studies").mkdir()
+    (folder / "minari").mkdir()
+    (cell,) = cells_of(read_study(write(folder, datasets=["minari"])), folder / "studies")
+    assert (cell.problem, cell.content["train"]["data"]) == ("", "minari")
+
+
 def test_settings_are_laid_over_each_other_from_the_general_to_the_special(folder):
     study = read_study(
         write(
@@ -123,6 +130,12 @@ def test_options_of_the_data_go_with_its_file(folder):
     (cell,) = cells_of(study, folder)
     data = {"path": "can.hdf5", "top_share": 0.3, "filter_key": "train"}
     assert cell.content["train"]["data"] == [data]
+
+
+def test_a_long_name_of_large_letters_is_cut(folder):
+    configs = [{"config": "bc.json", "name": letter * 100} for letter in "漢字"]
+    names = [cell.name for cell in cells_of(read_study(write(folder, configs=configs)), folder)]
+    assert len({*names}) == 2 and all(len(name.encode()) < 130 for name in names)
 
 
 def test_two_cells_of_one_name_are_refused_and_the_same_cell_is_there_once(folder):

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from offrl.__main__ import main
 from offrl.reports.report import write_report
 from offrl.reports.results import Measured, Result, results_of, write_results
 from offrl.reports.run import Run
-from offrl.reports.scores import Scores, improvement, needed_seeds
+from offrl.reports.scores import Scores, chance, improvement, needed_seeds
 
 pytest.importorskip("rliable")
 
@@ -98,7 +99,69 @@ def test_a_single_seed_has_no_interval(tmp_path):
     write_report(study(GOOD_AND_BAD, num_seeds=1), tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert re.search(r"\| good \| 0\.9\d \(one seed\) \|", text)
-    assert "| good | bad | 1.00 (one seed) | too few seeds to order them |" in text
+    assert "| good | bad | 1.00 (one seed) | 0.500 | too few seeds to order them |" in text
+
+
+def every_assignment(x, y):
+    """The probability of improvement for each way to give the trainings to two algorithms."""
+    n = len(x) + len(y)
+    ways = [
+        [(both[list(own)], np.delete(both, own)) for own in combinations(range(n), len(x))]
+        for both in np.concatenate([x, y]).T
+    ]
+    for tasks in product(*ways):
+        own, others = (np.stack(scores, axis=1) for scores in zip(*tasks, strict=True))
+        yield improvement(own, others)
+
+
+@pytest.mark.parametrize(("seeds", "tasks"), [((3, 3), 1), ((2, 4), 1), ((3, 2), 2), ((2, 2), 3)])
+@pytest.mark.parametrize("digits", [5, 0])
+def test_the_chance_of_a_difference_is_that_among_all_assignments(seeds, tasks, digits):
+    rng = np.random.default_rng(2)
+    x, y = (rng.normal(0.5 * i, 1, (n, tasks)).round(digits) for i, n in enumerate(seeds))
+    found = np.abs(np.array([*every_assignment(x, y)]) - 0.5)
+    expected = (found >= abs(improvement(x, y) - 0.5) - 1e-9).mean()
+    assert chance(x, y) == pytest.approx(expected) == chance(y, x)
+
+
+def test_of_many_algorithms_that_are_alike_none_is_better():
+    """In one report of twenty at most, although the one that seems best is compared."""
+    num_wrong = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        drawn = rng.normal(0.5, 0.1, (8, 2, 4)).clip(0, 1)
+        results = [
+            result(str(algorithm), str(task), seed, drawn[algorithm, task, seed])
+            for algorithm, task, seed in np.ndindex(drawn.shape)
+        ]
+        chances = Scores(results).chances
+        assert len(chances) == 28
+        num_wrong += min(chances.values()) <= 0.05
+    assert num_wrong <= 4
+
+
+def test_more_algorithms_take_more_seeds():
+    assert [needed_seeds(1, pairs) for pairs in (1, 6, 105)] == [4, 5, 8]
+    rates = {name: {"Can": rate} for name, rate in zip("abcd", (0.9, 0.7, 0.5, 0.2), strict=True)}
+    verdicts = {num: {c.verdict for c in Scores(study(rates, num)).comparisons()} for num in (4, 5)}
+    assert verdicts == {4: {"too few seeds to order them"}, 5: {"a is better"}}
+
+
+def test_those_that_lack_a_task_do_not_hold_up_the_others(tmp_path):
+    tasks = dict.fromkeys(("Can", "Square", "Door"), 0.5)
+    results = study({"a": tasks, "b": tasks, "begun": {"Can": 0.5}})
+    scores = Scores(results)
+    assert (scores.common, scores.compared) == (["Can", "Square", "Door"], ["a", "b"])
+    write_report(results, tmp_path)
+    assert "Without a result on all of them: begun." in (tmp_path / "report.md").read_text()
+    results = study({"a": tasks, "b": {"Can": 0.5, "Square": 0.5}, "c": {"Can": 0.5, "Square": 1}})
+    assert Scores(results).common == ["Can", "Square"]
+    assert Scores(study({"a": tasks, "b": {"Can": 0.5}})).common == ["Can"]
+
+
+def test_an_algorithm_may_be_called_as_matplotlib_calls_what_it_hides(tmp_path):
+    write_report(study({"_mine": {"Can": 0.5, "Square": 0.5}}), tmp_path)
+    assert (tmp_path / "profiles.png").exists()
 
 
 def test_what_is_alike_is_not_ordered():
@@ -207,6 +270,25 @@ def test_a_training_ends_with_its_last_epoch_where_nothing_is_evaluated(small_co
     assert json.loads(lines[-1])["type"] == "epoch"
     run.metrics.write_text("".join(lines[:-1]))
     assert Run(run.path).done_of == (15, 15) and not Run(run.path).is_finished
+
+
+def test_a_training_without_evaluations_meanwhile_ends_with_its_test(tmp_path):
+    """As one does whose first evaluation is due after its end."""
+    (tmp_path / "config-1.json").write_text(
+        json.dumps(
+            {
+                "experiment": {"rollout": {"enabled": True}, "epoch_every_n_steps": 5},
+                "train": {"num_epochs": 1},
+            }
+        )
+    )
+    records = [("epoch", {}), ("test", {"Success_Rate": 1.0, "Return": 1.0, "Crashed": 0})]
+    lines = [
+        json.dumps({"type": kind, "epoch": 1, "step": 5, "time": i, "logs": logs})
+        for i, (kind, logs) in enumerate(records)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert Run(tmp_path).is_finished
 
 
 def test_a_folder_without_results_is_said(tmp_path, capsys):

@@ -191,10 +191,14 @@ def test_medium_data_is_made_by_one_command(tmp_path, capsys):
     replay, medium = tmp_path / "medium_replay.hdf5", tmp_path / "medium.hdf5"
     export = ["export-replay", str(last), str(replay), "--medium", str(medium)]
     assert main([*export, "--steps", "10"]) == 1
+    assert main([*export[:-1], str(replay)]) == 1
+    assert "is the file of the replay, too" in capsys.readouterr().err
     assert not replay.exists()
     assert main(export) == 0
     assert 0.9 * step < len(read(replay)["actions"]) <= step  # ends take the place of some
     assert f"model_epoch_{step // 150}-" in capsys.readouterr().out
+    with h5py.File(medium) as file:  # no initial states of the tests of who trains on it
+        assert file["data/demo_0"].attrs["seed"] >= 2_000_000
     steps = read(medium)
     assert 0.3 * step < len(steps["actions"]) < 3 * step
     assert steps["obs/flat"].shape[1:] == (4,)
@@ -203,7 +207,9 @@ def test_medium_data_is_made_by_one_command(tmp_path, capsys):
         path.unlink()
     export[2:] = [str(tmp_path / "a.hdf5"), "--medium", str(tmp_path / "b.hdf5")]
     assert main(export) == 1
-    assert "no checkpoint is kept that reached a third" in capsys.readouterr().err
+    assert (
+        "no checkpoint is kept whose return has come a third of the way" in capsys.readouterr().err
+    )
     assert not (tmp_path / "a.hdf5").exists()
 
 

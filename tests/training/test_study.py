@@ -60,14 +60,13 @@ def weights(output):
 
 
 def processes_in(folder):
-    """The processes that work for a study, found by their folder or what they were started with."""
+    """The processes that work in a study's folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if process.joinpath("cwd").resolve() == Path(folder).resolve():
-                words = process.joinpath("cmdline").read_bytes()
-                if b"pytest" not in words and int(process.name) != os.getpid():
-                    found.append(int(process.name))
+            works_there = process.joinpath("cwd").resolve() == Path(folder).resolve()
+            if works_there and int(process.name) != os.getpid():
+                found.append(int(process.name))
         except OSError:
             pass
     return found
@@ -195,6 +194,11 @@ def test_a_training_that_is_killed_is_taken_up_again(study):
     assert [(row["status"], row["why"]) for row in rows()] == [
         ("failed", "killed by signal 9, see out/small-demos-seed_1/log.txt")
     ]
+    (result,) = results_of(["out"])
+    assert (result.status, result.final) == ("failed", None)
+    assert main(result.repeat.split()[1:]) == 0  # by hand, as a report says
+    (result,) = results_of(["out"])
+    assert (result.status, result.why) == ("finished", "") and result.final
     assert main(["study", path]) == 0
     assert [(row["status"], row["why"]) for row in rows()] == [("finished", "")]
 
@@ -214,6 +218,11 @@ def test_other_settings_are_no_earlier_cell(study, capsys):
     said = capsys.readouterr().err
     assert "was trained with other settings: train.num_epochs (4, was 3)" in said
     assert rows() == first and not [*Path("out").glob("*seed_2")]
+    data = {"path": "demos.hdf5"}, {"path": "new.hdf5", "collect": "--env reach-v3 --n 1"}
+    other = study(set={"train.num_epoch": 4}, datasets=[*data])
+    assert main(["study", other]) == 1
+    assert "other settings: train.num_epoch: unknown config key" in capsys.readouterr().err
+    assert rows() == first and not Path("new.hdf5").exists()
     other = study(set={"train.data.top_share": 0.5})
     assert main(["study", other]) == 1
     assert "train.data.0.top_share (0.5, was None)" in capsys.readouterr().err
@@ -291,9 +300,18 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     config = json.loads(cell.read_text())
     assert (config["train"]["batch_size"], config["algo"]["loss"]["l2_weight"]) == best[max(best)]
     assert "the search found" in capsys.readouterr().err
-    other = study(search={**search, "trials": 4, "seed": 9}, configs=["small.json", twin])
+    more = study(search={**search, "trials": 4}, configs=["small.json", twin])
+    assert main(["study", more]) == 0
+    assert "small: no more trials: cells have begun" in capsys.readouterr().err
+    assert not [*Path("out/search").glob("*trial_3")]
+    other = study(search={**search, "seed": 9}, configs=["small.json", twin])
     assert main(["study", other]) == 1
     assert "holds a search for small with another search.seed;" in capsys.readouterr().err
+    content = json.loads(Path("small.json").read_text())
+    content["train"]["num_epochs"] += 1
+    Path("small.json").write_text(json.dumps(content))
+    assert main(["study", study(search=search, configs=["small.json", twin])]) == 1
+    assert "small with another config.train.num_epochs;" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
