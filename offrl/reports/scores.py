@@ -86,16 +86,17 @@ class Scores:
     @cached_property
     def common(self) -> list[str]:
         """The tasks that can be averaged: on the same scale, and with results of the same
-        algorithms. Where some lack a task, those tasks and algorithms that make the most pairs."""
+        algorithms. Where some lack a task, those tasks and algorithms that have most trainings."""
         done = {a: [t for t in self.tasks if self.of(a, t)] for a in self.algorithms}
         ordered = sorted(filter(done.get, done), key=lambda a: -len(done[a]))
-        choices = [
-            [t for t in self.tasks if all(t in done[a] for a in ordered[:number])]
-            for number in range(1, len(ordered) + 1)
-        ]
+        tasks: list[str] = []
+        most = 0
         # One algorithm alone only if there is no other: it could be compared with none.
-        several = [*enumerate(choices, 1)][len(choices) > 1 :]
-        tasks = max(several, key=lambda x: (x[0] * len(x[1]), x[0]), default=(0, []))[1]
+        for number in range(len(ordered), min(len(ordered), 2) - 1, -1):
+            shared = [t for t in self.tasks if all(t in done[a] for a in ordered[:number])]
+            seeds = [min((len(self.of(a, t)) for t in shared), default=0) for a in ordered[:number]]
+            if sum(seeds) * len(shared) > most:
+                tasks, most = shared, sum(seeds) * len(shared)
         scales = {self.measures[task] for task in tasks}
         is_one = len(scales) == 1 and (RETURN not in scales or len(tasks) == 1)
         return tasks if is_one else []

@@ -157,6 +157,9 @@ def test_those_that_lack_a_task_do_not_hold_up_the_others(tmp_path):
     results = study({"a": tasks, "b": {"Can": 0.5, "Square": 0.5}, "c": {"Can": 0.5, "Square": 1}})
     assert Scores(results).common == ["Can", "Square"]
     assert Scores(study({"a": tasks, "b": {"Can": 0.5}})).common == ["Can"]
+    results = [*study({name: {"Can": 0.5} for name in "abc"}), *study({"a": {"Door": 1}}, 1)]
+    results += study({"b": {"Door": 1}}, 1)  # its first seed counts for less than all of c's
+    assert Scores(results).common == ["Can"]
 
 
 def test_an_algorithm_may_be_called_as_matplotlib_calls_what_it_hides(tmp_path):
