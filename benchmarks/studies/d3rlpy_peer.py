@@ -41,7 +41,10 @@ class D3rlpy(TDLearner, PolicyAlgo):
 
     def _create_networks(self) -> None:
         D3RLPY.make_importable()
-        import d3rlpy
+        try:
+            import d3rlpy
+        except ImportError as error:
+            raise ImportError(f"{error}; run: python benchmarks/studies/d3rlpy_peer.py") from None
 
         config, name = self.algo_config, self.algo_config.algorithm
         parts = ["actor", "critic", *(["value"] if name == "IQL" else [])]

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from offrl.config.study import cells_of, read_study
+from offrl.config.cells import cells_of
+from offrl.config.study import read_study
 from offrl.outputs import writable_folder
 from offrl.reports.report import Block, Heading, as_markdown, blocks_of
 from offrl.reports.results import CSV, Result, results_of, write_results

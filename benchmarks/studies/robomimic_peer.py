@@ -41,9 +41,14 @@ class Robomimic(PolicyAlgo):
 
     def _create_networks(self) -> None:
         ROBOMIMIC.make_importable()
-        from robomimic.algo import algo_factory
-        from robomimic.config import config_factory
-        from robomimic.utils import obs_utils
+        try:
+            from robomimic.algo import algo_factory
+            from robomimic.config import config_factory
+            from robomimic.utils import obs_utils
+        except ImportError as error:
+            raise ImportError(
+                f"{error}; run: python benchmarks/studies/robomimic_peer.py"
+            ) from None
 
         config, train = config_factory(self.algo_config.algorithm), self.global_config.train
         with config.values_unlocked():

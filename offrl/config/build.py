@@ -19,6 +19,10 @@ from offrl.tree import merge
 
 S = TypeVar("S", bound=Section)
 
+# What values that are made of others are called, and how they are written.
+KINDS = {"list_type": ("a list", "[a, b]"), "model_type": ("a map", "{key: value}")}
+KINDS["dict_type"] = KINDS["model_type"]
+
 # The key under which a config may name its JSON Schema, for editors. It is taken out when read.
 SCHEMA_KEY = "$schema"
 
@@ -145,8 +149,9 @@ def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
     message = message[0].lower() + message[1:]
     if message.startswith("algo.") and not message.startswith(path):  # of an algorithm's part
         message = re.sub(r"\balgo\.", f"{path}.", message)
-    if error["type"] == "list_type":
-        return f"{path}: a list is needed, in [], not {shown(error['input'])}"
+    if error["type"] in KINDS:
+        kind, such_as = KINDS[error["type"]]
+        return f"{path}: {kind} is needed, such as {such_as}, not {shown(error['input'])}"
     if error["type"] in ("value_error", "missing"):
         return f"{path}: {message}" if path else message
     return f"{path}: {message}, got {shown(error['input'])}"

@@ -1,6 +1,7 @@
 """Configs in files and on the command line, and where shipped files are found."""
 
 import filecmp
+import glob
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import yaml
 
 from offrl import __version__
 from offrl.config.content import REPEATED, check_content, place, shown
+from offrl.registry import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,11 @@ def find_file(path: str | Path, *folders: str) -> Path:
     raise FileNotFoundError(f"{place(path)}: no such file{elsewhere}")
 
 
+def shipped_configs(pattern: str) -> list[str]:
+    """The names of the configs that ship which match a pattern."""
+    return sorted(glob.glob(pattern, root_dir=SHIPPED / "configs", recursive=True))
+
+
 def find_config(path: str | Path) -> Path:
     """``find_file`` for configs, which says which file it is where that is not plain: it is not the
     path as given, or another config of that name is here or ships with this offrl.
@@ -58,13 +65,14 @@ def find_config(path: str | Path) -> Path:
     """
     try:
         found = find_file(path, *FOLDERS)
-    except FileNotFoundError:
-        if Path(path).suffix not in (".yaml", ".yml"):
-            raise
+    except FileNotFoundError as error:
         try:  # those that ship are JSON
+            if Path(path).suffix not in (".yaml", ".yml"):
+                raise
             found = find_file(Path(path).with_suffix(".json"), *FOLDERS)
         except FileNotFoundError:
-            found = find_file(path, *FOLDERS)  # to say what was asked for
+            hint = did_you_mean(str(path), shipped_configs("**/*.json"))
+            raise FileNotFoundError(f"{error}.{hint}" if hint else str(error)) from None
     *_, name = str(path).split("configs/")
     here, shipped = Path("configs", name), SHIPPED / "configs" / name
     is_plain = found in (Path(path).expanduser().resolve(), here.resolve())

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -105,6 +106,14 @@ def tasks_of(simulator: str) -> list[str]:
         return [*importlib.import_module(f"offrl.envs.{simulator}").tasks()]
     except ImportError:
         return []
+
+
+def maybe_metaworlds(name: str) -> str:
+    """A sentence for a name like those of Meta-World's tasks, where that is missing."""
+    is_like_them = re.fullmatch(r"[a-z]+(-[a-z]+)*-v3", name)
+    if is_like_them and not tasks_of("metaworld"):
+        return " If it is a task of Meta-World: pip install 'offrl[metaworld]'."
+    return ""
 
 
 def observe_only(env: gymnasium.Env, keys: Sequence[str] | None) -> None:

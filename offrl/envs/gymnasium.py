@@ -1,7 +1,6 @@
 """gymnasium's environments: those that it makes by name, and any that is there already."""
 
 import difflib
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import RETURNS, Misfit, returned, truth
-from offrl.envs import tasks_of
+from offrl.envs import maybe_metaworlds, tasks_of
 from offrl.registry import ENVS
 
 # What else gymnasium's own environments need, by their modules.
@@ -121,7 +120,7 @@ def _nearest(env_name: str) -> str:
     """A sentence with the registered name that is most like one that is not."""
     name = env_name.rsplit(":", 1)[-1]
     names = [*gymnasium.registry, *tasks_of("metaworld"), *tasks_of("robosuite")]
-    if re.fullmatch(r"[a-z]+(-[a-z]+)*-v3", name) and not tasks_of("metaworld"):
-        return " If it is a task of Meta-World: pip install 'offrl[metaworld]'."
+    if hint := maybe_metaworlds(name):
+        return hint
     close = difflib.get_close_matches(name, names, n=1)
     return f" The nearest name is {close[0]!r}." if close and name not in close else ""

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import REACHED, Obs
-from offrl.envs import say_once
+from offrl.envs import maybe_metaworlds, say_once
 from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend
@@ -51,7 +51,8 @@ class RobosuiteEnv(DemonstratedGoals):
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         robosuite = _import_robosuite()
         if env_name not in robosuite.ALL_ENVIRONMENTS:
-            known, hint = ", ".join(tasks()), did_you_mean(env_name, tasks())
+            known, hint = ", ".join(tasks()), maybe_metaworlds(env_name)
+            hint = hint or did_you_mean(env_name, tasks())
             raise ValueError(f"robosuite has no task {env_name!r}; it has {known}.{hint}")
         self._given = env_name, env_kwargs
         env_kwargs = dict(env_kwargs)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from offrl.reports.scores import Interval, Scores
 
 COLUMNS = 3  # of panels
 PANEL = (4.2, 3.6)  # inches
+NAME = 36  # characters of a line of an algorithm's name
 
 
 def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
@@ -62,16 +64,30 @@ def _write(path: Path, draw: Callable[[Scores], Any], scores: Scores) -> None:
     pyplot.close(figure)
 
 
-def _panels(number: int, height: float = PANEL[1]) -> tuple[Any, list[Any]]:
+def _panels(number: int, height: float = PANEL[1], beside: float = 0.0) -> tuple[Any, list[Any]]:
+    """So many panels, with room for names beside them."""
     from matplotlib import pyplot
 
     columns = min(number, COLUMNS)
     rows = -(-number // columns)
-    size = (max(6.0, PANEL[0] * columns), height * rows)
+    size = (max(6.0, PANEL[0] * columns) + beside, height * rows)
     figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     for unused in axes.flat[number:]:
         unused.set_visible(False)
     return figure, list(axes.flat[:number])
+
+
+def _named(scores: Scores) -> dict[str, str]:
+    """The algorithms, as they stand in a picture: long names in several lines."""
+    return {name: fill(name, NAME, break_long_words=False) for name in scores.algorithms}
+
+
+def _rows(scores: Scores, number: int) -> tuple[Any, list[Any]]:
+    """So many panels with a row for each algorithm."""
+    names = _named(scores).values()
+    lines = sum(name.count("\n") + 1 for name in names)
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    return _panels(number, 1.2 + 0.28 * lines, 0.08 * max(0, longest - 20))
 
 
 def _colors(scores: Scores) -> dict[str, Any]:
@@ -83,8 +99,11 @@ def _colors(scores: Scores) -> dict[str, Any]:
 
 def _legend(figure: Any, lines: Sequence[Any], names: Sequence[str]) -> None:
     """Of all names, also of those that begin with the _ by which matplotlib hides a line."""
+    names = [fill(name, 2 * NAME, break_long_words=False) for name in names]
     room = 11 * figure.get_figwidth()  # characters in a row
     columns = max(1, int(room / (max(map(len, names)) + 7)))
+    num_lines = sum(name.count("\n") + 1 for name in names) / columns
+    figure.set_figheight(figure.get_figheight() + 0.18 * max(0, num_lines - 1))
     figure.legend(lines, names, loc="outside lower center", ncols=columns, frameon=False)
 
 
@@ -93,7 +112,7 @@ def _curves(scores: Scores) -> Any:
     figure, panels = _panels(len(tasks))
     colors = _colors(scores)
     for axes, task in zip(panels, tasks, strict=True):
-        for algorithm, color in colors.items():
+        for number, (algorithm, color) in enumerate(colors.items()):
             by_step: dict[int, list[float]] = {}
             for result in scores.results:
                 if (result.task, result.algorithm) == (task, algorithm):
@@ -101,12 +120,15 @@ def _curves(scores: Scores) -> Any:
                         by_step.setdefault(step, []).append(scores.number(result, success, total))
             steps = sorted(by_step)
             means = [np.mean(by_step[step]) for step in steps]
-            axes.plot(steps, means, "o-", color=color, markersize=4)
+            width = 3 - 2 * number / len(colors)  # so that curves that coincide are all seen
+            axes.plot(steps, means, "o-", color=color, markersize=2 + width, linewidth=width)
             low, high = ([f(by_step[step]) for step in steps] for f in (min, max))
             axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
         _axes(axes, scores, task)
         axes.set(title=task, xlabel="steps", xlim=(0, None))
-    _legend(figure, panels[0].lines, scores.algorithms)
+    drawn = {r.algorithm for r in scores.results if r.curve}
+    pairs = zip(panels[0].lines, scores.algorithms, strict=True)
+    _legend(figure, *zip(*((line, name) for line, name in pairs if name in drawn), strict=True))
     return figure
 
 
@@ -118,9 +140,8 @@ def _axes(axes: Any, scores: Scores, task: str, which: str = "y") -> None:
 
 
 def _final_scores(scores: Scores) -> Any:
-    height = 1.2 + 0.28 * len(scores.algorithms)
     tasks = [t for t in scores.tasks if any(scores.of(a, t) for a in scores.algorithms)]
-    figure, panels = _panels(len(tasks), height)
+    figure, panels = _rows(scores, len(tasks))
     for axes, task in zip(panels, tasks, strict=True):
         _dots(axes, scores, [scores.mean(a, task) for a in scores.algorithms])
         for row, algorithm in enumerate(scores.algorithms):
@@ -139,7 +160,7 @@ def _dots(axes: Any, scores: Scores, intervals: Sequence[Interval | None]) -> No
             axes.plot([low, high], [row, row], color=color, linewidth=5, alpha=0.5)
             axes.plot(value, row, "|", color=color, markersize=14, markeredgewidth=3)
     is_left = axes.get_subplotspec().is_first_col()
-    names = scores.algorithms if is_left else [""] * len(scores.algorithms)
+    names = [name if is_left else "" for name in _named(scores).values()]
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
@@ -148,7 +169,7 @@ def _dots(axes: Any, scores: Scores, intervals: Sequence[Interval | None]) -> No
 def _aggregates(scores: Scores) -> Any:
     aggregates = scores.aggregates
     names = list(next(iter(aggregates.values())))
-    figure, panels = _panels(len(names), 1.2 + 0.28 * len(scores.algorithms))
+    figure, panels = _rows(scores, len(names))
     for axes, name in zip(panels, names, strict=True):
         _dots(axes, scores, [aggregates.get(a, {}).get(name) for a in scores.algorithms])
         axes.set(title=name, xlabel=scores.measures[scores.common[0]])
@@ -175,27 +196,29 @@ def _profiles(scores: Scores) -> Any:
 def _improvement(scores: Scores) -> Any:
     from matplotlib import pyplot
 
-    names, table = scores.ranked(), scores.pairs()
-    side = 2.2 + 0.5 * len(names)
+    names, table = [_named(scores)[name] for name in scores.ranked()], scores.pairs()
+    most_lines = 1 + max(name.count("\n") for name in names)
+    side = 2.2 + max(0.5, 0.22 * most_lines) * len(names)
     figure, axes = pyplot.subplots(figsize=(max(6.0, side + 1.5), side), layout="constrained")
     image = axes.imshow(table, cmap="RdBu", vmin=0, vmax=1)
     for (row, column), value in np.ndenumerate(table):
         if row != column:
             color = "white" if abs(value - 0.5) > 0.3 else "black"
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, size=8)
-    axes.set_xticks(range(len(names)), names, rotation=40, ha="right")
+    turned = {"rotation": 40, "ha": "right"} if most_lines == 1 else {"rotation": 90}
+    axes.set_xticks(range(len(names)), names, **turned)
     axes.set_yticks(range(len(names)), names)
     figure.colorbar(image, label="P(row is better)")
     return figure
 
 
 def _time(scores: Scores) -> Any:
-    figure, [axes] = _panels(1, 1.2 + 0.28 * len(scores.algorithms))
+    figure, [axes] = _rows(scores, 1)
     for row, (algorithm, color) in enumerate(_colors(scores).items()):
         minutes = [r.minutes for r in scores.results if r.algorithm == algorithm and r.final]
         if minutes:
             axes.barh(row, np.median(minutes), color=color, alpha=0.5)
             axes.plot(minutes, [row] * len(minutes), ".", color="0.3", markersize=4)
-    axes.set_yticks(range(len(scores.algorithms)), scores.algorithms)
+    axes.set_yticks(range(len(scores.algorithms)), _named(scores).values())
     axes.set(ylim=(len(scores.algorithms) - 0.5, -0.5), xlabel="minutes of training")
     return figure

@@ -226,11 +226,15 @@ def _provenance(results: Sequence[Result]) -> Iterator[Block]:
     def listed(values: Iterable[str]) -> str:
         return "; ".join(dict.fromkeys(filter(None, values))) or "unknown"
 
+    found = {
+        r.algorithm: [q.search for q in results if q.algorithm == r.algorithm] for r in results
+    }
     tasks = {r.task: [q.data for q in results if q.task == r.task] for r in results}
     rows = [
         ["commit of offrl", listed(r.commit for r in results)],
         ["versions", listed(r.versions for r in results)],
         *([f"data of {task}", listed(data)] for task, data in tasks.items()),
+        *([f"search for {name}", listed(words)] for name, words in found.items() if any(words)),
     ]
     yield Table(["what", "which"], rows)
 

@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from offrl.config.study import short_key
+from offrl.config.cells import short_key
 from offrl.outputs import whole_file
 from offrl.reports.run import Run, is_run
 from offrl.reports.study import (
     BEGUN,
-    CONFIG,
     FAILED,
     FINISHED,
     FIRST,
@@ -59,6 +58,7 @@ class Result:
     minutes: float = 0.0
     commit: str = ""
     versions: str = ""
+    search: str = ""  #: What of its settings a search has found.
     data: str = ""  #: The fingerprint of the data.
     repeat: str = field(default="", compare=False)  #: The command that trains it.
 
@@ -105,11 +105,12 @@ def _found(path: Path) -> list[Result]:
 def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
     own = {k: v for k, v in row.items() if v and k not in (*FIRST, *LAST)}
     settings = [f"{short_key(k, own)} {v}" for k, v in own.items()]
-    config = study / row["cell"] / CONFIG
     known: dict[str, Any] = {
         "algorithm": ", ".join([row["config"], *settings]),
         "seed": int(row["seed"]),
         "returns": json.loads(row["returns"] or "[]"),
+        "search": row["search"],
+        "repeat": row["command"],
     }
     if row["dataset"]:
         known |= {"task": row["dataset"]}
@@ -117,8 +118,7 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
         known |= {"status": FAILED, "why": row["why"]}
     if run := run_of(study / row["cell"]):  # which may have gone on since the table was written
         return _of_run(run, **known)
-    repeat = shlex.join(["offrl", "train", "--config", str(config)]) if config.is_file() else ""
-    return Result(**{"task": "", "status": WAITING, "repeat": repeat, **known})
+    return Result(**{"task": "", "status": WAITING, **known})
 
 
 def _of_its_study(path: Path) -> Result | None:
@@ -139,22 +139,23 @@ def _of_run(path: Path, **known: Any) -> Result:
         raise ValueError(f"{path}: a run of a user's own parts, whose figures no report knows")
     data = [Path(entry["path"]).stem for entry in config["train"].get("data") or []]
     packages = run.provenance.get("packages", {})
+    is_whole = run.is_finished  # also one that had failed, and was gone on with
+    options = ["--config", str(run.config_file)] if is_whole else ["--resume", str(path)]
     found: dict[str, Any] = {
         "algorithm": config["experiment"]["name"],
         "task": config["experiment"].get("env") or ", ".join(data),
         "seed": config["train"]["seed"],
         "status": BEGUN,
+        "repeat": shlex.join(["offrl", "train", *options]),
         **known,
     }
-    if is_whole := run.is_finished:  # also one that had failed, and was gone on with
+    if is_whole:
         found |= {"status": FINISHED, "why": ""}
     last = run.logs("test_last") or (run.evaluations[-1]["logs"] if run.evaluations else {})
     if is_whole and not last:
         found["why"] = f"{path}/metrics.jsonl has no evaluation"
-    options = ["--config", str(run.config_file)] if is_whole else ["--resume", str(path)]
     return Result(
         **found,
-        repeat=shlex.join(["offrl", "train", *options]),
         final=_measured(last) if is_whole else None,
         best=_measured(run.logs("test")) if is_whole else None,
         curve=[

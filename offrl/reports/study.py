@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from offrl.config.study import Cell
+from offrl.config.cells import Cell
 from offrl.outputs import whole_file
 from offrl.reports.run import Run, is_run
 
@@ -21,7 +21,7 @@ TESTS = {"test": "best", "test_last": "last"}  # the records of final tests, and
 LAST = (
     *("status", "why", "steps", "of_steps"),
     *(f"{which}_{name.lower()}" for which in TESTS.values() for name in MEASURED),
-    *("minutes", "returns", "run"),
+    *("minutes", "returns", "search", "run", "command"),
 )
 
 
@@ -37,6 +37,7 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
     row |= cell.settings  # of which none takes the place of what is known
     row |= {"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed}
     row |= {"algorithm": cell.content.get("algo_name", ""), "returns": list(cell.returns)}
+    row["search"] = cell.search
     row["status"] = WAITING
     folder = output / cell.name
     if path := run_of(folder):
@@ -68,9 +69,12 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
-def write_table(output: Path, cells: Iterable[Cell]) -> list[dict[str, Any]]:
-    """Write ``study.csv``, and give its rows."""
-    rows = [row_of(cell, output) for cell in cells]
+def write_table(output: Path, cells: Iterable[Cell], command: str) -> list[dict[str, Any]]:
+    """Write ``study.csv``, and give its rows.
+
+    command: that trains them.
+    """
+    rows = [row_of(cell, output) | {"command": command} for cell in cells]
     names = dict.fromkeys(name for row in rows for name in row)
     settings = [name for name in names if name not in (*FIRST, *LAST)]
     with (

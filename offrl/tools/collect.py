@@ -1,7 +1,7 @@
 """``offrl collect``: demonstrations by a scripted expert."""
 
 import argparse
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     env_args["env_kwargs"] |= args.env_kwargs
     policy = ExpertPolicy(scripted_expert(env_args), args.noise, args.styles)
     horizon = args.horizon or policy.horizon
-    episode, in_vain = args.seed, 0
+    episode, in_vain, styles = args.seed, 0, Counter[str]()
     with (
         DemoWriter(args.output, env_args_for_robomimic(env_args)) as writer,
         writer.repeatable(),
@@ -103,7 +103,9 @@ def run(args: argparse.Namespace) -> int:
                 ]
                 for result in _in_order(pool.run(requests, policy), requests):
                     if result.success or args.keep_failures:
-                        writer.write(result.trajectory, **policy.attributes(result.request.seed))
+                        attributes = policy.attributes(result.request.seed)
+                        writer.write(result.trajectory, **attributes)
+                        styles.update({attributes["style"]} if args.styles else ())
                         bar.update()
                         in_vain = 0
                     else:
@@ -116,7 +118,8 @@ def run(args: argparse.Namespace) -> int:
         writer.write_split()
         total = writer.num_demos
     tried = episode - args.seed
-    print(f"{args.output}: {total} demonstrations of {args.env}, {tried} episodes tried")
+    of_each = f" ({', '.join(f'{n} {style}' for style, n in styles.items())})" if styles else ""
+    print(f"{args.output}: {total} demonstrations of {args.env}{of_each}, {tried} episodes tried")
     return 0
 
 

@@ -6,11 +6,13 @@ import shlex
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from offrl.config.study import DatasetEntry, cells_of, data_path, read_study, searched
+from offrl.config.cells import called, cells_of, data_path, searched
+from offrl.config.study import DatasetEntry, read_study
 from offrl.tools import collect, count
 
 HELP = "train many policies: a grid of configs, data, settings and seeds"
@@ -36,13 +38,12 @@ def run(args: argparse.Namespace) -> int:
     study, beside = read_study(args.file), args.file.parent
     sys.path.append(str(beside.resolve()))  # where an algorithm of the user's own may lie
     # What is wrong with the study as a whole is said before anything is made.
-    to_search = searched(study, beside)
-    planned = cells_of(study, beside, dict.fromkeys(to_search, {}))
-    for cell in planned:
-        if study.search and cell.problem:  # without a search the cells are begun at once
-            print(f"{cell.name}: cannot be trained: {cell.problem}", file=sys.stderr)
+    to_search, planned = searched(study, beside), cells_of(study, beside)
+    if study.search:  # before hours of it
+        for why in dict.fromkeys(cell.problem for cell in planned if cell.problem):
+            print(f"some cells cannot be trained: {why}", file=sys.stderr)
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
-    collecting = [_collecting(data, beside) for data in every_data if data.collect]
+    collecting = {called(x): _collecting(x, beside) for x in every_data if x.collect}
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
@@ -63,12 +64,13 @@ def run(args: argparse.Namespace) -> int:
         else:
             cores = len(os.sched_getaffinity(0))
             start = partial(Process, num_threads=threads, modules=beside)
-        cells = Cells(output, args.jobs or max(1, cores // threads), start)
+        command = shlex.join(["offrl", "study", str(args.file)])
+        cells = Cells(output, args.jobs or max(1, cores // threads), start, command)
         cells.refuse_changes(cell for cell in planned if cell.config not in to_search)
-        for arguments in collecting:
-            _make(arguments)
+        lost = {name: why for name, words in collecting.items() if (why := _make(words))}
         found = search(study, beside, cells) if study.search else {}
-        rows = cells.run(cells_of(study, beside, found))
+        ready = cells_of(study, beside, found)
+        rows = cells.run([replace(c, problem=c.problem or lost.get(c.dataset, "")) for c in ready])
     numbers = Counter(row["status"] for row in rows)
     print(f"{study.name}: {', '.join(f'{n} {status}' for status, n in numbers.items())}")
     print(f"table: {output / TABLE}")
@@ -95,12 +97,13 @@ def _collecting(data: DatasetEntry, beside: Path) -> argparse.Namespace:
     return args
 
 
-def _make(args: argparse.Namespace) -> None:
-    """Collect data that is missing. Where that fails, its cells say that it is missing."""
+def _make(args: argparse.Namespace) -> str:
+    """Collect data that is missing, or say why that is not possible."""
     if Path(args.output).exists():
-        return
+        return ""
     print(args.words)
     try:
         collect.run(args)
     except (ValueError, OSError, ImportError) as error:
-        print(f"{args.output}: could not be collected: {error}", file=sys.stderr)
+        return f"{args.output} could not be collected: {error}"
+    return ""

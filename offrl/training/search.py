@@ -6,16 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offrl.config.study import (
-    Cell,
-    Range,
-    StudyConfig,
-    cells_of,
-    named_configs,
-    searched,
-    trial_cell,
-)
+from offrl.config.cells import Cell, Found, called, cells_of, named_configs, searched, trial_cell
+from offrl.config.study import Range, StudyConfig
 from offrl.outputs import locked, writable_folder
+from offrl.registry import shown
 from offrl.reports.run import Run
 from offrl.reports.study import result_line, run_of
 from offrl.training.study import Cells, Job
@@ -26,9 +20,8 @@ log = logging.getLogger(__name__)
 STORAGE = "search.db"
 
 
-def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, dict[str, Any]]:
-    """Search for the best settings of each config, and give them by its name; those of which no
-    training came to its end are left out.
+def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, Found]:
+    """Search for the best settings of each config, and give them by its name.
 
     Proposals come from a tree of Parzen estimators (Bergstra et al., 2011); a training that is
     worse than the median of the earlier ones after as many epochs is pruned. The best training is
@@ -50,7 +43,7 @@ def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, dict[str
             lambda cell, why: searches[cell.config].ended(cell, why),
             lambda cell, job: searches[cell.config].watch(cell, job),
         )
-    return {config: best for config, search in searches.items() if (best := search.best())}
+    return {config: search.best() for config, search in searches.items()}
 
 
 def _in_turn(searches: Sequence["_Search"]) -> Iterator[Cell]:
@@ -73,14 +66,8 @@ class _Search:
         self.trials: dict[str, Any] = {}  # that run, by the names of their cells
         self.told: dict[str, set[int]] = {}  # the epochs whose evaluations are known of each
         self.pruned: set[str] = set()
-        self.optimization = optuna.create_study(
-            storage=f"sqlite:///{output / STORAGE}",
-            study_name=config,
-            directions=["maximize"],
-            pruner=optuna.pruners.MedianPruner(),
-            load_if_exists=True,
-        )
-        self._check()
+        self.why = ""  # of the last training that failed
+        self.optimization = self._load()
         state = optuna.trial.TrialState
         over = self.optimization.get_trials(states=(state.COMPLETE, state.PRUNED))
         cells = cells_of(study, beside, {config: {}})
@@ -92,28 +79,51 @@ class _Search:
         # Those that an earlier process left.
         self.left = self.optimization.get_trials(deepcopy=False, states=(state.RUNNING,))
 
-    def _check(self) -> None:
-        """Refuse to go on with a search for something else; more trials are welcome."""
+    def _load(self) -> Any:
+        """What is known of the trials. ``ValueError`` if it is of a search for something else, of
+        which a training has begun; more trials are welcome."""
         entry = next(x for x in named_configs(self.study, self.beside) if x.name == self.config)
         no_matter = {"trials": True, "dataset": {"name", "collect", "returns"}}
         options = self.options.model_dump(mode="json", exclude=no_matter)
         options["space"] = options["space"][self.config]
         now = {"config": entry.content, "search": options, "set": {**self.study.set, **entry.set}}
-        if changed := differences(self.optimization.user_attrs.get("asked", now), now):
-            raise ValueError(
-                f"{self.output / STORAGE} holds a search for {self.config} with another "
-                f"{', '.join(changed)}; put it back, or name another output in the study"
-            )
-        self.optimization.set_user_attr("asked", now)
+        storage = f"sqlite:///{self.output / STORAGE}"
+        known = {
+            "storage": storage,
+            "study_name": self.config,
+            "directions": ["maximize"],
+            "pruner": self.optuna.pruners.MedianPruner(),
+            "load_if_exists": True,
+        }
+        found = self.optuna.create_study(**known)
+        if changed := differences(found.user_attrs.get("asked", now), now):
+            if any(run_of(self.output / self._cell(trial).name) for trial in found.trials):
+                raise ValueError(
+                    f"{self.output / STORAGE} holds a search for {self.config} with another "
+                    f"{', '.join(changed)}; put it back, or name another output in the study"
+                )
+            self.optuna.delete_study(study_name=self.config, storage=storage)
+            found = self.optuna.create_study(**known)
+        found.set_user_attr("asked", now)
+        return found
 
-    def best(self) -> dict[str, Any]:
+    def _cell(self, trial: Any) -> Cell:
+        return trial_cell(self.study, self.beside, self.config, trial.number, trial.params)
+
+    def best(self) -> Found:
         """The settings of the best trial, if one came to its end."""
         complete = self.optuna.trial.TrialState.COMPLETE
         if not self.optimization.get_trials(deepcopy=False, states=(complete,)):
-            return {}
-        best = self.optimization.best_trial
-        log.info(f"{self.config}: the search found {best.params}, trial {best.number}")
-        return dict(best.params)
+            where = self.output / "search"
+            why = f": {self.why}" if self.why else f", see {where}"
+            return Found(problem=f"no training of its search came to its end{why}")
+        best, data = self.optimization.best_trial, self.options.dataset
+        settings = ", ".join(f"{key} {shown(value)}" for key, value in best.params.items())
+        came = result_line(self._cell(best), self.output)
+        log.info(f"{self.config}: the search found {settings} in trial {best.number}: {came}")
+        number = len(self.optimization.trials)
+        words = f"{settings}, the best of {number} trials on {called(data)}"
+        return Found(best.params, words)
 
     def propose(self) -> Cell:
         """The cell of the next trial."""
@@ -153,8 +163,11 @@ class _Search:
             log.info(f"{cell.name}: pruned")
             self.optimization.tell(trial, state=states.PRUNED)
         elif why or not values:
-            log.info(f"{cell.name}: failed: {why or 'it was never evaluated'}")
+            self.why = why or "it was never evaluated"
+            log.info(f"{cell.name}: failed: {self.why}")
             self.optimization.tell(trial, state=states.FAIL)
+            if not (why and run_of(self.output / cell.name)):  # nor do the others fare better
+                self.todo = 0
         else:
             log.info(f"{cell.name}: {result_line(cell, self.output)}")
             self.optimization.tell(trial, values[max(values)])

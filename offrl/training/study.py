@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from offrl.config import Config, config_from_content
+from offrl.config.cells import Cell
 from offrl.config.files import read_config_file
-from offrl.config.study import Cell
 from offrl.outputs import locked, whole_file, writable_folder
 from offrl.processes import ONE_THREAD, exit_status
 from offrl.registry import shown
@@ -127,10 +127,12 @@ class Cells:
     """Trains cells in the folder of a study, at most ``num_jobs`` at a time.
 
     A cell has one run folder for ever: it goes on there until it is finished.
+
+    command: that does all this again.
     """
 
-    def __init__(self, output: Path, num_jobs: int, start: Start):
-        self.output, self.num_jobs, self._start = output, num_jobs, start
+    def __init__(self, output: Path, num_jobs: int, start: Start, command: str):
+        self.output, self.num_jobs, self._start, self.command = output, num_jobs, start, command
 
     def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Train what is not finished, and give the rows of ``study.csv``, which is kept up to date.
@@ -145,24 +147,28 @@ class Cells:
             says = f"failed: {why}" if why else result_line(cell, self.output)
             log.info(f"{cell.name}: {says}")
             with suppress(OSError):  # of a full disk, which the cells meet as well
-                write_table(self.output, cells)
+                write_table(self.output, cells, self.command)
 
         with locked(self.output, "another process is running a study there"):
             problems = {cell.name: self._problem(cell) for cell in cells}
             try:
-                rows = write_table(self.output, cells)
+                rows = write_table(self.output, cells, self.command)
                 told |= {row["cell"] for row in rows if row["status"] == FINISHED}
                 log.info(
-                    f"{len(cells)} cells, {len(told)} finished, {self.num_jobs} at a time; what "
-                    f"they say is in {self.output}/CELL/log.txt"
+                    f"cells: {len(cells)}, of which {len(told)} are finished, {self.num_jobs} at a "
+                    f"time; what they say is in {self.output}/CELL/log.txt"
                 )
+                unable: dict[str, list[str]] = {}  # by what is wrong with them
                 for cell in cells:
                     if why := problems[cell.name]:
-                        ended(cell, self._noted(cell, why))
+                        unable.setdefault(self._noted(cell, why), []).append(cell.name)
+                for why, names in unable.items():
+                    more = f" and {len(names) - 1} more" if names[1:] else ""
+                    log.info(f"{names[0]}{more}: failed: {why}")
                 able = [cell for cell in cells if not problems[cell.name]]
                 self.run_each(iter(able), len(able), ended)
             finally:
-                rows = write_table(self.output, cells)
+                rows = write_table(self.output, cells, self.command)
         return rows
 
     def refuse_changes(self, cells: Iterable[Cell]) -> None:
@@ -208,7 +214,7 @@ class Cells:
                             num_done += 1
                             ended(cell, self._noted(cell, why))
             except KeyboardInterrupt:
-                log.info("what runs is ended; the same command goes on with it")
+                log.info("stopped; the same command goes on with what ran")
                 raise
             finally:
                 for _, job in running.values():

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offrl.config import config_from_content
-from offrl.config.study import StudyConfig, cells_of, read_study, trial_cell
+from offrl.config.cells import Found, cells_of, short_key, trial_cell
+from offrl.config.study import StudyConfig, read_study
 
 
 @pytest.fixture
@@ -61,10 +62,18 @@ LOW = "search.space.bc.k.range: low (2) is not below high (1)"
     [
         ({"seed": [1]}, "seed: unknown config key. Did you mean seeds?"),
         ({"configs": []}, "configs: "),
-        ({"configs": "bc.json"}, "configs: a list is needed, in [], not 'bc.json'"),
+        ({"configs": "bc.json"}, "configs: a list is needed, such as [a, b], not 'bc.json'"),
         ({"seeds": [-1]}, "seeds.0: "),
         ({"grid": {"train.batch_size": 3}}, "grid.train.batch_size: "),
-        ({"datasets": [{"path": "x.hdf5", "colect": ""}]}, "datasets.0.colect: unknown"),
+        ({"configs": [["bc.json"]]}, "configs.0: a map is needed, such as {key: value}, not ["),
+        (
+            {"datasets": [{"path": "x.hdf5", "colect": ""}]},
+            "datasets.0.colect: unknown config key. Did you mean datasets.0.collect?",
+        ),
+        (
+            {"search": {"dataset": {"path": "x", "sets": {}}, "space": {}}},
+            "search.dataset.sets: unknown config key. Did you mean search.dataset.set?",
+        ),
         ({"search": {"dataset": "can.hdf5"}}, "search.space: "),
         ({"search": {"dataset": "x", "space": {"bc": {"k": {"low": 2, "high": 1}}}}}, LOW),
         ({"search": {"dataset": "x", "space": {"bc": {"k": 3}}}}, "search.space.bc.k.values: "),
@@ -116,7 +125,7 @@ def test_settings_are_laid_over_each_other_from_the_general_to_the_special(folde
             grid={"train.seq_length": [4]},
         )
     )
-    found = {"mine": {"train.num_epochs": 5}}
+    found = {"mine": Found({"train.num_epochs": 5})}
     (cell,) = cells_of(study, folder, found)
     train = cell.content["train"]
     assert (train["batch_size"], train["num_epochs"], train["seq_length"]) == (3, 5, 4)
@@ -136,6 +145,20 @@ def test_a_long_name_of_large_letters_is_cut(folder):
     configs = [{"config": "bc.json", "name": letter * 100} for letter in "漢字"]
     names = [cell.name for cell in cells_of(read_study(write(folder, configs=configs)), folder)]
     assert len({*names}) == 2 and all(len(name.encode()) < 130 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("key", "others", "short"),
+    [
+        ("train.batch_size", ["train.seq_length"], "batch_size"),
+        ("algo.optim_params.policy.learning_rate.initial", [], "learning_rate.initial"),
+        ("algo.optim_params.actor.learning_rate.initial", ["b.critic.learning_rate.initial"], None),
+        ("algo.rnn.enabled", ["algo.gmm.enabled"], "rnn.enabled"),
+        ("n", ["a.n"], "n"),
+    ],
+)
+def test_a_key_is_called_by_the_end_that_tells_it_from_others(key, others, short):
+    assert short_key(key, [key, *others]) == (short or "actor.learning_rate.initial")
 
 
 def test_two_cells_of_one_name_are_refused_and_the_same_cell_is_there_once(folder):

@@ -162,8 +162,10 @@ def test_those_that_lack_a_task_do_not_hold_up_the_others(tmp_path):
     assert Scores(results).common == ["Can"]
 
 
-def test_an_algorithm_may_be_called_as_matplotlib_calls_what_it_hides(tmp_path):
-    write_report(study({"_mine": {"Can": 0.5, "Square": 0.5}}), tmp_path)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("names", [["_mine"], [f"iql, {'a.long_key ' * 9}{i}" for i in (1, 2)]])
+def test_names_that_matplotlib_would_hide_or_cut_are_drawn(names, tmp_path):
+    write_report(study({name: {"Can": 0.5, "Square": 0.5} for name in names}), tmp_path)
     assert (tmp_path / "profiles.png").exists()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from offrl.envs import maybe_metaworlds
 from offrl.envs.experts import door, nut_assembly, pick_place, stack  # noqa: F401 (register)
 from offrl.envs.experts.expert import ExpertPolicy, demonstrator
 from offrl.envs.experts.lift import lift
@@ -34,6 +35,6 @@ def scripted_expert(env_args: Mapping[str, Any]) -> Callable[..., np.ndarray]:
         known = ", ".join(EXPERTS.names())
         raise ValueError(
             f"{name} has no scripted expert; there are those of {known} and of Meta-World's tasks."
-            + did_you_mean(name, EXPERTS.names())
+            + (maybe_metaworlds(name) or did_you_mean(name, EXPERTS.names()))
         )
     return EXPERTS[name]
