@@ -70,7 +70,7 @@ class _Search:
         self.optimization = self._load()
         state = optuna.trial.TrialState
         over = self.optimization.get_trials(states=(state.COMPLETE, state.PRUNED))
-        cells = cells_of(study, beside, {config: {}})
+        cells = cells_of(study, beside)
         has_begun = any(run_of(output / cell.name) for cell in cells if cell.config == config)
         self.todo = max(0, self.options.trials - len(over))
         if has_begun and self.todo:
@@ -122,7 +122,7 @@ class _Search:
         came = result_line(self._cell(best), self.output)
         log.info(f"{self.config}: the search found {settings} in trial {best.number}: {came}")
         number = len(self.optimization.trials)
-        words = f"{settings}, the best of {number} trials on {called(data)}"
+        words = f"{settings} (trials: {number}, on {called(data)})"
         return Found(best.params, words)
 
     def propose(self) -> Cell:

@@ -39,7 +39,7 @@ def test_defaults_are_robomimics():
         ({"train": {"batch_size": 2.5}}, ["train.batch_size", "integer"]),
         ({"train": {"cuda": 1}}, ["train.cuda", "boolean"]),
         ({"train": {"goal_mode": "first"}}, ["train.goal_mode", "'last'", "'first'"]),
-        ({"train": 3}, ["train", "dictionary"]),
+        ({"train": 3}, ["train", "a map is needed"]),
         ({"train": {"data": [{"pth": "x"}]}}, ["train.data.0.path", "train.data.0.pth"]),
         (
             {"train": {"action_config": {"actions": {"normalization": "max"}}}},

@@ -180,7 +180,7 @@ def test_what_fails_leaves_the_others_to_finish_and_is_taken_up_again(study, cap
     shown = capsys.readouterr()
     assert "1 finished" in shown.out and "7 failed" in shown.out
     assert "diverges-demos-seed_1: failed: bc: the loss became NaN" in shown.err
-    assert "wrong-demos-seed_1 and 1 more: failed: train.batch_sizes: unknown" in shown.err
+    assert "nowhere-demos-seed_1 and 1 more: failed: nowhere.json: no such file" in shown.err
 
     write_demos("missing.hdf5", env_args=json.dumps(toy_args()))
     assert main(["study", path, "--jobs", "2"]) == 1
@@ -345,14 +345,18 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped(study, capsys):
 
 def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
     pytest.importorskip("optuna")
-    search = {"dataset": "nowhere.hdf5", "trials": 1, "space": {"bad": {"train.batch_size": [4]}}}
+    search = {"dataset": "nowhere.hdf5", "trials": 3, "space": {"bad": {"train.batch_size": [4]}}}
     configs = ["small.json", {"config": "small.json", "name": "bad"}]
     assert main(["study", study(search=search, configs=configs)]) == 1
     assert {row["config"]: row["status"] for row in rows()} == {
         "small": "finished",
         "bad": "failed",
     }
-    assert "nowhere.hdf5: no such file" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("nowhere.hdf5: no such file") == 2  # not of each trial
+    assert "no training of its search came to its end: nowhere.hdf5: no such" in rows()[1]["why"]
+    search = {**search, "dataset": "demos.hdf5", "trials": 1}  # corrected where it is
+    assert main(["study", study(search=search, configs=configs)]) == 0
+    assert rows()[1]["search"] == "train.batch_size 4 (trials: 1, on demos)"
 
 
 @pytest.mark.thorough
