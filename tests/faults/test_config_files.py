@@ -280,7 +280,7 @@ def test_what_is_no_file_is_one_line(name, words, tmp_path):
         ('train={"seed": 1, "seed": 2}', "train.seed: given twice"),
         ("train=" + "[" * 10**5, "too many levels"),
         ("train." * 10**4 + "x=1", "more than 50 levels"),
-        ("train=3", "train: .*dictionary"),
+        ("train=3", "train: a map is needed"),
         ("algo_name=5", "algo_name: .*not 5"),
         ("algo_name=nonsense", "unknown algorithm"),
         ("experiment.name=a\0b", "experiment.name: .*NUL"),
