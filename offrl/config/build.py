@@ -20,8 +20,8 @@ from offrl.tree import merge
 S = TypeVar("S", bound=Section)
 
 # What values that are made of others are called, and how they are written.
-KINDS = {"list_type": ("a list", "[a, b]"), "model_type": ("a map", "{key: value}")}
-KINDS["dict_type"] = KINDS["model_type"]
+LIST, MAP = ("a list", "[a, b]"), ("a map", "{key: value}")
+KINDS = {"list_type": LIST, "model_type": MAP, "dict_type": MAP}
 
 # The key under which a config may name its JSON Schema, for editors. It is taken out when read.
 SCHEMA_KEY = "$schema"

@@ -51,8 +51,8 @@ class RobosuiteEnv(DemonstratedGoals):
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         robosuite = _import_robosuite()
         if env_name not in robosuite.ALL_ENVIRONMENTS:
-            known, hint = ", ".join(tasks()), maybe_metaworlds(env_name)
-            hint = hint or did_you_mean(env_name, tasks())
+            hint = maybe_metaworlds(env_name) or did_you_mean(env_name, tasks())
+            known = ", ".join(tasks())
             raise ValueError(f"robosuite has no task {env_name!r}; it has {known}.{hint}")
         self._given = env_name, env_kwargs
         env_kwargs = dict(env_kwargs)

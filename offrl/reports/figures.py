@@ -1,6 +1,6 @@
 """The pictures of a report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -77,17 +77,15 @@ def _panels(number: int, height: float = PANEL[1], beside: float = 0.0) -> tuple
     return figure, list(axes.flat[:number])
 
 
-def _named(scores: Scores) -> dict[str, str]:
-    """The algorithms, as they stand in a picture: long names in several lines."""
-    return {name: fill(name, NAME, break_long_words=False) for name in scores.algorithms}
+def _label(name: str, width: int = NAME) -> str:
+    """A name as it stands in a picture: a long one in several lines."""
+    return fill(name, width, break_long_words=False)
 
 
 def _rows(scores: Scores, number: int) -> tuple[Any, list[Any]]:
     """So many panels with a row for each algorithm."""
-    names = _named(scores).values()
-    lines = sum(name.count("\n") + 1 for name in names)
-    longest = max(len(line) for name in names for line in name.split("\n"))
-    return _panels(number, 1.2 + 0.28 * lines, 0.08 * max(0, longest - 20))
+    lines = [line for name in scores.algorithms for line in _label(name).split("\n")]
+    return _panels(number, 1.2 + 0.28 * len(lines), 0.08 * max(0, max(map(len, lines)) - 20))
 
 
 def _colors(scores: Scores) -> dict[str, Any]:
@@ -97,20 +95,22 @@ def _colors(scores: Scores) -> dict[str, Any]:
     return {name: many(i % many.N) for i, name in enumerate(scores.algorithms)}
 
 
-def _legend(figure: Any, lines: Sequence[Any], names: Sequence[str]) -> None:
-    """Of all names, also of those that begin with the _ by which matplotlib hides a line."""
-    names = [fill(name, 2 * NAME, break_long_words=False) for name in names]
+def _legend(figure: Any, lines: Mapping[str, Any]) -> None:
+    """Write the name of each line below a figure. They are given, because matplotlib leaves out
+    names that begin with an underscore."""
+    names = [_label(name, 2 * NAME) for name in lines]
     room = 11 * figure.get_figwidth()  # characters in a row
     columns = max(1, int(room / (max(map(len, names)) + 7)))
     num_lines = sum(name.count("\n") + 1 for name in names) / columns
     figure.set_figheight(figure.get_figheight() + 0.18 * max(0, num_lines - 1))
-    figure.legend(lines, names, loc="outside lower center", ncols=columns, frameon=False)
+    figure.legend(lines.values(), names, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _curves(scores: Scores) -> Any:
     tasks = [t for t in scores.tasks if any(r.task == t and r.curve for r in scores.results)]
     figure, panels = _panels(len(tasks))
     colors = _colors(scores)
+    lines: dict[str, Any] = {}
     for axes, task in zip(panels, tasks, strict=True):
         for number, (algorithm, color) in enumerate(colors.items()):
             by_step: dict[int, list[float]] = {}
@@ -121,14 +121,14 @@ def _curves(scores: Scores) -> Any:
             steps = sorted(by_step)
             means = [np.mean(by_step[step]) for step in steps]
             width = 3 - 2 * number / len(colors)  # so that curves that coincide are all seen
-            axes.plot(steps, means, "o-", color=color, markersize=2 + width, linewidth=width)
+            form = {"color": color, "markersize": 2 + width, "linewidth": width}
+            if steps:
+                (lines[algorithm],) = axes.plot(steps, means, "o-", **form)
             low, high = ([f(by_step[step]) for step in steps] for f in (min, max))
             axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
         _axes(axes, scores, task)
         axes.set(title=task, xlabel="steps", xlim=(0, None))
-    drawn = {r.algorithm for r in scores.results if r.curve}
-    pairs = zip(panels[0].lines, scores.algorithms, strict=True)
-    _legend(figure, *zip(*((line, name) for line, name in pairs if name in drawn), strict=True))
+    _legend(figure, lines)
     return figure
 
 
@@ -160,7 +160,7 @@ def _dots(axes: Any, scores: Scores, intervals: Sequence[Interval | None]) -> No
             axes.plot([low, high], [row, row], color=color, linewidth=5, alpha=0.5)
             axes.plot(value, row, "|", color=color, markersize=14, markeredgewidth=3)
     is_left = axes.get_subplotspec().is_first_col()
-    names = [name if is_left else "" for name in _named(scores).values()]
+    names = [_label(name) if is_left else "" for name in scores.algorithms]
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
@@ -181,22 +181,22 @@ def _profiles(scores: Scores) -> Any:
     every = np.concatenate([scores.matrix(a).ravel() for a in scores.compared])
     is_rate = scores.measures[scores.common[0]] == SUCCESS
     thresholds = np.linspace(*((0, 1) if is_rate else (every.min(), every.max())), 101)
-    colors = _colors(scores)
+    colors, lines = _colors(scores), {}
     for algorithm in scores.compared:
         color = colors[algorithm]
         share, low, high = scores.profile(algorithm, thresholds)
-        axes.plot(thresholds, share, color=color)
+        (lines[algorithm],) = axes.plot(thresholds, share, color=color)
         axes.fill_between(thresholds, low, high, color=color, alpha=0.12, linewidth=0)
     measure = scores.measures[scores.common[0]]
     axes.set(xlabel=f"final {measure} above", ylabel="share of trainings", ylim=(-0.03, 1.03))
-    _legend(figure, axes.lines, scores.compared)
+    _legend(figure, lines)
     return figure
 
 
 def _improvement(scores: Scores) -> Any:
     from matplotlib import pyplot
 
-    names, table = [_named(scores)[name] for name in scores.ranked()], scores.pairs()
+    names, table = [*map(_label, scores.ranked())], scores.pairs()
     most_lines = 1 + max(name.count("\n") for name in names)
     side = 2.2 + max(0.5, 0.22 * most_lines) * len(names)
     figure, axes = pyplot.subplots(figsize=(max(6.0, side + 1.5), side), layout="constrained")
@@ -219,6 +219,6 @@ def _time(scores: Scores) -> Any:
         if minutes:
             axes.barh(row, np.median(minutes), color=color, alpha=0.5)
             axes.plot(minutes, [row] * len(minutes), ".", color="0.3", markersize=4)
-    axes.set_yticks(range(len(scores.algorithms)), _named(scores).values())
+    axes.set_yticks(range(len(scores.algorithms)), [*map(_label, scores.algorithms)])
     axes.set(ylim=(len(scores.algorithms) - 0.5, -0.5), xlabel="minutes of training")
     return figure

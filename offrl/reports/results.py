@@ -151,16 +151,15 @@ def _of_run(path: Path, **known: Any) -> Result:
     }
     if is_whole:
         found |= {"status": FINISHED, "why": ""}
-    last = run.logs("test_last") or (run.evaluations[-1]["logs"] if run.evaluations else {})
+    evaluations = run.evaluations
+    last = run.logs("test_last") or (evaluations[-1]["logs"] if evaluations else {})
     if is_whole and not last:
         found["why"] = f"{path}/metrics.jsonl has no evaluation"
     return Result(
         **found,
         final=_measured(last) if is_whole else None,
         best=_measured(run.logs("test")) if is_whole else None,
-        curve=[
-            (r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in run.evaluations
-        ],
+        curve=[(r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in evaluations],
         steps=run.steps,
         minutes=round(run.seconds / 60, 3),
         commit=run.provenance.get("git_commit", ""),

@@ -26,9 +26,12 @@ LAST = (
 
 
 def run_of(folder: Path) -> Path | None:
-    """The run folder of a cell, if it has begun: the newest, if somebody has trained it anew."""
+    """The run folder of a cell, if it has begun. If somebody has trained it anew: the first that is
+    finished, else the newest."""
     runs = [path for path in sorted(folder.glob("[!.]*")) if is_run(path)]
-    return runs[-1] if runs else None
+    if len(runs) < 2:
+        return runs[0] if runs else None
+    return next((run for run in runs if Run(run).is_finished), runs[-1])
 
 
 def row_of(cell: Cell, output: Path) -> dict[str, Any]:

@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
                     if result.success or args.keep_failures:
                         attributes = policy.attributes(result.request.seed)
                         writer.write(result.trajectory, **attributes)
-                        styles.update({attributes["style"]} if args.styles else ())
+                        if args.styles:
+                            styles[attributes["style"]] += 1
                         bar.update()
                         in_vain = 0
                     else:

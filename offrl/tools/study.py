@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         for why in dict.fromkeys(cell.problem for cell in planned if cell.problem):
             print(f"some cells cannot be trained: {why}", file=sys.stderr)
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
-    collecting = {called(x): _collecting(x, beside) for x in every_data if x.collect}
+    collecting = [(called(x), _collecting(x, beside)) for x in every_data if x.collect]
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         command = shlex.join(["offrl", "study", str(args.file)])
         cells = Cells(output, args.jobs or max(1, cores // threads), start, command)
         cells.refuse_changes(cell for cell in planned if cell.config not in to_search)
-        lost = {name: why for name, words in collecting.items() if (why := _make(words))}
+        lost = {name: why for name, words in collecting if (why := _make(words))}
         found = search(study, beside, cells) if study.search else {}
         ready = cells_of(study, beside, found)
         rows = cells.run([replace(c, problem=c.problem or lost.get(c.dataset, "")) for c in ready])

@@ -33,8 +33,10 @@ def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, Found]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     writable_folder(cells.output)
     with locked(cells.output, "another process is running a study there"):
+        planned = cells_of(study, beside)
+        begun = {cell.config for cell in planned if run_of(cells.output / cell.name)}
         searches = {
-            config: _Search(optuna, study, beside, config, cells.output)
+            config: _Search(optuna, study, beside, config, cells.output, config in begun)
             for config in searched(study, beside)
         }
         cells.run_each(
@@ -56,10 +58,19 @@ def _in_turn(searches: Sequence["_Search"]) -> Iterator[Cell]:
 class _Search:
     """The search for one config.
 
+    is_over: whether a cell has begun with what it found.
     todo: how many trials are due.
     """
 
-    def __init__(self, optuna: Any, study: StudyConfig, beside: Path, config: str, output: Path):
+    def __init__(
+        self,
+        optuna: Any,
+        study: StudyConfig,
+        beside: Path,
+        config: str,
+        output: Path,
+        is_over: bool,
+    ):
         assert study.search is not None
         self.optuna, self.study, self.beside, self.config = optuna, study, beside, config
         self.output, self.options = output, study.search
@@ -70,10 +81,8 @@ class _Search:
         self.optimization = self._load()
         state = optuna.trial.TrialState
         over = self.optimization.get_trials(states=(state.COMPLETE, state.PRUNED))
-        cells = cells_of(study, beside)
-        has_begun = any(run_of(output / cell.name) for cell in cells if cell.config == config)
         self.todo = max(0, self.options.trials - len(over))
-        if has_begun and self.todo:
+        if is_over and self.todo:
             log.info(f"{config}: no more trials: cells have begun with what its search found")
             self.todo = 0
         # Those that an earlier process left.
@@ -112,8 +121,7 @@ class _Search:
 
     def best(self) -> Found:
         """The settings of the best trial, if one came to its end."""
-        complete = self.optuna.trial.TrialState.COMPLETE
-        if not self.optimization.get_trials(deepcopy=False, states=(complete,)):
+        if not self._complete:
             where = self.output / "search"
             why = f": {self.why}" if self.why else f", see {where}"
             return Found(problem=f"no training of its search came to its end{why}")
@@ -124,6 +132,12 @@ class _Search:
         number = len(self.optimization.trials)
         words = f"{settings} (trials: {number}, on {called(data)})"
         return Found(best.params, words)
+
+    @property
+    def _complete(self) -> list[Any]:
+        """The trials that came to their end."""
+        states = (self.optuna.trial.TrialState.COMPLETE,)
+        return self.optimization.get_trials(deepcopy=False, states=states)
 
     def propose(self) -> Cell:
         """The cell of the next trial."""
@@ -166,7 +180,8 @@ class _Search:
             self.why = why or "it was never evaluated"
             log.info(f"{cell.name}: failed: {self.why}")
             self.optimization.tell(trial, state=states.FAIL)
-            if not (why and run_of(self.output / cell.name)):  # nor do the others fare better
+            could_train = why and run_of(self.output / cell.name)
+            if not (could_train or self._complete):  # nor will the others
                 self.todo = 0
         else:
             log.info(f"{cell.name}: {result_line(cell, self.output)}")

@@ -226,14 +226,13 @@ class Cells:
         """Why a cell cannot be trained; empty if it can."""
         folder = self.output / cell.name
         run = run_of(folder)
-        is_finished = run is not None and Run(run).is_finished
         if cell.problem:  # which is none of a training that came to its end before
-            return "" if is_finished else cell.problem
+            return "" if run and Run(run).is_finished else cell.problem
         try:
             config = config_from_content(cell.content)
             changed = _changed(config, folder / CONFIG) if run else ""
         except (ValueError, OSError) as error:
-            if not is_finished:
+            if not (run and Run(run).is_finished):
                 return str(error)
             changed = str(error)
         if changed:

@@ -15,6 +15,7 @@ from offrl.reports.report import write_report
 from offrl.reports.results import Measured, Result, results_of, write_results
 from offrl.reports.run import Run
 from offrl.reports.scores import Scores, chance, improvement, needed_seeds
+from offrl.reports.study import run_of
 
 pytest.importorskip("rliable")
 
@@ -277,23 +278,37 @@ def test_a_training_ends_with_its_last_epoch_where_nothing_is_evaluated(small_co
     assert Run(run.path).done_of == (15, 15) and not Run(run.path).is_finished
 
 
-def test_a_training_without_evaluations_meanwhile_ends_with_its_test(tmp_path):
-    """As one does whose first evaluation is due after its end."""
-    (tmp_path / "config-1.json").write_text(
-        json.dumps(
-            {
-                "experiment": {"rollout": {"enabled": True}, "epoch_every_n_steps": 5},
-                "train": {"num_epochs": 1},
-            }
-        )
-    )
-    records = [("epoch", {}), ("test", {"Success_Rate": 1.0, "Return": 1.0, "Crashed": 0})]
+def run_folder(path, *kinds, crashed=0):
+    """A run folder of one epoch, with such records in its log."""
+    path.mkdir(parents=True, exist_ok=True)
+    experiment = {"rollout": {"enabled": True}, "epoch_every_n_steps": 5}
+    config = {"experiment": experiment, "train": {"num_epochs": 1}}
+    (path / "config-1.json").write_text(json.dumps(config))
+    logs = {"Success_Rate": 1.0, "Return": 1.0, "Crashed": crashed}
     lines = [
         json.dumps({"type": kind, "epoch": 1, "step": 5, "time": i, "logs": logs})
-        for i, (kind, logs) in enumerate(records)
+        for i, kind in enumerate(kinds)
     ]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    assert Run(tmp_path).is_finished
+    (path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_a_training_without_evaluations_meanwhile_ends_with_its_test(tmp_path):
+    """As one does whose first evaluation is due after its end."""
+    assert Run(run_folder(tmp_path, "epoch", "test")).is_finished
+
+
+def test_evaluations_that_lost_episodes_count_for_nothing(tmp_path):
+    assert len(Run(run_folder(tmp_path / "whole", "rollout")).evaluations) == 1
+    assert Run(run_folder(tmp_path / "lost", "rollout", crashed=1)).evaluations == []
+
+
+def test_of_a_cell_that_was_trained_anew_a_finished_run_counts_and_else_the_newest(tmp_path):
+    run_folder(tmp_path / "1", "epoch", "rollout")
+    newest = run_folder(tmp_path / "2", "epoch", "rollout")
+    assert run_of(tmp_path) == newest
+    finished = run_folder(tmp_path / "1", "epoch", "rollout", "test")
+    assert run_of(tmp_path) == finished
 
 
 def test_a_folder_without_results_is_said(tmp_path, capsys):

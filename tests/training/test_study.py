@@ -273,7 +273,11 @@ def test_an_algorithm_may_lie_beside_the_study(study, tmp_path):
     )
     content = json.loads(Path("small.json").read_text()) | {"algo_name": "mine.mine"}
     Path("own.json").write_text(json.dumps(content))
-    assert main(["study", study(configs=["own.json"])]) == 0
+    (tmp_path / "statistics.py").write_text("raise ImportError('not the standard library')")
+    path = study(configs=["own.json"], datasets=[str(tmp_path / "demos.hdf5")])
+    Path("elsewhere").mkdir()
+    os.chdir("elsewhere")  # which Python looks in itself
+    assert main(["study", path]) == 0
 
 
 @pytest.mark.thorough
@@ -341,6 +345,16 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped(study, capsys):
     assert "search/small-trial_5: pruned" in capsys.readouterr().err
     assert earlier.trials[5].state.name == "PRUNED"
     assert "interrupted" in Path("out/search/small-trial_5/log.txt").read_text()
+
+
+@pytest.mark.thorough
+def test_a_value_that_cannot_be_trained_leaves_the_others_to_be_tried(study, capsys):
+    pytest.importorskip("optuna")
+    space = {"small": {"train.batch_size": [0, 4, 5]}}
+    path = study(search={"dataset": "demos.hdf5", "trials": 8, "seed": 3, "space": space})
+    assert main(["study", path, "--jobs", "1"]) == 0
+    assert "trial_7" in capsys.readouterr().err
+    assert rows()[0]["search"].startswith("train.batch_size ")
 
 
 def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
