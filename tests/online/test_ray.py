@@ -220,6 +220,7 @@ def records_of(run):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(start, tmp_path):
     def epochs():
         runs = (tmp_path / "run").glob("2*")

@@ -187,6 +187,7 @@ def test_what_fails_leaves_the_others_to_finish_and_is_taken_up_again(study, cap
     assert {row["status"] for row in rows() if row["config"] == "small"} == {"finished"}
 
 
+@pytest.mark.thorough
 def test_a_training_that_is_killed_is_taken_up_again(study):
     path = study(set={"train.num_epochs": 300, "experiment.rollout.rate": 300})
     program = subprocess.Popen([*STUDY, path])
