@@ -1,9 +1,14 @@
 """What only shows where a GPU is, besides the checks of every algorithm (``offrl.testing``)."""
 
+import json
+
 import pytest
 import torch
+import yaml
 
 from offrl import Trainer
+from offrl.__main__ import main
+from offrl.checkpoint import read_checkpoint
 from offrl.training import Checkpointer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -26,3 +31,20 @@ def test_numbers_on_another_device_are_named(small_config):
     trainer.algo.update = lambda batch: update(batch) | {"kl": torch.zeros(())}
     with pytest.raises(ValueError, match="bc, step 1 .epoch 1.: update returned 'kl' on cpu"):
         list(trainer())
+
+
+def test_cells_of_a_study_share_a_gpu(small_config, tmp_path):
+    content = small_config({"train": {"cuda": True}}).to_dict()
+    (tmp_path / "small.json").write_text(json.dumps(content))
+    ends = []
+    for jobs in ("1", "2"):
+        output = tmp_path / jobs
+        study = {"output": str(output), "configs": ["small.json"], "seeds": [1, 2]}
+        (tmp_path / f"{jobs}.yaml").write_text(yaml.dump(study))
+        assert main(["study", str(tmp_path / f"{jobs}.yaml"), "--jobs", jobs]) == 0
+        models = [read_checkpoint(path)["model"] for path in sorted(output.glob("*/2*/last.pth"))]
+        ends.append([model["nets"] for model in models])
+    alone, beside = ends
+    assert len(alone) == len(beside) == 2
+    for one, other in zip(alone, beside, strict=True):
+        assert one and all(torch.equal(one[key], other[key]) for key in one)

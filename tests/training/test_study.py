@@ -30,7 +30,9 @@ STUDY = [sys.executable, "-m", "offrl", "study"]
 def study(tmp_path, monkeypatch):
     """A function that writes a study of a small config, and gives its path."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "tests"))), prepend=os.pathsep
+    )
     write_demos(tmp_path / "demos.hdf5", env_args=json.dumps(toy_args()))
     small = copy.deepcopy(SMALL) | {"algo_name": "bc", "algo": {"actor_layer_dims": [16, 16]}}
     small["experiment"]["rollout"] = {"n": 3, "horizon": 5, "rate": 2, "test_last": True}
