@@ -40,7 +40,7 @@ class Cell:
     seed: int
     returns: Sequence[float] = ()  #: The returns on its task that count as 0 and as 100.
     #: What tells it from others of its config: the grid's values, and those that a scan of
-    #: robomimic's notes.
+    #: robomimic's notes, but for seeds.
     settings: Mapping[str, Any] = field(default_factory=dict)
     search: str = ""  #: What of its settings a search has found, in words.
     content: Mapping[str, Any] = field(default_factory=dict)  #: Of its config.
@@ -66,12 +66,15 @@ def cells_of(
     cells: dict[str, Cell] = {}
     every_data: list[DatasetEntry | None] = [*study.datasets] or [None]
     grid = [dict(zip(study.grid, x, strict=True)) for x in itertools.product(*study.grid.values())]
-    for data, entry, values, seed in itertools.product(
-        every_data, named_configs(study, beside), grid, study.seeds
-    ):
+    combinations = (
+        (data, entry, values, seed)
+        for data, entry, values in itertools.product(every_data, named_configs(study, beside), grid)
+        for seed in study.seeds or [entry.seed]
+    )
+    for data, entry, values, seed in combinations:
         best = (found or {}).get(entry.name, Found())
         settings = [study.set, entry.set, best.settings, data.set if data else {}, values]
-        parts = [entry.name, called(data)]
+        parts = [entry.folder, called(data)]
         parts += [f"{short_key(key, values)}_{_text(value)}" for key, value in values.items()]
         name = _slug("-".join(filter(None, [*parts, f"seed_{seed}"])))
         cell = _cell(name, entry, data, seed, settings, study.output, beside, values)
@@ -111,47 +114,77 @@ def searched(study: StudyConfig, beside: Path) -> list[str]:
 class _Named:
     """A config of a study: one file of an entry, or what is wrong with it."""
 
-    name: str
+    name: str  #: Also of those of one scan of robomimic's, which their settings tell apart.
+    folder: str  #: What the folders of its cells begin with.
     set: Mapping[str, Any]
     content: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
 
+    @property
+    def base(self) -> str:
+        """The file that a scan of robomimic's varies, if this is of one."""
+        base = _section(self.content, "meta").get("hp_base_config_file")
+        return base if isinstance(base, str) else ""
+
+    @property
+    def scanned(self) -> dict[str, Any]:
+        """What a scan of robomimic's notes of the values that it chose."""
+        noted = _section(self.content, "meta")
+        keys, chosen = noted.get("hp_keys"), noted.get("hp_values")
+        if not (isinstance(keys, list) and isinstance(chosen, list)):
+            return {}
+        return {k: v for k, v in zip(keys, chosen, strict=False) if isinstance(k, str)}
+
+    @property
+    def seed(self) -> int:
+        seed = _section(self.content, "train").get("seed")
+        return seed if isinstance(seed, int) else 1
+
 
 def named_configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
     """The configs of a study. ``ValueError`` for files of one entry that differ in their seeds,
-    which a study would all train with its own."""
+    where a study would train them all with its own."""
     for entry in study.configs:
         files = [entry.config]
         if "*" in entry.config:
-            own = sorted(glob.glob(str(Path(glob.escape(str(beside)), entry.config))))
-            files = own or sorted(glob.glob(entry.config)) or shipped_configs(entry.config)
+            own = sorted(glob.glob(entry.config, root_dir=beside))
+            files = own or shipped_configs(entry.config)
             if not files:
                 raise FileNotFoundError(
-                    f"configs: no file matches {shown(entry.config)} beside the study, in the "
-                    "working folder or among the configs that ship"
+                    f"configs: no file matches {shown(entry.config)} beside the study or among the "
+                    "configs that ship"
                 )
         found = [_named(file, entry, beside) for file in files]
-        seeds = {json.dumps(_seed(named.content)) for named in found if named.content}
-        if len(seeds) > 1:
+        if len(found) > 1:  # robomimic writes a scan beside the file that it varies
+            bases = {Path(named.base).name for named in found if named.base}
+            found = [
+                n for n, file in zip(found, files, strict=True) if Path(file).name not in bases
+            ]
+        seeds = {named.seed for named in found if named.content}
+        if study.seeds and (len(seeds) > 1 or any(map(_is_seed, found[0].scanned))):
             raise ValueError(
-                f"configs: the files {entry.config} differ in train.seed; name seeds in the study, "
-                "and one file for all of them"
+                f"configs: the files {entry.config} differ in train.seed; leave out the seeds of "
+                "the study, or name one file for all of them"
             )
         yield from found
 
 
 def _named(file: str, entry: ConfigEntry, beside: Path) -> _Named:
-    name, own = entry.name or Path(file).stem, beside / file
+    folder = entry.name or Path(file).stem
     try:
-        content = read_config_file(own if own.is_file() else find_config(file))
-        return _Named(name, entry.set, content)
+        named = _Named(folder, folder, entry.set, read_config_file(find_config(file, beside)))
     except (ValueError, OSError) as error:
-        return _Named(name, entry.set, problem=str(error))
+        return _Named(folder, folder, entry.set, problem=str(error))
+    return replace(named, name=entry.name or Path(named.base).stem or folder)
 
 
-def _seed(content: Mapping[str, Any]) -> Any:
-    train = content.get("train")
-    return train.get("seed") if isinstance(train, Mapping) else None
+def _section(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    section = content.get(key)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _is_seed(key: str) -> bool:
+    return key.rpartition(".")[2] == "seed"
 
 
 def _cell(
@@ -167,34 +200,32 @@ def _cell(
     """A cell whose config is that of the file with ``settings`` laid over it, or what is wrong with
     it."""
     returns = (data.returns if data else None) or ()
-    cell = Cell(name, entry.name, called(data), seed, returns, values, problem=entry.problem)
+    varied = {k: v for k, v in entry.scanned.items() if not _is_seed(k)} | dict(values)
+    cell = Cell(name, entry.name, called(data), seed, returns, varied, problem=entry.problem)
     if entry.problem:
         return cell
     try:
-        scanned = _scanned(entry.content)
         content = merge(DEFAULTS, upgrade_config(entry.content))
         for key, value in (item for setting in settings for item in setting.items()):
             content = merge(content, nested(key, value))
         train: dict[str, Any] = {"output_dir": output, "seed": seed}
         if data is not None:
-            path, section = str(data_path(data, beside)), content.get("train")
-            options = section.get("data") if isinstance(section, Mapping) else None
+            path, options = str(data_path(data, beside)), _section(content, "train").get("data")
             train["data"] = [{**options, "path": path}] if isinstance(options, Mapping) else path
         content = merge(content, {"experiment": {"name": name}, "train": train})
-        return replace(cell, settings={**scanned, **values}, content=content)
+        return replace(cell, dataset=cell.dataset or task_of(content), content=content)
     except (ValueError, OSError) as error:
         return replace(cell, problem=str(error))
 
 
-def _scanned(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a scan of robomimic's notes of the values that it chose."""
-    noted = content.get("meta")
-    keys, chosen = (
-        noted.get(key) if isinstance(noted, Mapping) else None for key in ("hp_keys", "hp_values")
-    )
-    if not (isinstance(keys, list) and isinstance(chosen, list)):
-        return {}
-    return {key: value for key, value in zip(keys, chosen, strict=False) if isinstance(key, str)}
+def task_of(config: Mapping[str, Any]) -> str:
+    """What a training is of where nothing else names it: its environment, or its data."""
+    if env := _section(config, "experiment").get("env"):
+        return str(env)
+    data = _section(config, "train").get("data") or []
+    files = data if isinstance(data, list) else [data]
+    paths = [file.get("path") if isinstance(file, Mapping) else file for file in files]
+    return ", ".join(Path(str(path)).stem for path in paths)
 
 
 def called(data: DatasetEntry | None) -> str:

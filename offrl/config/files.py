@@ -26,14 +26,16 @@ LARGEST = 10_000_000  # bytes of a config file
 FOLDERS = "configs", "configs/online"
 
 
-def find_file(path: str | Path, *folders: str) -> Path:
-    """``path`` as it is, or among what ships with offrl, or in one of ``folders`` there; absolute.
+def find_file(path: str | Path, *folders: str, beside: Path = Path()) -> Path:
+    """``path`` seen from the folder ``beside``, or among what ships with offrl, or in one of
+    ``folders`` there; absolute.
 
     So the configs that ship, and a clone's data, are found from any working directory.
     """
     try:
-        candidates = [Path(path).expanduser()]
-        if not candidates[0].is_absolute():
+        given = Path(path).expanduser()
+        candidates = [beside / given]
+        if not given.is_absolute():
             shipped = [SHIPPED / folder / path for folder in ("", *folders)]
             if IS_WHEEL:  # where all else is code
                 shipped = [file for file in shipped if file.is_relative_to(SHIPPED / "configs")]
@@ -56,7 +58,7 @@ def shipped_configs(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, root_dir=SHIPPED / "configs", recursive=True))
 
 
-def find_config(path: str | Path) -> Path:
+def find_config(path: str | Path, beside: Path = Path()) -> Path:
     """``find_file`` for configs, which says which file it is where that is not plain: it is not the
     path as given, or another config of that name is here or ships with this offrl.
 
@@ -64,18 +66,18 @@ def find_config(path: str | Path) -> Path:
     belong together.
     """
     try:
-        found = find_file(path, *FOLDERS)
+        found = find_file(path, *FOLDERS, beside=beside)
     except FileNotFoundError as error:
         try:  # those that ship are JSON
             if Path(path).suffix not in (".yaml", ".yml"):
                 raise
-            found = find_file(Path(path).with_suffix(".json"), *FOLDERS)
+            found = find_file(Path(path).with_suffix(".json"), *FOLDERS, beside=beside)
         except FileNotFoundError:
             hint = did_you_mean(str(path), shipped_configs("**/*.json"))
             raise FileNotFoundError(f"{error}.{hint}" if hint else str(error)) from None
     *_, name = str(path).split("configs/")
-    here, shipped = Path("configs", name), SHIPPED / "configs" / name
-    is_plain = found in (Path(path).expanduser().resolve(), here.resolve())
+    here, shipped = beside / "configs" / name, SHIPPED / "configs" / name
+    is_plain = found in ((beside / Path(path).expanduser()).resolve(), here.resolve())
     rivals = [] if ".." in Path(name).parts else [here, shipped]
     rivals = [r for r in rivals if r.is_file() and not filecmp.cmp(r, found, shallow=False)]
     if rivals or not is_plain:

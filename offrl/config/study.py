@@ -32,7 +32,7 @@ Values = Annotated[list[Any], Field(min_length=1)]
 
 class ConfigEntry(Section):
     config: str = Field(
-        description="A config file: beside the study file, or one that ships with offrl. Several "
+        description="A config file: beside the study file, else one that ships with offrl. Several "
         "with a * in the name are one entry each."
     )
     name: str | None = Field(None, description="What it is called. null: as the file is.")
@@ -110,8 +110,8 @@ class StudyConfig(Section):
     datasets: list[Annotated[DatasetEntry, BeforeValidator(lambda x: _entry(x, "path"))]] = Field(
         [], description="What each of them is trained on. Empty: what the config says."
     )
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(
-        [1], min_length=1, description="The seeds of each training (train.seed)."
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = Field(
+        None, description="The seeds of each training (train.seed). null: those of the configs."
     )
     set: FreeMap = Field(Map(), description="Settings of every cell.")
     grid: dict[str, Values] = Field(

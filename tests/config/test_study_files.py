@@ -169,23 +169,76 @@ def test_two_cells_of_one_name_are_refused_and_the_same_cell_is_there_once(folde
         cells_of(read_study(write(folder, configs=["bc.json", differing])), folder)
 
 
-def test_files_that_differ_in_their_seeds_are_refused(folder):
+def test_configs_of_the_working_folder_are_not_those_beside_the_study(folder):
+    """The same study trains the same from wherever it is called."""
+    (folder / "studies").mkdir()
+    (folder / "bc.json").write_text(json.dumps({"algo_name": "bc", "train": {"batch_size": 7}}))
+    (cell,) = cells_of(read_study(write(folder, configs=["bc.json"])), folder / "studies")
+    assert "batch_size" not in cell.content["train"]
+    with pytest.raises(FileNotFoundError, match="no file matches 'b.*json' beside the study or"):
+        cells_of(read_study(write(folder, configs=["b.*json"])), folder / "studies")
+
+
+def test_seeds_are_those_of_the_configs_if_the_study_names_none(folder):
     for seed in (101, 102):
         content = {"algo_name": "bc", "train": {"seed": seed}}
         (folder / f"scan_{seed}.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"scan_\*.json differ in train.seed; name seeds"):
-        cells_of(read_study(write(folder, configs=["scan_*.json"])), folder)
+    cells = cells_of(read_study(write(folder, configs=["scan_*.json", "bc.json"])), folder)
+    assert [cell.name for cell in cells] == [
+        "scan_101-seed_101",
+        "scan_102-seed_102",
+        "bc-seed_1",
+    ]
+    assert [cell.content["train"]["seed"] for cell in cells] == [101, 102, 1]
+    with pytest.raises(ValueError, match=r"scan_\*.json differ in train.seed; leave out the seeds"):
+        cells_of(read_study(write(folder, configs=["scan_*.json"], seeds=[1, 2])), folder)
+
+
+def write_scan(folder, **scanned):
+    """What robomimic's generator writes: a whole config for each setting, beside the one that it
+    varies, with the setting in ``meta``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "base.json").write_text(json.dumps({"algo_name": "bc"}))
+    for values in product(*scanned.values()):
+        chosen = dict(zip(scanned, values, strict=True))
+        meta = {"hp_base_config_file": "/far/base.json", "hp_keys": [*chosen], "hp_values": values}
+        keys = {"bs": "batch_size", "seed": "seed"}
+        train = {keys[name]: value for name, value in chosen.items()}
+        name = "_".join(f"{key}_{value}" for key, value in chosen.items())
+        content = {"algo_name": "bc", "train": train, "meta": meta}
+        (folder / f"base_{name}.json").write_text(json.dumps(content))
 
 
 def test_scans_of_robomimic_tell_what_they_scan(folder):
-    """Its generator writes a whole config for each setting, and notes the setting in ``meta``."""
-    for size in (64, 128):
-        meta = {"hp_base_config_file": "base.json", "hp_keys": ["bs"], "hp_values": [size]}
-        content = {"algo_name": "bc", "train": {"batch_size": size}, "meta": meta}
-        (folder / f"scan_bs_{size}.json").write_text(json.dumps(content))
-    cells = cells_of(read_study(write(folder, configs=["scan_*.json"])), folder)
+    write_scan(folder / "scan", bs=[64, 128])
+    cells = cells_of(read_study(write(folder, configs=["scan/*.json"])), folder)
     assert [dict(cell.settings) for cell in cells] == [{"bs": 128}, {"bs": 64}]
     assert [cell.content["train"]["batch_size"] for cell in cells] == [128, 64]
+    assert [cell.config for cell in cells] == ["base", "base"], "and not what they vary"
+    (base,) = cells_of(read_study(write(folder, configs=["scan/base.json"])), folder)
+    assert base.config == "base" and not base.settings
+
+
+def test_the_seeds_of_a_scan_are_seeds(folder):
+    write_scan(folder / "scan", bs=[64], seed=[101, 102])
+    cells = cells_of(read_study(write(folder, configs=["scan/*.json"])), folder)
+    assert [(cell.config, dict(cell.settings), cell.seed) for cell in cells] == [
+        ("base", {"bs": 64}, 101),
+        ("base", {"bs": 64}, 102),
+    ]
+    assert [cell.name for cell in cells] == [f"base_bs_64_seed_{s}-seed_{s}" for s in (101, 102)]
+    alone = write(folder, configs=["scan/base_bs_64_seed_102.json"], seeds=[1])
+    with pytest.raises(ValueError, match="leave out the seeds of the study"):
+        cells_of(read_study(alone), folder)
+
+
+def test_what_a_training_is_of_is_known_without_datasets(folder):
+    data = {"algo_name": "bc", "train": {"data": [{"path": "far/low_dim.hdf5"}]}}
+    act = {"algo_name": "sac", "experiment": {"env": "Hopper-v5"}}
+    for name, content in (("data", data), ("act", act)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    cells = cells_of(read_study(write(folder, configs=["data.json", "act.json"])), folder)
+    assert [cell.dataset for cell in cells] == ["low_dim", "Hopper-v5"]
 
 
 def test_a_file_of_robomimics_stays_one_and_one_of_offrls_too(folder, caplog):
