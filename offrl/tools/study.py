@@ -39,19 +39,19 @@ def run(args: argparse.Namespace) -> int:
     sys.path.append(str(beside.resolve()))  # where an algorithm of the user's own may lie
     # What is wrong with the study as a whole is said before anything is made.
     to_search, planned = searched(study, beside), cells_of(study, beside)
-    if study.search:  # before hours of it
-        for why in dict.fromkeys(cell.problem for cell in planned if cell.problem):
-            print(f"some cells cannot be trained: {why}", file=sys.stderr)
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
-    collecting = [(called(x), _collecting(x, beside)) for x in every_data if x.collect]
+    collecting = [(x, _collecting(x, beside)) for x in every_data if x.collect]
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
     from offrl.reports.study import CONFIG, FINISHED, TABLE
     from offrl.training.launch import on_ray
     from offrl.training.search import search
-    from offrl.training.study import Cells, OnRay, Process
+    from offrl.training.study import Cells, OnRay, Process, problem_of
 
+    if study.search:  # before hours of it
+        for why in dict.fromkeys(filter(None, map(problem_of, planned))):
+            print(f"some cells cannot be trained: {why}", file=sys.stderr)
     output, threads = Path(study.output).expanduser(), study.num_threads
     with ExitStack() as until_done:
         if args.address:
@@ -67,7 +67,12 @@ def run(args: argparse.Namespace) -> int:
         command = shlex.join(["offrl", "study", str(args.file)])
         cells = Cells(output, args.jobs or max(1, cores // threads), start, command)
         cells.refuse_changes(cell for cell in planned if cell.config not in to_search)
-        lost = {name: why for name, words in collecting if (why := _make(words))}
+        lost = {}
+        for data, words in collecting:
+            if (why := _make(words)) and data in study.datasets:
+                lost[called(data)] = why
+            elif why:
+                print(f"the search has no data: {why}", file=sys.stderr)
         found = search(study, beside, cells) if study.search else {}
         ready = cells_of(study, beside, found)
         rows = cells.run([replace(c, problem=c.problem or lost.get(c.dataset, "")) for c in ready])

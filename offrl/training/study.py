@@ -18,6 +18,7 @@ from tqdm import tqdm
 from offrl.config import Config, config_from_content
 from offrl.config.cells import Cell
 from offrl.config.files import read_config_file
+from offrl.data.provenance import fingerprint
 from offrl.outputs import locked, whole_file, writable_folder
 from offrl.processes import ONE_THREAD, exit_status
 from offrl.registry import shown
@@ -226,15 +227,18 @@ class Cells:
         """Why a cell cannot be trained; empty if it can."""
         folder = self.output / cell.name
         run = run_of(folder)
-        if cell.problem:  # which is none of a training that came to its end before
-            return "" if run and Run(run).is_finished else cell.problem
+        is_finished = run is not None and Run(run).is_finished
+        if cell.problem and is_finished:
+            return ""  # it is none of a training that came to its end before
+        why = problem_of(cell)
+        if run is None or why and not is_finished:
+            return why
         try:
-            config = config_from_content(cell.content)
-            changed = _changed(config, folder / CONFIG) if run else ""
+            changed = why or _changed(cell, folder / CONFIG, Run(run))
         except (ValueError, OSError) as error:
-            if not (run and Run(run).is_finished):
-                return str(error)
             changed = str(error)
+            if not is_finished:
+                return changed
         if changed:
             raise ValueError(
                 f"{run} was trained with other settings: {changed}; put them back, or name another "
@@ -279,8 +283,23 @@ class Cells:
         return min(1.0, done / wanted)
 
 
-def _changed(config: Config, begun_with: Path) -> str:
-    """What of a cell's config is another than when it was begun."""
+def problem_of(cell: Cell) -> str:
+    """Why what a cell says is no config; empty if it is one."""
+    if not cell.problem:
+        try:
+            config_from_content(cell.content)
+        except (ValueError, OSError) as error:
+            return str(error)
+    return cell.problem
+
+
+def _changed(cell: Cell, begun_with: Path, run: Run) -> str:
+    """What of a cell's config is another than when it was begun, or that its data is."""
+    config = config_from_content(cell.content)
+    paths = [entry.path for entry in config.train.data or []]
+    known = run.provenance.get("dataset_fingerprint")
+    if known and all(map(os.path.exists, paths)) and fingerprint(paths) != known:
+        return f"train.data ({', '.join(map(str, paths))}: other data than then)"
     if not begun_with.is_file():
         return ""
     begun = config_from_content(read_config_file(begun_with))

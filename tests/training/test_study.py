@@ -234,7 +234,13 @@ def test_other_settings_are_no_earlier_cell(study, capsys):
     other = study(set={"train.data.top_share": 0.5})
     assert main(["study", other]) == 1
     assert "train.data.0.top_share (0.5, was None)" in capsys.readouterr().err
-    Path("demos.hdf5").rename("moved.hdf5")  # which takes nothing from what is finished
+    Path("other").mkdir()  # robomimic calls the files of all tasks alike
+    write_demos("other/demos.hdf5", seed=1)
+    assert main(["study", study(datasets=["other/demos.hdf5"])]) == 1
+    assert "train.data (other/demos.hdf5: other data than then)" in capsys.readouterr().err
+    Path("demos.hdf5").rename("other/demos.hdf5")  # which takes nothing from what is finished
+    assert main(["study", study(datasets=["other/demos.hdf5"])]) == 0
+    Path("other/demos.hdf5").rename("moved.hdf5")
     assert main(["study", study()]) == 0
     assert rows() == first
 
@@ -364,6 +370,10 @@ def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
     pytest.importorskip("optuna")
     search = {"dataset": "nowhere.hdf5", "trials": 3, "space": {"bad": {"train.batch_size": [4]}}}
     configs = ["small.json", {"config": "small.json", "name": "bad"}]
+    misspelt = study(search=search, configs=configs, grid={"train.num_epoch": [3]}, output="no")
+    assert main(["study", misspelt]) == 1
+    first = capsys.readouterr().err.splitlines()[0]  # before the trials
+    assert first.startswith("some cells cannot be trained: train.num_epoch: unknown config key")
     assert main(["study", study(search=search, configs=configs)]) == 1
     assert {row["config"]: row["status"] for row in rows()} == {
         "small": "finished",
