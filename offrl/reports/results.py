@@ -4,12 +4,12 @@ import csv
 import json
 import logging
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from offrl.config.cells import short_key
+from offrl.config.cells import short_key, task_of
 from offrl.outputs import whole_file
 from offrl.reports.run import Run, is_run
 from offrl.reports.study import (
@@ -28,6 +28,9 @@ from offrl.reports.study import (
 log = logging.getLogger(__name__)
 
 CSV = "report.csv"  # of a report, which can be made again of it
+APART = (
+    "report them apart, or give what differs another name (experiment.name, or name in the study)"
+)
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
 
 
@@ -65,27 +68,65 @@ class Result:
 
 def results_of(paths: Iterable[str | Path]) -> list[Result]:
     """The results in folders of runs, studies and reports, or of the runs and studies below, each
-    once. ``FileNotFoundError`` for a folder that holds none, ``ValueError`` for two trainings that
-    cannot be told apart."""
-    results: dict[tuple[str, str, int], tuple[Result, Path]] = {}
+    once. ``FileNotFoundError`` for a folder that holds none, ``ValueError`` for trainings that
+    cannot be told apart, or that no mean may hold."""
+    found: list[Result] = []
+    places: list[str] = []
     for path in (Path(path).expanduser() for path in paths):
-        found = _found(path)
-        if not found:
+        own = _found(path)
+        if not own:
             raise FileNotFoundError(
                 f"{path}: neither a run folder (config-*.json) nor a study ({TABLE}) nor a report "
                 f"({CSV}), and no run or study is below it"
             )
-        for result in found:
-            of = (result.algorithm, result.task, result.seed)
-            first, place = results.setdefault(of, (result, path))
-            if first != result:
-                raise ValueError(
-                    f"two different trainings are both of {result.algorithm} on {result.task} with "
-                    f"seed {result.seed}: {first.repeat or place} and {result.repeat or path}; "
-                    "report them apart, or give what differs another name (experiment.name, or "
-                    "name in the study)"
-                )
+        found += own
+        places += [result.repeat or str(path) for result in own]
+    results: dict[tuple[str, str, int], tuple[Result, str]] = {}
+    for both in zip(_called_apart(found), places, strict=True):
+        result, place = both
+        of = (result.algorithm, result.task, result.seed)
+        first, first_place = results.setdefault(of, both)
+        if first != result and first.status == result.status == FINISHED:
+            raise ValueError(
+                f"two different trainings are both of {result.algorithm} on {result.task} with "
+                f"seed {result.seed}: {first_place} and {place}; {APART}"
+            )
+        if (result.status == FINISHED, result.steps) > (first.status == FINISHED, first.steps):
+            results[of] = both  # the other one is known less well
+    _refuse_unlike(results.values())
     return [result for result, _ in results.values()]
+
+
+def _refuse_unlike(results: Iterable[tuple[Result, str]]) -> None:
+    """Trainings of which a mean is taken have the same data, and about as many steps."""
+    firsts: dict[tuple[str, str], tuple[Result, str]] = {}
+    for both in results:
+        other, place = both
+        if other.status != FINISHED:
+            continue
+        one, first_place = firsts.setdefault((other.algorithm, other.task), both)
+        what = "data" if one.data != other.data else "steps"
+        was, now = getattr(one, what), getattr(other, what)
+        if was and now and (what == "data" or not 0.9 < was / now < 1.1):
+            raise ValueError(
+                f"trainings of {one.algorithm} on {one.task} differ in their {what} ({was} and "
+                f"{now}): with seed {one.seed} {first_place}, with seed {other.seed} {place}; "
+                f"{APART}"
+            )
+
+
+def _called_apart(results: Sequence[Result]) -> list[Result]:
+    """Tasks that are paths of data, by as much of their ends as tells them from other data."""
+    paths = {(r.task, r.data) for r in results if Path(r.task).is_absolute()}
+
+    def name(task: str, data: str) -> str:
+        parts = Path(task).parts
+        ends = ("/".join(parts[-length:]) for length in range(1, len(parts)))
+        others = [path for path, other in paths if other != data]
+        return next((e for e in ends if not any(o.endswith(f"/{e}") for o in others)), task)
+
+    names = {of: name(*of) for of in paths}
+    return [replace(r, task=names.get((r.task, r.data), r.task)) for r in results]
 
 
 def _found(path: Path) -> list[Result]:
@@ -113,7 +154,7 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
         "repeat": row["command"],
     }
     if row["dataset"]:
-        known |= {"task": row["dataset"]}
+        known["task"] = row["dataset"]
     if row["status"] == FAILED:
         known |= {"status": FAILED, "why": row["why"]}
     if run := run_of(study / row["cell"]):  # which may have gone on since the table was written
@@ -137,13 +178,14 @@ def _of_run(path: Path, **known: Any) -> Result:
     config = run.config
     if "alg_para" in config:
         raise ValueError(f"{path}: a run of a user's own parts, whose figures no report knows")
-    data = [Path(entry["path"]).stem for entry in config["train"].get("data") or []]
+    data = [entry["path"] for entry in config["train"].get("data") or []]
+    is_path = len(data) == 1 and not config["experiment"].get("env")
     packages = run.provenance.get("packages", {})
     is_whole = run.is_finished  # also one that had failed, and was gone on with
     options = ["--config", str(run.config_file)] if is_whole else ["--resume", str(path)]
     found: dict[str, Any] = {
         "algorithm": config["experiment"]["name"],
-        "task": config["experiment"].get("env") or ", ".join(data),
+        "task": str(Path(data[0]).absolute().with_suffix("")) if is_path else task_of(config),
         "seed": config["train"]["seed"],
         "status": BEGUN,
         "repeat": shlex.join(["offrl", "train", *options]),

@@ -8,6 +8,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from conftest import write_demos
 from PIL import Image
 
 from offrl.__main__ import main
@@ -245,6 +246,32 @@ def test_of_trainings_that_cannot_be_told_apart_none_is_lost(tmp_path):
         results_of([tmp_path / "a", tmp_path / "b"])
 
 
+def reports_of(folder, *results):
+    """A report of each, in a folder of its own."""
+    for number, result in enumerate(results):
+        (folder / str(number)).mkdir()
+        write_results(folder / str(number) / "report.csv", [result])
+    return [folder / str(number) for number in range(len(results))]
+
+
+def test_of_a_training_and_what_is_known_less_of_it_the_training_counts(tmp_path):
+    """As of a study whose cells run on two machines."""
+    done = result("bc", "Can", 1, 0.5)
+    known = [Result("bc", "Can", 1, "waiting"), Result("bc", "Can", 1, "begun", steps=9), done]
+    folders = reports_of(tmp_path, *known)
+    assert results_of(folders) == results_of(folders[::-1]) == [done]
+
+
+@pytest.mark.parametrize("unlike", [{"data": "beef"}, {"steps": 400}])
+def test_no_mean_is_taken_of_trainings_that_differ_in_more_than_their_seeds(tmp_path, unlike):
+    one = replace(result("bc", "Can", 1, 0.5), data="f00d", repeat="offrl study a.yaml")
+    (what,) = unlike
+    with pytest.raises(
+        ValueError, match=f"bc on Can differ in their {what} .*: with seed 1 offrl s"
+    ):
+        results_of(reports_of(tmp_path, one, replace(one, seed=2, **unlike)))
+
+
 @pytest.mark.parametrize(("name", "content"), [("report.csv", "a,b\n1"), ("study.csv", "a")])
 def test_a_damaged_table_is_said(tmp_path, name, content):
     (tmp_path / name).write_text(content)
@@ -264,6 +291,19 @@ def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
     assert "no training has been evaluated" in text  # there was no simulator
     assert main(["report", runs, "--output", str(tmp_path / "report")]) == 1
     assert "exists; choose another name" in capsys.readouterr().err
+
+
+def test_data_of_one_name_that_is_not_the_same_is_called_by_its_folder(tmp_path, small_config):
+    """robomimic calls the files of all tasks alike."""
+    from offrl.training import train
+
+    places = {"can": 1, "lift": 2, "moved/lift": 2}  # where lies which data
+    for seed, (place, content) in enumerate(places.items()):
+        (tmp_path / place).mkdir(parents=True)
+        data = str(write_demos(tmp_path / place / "low_dim.hdf5", seed=content))
+        train(small_config({"train": {"seed": seed, "data": data}}))
+    found = sorted((r.seed, r.task) for r in results_of([tmp_path / "runs"]))
+    assert found == [(0, "can/low_dim"), (1, "lift/low_dim"), (2, "lift/low_dim")]
 
 
 def test_a_training_ends_with_its_last_epoch_where_nothing_is_evaluated(small_config):
