@@ -32,6 +32,13 @@ def new_file(path: str | Path) -> Path:
     return path
 
 
+def new_folder(path: str | Path) -> Path:
+    """The same of a folder, which may be there if nothing is in it."""
+    path = Path(path).expanduser()
+    is_empty = path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+    return path if is_empty else new_file(path)
+
+
 def writable_folder(folder: str | Path) -> Path:
     """A folder, made if need be; ``OSError`` if nothing can be written there."""
     folder = Path(folder)
@@ -70,7 +77,7 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
 def whole_folder(path: str | Path) -> Iterator[Path]:
     """Gives a new folder beside ``path`` to write to, which is synced and renamed at the end: the
     whole folder is there or nothing. After an error nothing of it is left."""
-    path = new_file(path)
+    path = new_folder(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with in_words(path):
@@ -78,7 +85,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
             yield partial
             for inside in partial.rglob("*"):
                 _sync(inside)
-            new_file(path)  # which somebody may have made meanwhile
+            new_folder(path)  # which somebody may have made meanwhile
             put(partial, path)
     except DiskFull:  # of a file in it, which will be gone
         raise disk_full(path) from None

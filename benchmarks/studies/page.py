@@ -8,7 +8,7 @@ What a study has reached so far is taken from its output folder, if there is one
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from offrl.config.study import read_study
 from offrl.outputs import writable_folder
 from offrl.reports.report import Block, Heading, as_markdown, blocks_of
 from offrl.reports.results import CSV, Result, results_of, write_results
+from offrl.reports.scores import Scores
 from offrl.reports.study import TABLE, WAITING
 
 FOLDER, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -50,11 +51,11 @@ def part(name: str) -> str:
     if not any(result.final for result in found):
         return f"This study was not run. The command is `{found[0].repeat}`.\n"
     pictures = writable_folder(PICTURES / name)
-    text = as_markdown(_lower(blocks_of(found, pictures)))
+    text = as_markdown(_lower(blocks_of(Scores(found), pictures)))
     return text.replace("](", f"](images/studies/{name}/")
 
 
-def _lower(blocks: list[Block]) -> Iterator[Block]:
+def _lower(blocks: Iterable[Block]) -> Iterator[Block]:
     """The blocks, as they stand below a heading of the page."""
     for block in blocks:
         yield replace(block, level=4) if isinstance(block, Heading) else block

@@ -24,9 +24,9 @@ def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
     drawn = {
         "curves.png": (_curves, any(r.curve for r in scores.results), CURVES),
         "scores.png": (_final_scores, any(r.final for r in scores.results), FINAL),
-        "aggregates.png": (_aggregates, len(scores.common) > 1, AGGREGATES),
-        "profiles.png": (_profiles, len(scores.common) > 1, PROFILES),
-        "improvement.png": (_improvement, len(scores.ranked()) > 1, IMPROVEMENT),
+        "aggregates.png": (_aggregates, scores.can_be_averaged, AGGREGATES),
+        "profiles.png": (_profiles, scores.can_be_averaged, PROFILES),
+        "improvement.png": (_improvement, len(scores.ranked) > 1, IMPROVEMENT),
         "time.png": (_time, any(r.minutes for r in scores.results if r.final), TIME),
     }
     for name, (draw, is_there, _) in drawn.items():
@@ -43,7 +43,7 @@ FINAL = (
     "The policies that the trainings ended with: a dot for each seed, and the mean with its 95 % "
     "interval over seeds (stratified bootstrap)."
 )
-AGGREGATES = "All common tasks together, with 95 % intervals."
+AGGREGATES = "The trainings on all common tasks together, with 95 % intervals."
 PROFILES = (
     "The share of trainings whose final score is above a threshold, with 95 % intervals: where one "
     "line is above another everywhere, that algorithm is better whatever one asks for."
@@ -196,7 +196,7 @@ def _profiles(scores: Scores) -> Any:
 def _improvement(scores: Scores) -> Any:
     from matplotlib import pyplot
 
-    names, table = [*map(_label, scores.ranked())], scores.pairs()
+    names, table = [*map(_label, scores.ranked)], scores.pairs()
     most_lines = 1 + max(name.count("\n") for name in names)
     side = 2.2 + max(0.5, 0.22 * most_lines) * len(names)
     figure, axes = pyplot.subplots(figsize=(max(6.0, side + 1.5), side), layout="constrained")

@@ -2,22 +2,20 @@
 
 import base64
 import html
-import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from offrl.intervals import wilson_interval
 from offrl.outputs import whole_file
 from offrl.reports.figures import write_figures
-from offrl.reports.results import CSV, SUCCESS, Measured, Result, write_results
+from offrl.reports.results import CSV, Result, write_results
 from offrl.reports.scores import LEVEL, Interval, Scores, needed_seeds
 from offrl.reports.study import FINISHED
-
-log = logging.getLogger(__name__)
+from offrl.reports.tables import finals, write_numbers
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em;
@@ -58,9 +56,12 @@ Block = Heading | Paragraph | Table | Picture
 
 
 def write_report(results: Sequence[Result], folder: Path, title: str = "Report") -> None:
-    """Write ``report.html``, ``report.md``, ``report.csv`` and the pictures into a folder."""
-    blocks = [Heading(title, 1), *blocks_of(results, folder)]
+    """Write ``report.html``, the same as ``report.md``, its numbers as CSV, the pictures, and
+    ``report.csv`` with all that is known of each training."""
+    scores = Scores(results)
+    blocks = [Heading(title, 1), *blocks_of(scores, folder)]
     write_results(folder / CSV, results)
+    write_numbers(scores, folder)
     for name, text in (
         ("report.md", as_markdown(blocks)),
         ("report.html", _page(title, blocks, folder)),
@@ -69,13 +70,9 @@ def write_report(results: Sequence[Result], folder: Path, title: str = "Report")
             partial.write_text(text, encoding="utf-8")
 
 
-def blocks_of(results: Sequence[Result], folder: Path) -> list[Block]:
+def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
     """What a report says, in order. Its pictures are written into a folder."""
-    scores = Scores(results)
-    return list(_blocks(scores, write_figures(scores, folder)))
-
-
-def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
+    pictures = write_figures(scores, folder)
     results = scores.results
     missing = [r for r in results if not r.final or r.status != FINISHED]
     yield Paragraph(
@@ -96,8 +93,8 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
     )
     yield from final_tables(scores)
     yield from _pictures(pictures, "scores.png", "curves.png")
-    if len(scores.common) > 1:
-        yield Heading("All tasks together")
+    if scores.can_be_averaged:
+        yield Heading("All trainings together")
         yield Paragraph(
             f"The last policies on {', '.join(scores.common)}, with 95 % intervals. The "
             "interquartile mean is that of the middle half of all trainings. Of each algorithm as "
@@ -105,10 +102,12 @@ def _blocks(scores: Scores, pictures: dict[str, str]) -> Iterator[Block]:
         )
         yield _aggregate_table(scores)
         yield from _pictures(pictures, "aggregates.png", "profiles.png")
-    if len(scores.ranked()) > 1:
+    if len(scores.ranked) > 1:
         yield Heading("Comparisons")
         yield from _comparisons(scores)
         yield from _pictures(pictures, "improvement.png")
+    elif len(scores.algorithms) > 1:
+        yield Paragraph("No two algorithms have results on the same task, so none are compared.")
     if "time.png" in pictures:
         yield Heading("Time")
         yield from _pictures(pictures, "time.png")
@@ -139,42 +138,26 @@ def _pictures(pictures: dict[str, str], *names: str) -> Iterator[Block]:
 
 def final_tables(scores: Scores) -> Iterator[Block]:
     """A table for each task, with a row for each algorithm."""
-    best = Scores(scores.results, "best")
-    for task in scores.tasks:
+    header = ["algorithm", "last policy", "over episodes", "best checkpoint"]
+    header += ["n", "steps", "minutes"]
+    for task, own in groupby(finals(scores), lambda final: final.task):
+        rows = [
+            [
+                final.algorithm,
+                _shown(final.last),
+                "{1:.2f} to {2:.2f}".format(*final.over_episodes) if final.over_episodes else "-",
+                _shown(final.best),
+                f"{final.num_seeds} of {final.of_seeds} x {final.episodes}",
+                final.steps,
+                "-" if final.minutes is None else f"{final.minutes:.1f}",
+            ]
+            for final in own
+        ]
         if not any(scores.of(algorithm, task) for algorithm in scores.algorithms):
             yield Paragraph(f"**{task}**: no training has been evaluated to its end.")
             continue
-        rows = []
-        for algorithm in scores.algorithms:
-            own = [r for r in scores.results if (r.algorithm, r.task) == (algorithm, task)]
-            done = [r for r in own if r.final or r.best]
-            if not own:
-                continue
-            episodes = {m.n for r in done for m in (r.final, r.best) if m}
-            minutes = [r.minutes for r in done if r.minutes]
-            rows.append(
-                [
-                    algorithm,
-                    _shown(scores.mean(algorithm, task)),
-                    _over_episodes([r.final for r in done if r.final], scores.measures[task]),
-                    _shown(best.mean(algorithm, task)),
-                    f"{len(done)} of {len(own)} x {'/'.join(map(str, sorted(episodes))) or '-'}",
-                    "/".join(sorted({str(r.steps) for r in done})) or "-",
-                    f"{np.median(minutes):.1f}" if minutes else "-",
-                ]
-            )
         yield Paragraph(f"**{task}** ({scores.measures[task]})")
-        header = ["algorithm", "last policy", "over episodes", "best checkpoint"]
-        header += ["n", "steps", "minutes"]
         yield Table(header, rows)
-
-
-def _over_episodes(finals: Sequence[Measured], measure: str) -> str:
-    if measure != SUCCESS or not finals:
-        return "-"
-    successes = sum(round(m.n * m.success) for m in finals)
-    low, high = wilson_interval(successes, sum(m.n for m in finals))
-    return f"{low:.2f} to {high:.2f}"
 
 
 def _shown(interval: Interval | None) -> str:
@@ -188,7 +171,7 @@ def _shown(interval: Interval | None) -> str:
 def _aggregate_table(scores: Scores) -> Table:
     aggregates = scores.aggregates
     names = list(next(iter(aggregates.values())))
-    rows = [[a, *(_shown(aggregates[a][name]) for name in names)] for a in scores.ranked()]
+    rows = [[a, *(_shown(aggregates[a][name]) for name in names)] for a in scores.ranked]
     return Table(["algorithm", *names], rows)
 
 
@@ -202,10 +185,10 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
     num_tasks, num_pairs = len(scores.common), len(scores.chances)
     needed = needed_seeds(num_tasks, num_pairs)
     yield Paragraph(
-        f"The algorithm of the highest interquartile mean beside each other one, on "
-        f"{', '.join(scores.common)}: the probability that one of its trainings ends with a better "
-        "policy, averaged over tasks, with a 95 % interval (bootstrap). p is how probable a "
-        f"difference as large is by chance, somewhere among the {_number(num_pairs, 'pair')} "
+        f"Each pair of algorithms on {', '.join(scores.common)}: the probability that a training "
+        "of the first one ends with a better policy, averaged over tasks, with a 95 % interval "
+        "(bootstrap). p is how probable a difference as large is by chance, somewhere among the "
+        f"{_number(num_pairs, 'pair')} "
         "(exact permutations of the seeds of each task, corrected by Holm's method). Above 0.05 "
         f"two algorithms are not told apart.{_left_out(scores)}"
     )
@@ -258,7 +241,7 @@ def as_markdown(blocks: Iterable[Block]) -> str:
             parts.append(f"![{Path(block.file).stem}]({block.file})\n\n{block.caption}")
         else:
             lines = [block.header, ["---"] * len(block.header), *block.rows]
-            cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+            cells = ([" ".join(x.replace("|", "\\|").split()) for x in line] for line in lines)
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in cells))
     return "\n\n".join(parts) + "\n"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from offrl.config.cells import short_key, task_of
-from offrl.outputs import whole_file
 from offrl.reports.run import Run, is_run
 from offrl.reports.study import (
     BEGUN,
@@ -23,6 +22,7 @@ from offrl.reports.study import (
     read_rows,
     read_table,
     run_of,
+    write_rows,
 )
 
 log = logging.getLogger(__name__)
@@ -218,12 +218,7 @@ def _measured(logs: Mapping[str, float]) -> Measured | None:
 
 def write_results(path: Path, results: Iterable[Result]) -> None:
     """Write results as CSV, a row for each."""
-    with whole_file(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, [f.name for f in fields(Result)])
-        table.writeheader()
-        for result in results:
-            row = asdict(result)
-            table.writerow({k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items()})
+    write_rows(path, map(asdict, results), [f.name for f in fields(Result)])
 
 
 def _read(path: Path) -> list[Result]:

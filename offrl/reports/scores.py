@@ -85,8 +85,8 @@ class Scores:
 
     @cached_property
     def common(self) -> list[str]:
-        """The tasks that can be averaged: on the same scale, and with results of the same
-        algorithms. Where some lack a task, those tasks and algorithms that have most trainings."""
+        """The tasks on which the same algorithms have results. Where some lack a task, those tasks
+        and algorithms that have most trainings."""
         done = {a: [t for t in self.tasks if self.of(a, t)] for a in self.algorithms}
         ordered = sorted(filter(done.get, done), key=lambda a: -len(done[a]))
         tasks: list[str] = []
@@ -97,9 +97,13 @@ class Scores:
             seeds = [min((len(self.of(a, t)) for t in shared), default=0) for a in ordered[:number]]
             if sum(seeds) * len(shared) > most:
                 tasks, most = shared, sum(seeds) * len(shared)
-        scales = {self.measures[task] for task in tasks}
-        is_one = len(scales) == 1 and (RETURN not in scales or len(tasks) == 1)
-        return tasks if is_one else []
+        return tasks
+
+    @property
+    def can_be_averaged(self) -> bool:
+        """Whether the common tasks are on the same scale."""
+        scales = {self.measures[task] for task in self.common}
+        return len(scales) == 1 and (RETURN not in scales or len(self.common) == 1)
 
     @cached_property
     def compared(self) -> list[str]:
@@ -116,11 +120,13 @@ class Scores:
 
     @cached_property
     def aggregates(self) -> dict[str, dict[str, Interval]]:
-        """By algorithm the interquartile mean, the mean, and the median of the tasks' means."""
+        """By algorithm the interquartile mean, the mean, and of several tasks the median of their
+        means."""
         from rliable import metrics
 
-        names = ["interquartile mean", "mean", "median of tasks"]
+        names = ["interquartile mean", "mean", "median of tasks"][: 1 + len(self.common)]
         functions = [metrics.aggregate_iqm, metrics.aggregate_mean, metrics.aggregate_median]
+        functions = functions[: len(names)]
         table = {}
         for algorithm in self.compared:
             scores = self.matrix(algorithm)
@@ -135,16 +141,18 @@ class Scores:
         )
 
     def comparisons(self) -> Iterator[Comparison]:
-        """The algorithm of the highest interquartile mean with each other one."""
-        ranked = self.ranked()
-        for other in ranked[1:]:
-            yield self.compare(ranked[0], other)
+        """All pairs of algorithms, in the order of their ranks."""
+        yield from (self.compare(*pair) for pair in combinations(self.ranked, 2))
 
+    @cached_property
     def ranked(self) -> list[str]:
-        """The algorithms on the common tasks, the best first."""
-        from rliable.metrics import aggregate_iqm
-
-        return sorted(self.compared, key=lambda a: -aggregate_iqm(self.matrix(a)))
+        """The algorithms on the common tasks: first those whose trainings are better than most."""
+        matrices = {a: self.matrix(a) for a in self.compared}
+        better = {
+            a: sum(improvement(own, other) for other in matrices.values())
+            for a, own in matrices.items()
+        }
+        return sorted(better, key=lambda a: -better[a])
 
     def compare(self, first: str, second: str) -> Comparison:
         """Compare two algorithms on the common tasks."""
@@ -173,7 +181,7 @@ class Scores:
 
     def pairs(self) -> np.ndarray:
         """The probability that each algorithm (row) is better than each other (column)."""
-        matrices = [self.matrix(algorithm) for algorithm in self.ranked()]
+        matrices = [self.matrix(algorithm) for algorithm in self.ranked]
         table = np.full((len(matrices), len(matrices)), 0.5)
         for i, j in combinations(range(len(matrices)), 2):
             table[i, j] = improvement(matrices[i], matrices[j])

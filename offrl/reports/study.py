@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +80,21 @@ def write_table(output: Path, cells: Iterable[Cell], command: str) -> list[dict[
     rows = [row_of(cell, output) | {"command": command} for cell in cells]
     names = dict.fromkeys(name for row in rows for name in row)
     settings = [name for name in names if name not in (*FIRST, *LAST)]
-    with (
-        whole_file(output / TABLE) as partial,
-        open(partial, "w", newline="", encoding="utf-8") as file,
-    ):
-        table = csv.DictWriter(file, [*FIRST, *settings, *LAST])
-        table.writeheader()
-        table.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
+    write_rows(output / TABLE, rows, [*FIRST, *settings, *LAST])
     return rows
 
 
 def read_table(output: Path) -> list[dict[str, str]]:
     """The rows of ``study.csv``."""
     return read_rows(output / TABLE, [*FIRST, *LAST])
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write a CSV file; what is neither text nor a number is written as JSON."""
+    with whole_file(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, columns)
+        table.writeheader()
+        table.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:

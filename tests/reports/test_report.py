@@ -67,7 +67,7 @@ def test_the_interquartile_mean_is_that_of_the_middle_half():
     scores = Scores([result("a", "Can", seed, rate) for seed, rate in enumerate(rates)])
     value, low, high = scores.aggregates["a"]["interquartile mean"]
     assert value == pytest.approx(np.mean(rates[2:6])) and low < value < high
-    assert scores.aggregates["a"]["median of tasks"][0] == pytest.approx(np.mean(rates))
+    assert scores.aggregates["a"]["mean"][0] == pytest.approx(np.mean(rates))
 
 
 def test_numbers_are_the_same_every_time_and_numpys_generator_stays_as_it_was():
@@ -146,7 +146,10 @@ def test_more_algorithms_take_more_seeds():
     assert [needed_seeds(1, pairs) for pairs in (1, 6, 105)] == [4, 5, 8]
     rates = {name: {"Can": rate} for name, rate in zip("abcd", (0.9, 0.7, 0.5, 0.2), strict=True)}
     verdicts = {num: {c.verdict for c in Scores(study(rates, num)).comparisons()} for num in (4, 5)}
-    assert verdicts == {4: {"too few seeds to order them"}, 5: {"a is better"}}
+    assert verdicts == {
+        4: {"too few seeds to order them"},
+        5: {f"{name} is better" for name in "abc"},
+    }
 
 
 def test_those_that_lack_a_task_do_not_hold_up_the_others(tmp_path):
@@ -194,11 +197,40 @@ def test_returns_count_where_nothing_succeeds_and_are_normalised_by_what_the_stu
 def test_tasks_of_different_scales_are_not_averaged():
     mixed = [result("a", "Can", 1, 0.5)]
     mixed.append(Result("a", "Hopper", 1, final=Measured(0.0, 900.0, 50)))
-    assert Scores(mixed).common == []
+    assert not Scores(mixed).can_be_averaged
+
+
+def test_on_tasks_of_different_scales_trainings_are_compared(tmp_path):
+    """Which of two is better is the same in points and in shares."""
+    rates = study({"good": {"Can": 0.9}, "bad": {"Can": 0.3}})
+    walks = [
+        replace(r, task="Hopper", curve=[], best=None, final=Measured(0.0, 900 * r.final.total, 50))
+        for r in rates
+    ]
+    scores = Scores([*rates, *walks])
+    (comparison,) = scores.comparisons()
+    assert comparison.verdict == "good is better" and scores.common == ["Can", "Hopper"]
+    write_report([*rates, *walks], tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.png")} == NAMES - {"aggregates", "profiles"}
+    assert "| good | bad | 1.00 (1.00 to 1.00) |" in (tmp_path / "report.md").read_text()
+
+
+def test_algorithms_that_share_no_task_are_not_compared(tmp_path):
+    write_report(study({"a": {"Can": 0.9}, "b": {"Square": 0.3}}), tmp_path)
+    assert "none are compared" in (tmp_path / "report.md").read_text()
+
+
+def test_one_task_has_all_that_several_have_and_every_pair_is_compared(tmp_path):
+    write_report(study({"a": {"Can": 0.9}, "b": {"Can": 0.5}, "c": {"Can": 0.1}}), tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.png")} == NAMES
+    text = (tmp_path / "report.md").read_text()
+    assert "| algorithm | interquartile mean | mean |\n" in text
+    assert all(f"| {one} | {other} | 1.00" in text for one, other in combinations("abc", 2))
 
 
 def test_a_report_says_what_is_missing_and_why(tmp_path):
-    lost = Result("bad", "Square", 3, "failed", "bad: the loss became NaN", repeat="offrl study x")
+    why = "bad: the loss\nbecame NaN"
+    lost = Result("bad", "Square", 3, "failed", why, repeat="offrl study x")
     results = [
         r for r in study(GOOD_AND_BAD) if (r.algorithm, r.task, r.seed) != ("bad", "Square", 3)
     ]
@@ -207,6 +239,11 @@ def test_a_report_says_what_is_missing_and_why(tmp_path):
     assert "12 trainings of 2 algorithms on 2 tasks; 11 have a result" in text
     assert "| Square | bad (3) | failed | bad: the loss became NaN | `offrl study x` |" in text
     assert "2 of 3 x 50" in text
+
+
+def table(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_a_report_has_its_numbers_in_all_three_forms(tmp_path):
@@ -224,8 +261,15 @@ def test_a_report_has_its_numbers_in_all_three_forms(tmp_path):
     assert "<h1>Of &lt;cans&gt; &amp; squares</h1>" in page
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
     assert len(re.findall("data:image/png;base64", page)) == len(NAMES)
-    with open(tmp_path / "report.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(tmp_path / "scores.csv")
+    assert [(r["task"], r["algorithm"]) for r in rows][:2] == [("Can", "good"), ("Can", "bad")]
+    assert [float(rows[0][key]) for key in ("last", "last_low", "last_high")] == [value, low, high]
+    assert (rows[0]["num_seeds"], rows[0]["episodes"], rows[0]["steps"]) == ("3", "50", "200")
+    mean, _, _ = Scores(results).aggregates["good"]["interquartile mean"]
+    assert float(table(tmp_path / "aggregates.csv")[0]["interquartile mean"]) == mean
+    (row,) = table(tmp_path / "comparisons.csv")
+    assert (row["improvement"], row["verdict"]) == ("1.0", "good is better")
+    rows = table(tmp_path / "report.csv")
     assert [json.loads(row["final"])["success"] for row in rows] == [
         r.final.success for r in results
     ]
@@ -285,6 +329,7 @@ def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
     for seed in (1, 2):
         train(small_config({"train": {"seed": seed}}))
     runs = str(tmp_path / "runs")
+    (tmp_path / "report").mkdir()
     assert main(["report", runs, "--output", str(tmp_path / "report"), "--title", "Mine"]) == 0
     text = (tmp_path / "report" / "report.md").read_text()
     assert text.startswith("# Mine") and "2 trainings of 1 algorithm on 1 task" in text
