@@ -51,6 +51,14 @@ def finite(text: str) -> float:
     return number
 
 
+def size(text: str) -> float:
+    """An argument that is a finite number from 0 on."""
+    number = finite(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"a number from 0 on is needed, not {text}")
+    return number
+
+
 def json_object(text: str) -> dict[str, Any]:
     """An argument that is an object in JSON."""
     try:

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from offrl.tools import add_address, count, json_object, seed
+from offrl.tools import add_address, count, json_object, seed, size
 
 HELP = "record demonstrations by a scripted expert"
 EPILOG = (
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=seed, default=0, help="number of the first episode")
     parser.add_argument(
         "--noise",
-        type=float,
+        type=size,
         nargs="+",
         default=[0.0],
         help="standard deviation of the noise on the arm's actions; with several, episodes take "

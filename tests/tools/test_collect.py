@@ -76,6 +76,8 @@ def test_an_unknown_expert_names_those_there_are(tmp_path, capsys):
         ["--seed", "-1"],
         ["--horizon", "0"],
         ["--workers", "many"],
+        ["--noise", "0.1", "-1"],
+        ["--noise", "nan"],
         ["--env-kwargs", "{"],
     ],
 )
