@@ -192,7 +192,7 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
         "(exact permutations of the seeds of each task, corrected by Holm's method). Above 0.05 "
         f"two algorithms are not told apart.{_left_out(scores)}"
     )
-    comparisons = list(scores.comparisons())
+    comparisons = scores.comparisons
     if all(comparison.least_p > LEVEL for comparison in comparisons):
         yield Paragraph(
             f"**n is too small to order two algorithms**: with {_number(num_seeds, 'seed')} on "

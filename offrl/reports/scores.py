@@ -70,6 +70,11 @@ class Scores:
             return 100 * (total - low) / (high - low)
         return total
 
+    @cached_property
+    def of_best(self) -> "Scores":
+        """Those of the best checkpoints."""
+        return Scores(self.results, "best")
+
     def of(self, algorithm: str, task: str) -> list[float]:
         """The score of each seed."""
         found = self._scores.get((algorithm, task), {})
@@ -77,11 +82,15 @@ class Scores:
 
     def mean(self, algorithm: str, task: str) -> Interval | None:
         """The mean over seeds on a task."""
-        scores = self.of(algorithm, task)
-        if not scores:
-            return None
-        numbers = _estimates(np.array(scores)[:, None], lambda x: x.mean(axis=0))
-        return _interval(numbers[:, 0])
+        return self._means.get((algorithm, task))
+
+    @cached_property
+    def _means(self) -> dict[tuple[str, str], Interval]:
+        def mean(scores: list[float]) -> Interval:
+            numbers = _estimates(np.array(scores)[:, None], lambda x: x.mean(axis=0))
+            return _interval(numbers[:, 0])
+
+        return {of: mean(self.of(*of)) for of in self._scores}
 
     @cached_property
     def common(self) -> list[str]:
@@ -140,9 +149,10 @@ class Scores:
             self.matrix(algorithm), lambda x: (x[..., None] > thresholds).mean(axis=(0, 1))
         )
 
-    def comparisons(self) -> Iterator[Comparison]:
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
         """All pairs of algorithms, in the order of their ranks."""
-        yield from (self.compare(*pair) for pair in combinations(self.ranked, 2))
+        return [self._compare(*pair) for pair in combinations(self.ranked, 2)]
 
     @cached_property
     def ranked(self) -> list[str]:
@@ -154,8 +164,7 @@ class Scores:
         }
         return sorted(better, key=lambda a: -better[a])
 
-    def compare(self, first: str, second: str) -> Comparison:
-        """Compare two algorithms on the common tasks."""
+    def _compare(self, first: str, second: str) -> Comparison:
         from rliable.library import StratifiedIndependentBootstrap
 
         x, y = self.matrix(first), self.matrix(second)

@@ -38,7 +38,6 @@ class Final:
 
 def finals(scores: Scores) -> Iterator[Final]:
     """A row for each algorithm on each task."""
-    best = Scores(scores.results, "best")
     for task in scores.tasks:
         for algorithm in scores.algorithms:
             own = [r for r in scores.results if (r.algorithm, r.task) == (algorithm, task)]
@@ -52,7 +51,7 @@ def finals(scores: Scores) -> Iterator[Final]:
                 algorithm,
                 scores.measures[task],
                 scores.mean(algorithm, task),
-                best.mean(algorithm, task),
+                scores.of_best.mean(algorithm, task),
                 _rate(tests) if scores.measures[task] == SUCCESS else None,
                 len(done),
                 len(own),
@@ -89,7 +88,7 @@ def write_numbers(scores: Scores, folder: Path) -> None:
                 "p": c.p,
                 "verdict": c.verdict,
             }
-            for c in scores.comparisons()
+            for c in scores.comparisons
         ]
     for name, rows in tables.items():
         write_rows(folder / name, rows, [*rows[0]])

@@ -74,7 +74,7 @@ def test_numbers_are_the_same_every_time_and_numpys_generator_stays_as_it_was():
     before = np.random.get_state()[1].copy()
     scores = [Scores(study(GOOD_AND_BAD)) for _ in range(2)]
     assert scores[0].aggregates == scores[1].aggregates
-    assert [*scores[0].comparisons()] == [*scores[1].comparisons()]
+    assert scores[0].comparisons == scores[1].comparisons
     assert (np.random.get_state()[1] == before).all()
 
 
@@ -90,7 +90,7 @@ def test_numbers_are_the_same_every_time_and_numpys_generator_stays_as_it_was():
 def test_few_seeds_order_nothing(num_seeds, tasks, verdict):
     """Of three and three, all orders are one of 20: p is 0.1 for the most extreme."""
     rates = {name: {task: of[task] for task in tasks} for name, of in GOOD_AND_BAD.items()}
-    (comparison,) = Scores(study(rates, num_seeds)).comparisons()
+    (comparison,) = Scores(study(rates, num_seeds)).comparisons
     assert (comparison.first, comparison.second) == ("good", "bad")
     assert comparison.verdict == verdict
     assert (num_seeds >= needed_seeds(len(tasks))) == (comparison.least_p <= 0.05)
@@ -145,7 +145,7 @@ def test_of_many_algorithms_that_are_alike_none_is_better():
 def test_more_algorithms_take_more_seeds():
     assert [needed_seeds(1, pairs) for pairs in (1, 6, 105)] == [4, 5, 8]
     rates = {name: {"Can": rate} for name, rate in zip("abcd", (0.9, 0.7, 0.5, 0.2), strict=True)}
-    verdicts = {num: {c.verdict for c in Scores(study(rates, num)).comparisons()} for num in (4, 5)}
+    verdicts = {num: {c.verdict for c in Scores(study(rates, num)).comparisons} for num in (4, 5)}
     assert verdicts == {
         4: {"too few seeds to order them"},
         5: {f"{name} is better" for name in "abc"},
@@ -176,7 +176,7 @@ def test_names_that_matplotlib_would_hide_or_cut_are_drawn(names, tmp_path):
 
 def test_what_is_alike_is_not_ordered():
     alike = {name: dict.fromkeys(("Can", "Square"), 0.5) for name in ("a", "b")}
-    (comparison,) = Scores(study(alike, 5)).comparisons()
+    (comparison,) = Scores(study(alike, 5)).comparisons
     assert comparison.verdict == "not told apart"
 
 
@@ -208,7 +208,7 @@ def test_on_tasks_of_different_scales_trainings_are_compared(tmp_path):
         for r in rates
     ]
     scores = Scores([*rates, *walks])
-    (comparison,) = scores.comparisons()
+    (comparison,) = scores.comparisons
     assert comparison.verdict == "good is better" and scores.common == ["Can", "Hopper"]
     write_report([*rates, *walks], tmp_path)
     assert {path.stem for path in tmp_path.glob("*.png")} == NAMES - {"aggregates", "profiles"}
