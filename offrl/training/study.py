@@ -157,7 +157,7 @@ class Cells:
                 told |= {row["cell"] for row in rows if row["status"] == FINISHED}
                 log.info(
                     f"cells: {len(cells)}, of which {len(told)} are finished, {self.num_jobs} at a "
-                    f"time; what they say is in {self.output}/CELL/log.txt"
+                    f"time, in {self.output}"
                 )
                 unable: dict[str, list[str]] = {}  # by what is wrong with them
                 for cell in cells:
