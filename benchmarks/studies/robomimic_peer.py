@@ -68,8 +68,8 @@ class Robomimic(PolicyAlgo):
 
     def train_on_batch(self, batch: Any, epoch: int, validate: bool = False) -> dict[str, Any]:
         info = self.peer.train_on_batch(batch, epoch, validate=validate)
-        numbers = self.peer.log_info(info)
-        return {"loss": torch.tensor(float(numbers.get("Loss", numbers.get("Actor/Loss"))))}
+        numbers = {key.lower(): value for key, value in self.peer.log_info(info).items()}
+        return {"loss": torch.tensor(float(numbers.get("loss", numbers.get("actor/loss"))))}
 
     def get_action(self, obs_dict: Obs, goal_dict: Obs | None = None) -> Tensor:
         return self.peer.get_action(self.prepare_obs(obs_dict))

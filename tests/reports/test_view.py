@@ -433,9 +433,10 @@ def test_bad_input_is_refused_in_a_line_and_leaves_nothing(case, tmp_path, capsy
 
 def test_an_existing_output_stays_as_it_is(tmp_path, capsys):
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
     said = refused(capsys, write_demos(tmp_path / "demos.hdf5"), "--output", tmp_path / "out")
     assert f"{tmp_path / 'out'} exists; choose another name" in said
-    assert not list((tmp_path / "out").iterdir())
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
 def test_without_a_rendering_back_end_rendering_is_refused(tmp_path, capsys, monkeypatch):
