@@ -155,13 +155,15 @@ def named_configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
                     "configs that ship"
                 )
         found = [_named(file, entry, beside) for file in files]
-        if len(found) > 1:  # robomimic writes a scan beside the file that it varies
-            bases = {Path(named.base).name for named in found if named.base}
-            found = [
-                n for n, file in zip(found, files, strict=True) if Path(file).name not in bases
-            ]
+        bases = [Path(named.base).stem for named in found]
+        found = [  # robomimic writes a scan beside the file that it varies
+            named
+            for i, named in enumerate(found)
+            if named.folder not in (*bases[:i], *bases[i + 1 :])
+        ]
         seeds = {named.seed for named in found if named.content}
-        if study.seeds and (len(seeds) > 1 or any(map(_is_seed, found[0].scanned))):
+        is_scanned = any(_is_seed(key) for named in found for key in named.scanned)
+        if study.seeds and (len(seeds) > 1 or is_scanned):
             raise ValueError(
                 f"configs: the files {entry.config} differ in train.seed; leave out the seeds of "
                 "the study, or name one file for all of them"

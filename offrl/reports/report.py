@@ -188,9 +188,8 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
         f"Each pair of algorithms on {', '.join(scores.common)}: the probability that a training "
         "of the first one ends with a better policy, averaged over tasks, with a 95 % interval "
         "(bootstrap). p is how probable a difference as large is by chance, somewhere among the "
-        f"{_number(num_pairs, 'pair')} "
-        "(exact permutations of the seeds of each task, corrected by Holm's method). Above 0.05 "
-        f"two algorithms are not told apart.{_left_out(scores)}"
+        f"{_number(num_pairs, 'pair')} (exact permutations of the seeds of each task, corrected by "
+        f"Holm's method). Above 0.05 two algorithms are not told apart.{_left_out(scores)}"
     )
     comparisons = scores.comparisons
     if all(comparison.least_p > LEVEL for comparison in comparisons):

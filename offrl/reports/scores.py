@@ -72,7 +72,7 @@ class Scores:
 
     @cached_property
     def of_best(self) -> "Scores":
-        """Those of the best checkpoints."""
+        """The scores of the best checkpoints."""
         return Scores(self.results, "best")
 
     def of(self, algorithm: str, task: str) -> list[float]:
@@ -133,14 +133,14 @@ class Scores:
         means."""
         from rliable import metrics
 
-        names = ["interquartile mean", "mean", "median of tasks"][: 1 + len(self.common)]
-        functions = [metrics.aggregate_iqm, metrics.aggregate_mean, metrics.aggregate_median]
-        functions = functions[: len(names)]
+        measures = {"interquartile mean": metrics.aggregate_iqm, "mean": metrics.aggregate_mean}
+        if len(self.common) > 1:
+            measures["median of tasks"] = metrics.aggregate_median
         table = {}
         for algorithm in self.compared:
             scores = self.matrix(algorithm)
-            numbers = _estimates(scores, lambda x: np.array([f(x) for f in functions]))
-            table[algorithm] = dict(zip(names, map(_interval, numbers.T), strict=True))
+            numbers = _estimates(scores, lambda x: np.array([f(x) for f in measures.values()]))
+            table[algorithm] = dict(zip(measures, map(_interval, numbers.T), strict=True))
         return table
 
     def profile(self, algorithm: str, thresholds: np.ndarray) -> np.ndarray:
@@ -190,11 +190,9 @@ class Scores:
 
     def pairs(self) -> np.ndarray:
         """The probability that each algorithm (row) is better than each other (column)."""
-        matrices = [self.matrix(algorithm) for algorithm in self.ranked]
-        table = np.full((len(matrices), len(matrices)), 0.5)
-        for i, j in combinations(range(len(matrices)), 2):
-            table[i, j] = improvement(matrices[i], matrices[j])
-            table[j, i] = 1 - table[i, j]
+        table = np.full((len(self.ranked), len(self.ranked)), 0.5)
+        for (i, j), found in zip(combinations(range(len(table)), 2), self.comparisons, strict=True):
+            table[i, j], table[j, i] = found.improvement[0], 1 - found.improvement[0]
         return table
 
 

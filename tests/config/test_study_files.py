@@ -219,6 +219,14 @@ def test_scans_of_robomimic_tell_what_they_scan(folder):
     assert base.config == "base" and not base.settings
 
 
+def test_a_config_that_names_itself_as_its_base_is_trained(folder):
+    for name in "ab":
+        meta = {"hp_base_config_file": f"{name}.json"}
+        (folder / f"{name}.json").write_text(json.dumps({"algo_name": "bc", "meta": meta}))
+    cells = cells_of(read_study(write(folder, configs=["[ab]*.json"])), folder)
+    assert [cell.name for cell in cells] == ["a-seed_1", "b-seed_1"]
+
+
 def test_the_seeds_of_a_scan_are_seeds(folder):
     write_scan(folder / "scan", bs=[64], seed=[101, 102])
     cells = cells_of(read_study(write(folder, configs=["scan/*.json"])), folder)
