@@ -11,7 +11,7 @@ from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_load
 from offrl.config import Config
 from offrl.config.files import find_file
 from offrl.data.files import find_data
-from offrl.registry import ALGO_CONFIGS, ALGOS
+from offrl.registry import ALGO_CONFIGS, ALGOS, shown
 from offrl.tree import merge
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
     said = content.get("train") or {}
     if path is None or said.get("num_steps") is None:
         return content
+    if not isinstance(path, str):  # no schema has read it yet
+        raise ValueError(f"experiment.ckpt_path: a checkpoint's path is needed, not {shown(path)}")
     stored, checkpoint = config_from_checkpoint(ckpt_path=_found(path))
     name = content.get("algo_name") or _going_on_from(stored, path)
     algo_class = class_of(name)

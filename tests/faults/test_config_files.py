@@ -169,6 +169,10 @@ MERGES = "\n".join(
         ('{"algo_name": "b\\u0000c"}', "algo_name: .*NUL"),
         ('{"algo_name": "bc", "\\u0000": 1}', "key .* is no ordinary text"),
         ('{"train": {}}', "the key .algo_name."),
+        (
+            '{"experiment": {"ckpt_path": true}, "train": {"num_steps": 5}}',
+            "path is needed, not True",
+        ),
         ("[1, 2]", "a config is a map"),
         ("3", "a config is a map"),
         ("null", "a config is a map"),
@@ -178,7 +182,7 @@ MERGES = "\n".join(
         (BC.encode("utf-16"), "not valid JSON or YAML, which are text"),
         (b" " * 10_000_001, "larger than 10 MB"),
     ],
-    ids=range(26),
+    ids=range(27),
 )
 def test_files_that_are_no_config_are_one_line(text, words, tmp_path):
     path = tmp_path / "odd.json"
