@@ -3,6 +3,8 @@
 import pytest
 from conftest import ROOT
 
+from offrl.reports.study import write_table
+
 STUDIES = sorted(path.stem for path in (ROOT / "benchmarks" / "studies").glob("*.yaml"))
 
 
@@ -15,6 +17,24 @@ def test_the_page_has_the_present_results_of_a_study(study, monkeypatch, tmp_pat
     monkeypatch.setattr(page, "PICTURES", tmp_path)
     part = f"<!-- study {study} -->\n{page.part(study)}<!-- end"
     assert part in page.PAGE.read_text(encoding="utf-8"), "benchmarks/studies/page.py fills it"
+
+
+def test_a_study_that_begins_anew_keeps_what_it_had_reached_elsewhere(monkeypatch, tmp_path):
+    pytest.importorskip("rliable")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "studies")
+    import page
+
+    monkeypatch.setattr(page, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(page, "ROOT", tmp_path)
+    file = page.FOLDER / "imitation.yaml"
+    study = page.read_study(file)
+    done = page.Result("BC", "Can", 1, steps=20000)
+    page.write_results(page.writable_folder(page.KEPT / file.stem) / page.CSV, [done])
+    output = page.writable_folder(tmp_path / study.output)
+    write_table(output, page.cells_of(study, file.parent), "offrl study")
+    page.keep(file.stem)
+    found = page.results(file.stem)
+    assert len(found) > 1 and [r for r in found if r.status != page.WAITING] == [done]
 
 
 def test_the_page_has_the_tables_of_the_present_answers(monkeypatch):

@@ -3,7 +3,8 @@
     python benchmarks/studies/page.py
 
 What a study has reached so far is taken from its output folder, if there is one, and kept in
-``benchmarks/results/studies``. Cells that have no result stand in the tables as such.
+``benchmarks/results/studies`` beside what it had reached elsewhere. A cell with two results is
+refused: delete those that are not to count. Cells that have no result stand in the tables as such.
 """
 
 import re
@@ -28,9 +29,10 @@ PART = re.compile(r"<!-- study (\w+) -->\n.*?<!-- end of the study -->\n", re.S)
 
 def keep(name: str) -> None:
     """Write down what a study has reached so far, if it runs here."""
-    output = ROOT / read_study(FOLDER / f"{name}.yaml").output
+    output, kept = ROOT / read_study(FOLDER / f"{name}.yaml").output, KEPT / name
     if (output / TABLE).is_file():
-        write_results(writable_folder(KEPT / name) / CSV, results_of([output]))
+        known = [kept] if (kept / CSV).is_file() else []
+        write_results(writable_folder(kept) / CSV, results_of([output, *known]))
 
 
 def results(name: str) -> list[Result]:

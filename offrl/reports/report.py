@@ -158,6 +158,18 @@ def final_tables(scores: Scores) -> Iterator[Block]:
             continue
         yield Paragraph(f"**{task}** ({scores.measures[task]})")
         yield Table(header, rows)
+        of_data = _by_data(r for r in scores.results if r.task == task and r.data and r.final)
+        if len(of_data) > 1:
+            unlike = "; ".join(f"{data}: {', '.join(of)}" for data, of in of_data.items())
+            yield Paragraph(f"**The algorithms on {task} have not all the same data**: {unlike}.")
+
+
+def _by_data(results: Iterable[Result]) -> dict[str, dict[str, None]]:
+    """The algorithms that each fingerprint of data has trained."""
+    algorithms: dict[str, dict[str, None]] = {}
+    for result in results:
+        algorithms.setdefault(result.data, {})[result.algorithm] = None
+    return algorithms
 
 
 def _shown(interval: Interval | None) -> str:

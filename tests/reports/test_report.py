@@ -316,6 +316,17 @@ def test_no_mean_is_taken_of_trainings_that_differ_in_more_than_their_seeds(tmp_
         results_of(reports_of(tmp_path, one, replace(one, seed=2, **unlike)))
 
 
+def test_algorithms_of_a_task_that_had_other_data_are_named(tmp_path):
+    same = [replace(r, data="aa") for r in study(GOOD_AND_BAD)]
+    unlike = [replace(r, data="bb") if (r.algorithm, r.task) == ("bad", "Can") else r for r in same]
+    for name, results in ("same", same), ("unlike", unlike):
+        (tmp_path / name).mkdir()
+        write_report(results, tmp_path / name, name)
+    said = "**The algorithms on Can have not all the same data**: aa: good; bb: bad."
+    assert said in (tmp_path / "unlike" / "report.md").read_text()
+    assert "the same data" not in (tmp_path / "same" / "report.md").read_text()
+
+
 @pytest.mark.parametrize(("name", "content"), [("report.csv", "a,b\n1"), ("study.csv", "a")])
 def test_a_damaged_table_is_said(tmp_path, name, content):
     (tmp_path / name).write_text(content)
