@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from offrl.config.build import config_from_content
 from offrl.config.cells import Cell, Found, called, cells_of, named_configs, searched, trial_cell
 from offrl.config.study import Range, StudyConfig
 from offrl.outputs import locked, writable_folder
 from offrl.registry import shown
 from offrl.reports.run import Run
 from offrl.reports.study import result_line, run_of
-from offrl.training.study import Cells, Job
-from offrl.tree import differences
+from offrl.training.study import Cells, Job, problem_of
+from offrl.tree import differences, leaves
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +24,11 @@ STORAGE = "search.db"
 def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, Found]:
     """Search for the best settings of each config, and give them by its name.
 
-    Proposals come from a tree of Parzen estimators (Bergstra et al., 2011); a training that is
-    worse than the median of the earlier ones after as many epochs is pruned. The best training is
-    the one whose last evaluation has the highest success rate, of equal ones the highest return.
-    All is kept in ``search.db``, by which an interrupted search goes on, until a cell has begun
+    The first training has the config's own values, so that nothing worse is found. Other proposals
+    come from a tree of Parzen estimators (Bergstra et al., 2011); a training that is worse than the
+    median of the earlier ones after as many epochs is pruned. The best training is the one whose
+    last evaluation has the highest success rate, of equal ones the highest return. All is kept in
+    ``search.db``, by which an interrupted search goes on, until a cell has begun
     with what it found.
     """
     optuna = _import_optuna()
@@ -113,8 +115,17 @@ class _Search:
                 )
             self.optuna.delete_study(study_name=self.config, storage=storage)
             found = self.optuna.create_study(**known)
+        if not found.trials:
+            found.enqueue_trial(self._own_values())
         found.set_user_attr("asked", now)
         return found
+
+    def _own_values(self) -> dict[str, Any]:
+        """What the config itself says of what is searched, as far as the space has it."""
+        cell = trial_cell(self.study, self.beside, self.config, 0, {})
+        known = {} if problem_of(cell) else leaves(config_from_content(cell.content).to_dict())
+        space = self.options.space[self.config]
+        return {key: known[key] for key in space if _has(space[key], known.get(key))}
 
     def _cell(self, trial: Any) -> Cell:
         return trial_cell(self.study, self.beside, self.config, trial.number, trial.params)
@@ -198,6 +209,12 @@ def _score(logs: Mapping[str, float]) -> float:
     """The success rate, and of equal ones the return: it adds less than one episode's success."""
     share = 0.5 + math.atan(logs["Return"]) / math.pi
     return logs["Success_Rate"] + share / (2 * logs["n"])
+
+
+def _has(space: list[Any] | Range, value: Any) -> bool:
+    if isinstance(space, list):
+        return value in space
+    return isinstance(value, (int, float)) and space.low <= value <= space.high
 
 
 def _suggested(trial: Any, key: str, space: list[Any] | Range) -> Any:

@@ -314,6 +314,7 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
         config = json.loads(next(run.glob("config-*.json")).read_text())
         score = (last["Success_Rate"], last["Return"])
         best[score] = config["train"]["batch_size"], config["algo"]["loss"]["l2_weight"]
+        assert (best[score] == (4, 1.0)) == trial.endswith("_0"), "the config's own values first"
     (cell,) = Path("out/small-demos-seed_1").glob("2*/config-*.json")
     config = json.loads(cell.read_text())
     assert (config["train"]["batch_size"], config["algo"]["loss"]["l2_weight"]) == best[max(best)]
