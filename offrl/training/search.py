@@ -157,7 +157,8 @@ class _Search:
             trial = self.optuna.trial.Trial(self.optimization, self.left.pop(0)._trial_id)
         else:
             # What is drawn depends on the number of the trial, and not on when it is asked for.
-            seed = self.options.seed + 1000 * len(self.optimization.trials)
+            begun = [t for t in self.optimization.trials if t.state.name != "WAITING"]
+            seed = self.options.seed + 1000 * len(begun)
             self.optimization.sampler = self.optuna.samplers.TPESampler(seed=seed)
             trial = self.optimization.ask()
         values = {

@@ -295,7 +295,7 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     write_demos("other.hdf5", env_args=json.dumps(toy_args()))
     space = {"train.batch_size": [4, 5, 6], "algo.loss.l2_weight": {"low": 0.5, "high": 2.0}}
     twin = {"config": "small.json", "name": "twin"}
-    spaces = {"small": space, "twin": {"train.batch_size": [4, 5]}}
+    spaces = {"small": space, "twin": {"algo.loss.l2_weight": {"low": 1.5, "high": 2.0}}}
     search = {"dataset": "other.hdf5", "trials": 3, "space": spaces}
     path = study(search=search, configs=["small.json", twin])
     program = subprocess.Popen([*STUDY, path, "--jobs", "1"])
@@ -306,6 +306,10 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     assert main(["study", path, "--jobs", "2"]) == 0
     trials = sorted(path.name for path in Path("out/search").iterdir())
     assert trials == [f"{config}-trial_{i}" for config in spaces for i in range(3)]
+    configs = [
+        json.loads(path.read_text()) for path in Path("out/search").glob("twin*/config.json")
+    ]
+    assert len({config["algo"]["loss"]["l2_weight"] for config in configs}) == 3, "none twice"
     best = {}
     for trial in trials[:3]:
         (run,) = Path("out/search", trial).glob("2*")
