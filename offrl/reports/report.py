@@ -161,7 +161,7 @@ def final_tables(scores: Scores) -> Iterator[Block]:
         of_data = _by_data(r for r in scores.results if r.task == task and r.data and r.final)
         if len(of_data) > 1:
             unlike = "; ".join(f"{data}: {', '.join(of)}" for data, of in of_data.items())
-            yield Paragraph(f"**The algorithms on {task} have not all the same data**: {unlike}.")
+            yield Paragraph(f"**Not all algorithms on {task} have the same data**: {unlike}.")
 
 
 def _by_data(results: Iterable[Result]) -> dict[str, dict[str, None]]:

@@ -24,12 +24,12 @@ STORAGE = "search.db"
 def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, Found]:
     """Search for the best settings of each config, and give them by its name.
 
-    The first training has the config's own values, so that nothing worse is found. Other proposals
+    The first training has the config's own values, as far as the space has them. Other proposals
     come from a tree of Parzen estimators (Bergstra et al., 2011); a training that is worse than the
     median of the earlier ones after as many epochs is pruned. The best training is the one whose
     last evaluation has the highest success rate, of equal ones the highest return. All is kept in
-    ``search.db``, by which an interrupted search goes on, until a cell has begun
-    with what it found.
+    ``search.db``, by which an interrupted search goes on, until a cell has begun with what it
+    found.
     """
     optuna = _import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -125,7 +125,7 @@ class _Search:
         cell = trial_cell(self.study, self.beside, self.config, 0, {})
         known = {} if problem_of(cell) else leaves(config_from_content(cell.content).to_dict())
         space = self.options.space[self.config]
-        return {key: known[key] for key in space if _has(space[key], known.get(key))}
+        return {k: known[k] for k in space.keys() & known.keys() if _has(space[k], known[k])}
 
     def _cell(self, trial: Any) -> Cell:
         return trial_cell(self.study, self.beside, self.config, trial.number, trial.params)
@@ -156,11 +156,10 @@ class _Search:
         if self.left:
             trial = self.optuna.trial.Trial(self.optimization, self.left.pop(0)._trial_id)
         else:
-            # What is drawn depends on the number of the trial, and not on when it is asked for.
-            begun = [t for t in self.optimization.trials if t.state.name != "WAITING"]
-            seed = self.options.seed + 1000 * len(begun)
-            self.optimization.sampler = self.optuna.samplers.TPESampler(seed=seed)
             trial = self.optimization.ask()
+        # What is drawn depends on the number of the trial, and not on when it is asked for.
+        seed = self.options.seed + 1000 * trial.number
+        self.optimization.sampler = self.optuna.samplers.TPESampler(seed=seed)
         values = {
             key: _suggested(trial, key, space)
             for key, space in self.options.space[self.config].items()

@@ -322,7 +322,7 @@ def test_algorithms_of_a_task_that_had_other_data_are_named(tmp_path):
     for name, results in ("same", same), ("unlike", unlike):
         (tmp_path / name).mkdir()
         write_report(results, tmp_path / name, name)
-    said = "**The algorithms on Can have not all the same data**: aa: good; bb: bad."
+    said = "**Not all algorithms on Can have the same data**: aa: good; bb: bad."
     assert said in (tmp_path / "unlike" / "report.md").read_text()
     assert "the same data" not in (tmp_path / "same" / "report.md").read_text()
 

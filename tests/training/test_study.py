@@ -364,7 +364,8 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped(study, capsys):
 @pytest.mark.thorough
 def test_a_value_that_cannot_be_trained_leaves_the_others_to_be_tried(study, capsys):
     pytest.importorskip("optuna")
-    space = {"small": {"train.batch_size": [0, 4, 5]}}
+    share = {"train.data.top_share": [None]}  # which a config without options of data has not
+    space = {"small": {"train.batch_size": [0, 4, 5], **share}}
     path = study(search={"dataset": "demos.hdf5", "trials": 8, "seed": 3, "space": space})
     assert main(["study", path, "--jobs", "1"]) == 0
     assert "trial_7" in capsys.readouterr().err
