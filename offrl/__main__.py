@@ -12,6 +12,7 @@ import signal
 import sys
 import sysconfig
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -123,8 +124,17 @@ def _signals_interrupt() -> Iterator[None]:
         # more, in a moment.
         if not isinstance(lost.exc_value, KeyboardInterrupt):
             return reported(lost)
-        number = getattr(lost.exc_value, "signal", signal.SIGINT)
-        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+        number, left = getattr(lost.exc_value, "signal", signal.SIGINT), threading.Event()
+
+        def send_again() -> None:
+            left.wait()  # or it would be lost in here
+            time.sleep(0.01)
+            os.kill(os.getpid(), number)
+
+        try:
+            threading.Thread(target=send_again).start()
+        finally:
+            left.set()
 
     sys.unraisablehook = unraised
     try:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -392,6 +393,12 @@ def test_an_edit_that_is_stopped_leaves_nothing(number, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_that_meets_python_tidying_up_is_not_lost(number, demos, out, monkeypatch, capsys):
+    start = threading.Thread.start
+
+    def start_slowly(thread):
+        start(thread)
+        time.sleep(0.1)
+
     class Stopping:
         def __del__(self):
             os.kill(os.getpid(), number)
@@ -406,6 +413,7 @@ def test_a_signal_that_meets_python_tidying_up_is_not_lost(number, demos, out, m
         return replace(of_files(files), change=copy_after_a_signal)
 
     monkeypatch.setattr("offrl.data.edits.of_files", stopping)
+    monkeypatch.setattr(threading.Thread, "start", start_slowly)
     with heeding():
         assert edit("split", demos, "--output", out) == 128 + number
     assert "offrl: interrupted" in capsys.readouterr().err
