@@ -220,7 +220,7 @@ class Categorical(ActionDistribution):
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """Of all actions, ``[B, T, A]``."""
+        """The log-probabilities of all actions, ``[B, T, A]``."""
         return self.logits.log_softmax(-1)
 
     def log_prob(self, actions: Tensor) -> Tensor:
