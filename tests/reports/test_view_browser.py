@@ -231,10 +231,12 @@ def test_two_films_run_together(shop, browser):
         wait_for(page, "filmed / demo_1")
         assert film_step(page, 0) == film_step(page, 1) == 5
         page.keyboard.press("]")
-        page.keyboard.press("Space")
-        page.wait_for_function("document.querySelector('#films video').currentTime > 1")
-        page.keyboard.press("Space")
-        assert film_step(page, 0) == film_step(page, 1) == step(page) > 15
+        for _ in range(10):  # each a chance for a frame that comes late
+            page.keyboard.press("Home")
+            page.keyboard.press("Space")
+            page.wait_for_function("document.querySelector('#films video').currentTime > 1")
+            page.keyboard.press("Space")
+            assert film_step(page, 0) == film_step(page, 1) == step(page) > 15
 
 
 def test_without_a_film_an_episode_plays_by_the_clock(shop, browser):

@@ -64,7 +64,12 @@ class Player {
   pause() {
     if (!this.isPlaying) return;
     this.isPlaying = false;
-    for (const { video } of this.films) video.pause();
+    for (const { video } of this.films) {
+      video.pause();
+      // On a busy machine a later frame that was on its way may be drawn after that of the seek.
+      if (this.step < this.last)
+        video.requestVideoFrameCallback(() => this.isPlaying || this.seek());
+    }
     this.seek();
     this.onPlay(false);
   }
