@@ -46,7 +46,7 @@ FINAL = (
 AGGREGATES = "The trainings on all common tasks together, with 95 % intervals."
 PROFILES = (
     "The share of trainings whose final score is above a threshold, with 95 % intervals: where one "
-    "line is above another everywhere, that algorithm is better whatever one asks for."
+    "line is above another everywhere, that algorithm's trainings are better whatever one asks for."
 )
 IMPROVEMENT = (
     "The probability that a training of the row's algorithm ends with a better policy than one of "

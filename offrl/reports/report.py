@@ -98,7 +98,8 @@ def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
         yield Paragraph(
             f"The last policies on {', '.join(scores.common)}, with 95 % intervals. The "
             "interquartile mean is that of the middle half of all trainings. Of each algorithm as "
-            f"many seeds count as it has on every task.{_left_out(scores)}"
+            f"many seeds count as it has on every task. Those stand above whose trainings are more "
+            f"often better than the others'.{_left_out(scores)}"
         )
         yield _aggregate_table(scores)
         yield from _pictures(pictures, "aggregates.png", "profiles.png")
@@ -193,22 +194,23 @@ def _left_out(scores: Scores) -> str:
 
 
 def _comparisons(scores: Scores) -> Iterator[Block]:
-    num_seeds = min(len(scores.matrix(a)) for a in scores.compared)
+    seeds = sorted({len(scores.matrix(a)) for a in scores.compared})
+    num_seeds = " to ".join(str(n) for n in seeds[:: max(1, len(seeds) - 1)])
     num_tasks, num_pairs = len(scores.common), len(scores.chances)
     needed = needed_seeds(num_tasks, num_pairs)
     yield Paragraph(
         f"Each pair of algorithms on {', '.join(scores.common)}: the probability that a training "
         "of the first one ends with a better policy, averaged over tasks, with a 95 % interval "
-        "(bootstrap). p is how probable a difference as large is by chance, somewhere among the "
-        f"{_number(num_pairs, 'pair')} (exact permutations of the seeds of each task, corrected by "
+        "(bootstrap). p is how probable a difference as large is by chance, somewhere among all "
+        f"pairs ({num_pairs}; exact permutations of the seeds of each task, corrected by "
         f"Holm's method). Above 0.05 two algorithms are not told apart.{_left_out(scores)}"
     )
     comparisons = scores.comparisons
     if all(comparison.least_p > LEVEL for comparison in comparisons):
         yield Paragraph(
-            f"**n is too small to order two algorithms**: with {_number(num_seeds, 'seed')} on "
-            f"{_number(num_tasks, 'task')} even a difference between all trainings could be chance "
-            f"among {_number(num_pairs, 'pair')} (p above 0.05); it takes {needed} seeds of each."
+            f"**n is too small to order two algorithms** (seeds: {num_seeds}; tasks: {num_tasks}): "
+            "even a difference between all trainings could be chance among "
+            f"{_number(num_pairs, 'pair')} (p above 0.05); it takes {needed} seeds of each."
         )
     rows = [
         [c.first, c.second, _shown(c.improvement), f"{c.p:.3f}", c.verdict] for c in comparisons

@@ -173,9 +173,10 @@ class Scores:
             with _seeded():
                 bootstrap = StratifiedIndependentBootstrap(x, y)
                 low, high = bootstrap.conf_int(improvement, REPS, method="percentile")[:, 0]
-        least = len(self.chances) * _least_chance(len(x), len(y), x.shape[1])
-        interval = (value, float(low), float(high))
-        return Comparison(first, second, interval, self.chances[frozenset((first, second))], least)
+        p = self.chances[frozenset((first, second))]
+        # Where scores are equal, the other end may be less far from the mean, and not count.
+        least = min(p, len(self.chances) * _least_chance(len(x), len(y), x.shape[1]))
+        return Comparison(first, second, (value, float(low), float(high)), p, least)
 
     @cached_property
     def chances(self) -> dict[frozenset[str], float]:

@@ -61,7 +61,7 @@ def result_line(cell: Cell, output: Path) -> str:
     """What a finished cell reached, in words."""
     row = row_of(cell, output)
     rates = [
-        f"{which} {row[f'{which}_success_rate']:.2f} (return {row[f'{which}_return']:.1f})"
+        f"{which} {row[f'{which}_success_rate']:.2f} (return {row[f'{which}_return']:.2f})"
         for which in reversed(TESTS.values())
         if row[f"{which}_success_rate"] != ""
     ]

@@ -23,7 +23,7 @@ from offrl.outputs import locked, whole_file, writable_folder
 from offrl.processes import ONE_THREAD, exit_status
 from offrl.registry import shown
 from offrl.reports.run import Run
-from offrl.reports.study import CONFIG, FINISHED, WHY, result_line, run_of, write_table
+from offrl.reports.study import BEGUN, CONFIG, FINISHED, WHY, result_line, run_of, write_table
 from offrl.training.launch import RemoteTraining
 from offrl.tree import differences, merge
 
@@ -155,9 +155,10 @@ class Cells:
             try:
                 rows = write_table(self.output, cells, self.command)
                 told |= {row["cell"] for row in rows if row["status"] == FINISHED}
+                begun = sum(row["status"] == BEGUN for row in rows)
                 log.info(
-                    f"cells: {len(cells)}, of which {len(told)} are finished, {self.num_jobs} at a "
-                    f"time, in {self.output}"
+                    f"cells: {len(cells)}, of which {len(told)} are finished and {begun} begun, "
+                    f"{self.num_jobs} at a time, in {self.output}"
                 )
                 unable: dict[str, list[str]] = {}  # by what is wrong with them
                 for cell in cells:

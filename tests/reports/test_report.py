@@ -96,6 +96,17 @@ def test_few_seeds_order_nothing(num_seeds, tasks, verdict):
     assert (num_seeds >= needed_seeds(len(tasks))) == (comparison.least_p <= 0.05)
 
 
+def test_equal_scores_can_be_ordered_by_fewer_seeds():
+    """All zeros are one rank, so that nothing is as far on the other side."""
+    rates = {"a": [0.98, 0.98, 1], "b": [0, 0, 0, 0]}
+    found = [
+        result(name, "Can", seed, x) for name, of in rates.items() for seed, x in enumerate(of)
+    ]
+    (comparison,) = Scores(found).comparisons
+    assert comparison.p == comparison.least_p == pytest.approx(1 / 35)
+    assert comparison.verdict == "a is better"
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_single_seed_has_no_interval(tmp_path):
     write_report(study(GOOD_AND_BAD, num_seeds=1), tmp_path)
