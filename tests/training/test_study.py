@@ -270,7 +270,8 @@ def test_only_one_study_at_a_time_works_in_a_folder(study, capsys):
 
 
 @pytest.mark.thorough
-def test_an_algorithm_may_lie_beside_the_study(study, tmp_path):
+def test_an_algorithm_may_lie_beside_the_study(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "mine.py").write_text(
         "from offrl.algos.bc import BC, BCConfig\n"
         "from offrl.algos import register_algo\n"
