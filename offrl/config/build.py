@@ -144,7 +144,7 @@ def _config_class(algo_section: type[AlgoConfig]) -> type[Config]:
 def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
     path = place(*error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"{path}: unknown config key.{_nearest(error['loc'], defaults)}"
+        return f"{path}: unknown key.{_nearest(error['loc'], defaults)}"
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if message.startswith("algo.") and not message.startswith(path):  # of an algorithm's part

@@ -31,6 +31,7 @@ CSV = "report.csv"  # of a report, which can be made again of it
 APART = (
     "report them apart, or give what differs another name (experiment.name, or name in the study)"
 )
+OWN_PARTS = "a run of a user's own parts, whose figures no report knows"
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
 
 
@@ -140,6 +141,9 @@ def _found(path: Path) -> list[Result]:
     runs = sorted({config.parent for config in path.glob("**/config-*.json")})
     runs = [run for run in runs if not run.name.startswith(".")]  # which is being made
     runs = [run for run in runs if not any(study in run.parents for study in studies)]
+    for run in [run for run in runs if "alg_para" in Run(run, last=True).config]:
+        log.warning(f"{run} is left out: {OWN_PARTS}")
+        runs.remove(run)
     return [result for found in (*studies, *runs) for result in _found(found)]
 
 
@@ -177,7 +181,7 @@ def _of_run(path: Path, **known: Any) -> Result:
         log.warning(f"{path}/metrics.jsonl: {run.num_damaged} damaged lines are left out")
     config = run.config
     if "alg_para" in config:
-        raise ValueError(f"{path}: a run of a user's own parts, whose figures no report knows")
+        raise ValueError(f"{path}: {OWN_PARTS}")
     data = [entry["path"] for entry in config["train"].get("data") or []]
     is_path = len(data) == 1 and not config["experiment"].get("env")
     packages = run.provenance.get("packages", {})

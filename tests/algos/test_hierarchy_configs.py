@@ -98,7 +98,7 @@ SHORT = {"train": {"seq_length": 2}}
             "algo.latent_subgoal.enabled: the value function of iris",
         ),
         ("hbc", {"algo": {"mode": "joint"}}, "algo.mode: .*'separate' or 'cascade'"),
-        ("hbc", {"observation": {"modalities": {}}}, "observation.modalities: unknown config key"),
+        ("hbc", {"observation": {"modalities": {}}}, "observation.modalities: unknown key"),
     ],
 )
 def test_what_does_not_fit_together_is_one_sentence(name, overrides, words):

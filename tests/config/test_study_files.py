@@ -60,7 +60,7 @@ LOW = "search.space.bc.k.range: low (2) is not below high (1)"
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"seed": [1]}, "seed: unknown config key. Did you mean seeds?"),
+        ({"seed": [1]}, "seed: unknown key. Did you mean seeds?"),
         ({"configs": []}, "configs: "),
         ({"configs": "bc.json"}, "configs: a list is needed, such as [a, b], not 'bc.json'"),
         ({"seeds": [-1]}, "seeds.0: "),
@@ -68,11 +68,11 @@ LOW = "search.space.bc.k.range: low (2) is not below high (1)"
         ({"configs": [["bc.json"]]}, "configs.0: a map is needed, such as {key: value}, not ["),
         (
             {"datasets": [{"path": "x.hdf5", "colect": ""}]},
-            "datasets.0.colect: unknown config key. Did you mean datasets.0.collect?",
+            "datasets.0.colect: unknown key. Did you mean datasets.0.collect?",
         ),
         (
             {"search": {"dataset": {"path": "x", "sets": {}}, "space": {}}},
-            "search.dataset.sets: unknown config key. Did you mean search.dataset.set?",
+            "search.dataset.sets: unknown key. Did you mean search.dataset.set?",
         ),
         ({"search": {"dataset": "can.hdf5"}}, "search.space: "),
         ({"search": {"dataset": "x", "space": {"bc": {"k": {"low": 2, "high": 1}}}}}, LOW),

@@ -223,7 +223,7 @@ def test_a_byte_order_mark_does_no_harm(tmp_path):
         ("---\nalgo_name: bc", "not valid YAML"),
         ("train:\n\tseed: 1", "not valid YAML"),
         ("train: {seed: *unknown}", "not valid YAML"),
-        (MERGES, "unknown config key"),
+        (MERGES, "unknown key"),
     ],
     ids=range(25),
 )

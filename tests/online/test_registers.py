@@ -301,7 +301,7 @@ def test_an_evaluation_explores_nothing():
         ),
         ({"model_para": {"actor": {}}}, "model_para.actor: model_name: the name of a model"),
         ({"model_para": {}}, "model_para.actor: field required"),
-        ({"env_nums": 3}, "env_nums: unknown config key. Did you mean env_num"),
+        ({"env_nums": 3}, "env_nums: unknown key. Did you mean env_num"),
         ({"env_num": 0}, "env_num: input should be greater than or equal to 1, got 0"),
         ({"mode": "tain"}, "mode: input should be 'train', 'evaluate' or 'train_with_evaluate'"),
         ({"agent_para": {"agent_config": {"max_steps": 0}}}, "max_steps: a whole number from 1"),

@@ -350,12 +350,17 @@ def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
 
     for seed in (1, 2):
         train(small_config({"train": {"seed": seed}}))
-    runs = str(tmp_path / "runs")
+    runs, own_parts = str(tmp_path / "runs"), tmp_path / "runs" / "own"
+    own_parts.mkdir()
+    (own_parts / "config-1.json").write_text('{"alg_para": {"alg_name": "Mine"}}')
     (tmp_path / "report").mkdir()
     assert main(["report", runs, "--output", str(tmp_path / "report"), "--title", "Mine"]) == 0
     text = (tmp_path / "report" / "report.md").read_text()
     assert text.startswith("# Mine") and "2 trainings of 1 algorithm on 1 task" in text
     assert "no training has been evaluated" in text  # there was no simulator
+    assert f"{own_parts} is left out: a run of a user's own parts" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="own parts, whose figures no report knows"):
+        results_of([own_parts])
     assert main(["report", runs, "--output", str(tmp_path / "report")]) == 1
     assert "exists; choose another name" in capsys.readouterr().err
 

@@ -96,7 +96,7 @@ def test_keys_of_earlier_versions_are_moved_or_reported_once(caplog):
         "pool_kwargs": {"num_kp": 16},
     }
     assert [r.message for r in caplog.records if "experiment.mse" in r.message]
-    with pytest.raises(ValueError, match="experiment.mse: unknown config key"):
+    with pytest.raises(ValueError, match="experiment.mse: unknown key"):
         config_factory("bc", {"experiment": {"mse": {}}})
 
 

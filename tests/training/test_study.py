@@ -229,7 +229,7 @@ def test_other_settings_are_no_earlier_cell(study, capsys):
     data = {"path": "demos.hdf5"}, {"path": "new.hdf5", "collect": "--env reach-v3 --n 1"}
     other = study(set={"train.num_epoch": 4}, datasets=[*data])
     assert main(["study", other]) == 1
-    assert "other settings: train.num_epoch: unknown config key" in capsys.readouterr().err
+    assert "other settings: train.num_epoch: unknown key" in capsys.readouterr().err
     assert rows() == first and not Path("new.hdf5").exists()
     other = study(set={"train.data.top_share": 0.5})
     assert main(["study", other]) == 1
@@ -380,7 +380,7 @@ def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
     misspelt = study(search=search, configs=configs, grid={"train.num_epoch": [3]}, output="no")
     assert main(["study", misspelt]) == 1
     first = capsys.readouterr().err.splitlines()[0]  # before the trials
-    assert first.startswith("some cells cannot be trained: train.num_epoch: unknown config key")
+    assert first.startswith("some cells cannot be trained: train.num_epoch: unknown key")
     assert main(["study", study(search=search, configs=configs)]) == 1
     assert {row["config"]: row["status"] for row in rows()} == {
         "small": "finished",
