@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.config.cells import short_key, task_of
-from offrl.reports.run import Run, is_run
+from offrl.reports.run import OWN_PARTS, Run, is_run
 from offrl.reports.study import (
     BEGUN,
     FAILED,
@@ -31,7 +31,6 @@ CSV = "report.csv"  # of a report, which can be made again of it
 APART = (
     "report them apart, or give what differs another name (experiment.name, or name in the study)"
 )
-OWN_PARTS = "a run of a user's own parts, whose figures no report knows"
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
 
 
@@ -141,10 +140,11 @@ def _found(path: Path) -> list[Result]:
     runs = sorted({config.parent for config in path.glob("**/config-*.json")})
     runs = [run for run in runs if not run.name.startswith(".")]  # which is being made
     runs = [run for run in runs if not any(study in run.parents for study in studies)]
-    for run in [run for run in runs if "alg_para" in Run(run, last=True).config]:
+    unknown = [run for run in runs if Run(run, last=True).is_of_own_parts]
+    for run in unknown:
         log.warning(f"{run} is left out: {OWN_PARTS}")
-        runs.remove(run)
-    return [result for found in (*studies, *runs) for result in _found(found)]
+    found = (*studies, *(run for run in runs if run not in unknown))
+    return [result for folder in found for result in _found(folder)]
 
 
 def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
@@ -179,9 +179,9 @@ def _of_run(path: Path, **known: Any) -> Result:
     run = Run(path)
     if run.num_damaged:
         log.warning(f"{path}/metrics.jsonl: {run.num_damaged} damaged lines are left out")
-    config = run.config
-    if "alg_para" in config:
+    if run.is_of_own_parts:
         raise ValueError(f"{path}: {OWN_PARTS}")
+    config = run.config
     data = [entry["path"] for entry in config["train"].get("data") or []]
     is_path = len(data) == 1 and not config["experiment"].get("env")
     packages = run.provenance.get("packages", {})

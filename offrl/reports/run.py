@@ -10,6 +10,7 @@ from offrl.config.files import read_config_file
 from offrl.reports.records import read_records
 
 RATES = ("Success_Rate", "Success_Rate_Low", "Success_Rate_High", "n", "Return")
+OWN_PARTS = "a run of a user's own parts; its figures are in metrics.jsonl"
 
 
 def is_run(path: str | Path) -> bool:
@@ -28,6 +29,11 @@ class Run:
         self.config_file = sorted(self.path.glob("config-*.json"))[0]
         self.config = read_config_file(self.config_file)
         self.records, self.num_damaged = read_records(self.path / "metrics.jsonl", last)
+
+    @property
+    def is_of_own_parts(self) -> bool:
+        """Whether it is that of a user's own parts, whose figures only they know."""
+        return "alg_para" in self.config
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
         """The records of a type."""
@@ -90,8 +96,8 @@ def run_facts(path: Path) -> dict[str, Any]:
     """What was trained on what, how long, with which success, and how to do it again."""
     run = Run(path)
     config = run.config
-    if "alg_para" in config:
-        raise ValueError(f"{path}: a run of a user's own parts; its figures are in metrics.jsonl")
+    if run.is_of_own_parts:
+        raise ValueError(f"{path}: {OWN_PARTS}")
     rollouts, tests = run.of_type("rollout"), run.of_type("test")
     done = max((record["epoch"] for record in run.of_type("epoch")), default=0)
     wanted = config["train"]["num_epochs"]

@@ -359,7 +359,7 @@ def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
     assert text.startswith("# Mine") and "2 trainings of 1 algorithm on 1 task" in text
     assert "no training has been evaluated" in text  # there was no simulator
     assert f"{own_parts} is left out: a run of a user's own parts" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="own parts, whose figures no report knows"):
+    with pytest.raises(ValueError, match="own parts; its figures are in metrics.jsonl"):
         results_of([own_parts])
     assert main(["report", runs, "--output", str(tmp_path / "report")]) == 1
     assert "exists; choose another name" in capsys.readouterr().err
