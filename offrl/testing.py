@@ -192,6 +192,27 @@ def weights_that_do_not_fit_are_refused_by_name(case: AlgoCase) -> None:
     assert f"missing: {first}" in _refusal(algo, broken | {"stranger": torch.zeros(1)})
 
 
+def averages_are_for_acting_and_weights_for_training(case: AlgoCase) -> None:
+    """With ``train.ema``, in every checkpoint."""
+    algo, batches = case.make({"ema": {"enabled": True, "power": None, "max_decay": 0.5}})
+    batch = algo.process_batch_for_training(next(batches))
+    seed_everything(1)
+    for _ in range(3):
+        algo.train_on_batch(batch, epoch=1)
+    state, trained = copy.deepcopy(algo.serialize()), _weights(algo)
+    algo.set_eval()
+    shown = _weights(algo)
+    assert not _same(shown, trained), "set_eval() shows no averages"
+    assert _same(_tensors(algo.serialize()), _tensors(state)), "serialize() depends on the mode"
+    other, _ = case.make({"ema": {"enabled": True, "power": None, "max_decay": 0.5}})
+    other.deserialize(state)
+    for each in (algo, other):
+        each.set_eval()
+        assert _same(_weights(each), shown), "averages do not come back"
+        each.set_train()
+        assert _same(_weights(each), trained), "set_train() brings back other weights"
+
+
 def acting_in_a_batch_equals_one_by_one(
     case: AlgoCase, frame_stack: int = 1, device: str = "cpu"
 ) -> None:
@@ -290,6 +311,7 @@ CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
     info_is_detached_numbers,
     serialize_and_deserialize_are_the_identity,
     weights_that_do_not_fit_are_refused_by_name,
+    averages_are_for_acting_and_weights_for_training,
     acting_in_a_batch_equals_one_by_one,
     partial(acting_in_a_batch_equals_one_by_one, frame_stack=3),
     a_copy_for_another_process_acts_the_same,

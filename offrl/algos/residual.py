@@ -23,6 +23,7 @@ from offrl.algos.base import Obs, PolicyAlgo, register_algo
 from offrl.algos.factory import algo_factory
 from offrl.algos.sac import SAC, SACConfig
 from offrl.algos.sac_n import SACCriticConfig
+from offrl.algos.shared.weights import weights_of
 from offrl.config import Config, config_factory, without_pretrained
 from offrl.config.algo import EnsembleConfig
 from offrl.models.heads import TanhGaussian
@@ -105,7 +106,7 @@ class Residual(SAC):
         """Take over the policy of a checkpoint as the base, or of a residual one all weights."""
         model = {k: x for k, x in content["model"].items() if k not in NOT_OF_A_BASE}
         if content["algo_name"] == self.global_config.algo_name:
-            self.deserialize({key: model[key] for key in ("nets", "base")})
+            self.deserialize({**weights_of(model), "base": model["base"]})
         else:
             self._set_base({**{key: content[key] for key in DESCRIBING}, "model": model})
 

@@ -18,4 +18,4 @@ from offrl.config.schema import (
     ObservationConfig,
 )
 from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Only, Section, Share, Steps
-from offrl.config.train import ActionConfig, RewardsConfig, TrainConfig
+from offrl.config.train import ActionConfig, EMAConfig, RewardsConfig, TrainConfig

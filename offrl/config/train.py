@@ -102,6 +102,24 @@ class GoalSharesConfig(Section):
     random: Share = Field(0.3, description="Share of goals that are observations of anywhere.")
 
 
+class EMAConfig(Section):
+    enabled: bool = Field(
+        False,
+        description="Keep an exponential moving average of the weights, and act and validate with "
+        "it. What is trained are the weights themselves.",
+    )
+    power: float | None = Field(
+        0.75,
+        gt=0,
+        le=1,
+        description="How fast the average comes to remember more: after n steps it keeps the share "
+        "1 - (1 + n)^-power of itself, at most max_decay. null: always max_decay.",
+    )
+    max_decay: float = Field(
+        0.9999, ge=0, lt=1, description="Largest share that the average keeps of itself in a step."
+    )
+
+
 class TrainConfig(Section):
     """Data, batches, rewards, and the length of the training."""
 
@@ -232,6 +250,7 @@ class TrainConfig(Section):
         description="Largest norm of a network's gradient; longer ones are shortened. null: no "
         "limit.",
     )
+    ema: EMAConfig = Field(EMAConfig(), description="An average of the weights to act with.")
     mask_padded_steps: bool = Field(
         True,
         description="Let padded steps count for nothing in a loss. If false, they count as "

@@ -85,8 +85,8 @@ class Learner(Trainer):
     def _publish(self) -> None:
         self.version += 1
         alg, normalization = self.alg, None
-        # Copies, as these weights are learned on.
-        nets = {name: np.array(x) for name, x in as_arrays(alg.nets.state_dict()).items()}
+        with alg.trained_weights():  # copies, as these are learned on
+            nets = {name: np.array(x) for name, x in as_arrays(alg.nets.state_dict()).items()}
         if self.config.train.online.normalize_obs:
             stats = {"obs": alg.obs_normalizer.stats, "actions": alg.action_normalizer.stats}
             normalization = as_arrays(stats)

@@ -1,7 +1,8 @@
 """What every algorithm is made of: networks, optimizers, one update rule, statistics."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from numbers import Number
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from offrl import parallel
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.optim import clip_gradients, make_optimizer, make_schedule
 from offrl.algos.shared.roles import Algorithm
+from offrl.algos.shared.weights import Average, check_fit, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.kernels.end_to_end import parts_of
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
@@ -78,6 +80,8 @@ class Algo(Algorithm):
             name: make_schedule(self.optimizers[name], optim, config)
             for name, optim in self.optim_params.items()
         }
+        learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optimizers})
+        self._average = Average(dict(learning.named_parameters()), config.train.ema)
 
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
@@ -155,7 +159,8 @@ class Algo(Algorithm):
         """Make one update, or none with ``validate``. Returns detached tensors without dimensions,
         ``"loss"`` among them, so that nothing waits for the device."""
         self.epoch, self.validates = epoch, validate
-        with torch.set_grad_enabled(not validate):
+        weights = nullcontext() if validate else self.trained_weights()
+        with weights, torch.set_grad_enabled(not validate):
             info = self.update(batch)
         self.validates = False
         info = {} if info is None else info
@@ -195,10 +200,22 @@ class Algo(Algorithm):
     def set_train(self) -> None:
         """Put the networks into training mode (dropout, random crops)."""
         self.nets.train()
+        self._average.show(False)
 
     def set_eval(self) -> None:
-        """Put the networks into evaluation mode."""
+        """Put the networks into evaluation mode, with averaged weights if ``train.ema`` says so."""
         self.nets.eval()
+        self._average.show(True)
+
+    @contextmanager
+    def trained_weights(self) -> Iterator[None]:
+        """A context in which the networks have the weights that are trained, and no averages."""
+        shown = self._average.shown
+        self._average.show(False)
+        try:
+            yield
+        finally:
+            self._average.show(shown)
 
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
         """Give ``batch[key]``; ``ValueError`` if the config does not ask the data for it."""
@@ -271,6 +288,7 @@ class Algo(Algorithm):
         if measures or limit is not None:
             norm = clip_gradients(self.nets[name], parameters, limit).detach().square()
         optimizer.step()
+        self._average.follow(name, parameters)
         schedule = self.schedules[name]
         if schedule and self._schedules_by_step(name):
             schedule.step()
@@ -325,8 +343,12 @@ class Algo(Algorithm):
 
     def serialize(self) -> dict[str, Any]:
         """Give all state, as tensors, numbers, strings, lists and dicts."""
+        with self.trained_weights():
+            nets = dict(self.nets.state_dict())
+            ema = self._average.serialize()
         return {
-            "nets": dict(self.nets.state_dict()),
+            "nets": nets,
+            **ema,
             "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
             "lr_schedulers": {n: s.state_dict() for n, s in self.schedules.items() if s},
             "normalization": {
@@ -338,8 +360,10 @@ class Algo(Algorithm):
     def deserialize(self, state: Mapping[str, Any]) -> None:
         """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do."""
         nets = state.get("nets", state)
-        self._check_weights(nets)
-        self.nets.load_state_dict(nets)
+        check_fit(self.global_config.algo_name, self.nets.state_dict(), nets)
+        with self.trained_weights():
+            self.nets.load_state_dict(nets)
+            self._average.deserialize(state)
         for name, optimizer in state.get("optimizers", {}).items():
             self.optimizers[name].load_state_dict(optimizer)
         for name, stored in state.get("lr_schedulers", {}).items():
@@ -361,25 +385,7 @@ class Algo(Algorithm):
         """Take over the weights of a checkpoint, to train them further. ``ValueError`` if they are
         of another algorithm, or do not fit."""
         _check_start(self.global_config.algo_name, content["algo_name"])
-        self.deserialize({"nets": content["model"]["nets"]})
-
-    def _check_weights(self, weights: Mapping[str, Any]) -> None:
-        own = self.nets.state_dict()
-        problems = {
-            "missing": [k for k in own if k not in weights],
-            "unexpected": [k for k in weights if k not in own],
-            "of another shape": [
-                f"{k} {list(weights[k].shape)} instead of {list(own[k].shape)}"
-                for k in own
-                if k in weights and weights[k].shape != own[k].shape
-            ],
-        }
-        found = [f"{what}: {', '.join(keys[:3])}" for what, keys in problems.items() if keys]
-        if found:
-            raise ValueError(
-                f"the weights do not fit this {self.global_config.algo_name} network "
-                f"({'; '.join(found)}); use the config that they were trained with"
-            )
+        self.deserialize(weights_of(content["model"]))
 
 
 def _check_start(algo_name: str, stored: str) -> None:

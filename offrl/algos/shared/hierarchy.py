@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -133,6 +133,13 @@ class Composite(Algo):
         for part in self.parts.values():
             part.set_eval()
 
+    @contextmanager
+    def trained_weights(self) -> Iterator[None]:
+        with ExitStack() as all_parts:
+            for part in self.parts.values():
+                all_parts.enter_context(part.trained_weights())
+            yield
+
     # -- statistics and state ---------------------------------------------------------------------
 
     def set_statistics(self, obs: Stats, actions: Stats, subgoals: Stats | None = None) -> None:
@@ -145,8 +152,10 @@ class Composite(Algo):
         parts = {name: part.serialize() for name, part in self.parts.items()}
         for state in parts.values():
             del state["nets"]  # they are in those of the whole
+        with self.trained_weights():
+            nets = dict(self.nets.state_dict())
         return {
-            "nets": dict(self.nets.state_dict()),
+            "nets": nets,
             "optimizers": {},
             "normalization": {
                 "obs": self.obs_normalizer.stats,
@@ -156,10 +165,11 @@ class Composite(Algo):
         }
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
-        super().deserialize(state)
-        for name, part in state.get("parts", {}).items():
-            own = self.parts[name]
-            own.deserialize({"nets": own.nets.state_dict(), **part})
+        with self.trained_weights():
+            super().deserialize(state)
+            for name, part in state.get("parts", {}).items():
+                own = self.parts[name]
+                own.deserialize({"nets": own.nets.state_dict(), **part})
 
 
 def check_horizon(key: str, config: AlgoConfig, lengths: Sequence[int]) -> None:

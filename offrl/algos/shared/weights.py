@@ -1,0 +1,93 @@
+"""The weights of an algorithm: their moving average, and those that checkpoints hold."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offrl.config import EMAConfig
+from offrl.kernels.end_to_end import parts_of
+
+
+class Average:
+    """The exponential moving average of the ``weights`` that learn (Polyak and Juditsky, 1992), by
+    default with the decay of diffusion policies (Chi et al., 2023, arXiv:2303.04137). It takes the
+    weights' place while it is ``shown``."""
+
+    def __init__(self, weights: Mapping[str, nn.Parameter], config: EMAConfig):
+        self._config = config
+        learning = {name: p for name, p in weights.items() if p.requires_grad}
+        self._weights = learning if config.enabled else {}
+        self._averages = {name: p.detach().clone() for name, p in self._weights.items()}
+        self._num_steps: dict[str, int] = {}  # of each optimizer
+        self.shown = False
+
+    def follow(self, optimizer: str, parameters: Iterable[nn.Parameter]) -> None:
+        """Move towards the weights, behind a step of the ``optimizer`` of these ``parameters``."""
+        if not self._config.enabled:
+            return
+        step = self._num_steps.get(optimizer, 0)
+        self._num_steps[optimizer] = step + 1
+        moved = {id(part) for part in parts_of(parameters)}
+        pairs = [(self._averages[n], p.data) for n, p in self._weights.items() if id(p) in moved]
+        average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(step))
+        average(*map(list, zip(*pairs, strict=True)), 0)
+
+    def _decay(self, step: int) -> float:
+        power, largest = self._config.power, self._config.max_decay
+        return largest if power is None else min(largest, 1 - (1 + step) ** -power)
+
+    def show(self, shown: bool) -> None:
+        """Let the networks compute with the averages, or with the weights again."""
+        if shown != self.shown:
+            for name, weight in self._weights.items():
+                average = self._averages[name]
+                weight.data, average.data = average.data, weight.data
+            self.shown = shown
+
+    def serialize(self) -> dict[str, Any]:
+        """What a checkpoint holds of it: ``{"ema": ...}``, or nothing."""
+        if not self._config.enabled:
+            return {}
+        weights = {name: average.detach() for name, average in self._averages.items()}
+        return {"ema": {"weights": weights, "num_steps": dict(self._num_steps)}}
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``serialize`` gave; without it, begin with the weights as they are."""
+        stored = state.get("ema")
+        if stored is not None and not self._config.enabled:
+            raise ValueError(
+                "train.ema.enabled: false, but the checkpoint holds averaged weights, which its "
+                "policy acts with; set it to true"
+            )
+        values = self._weights if stored is None else stored["weights"]
+        for name, average in self._averages.items():
+            average.copy_(values[name].detach())
+        self._num_steps = {} if stored is None else dict(stored["num_steps"])
+
+
+def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``serialize`` gave without what only serves to go on with the same training."""
+    weights = {key: model[key] for key in ("nets", "ema") if key in model}
+    parts = {name: weights_of(part) for name, part in model.get("parts", {}).items()}
+    return {**weights, "parts": parts} if parts else weights
+
+
+def check_fit(algo_name: str, own: Mapping[str, Tensor], weights: Mapping[str, Any]) -> None:
+    """``ValueError`` unless ``weights`` have the names and shapes of an algorithm's ``own``."""
+    problems = {
+        "missing": [k for k in own if k not in weights],
+        "unexpected": [k for k in weights if k not in own],
+        "of another shape": [
+            f"{k} {list(weights[k].shape)} instead of {list(own[k].shape)}"
+            for k in own
+            if k in weights and weights[k].shape != own[k].shape
+        ],
+    }
+    found = [f"{what}: {', '.join(keys[:3])}" for what, keys in problems.items() if keys]
+    if found:
+        raise ValueError(
+            f"the weights do not fit this {algo_name} network ({'; '.join(found)}); use the config "
+            "that they were trained with"
+        )

@@ -1,0 +1,119 @@
+"""Moving averages of weights (``train.ema``): what they are, and where they are used."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from conftest import write_demos
+
+from offrl import algo_factory, config_factory, policy_from_checkpoint
+from offrl.checkpoint import write_checkpoint
+from offrl.testing import AlgoCase, resumed_equals_uninterrupted
+from offrl.training.trainer import Trainer
+
+OBS = {"position": torch.zeros(1, 3), "speed": torch.zeros(1, 2)}
+SMALL = {"bc": {"actor_layer_dims": [8]}, "hbc": {"planner": {"subgoal_horizon": 2}}}
+
+
+def overrides(tmp_path, ema, **train):
+    return {
+        "experiment": {"epoch_every_n_steps": 4, "rollout": {"enabled": False}},
+        "train": {
+            "data": str(write_demos(tmp_path / "demos.hdf5")),
+            "output_dir": str(tmp_path / "runs"),
+            "batch_size": 4,
+            "num_epochs": 2,
+            "cuda": False,
+            "ema": ema,
+            **train,
+        },
+        "algo": SMALL["bc"],
+        "observation": {"modalities": {"obs": {"low_dim": list(OBS)}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("ema", "decay"),
+    [
+        ({"power": 0.75}, lambda step: 1 - (1 + step) ** -0.75),
+        ({"power": 1.0, "max_decay": 0.7}, lambda step: min(0.7, step / (1 + step))),
+        ({"power": None, "max_decay": 0.9}, lambda step: 0.9),
+    ],
+)
+def test_the_average_is_that_of_the_schedule(tmp_path, ema, decay):
+    config = config_factory("bc", overrides(tmp_path, {"enabled": True, **ema}))
+    shapes = {key: tuple(x.shape[1:]) for key, x in OBS.items()}
+    algo = algo_factory("bc", config, shapes, ac_dim=2, device="cpu")
+    expected = copy.deepcopy(algo.nets.state_dict())
+    batch = {"obs": {k: torch.randn(4, 1, *s) for k, s in shapes.items()}}
+    batch["actions"] = torch.rand(4, 1, 2)
+    for step in range(5):
+        algo.set_train()
+        algo.train_on_batch(algo.process_batch_for_training(batch), epoch=1)
+        for name, weight in algo.nets.state_dict().items():
+            expected[name] += (1 - decay(step)) * (weight - expected[name])
+        algo.set_eval()
+        for name, weight in algo.nets.state_dict().items():
+            torch.testing.assert_close(weight, expected[name])
+
+
+@pytest.mark.parametrize("name", ["bc", "hbc"])
+def test_a_resumed_training_has_the_same_average(tmp_path, name):
+    """``hbc``: in each of its parts."""
+    ema = {"train": {"ema": {"enabled": True}}, "algo": SMALL[name]}
+    resumed_equals_uninterrupted(AlgoCase(name, ema, tmp_path))
+
+
+def test_validation_and_policies_use_it(tmp_path):
+    """With a decay of nearly one, the average is still what the networks began with."""
+    names = {
+        "hdf5_filter_key": "train",
+        "hdf5_validation_filter_key": "valid",
+        "mask_padded_steps": True,
+    }
+    ema = {"enabled": True, "power": None, "max_decay": 1 - 1e-9}
+    changes = overrides(tmp_path, ema, **names)
+    changes["experiment"] |= {"validate": True, "save": {"enabled": False}}
+    trainer = Trainer(config_factory("bc", changes))
+    trainer.algo.set_eval()
+    before = trainer.algo.get_action(OBS)
+    records = [r for r in trainer() if r["type"] == "valid"]
+    losses = [record["logs"]["Loss"] for record in records]
+    assert len(losses) == 2 and losses[0] == pytest.approx(losses[1], abs=1e-7)
+
+    path = tmp_path / "checkpoint.pth"
+    write_checkpoint(path, trainer.state())
+    policy, _ = policy_from_checkpoint(path, device="cpu")
+    policy.start_episode()
+    action = policy({key: x[0].numpy() for key, x in OBS.items()})
+    np.testing.assert_allclose(action, before[0].numpy(), atol=1e-6)
+    trainer.algo.set_train()
+    assert (trainer.algo.get_action(OBS) - before).abs().max() > 1e-4
+
+
+def test_a_checkpoint_with_averages_is_refused_where_there_are_none(tmp_path):
+    path = tmp_path / "checkpoint.pth"
+    write_checkpoint(
+        path, Trainer(config_factory("bc", overrides(tmp_path, {"enabled": True}))).state()
+    )
+    changes = overrides(tmp_path, {"enabled": False})
+    changes["experiment"]["ckpt_path"] = str(path)
+    with pytest.raises(
+        ValueError, match=r"checkpoint\.pth: train\.ema\.enabled: false, but .* true"
+    ):
+        Trainer(config_factory("bc", changes))
+    changes["train"]["ema"]["enabled"] = True
+    Trainer(config_factory("bc", changes))
+
+
+def test_an_average_can_begin_with_weights_that_had_none(tmp_path):
+    path = tmp_path / "checkpoint.pth"
+    source = Trainer(config_factory("bc", overrides(tmp_path, {"enabled": False})))
+    write_checkpoint(path, source.state())
+    changes = overrides(tmp_path, {"enabled": True})
+    changes["experiment"]["ckpt_path"] = str(path)
+    algo = Trainer(config_factory("bc", changes)).algo
+    algo.set_eval()
+    source.algo.set_eval()
+    assert torch.equal(algo.get_action(OBS), source.algo.get_action(OBS))
