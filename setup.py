@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 REPORT = ["rliable>=1.2", "pandas<3", "matplotlib>=3.7"]  # pandas 3 needs numpy 2
+DIFFUSION = ["diffusers>=0.30"]  # its schedulers
 RAY = ["ray[default]>=2.40", "pyarrow<25"]  # later pyarrows need numpy 2
 
 
@@ -66,6 +67,7 @@ setup(
         "report": REPORT,
         "tune": ["optuna>=4"],
         "language": ["transformers>=4.40"],
+        "diffusion": DIFFUSION,
         "gymnasium": ["gymnasium[classic-control]>=1.0"],  # draws them
         "metaworld": ["metaworld==3.0.0"],  # later ones insist on mujoco 3.3.0
         "classic": ["pygame-ce>=2.1.3"],  # to film what gymnasium draws
@@ -101,6 +103,7 @@ setup(
             "av>=14",
             "jsonschema>=4.18",
             "optuna>=4",
+            *DIFFUSION,
             *RAY,
             *REPORT,
         ],

@@ -4,7 +4,7 @@ computes from the same weights and inputs, by the names that robomimic's outputs
 
 import json
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from unittest import mock
 
@@ -14,6 +14,7 @@ from replay import Draw, Replay
 
 from offrl import policy_from_checkpoint
 from offrl.algos import HierarchicalAlgo, PlannerAlgo
+from offrl.models.denoisers import Denoiser
 from offrl.models.heads import EVAL_STD
 from offrl.models.vae import VAE
 from offrl.normalize import Normalizer
@@ -22,19 +23,25 @@ from offrl.tree import gather, map_leaves
 
 NOISE = r"(\w+_)?noise/"
 INPUTS = "obs|goal|target_subgoal|given_subgoal|seq_obs"
+GIVEN = "z|actions|noise|timesteps|initial_noise|ddim_timesteps"  # without a name below them
 
 
 def joined(model):
     """All weights; of an algorithm that is made of others as ``part:name``."""
     if "nets" in model:
-        return model["nets"]
+        return model["nets"] | {f"ema:{key}": x for key, x in (model.get("ema") or {}).items()}
     return {f"{name}:{key}": x for name, part in model.items() for key, x in joined(part).items()}
 
 
 def exported(algo):
     """The same, of an algorithm of offrl's."""
     if not hasattr(algo, "parts"):
-        return weights_to_robomimic(algo.nets)
+        with algo.trained_weights():
+            weights = weights_to_robomimic(algo.nets)
+        if "ema" in algo.serialize():
+            algo.set_eval()
+            weights |= {f"ema:{key}": x for key, x in weights_to_robomimic(algo.nets).items()}
+        return weights
     parts = algo.parts.items()
     return {f"{name}:{key}": x for name, part in parts for key, x in exported(part).items()}
 
@@ -51,9 +58,41 @@ class Recording:
         self.config = json.loads((folder / "config.json").read_text())
         with np.load(folder / "io.npz") as arrays:
             self.arrays = {name: torch.tensor(array) for name, array in arrays.items()}
-        self.policy, _ = policy_from_checkpoint(folder / "model.pth", device="cpu")
-        self.weights = joined(torch.load(folder / "model.pth", weights_only=True)["model"])
+        path = folder / "model.pth"
+        given = torch.load(path, weights_only=True) if path.exists() else self._rebuilt()
+        self.weights = joined(given["model"])
+        content = self._counted(given)
+        self.policy, _ = policy_from_checkpoint(ckpt_dict=content, device="cpu")
         self.algo = self.policy.policy
+
+    def _rebuilt(self):
+        """A checkpoint that is too large to be stored."""
+        recipe = self.expected["state_dict_recipe"].items()
+        weights = {
+            name: torch.from_numpy(
+                np.random.RandomState(how["seed"]).standard_normal(how["shape"]).astype(np.float32)
+                * np.float32(how["scale"])
+                + np.float32(how["offset"])
+            )
+            for name, how in recipe
+        }
+        shapes = {key: list(x.shape[2:]) for key, x in self.nested("obs/").items()}
+        identity = {"scale": [[1.0]], "offset": [[0.0]]}
+        return {
+            "model": {"nets": weights, "ema": weights},
+            "config": json.dumps(self.config),
+            "algo_name": self.expected["algo"],
+            "action_normalization_stats": {"actions": identity},
+            "shape_metadata": {"all_shapes": shapes, "ac_dim": self.arrays["actions"].shape[-1]},
+        }
+
+    def _counted(self, content):
+        """Schedules count as many steps in an epoch as the recording's did."""
+        config = json.loads(content["config"])
+        optimizers = config["algo"].get("optim_params", {}).values()
+        for num in filter(None, (x.get("num_train_batches") for x in optimizers)):
+            config["experiment"]["epoch_every_n_steps"] = num
+        return content | {"config": json.dumps(config)}
 
     # -- what is recorded -------------------------------------------------------------------------
 
@@ -74,7 +113,7 @@ class Recording:
 
     def outputs_under(self, prefix):
         """The names of outputs: all that is neither given nor drawn."""
-        given = rf"{NOISE}|.+/{NOISE}|(raw_)?({INPUTS})(_normalized)?/"
+        given = rf"{NOISE}|.+/{NOISE}|(raw_)?({INPUTS})(_normalized)?/|initial_noise$"
         return {name for name in self.under(prefix) if not re.match(given, name)}
 
     def draws(self, prefix, step=None):
@@ -233,8 +272,35 @@ class Recording:
         keys = self.algo.obs_spec.keys("subgoal")
         return known | {f"subgoal/{key}": lambda key=key: subgoal(key) for key in keys}
 
+    def _denoised(self, net, split):
+        """Noise is added, predicted from what the recorded is added to, and removed."""
+        schedule, arrays = self.algo._noise, self.arrays
+        obs = self.algo.prepare_obs(self.obs)
+        noisy = schedule.add_noise(*(arrays[name] for name in ("actions", "noise", "timesteps")))
+
+        def noise_pred():
+            weights = nullcontext() if split.endswith("ema") else self.algo.trained_weights()
+            with weights:
+                return net(noisy, arrays["timesteps"], net.encode(obs, None))
+
+        def ddim_action():
+            with Replay([Draw.recorded(arrays["initial_noise"], "torch.randn")]):
+                chunk = self.algo.chunk(self.obs)
+            assert torch.equal(self.algo._sampler.timesteps, arrays["ddim_timesteps"])
+            return chunk[:, : self.algo.algo_config.horizon.action_horizon]
+
+        return {
+            "noisy_actions": lambda: noisy,
+            "obs_cond": lambda: net.encode(obs, None).flatten(1),
+            "noise_pred": noise_pred,
+            "ddim_action": ddim_action,
+            "alphas_cumprod": lambda: schedule.alphas_cumprod,
+        }
+
     def _actions(self, split):
         nets = self.algo.nets
+        if "policy" in nets and isinstance(nets["policy"], Denoiser):
+            return self._denoised(nets["policy"], split)
         if "action_sampler" not in nets:
             return self._policy(nets["policy" if "policy" in nets else "actor"], split, f"{split}/")
         sampler = self._policy(nets["action_sampler"], split, f"{split}/sampler/")
@@ -376,8 +442,9 @@ class Recording:
                     goal_at(t),
                 )
             )
+            frame = {k: self._newest(k, x) for k, x in frame.items()}
             with (
-                Replay(self.draws(prefix, t) if prefix else []),
+                Replay(self._draws_of_step(prefix, t) if prefix else []),
                 mock.patch.object(self.algo, "raw_action", wraps=self.algo.raw_action) as raw,
             ):
                 actions.append(torch.from_numpy(self.policy(frame, goal or None)))
@@ -387,6 +454,18 @@ class Recording:
                 subgoals.append({f"subgoal/{key}": x[0] for key, x in state["subgoal"].items()})
         found = {"action": torch.stack(actions), "network_action": torch.stack(network_actions)}
         return found | (gather(torch.stack, subgoals) if subgoals else {})
+
+    def _newest(self, key, value):
+        """Of stacked frames; others are one."""
+        return value[-1] if value.ndim > len(self.algo.obs_spec.groups["obs"][key].shape) else value
+
+    def _draws_of_step(self, prefix, t):
+        """``initial_noise`` of the ``prefix`` is that of all chunks."""
+        noise = self.arrays.get(f"{prefix}initial_noise")
+        if noise is None:
+            return self.draws(prefix, t)
+        chunk, step = divmod(t, self.config["algo"]["horizon"]["action_horizon"])
+        return [Draw.recorded(noise[chunk][None], "torch.randn")] if step == 0 else []
 
     def _distributions(self):
         """What each step's action was drawn from, ``[T, frames, ...]``."""

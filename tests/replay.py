@@ -16,7 +16,7 @@ KINDS = {
     "uniform": ("rand", "rand_like", "uniform_"),
     "normal": ("randn", "randn_like", "normal", "normal_"),
     "exponential": ("exponential_",),
-    "index": ("multinomial",),
+    "index": ("multinomial", "randint"),
 }
 
 
@@ -59,6 +59,7 @@ class Replay:
     def __enter__(self):
         replaced = {
             (torch, "rand"): lambda *shape, **_: self._next("uniform", _size(shape)),
+            (torch, "randint"): lambda low, high, shape, **_: self._next("index", shape),
             (torch, "randn"): lambda *shape, **_: self._normal(_size(shape)),
             (torch, "randn_like"): lambda like, **_: self._normal(like.shape),
             (torch.Tensor, "exponential_"): lambda x: x.copy_(self._next("exponential", x.shape)),

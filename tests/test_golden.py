@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import GOLDEN
+from recording import GIVEN as SINGLE
 from recording import INPUTS as GIVEN
 from recording import NOISE, Recording, exported, leaves
 from replay import Replay
@@ -21,7 +22,7 @@ from offrl.models.heads import ActionDistribution
 from offrl.registry import ALGOS
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 
-SHARED = {"bc", "bcq", "cql", "gl", "hbc", "iql", "td3_bc"}  # with robomimic
+SHARED = {"bc", "bcq", "cql", "diffusion_policy", "gl", "hbc", "iql", "td3_bc"}  # with robomimic
 
 FORWARD = {"rtol": 1e-5, "atol": 2e-6}
 # After training: Adam makes whole steps of gradients that are nothing but rounding errors.
@@ -31,13 +32,14 @@ NORMALIZED = {"rtol": 1e-5, "atol": 3e-5}
 
 OBS = rf"({GIVEN})(_normalized)?/.+"
 BATCH = rf"(obs|next_obs|goal_obs)/.+|actions|rewards|dones|pad_mask|{NOISE}\d+"
-INPUTS = [OBS, "actions", "z", rf"rollout/((raw_)?{OBS}|{NOISE}(\d+/)?\d+)"]
+INPUTS = [OBS, SINGLE, rf"rollout/((raw_)?{OBS}|{NOISE}(\d+/)?\d+|initial_noise)"]
 INFORMATION = ["debug/.+"]  # intermediate results, which help to find a difference
 KEYS = {  # of expected.json: what is checked here, what describes the rest, and what tells people
     *("algo", "arrays", "train_losses", "train_loss_key", "train_logs", "train_epoch"),
     *("final_param_norms", "obs_key_order", "goal_key_order", "subgoal_key_order"),
     *("supervise_all_steps", "pred_future_acs"),
     *("actor_goal_key_order", "actor_is_goal_conditioned"),
+    *("weights", "state_dict_recipe", "num_parameters"),
     *("case", "origin", "mode", "method", "rollout", "training_is_deterministic_given"),
 }
 
@@ -51,20 +53,27 @@ def names_in(folder):
         return list(arrays)
 
 
+def marks_of(folder):
+    """Those that are not stored, but made again, are large."""
+    return [] if (folder / "model.pth").exists() else [pytest.mark.slow]
+
+
 FOLDERS = [GOLDEN, *map(Path, filter(None, [os.environ.get("OFFRL_GOLDEN")]))]
 CASES = sorted(p.parent for f in FOLDERS for p in f.glob("cases/*/expected.json"))
 CASES = [case for case in CASES if algo_of(case) in ALGOS.names()]
 SPLITS = [
-    (case, split)
+    pytest.param(case, split, marks=marks_of(case), id=f"{case.name}-{split}")
     for case in CASES
-    for split in ("expected", "expected_eval")
+    for split in ("expected", "expected_eval", "expected_ema")
     if any(name.startswith(f"{split}/") for name in names_in(case))
 ]
 EPISODES = [case for case in CASES if "rollout/action" in names_in(case)]
+TRAININGS = [case for case in CASES if "batch0/actions" in names_in(case)]
 
 
 def each(folders):
-    return pytest.mark.parametrize("folder", folders, ids=lambda folder: folder.name)
+    cases = [pytest.param(folder, marks=marks_of(folder), id=folder.name) for folder in folders]
+    return pytest.mark.parametrize("folder", cases)
 
 
 def compare(actual, expected, name, tolerance=FORWARD):
@@ -103,7 +112,7 @@ def test_every_entry_of_a_recording_is_known(folder):
     keys = "|".join(re.escape(key.replace("/", ".")) for key in keys)
     known = [*INPUTS, *INFORMATION, rf"batch\d+/({BATCH}|{keys})"]
     # Outputs, and the numbers drawn for them, are looked at by the tests below.
-    known += [r"expected(_after)?(_eval)?/.+", "rollout/.+"]
+    known += [r"expected(_after)?(_eval|_ema)?/.+", "rollout/.+"]
     unknown = [x for x in recording.arrays if not any(re.fullmatch(k, x) for k in known)]
     notes = re.compile(r"(\w+_)?notes?|(\w+_)?noise")
     assert not unknown
@@ -135,15 +144,13 @@ def test_observations_are_normalised_as_recorded(folder):
                 compare(actual, expected, f"{prefix}{group}_normalized/{key}", NORMALIZED)
 
 
-@pytest.mark.parametrize(
-    ("folder", "split"), SPLITS, ids=[f"{case.name}-{split}" for case, split in SPLITS]
-)
+@pytest.mark.parametrize(("folder", "split"), SPLITS)
 def test_outputs(folder, split):
     recording = Recording(folder)
     check(recording, f"{split}/", recording.outputs(split))
 
 
-@each(CASES)
+@each(TRAININGS)
 def test_training_steps(folder):
     recording = Recording(folder)
     algo, expected = recording.algo, recording.expected
@@ -165,7 +172,7 @@ def test_training_steps(folder):
             gradient = algo.nets.get_parameter(name).grad
             if gradient is not None:
                 largest[name] = max(largest[name], float(gradient.abs().max()))
-    for split in ("expected_after", "expected_after_eval"):
+    for split in ("expected_after", "expected_after_eval", "expected_after_ema"):
         if recording.under(f"{split}/"):
             check(recording, f"{split}/", recording.outputs(split), TRAINED)
     weights = exported(algo)

@@ -23,6 +23,7 @@ _ROBOMIMIC = {
     "BCQ_Distributional": "bcq",
     "BCQ_GMM": "bcq",
     "CQL": "cql",
+    "DiffusionPolicyUNet": "diffusion_policy",
     "GL": "gl",
     "GL_VAE": "gl",
     "HBC": "hbc",

@@ -8,6 +8,8 @@ _EXPORTS = {
     "ActorValue": "offrl.models.actor_value",
     "actor_from_config": "offrl.models.nets",
     "mlp_actor": "offrl.models.nets",
+    "Denoiser": "offrl.models.denoisers",
+    "denoiser_from_config": "offrl.models.denoisers",
     "DecisionTransformer": "offrl.models.decision_transformer",
     "Encoder": "offrl.models.encoder",
     "MLP": "offrl.models.trunks",

@@ -5,12 +5,15 @@ itself is not needed, and must not be, since its builds fit one build of PyTorch
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
+
+T = TypeVar("T", bound=nn.Module)
 
 WEIGHTS = {
     18: "https://download.pytorch.org/models/resnet18-f37072fd.pth",
@@ -88,6 +91,16 @@ class FiLMResNet(nn.Module):
             shift, scale = film(language)[..., None, None].chunk(2, dim=1)
             x = ((1 + scale) * block(x) + shift).relu()
         return x
+
+
+def with_group_norms(net: T) -> T:
+    """Put group normalisations in the place of those of batches that learn: running statistics and
+    averaged weights do not go together (Chi et al., 2023). Groups have 16 channels."""
+    for name, module in list(net.named_modules()):
+        if isinstance(module, nn.BatchNorm2d) and module.weight.requires_grad:
+            size = module.num_features
+            net.set_submodule(name, nn.GroupNorm(max(1, size // 16), size))
+    return net
 
 
 def load_imagenet(net: nn.Sequential, depth: int) -> None:

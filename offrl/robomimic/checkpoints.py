@@ -11,12 +11,19 @@ from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.tree import map_leaves
 
 PLANNING = ("gl", "hbc", "iris")
-ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", *PLANNING, "iql", "td3_bc")  # of those that offrl has
+DIFFUSION = "diffusion_policy"
+ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", DIFFUSION, *PLANNING, "iql", "td3_bc")
+UNET = {  # whatever its configs say
+    "diffusion_step_embed_dim": 256,
+    "down_dims": [256, 512, 1024],
+    "kernel_size": 5,
+    "n_groups": 8,
+}
 
 
 def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
-    """A robomimic checkpoint in our layout; one of ours as it is."""
-    if "provenance" in content:
+    """A robomimic checkpoint in our layout; one of ours, or one that was upgraded, as it is."""
+    if "provenance" in content or "normalization" in content["model"]:
         return content
     model = content["model"]
     stats = {
@@ -25,7 +32,33 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
     }
     if content["algo_name"] in PLANNING:
         stats["subgoals"] = {}  # which are never normalised in robomimic
-    return content | {"model": {"nets": _weights(model), "normalization": stats}}
+    upgraded = {"nets": _weights(model), "normalization": stats}
+    if model.get("ema"):
+        averages = weights_from_robomimic(model["ema"])
+        upgraded["ema"] = {"weights": averages, "num_steps": {}}
+    if content["algo_name"] == DIFFUSION:
+        content = content | {"config": _with_real_sizes(content["config"], upgraded["nets"])}
+    return content | {"model": upgraded}
+
+
+def _with_real_sizes(config: str, weights: Mapping[str, Any]) -> str:
+    """A config with the sizes of the U-Net that the weights are of: those of ``algo.unet`` changed
+    nothing in robomimic."""
+    down = "policy.net.down_modules.{}.0.blocks.0.block.0.weight"
+    levels = [weights[down.format(i)] for i in range(len(weights)) if down.format(i) in weights]
+    time = weights.get("policy.net.diffusion_step_encoder.3.weight")
+    if not levels or time is None:
+        return config  # to be refused for what it is
+    content = json.loads(config)
+    unet = content["algo"]["unet"]
+    sizes = {
+        "diffusion_step_embed_dim": len(time),
+        "down_dims": [len(level) for level in levels],
+        "kernel_size": levels[0].shape[-1],
+    }
+    is_robomimics = sizes.items() <= UNET.items()
+    unet |= UNET if is_robomimics else sizes  # weights do not tell the number of groups
+    return json.dumps(content)
 
 
 def _weights(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,13 +108,21 @@ def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
             "robomimic's subgoals are never normalised, and this planner's are; train it with "
             "train.hdf5_normalize_obs=false"
         )
+    if algo_name == DIFFUSION:
+        sees_goals = any(config["observation"]["modalities"]["goal"].values())
+        if algo["unet"] != {"enabled": True, **UNET} or algo["scheduler"] or sees_goals:
+            raise ValueError(
+                f"robomimic's diffusion policy has always a U-Net of these sizes, {UNET} "
+                "(algo.unet), DDPM or DDIM (algo.scheduler null), and no goals"
+            )
     if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
         raise ValueError(f"robomimic has no policy with {place}.gaussian.use_tanh")
 
 
 def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     """One of our checkpoints, whose networks are ``nets``, as robomimic's ``save_model`` would
-    have written it, without the state of the optimizers."""
+    have written it, without the state of the optimizers. Averaged weights, which ``nets`` should
+    have then, are all that it has."""
     if "provenance" not in content:
         raise ValueError("this is robomimic's own checkpoint already")
     _check_robomimic_has(content["algo_name"], json.loads(content["config"]))
@@ -101,7 +142,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     state = content["variable_state"]
     return {
         "model": _exported(content["model"], nets),
-        "config": content["config"],
+        "config": _config_for_robomimic(content["config"]),
         "algo_name": content["algo_name"],
         "env_metadata": env_args and env_args_for_robomimic(env_args),
         # robomimic joins the observations in the order of this map.
@@ -116,6 +157,15 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     }
 
 
+def _config_for_robomimic(config: str) -> str:
+    """A config whose averages are where robomimic has those of its diffusion policy."""
+    content = json.loads(config)
+    ema = content["train"].pop("ema", None)
+    if content["algo_name"] == DIFFUSION:
+        content["algo"]["ema"] = {"enabled": ema["enabled"], "power": ema["power"] or 0.75}
+    return json.dumps(content, indent=4)
+
+
 def _exported(model: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     """What ``serialize`` returned, of robomimic's form."""
     if "parts" in model:
@@ -127,8 +177,10 @@ def _exported(model: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         members = getattr(nets[name], "num_critics", None)
         optimizers[name] = fresh if members is None else [fresh] * members
         schedules[name] = None if members is None else [None] * members
+    weights = weights_to_robomimic(nets)
     return {
-        "nets": weights_to_robomimic(nets),
+        "nets": weights,
+        **({"ema": weights} if "ema" in model else {}),
         "optimizers": optimizers,
         "lr_schedulers": schedules,
     }

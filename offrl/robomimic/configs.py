@@ -60,6 +60,22 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return upgraded
 
 
+def ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config in which the keys of ``algo.ema``, as robomimic has them, are those of
+    ``train.ema``; ``ValueError`` where both say different things."""
+    algo, train = dict(config["algo"]), dict(config.get("train", {}))
+    theirs, ours = algo.pop("ema"), train.get("ema", {})
+    if not isinstance(theirs, Mapping) or not isinstance(ours, Mapping):
+        return config  # to be refused for what it is
+    for key in theirs.keys() & ours.keys():
+        if theirs[key] != ours[key]:
+            raise ValueError(
+                f"algo.ema.{key} is {theirs[key]!r} and train.ema.{key} {ours[key]!r}, which are "
+                "the same key; leave one of them out"
+            )
+    return {**config, "algo": algo, "train": {**train, "ema": {**theirs, **ours}}}
+
+
 def _below(config: dict[str, Any], *path: str) -> dict[str, Any]:
     """The section at a path; an empty one where there is none, or something else."""
     section: Any = config

@@ -44,6 +44,10 @@ RULES = (
     (CORE + ".pool.{rest}", OUR_CORE + ".pool.{rest}"),
     (CORE + ".nets.{i}.{leaf}", OUR_CORE + ".linear.{leaf}"),
 )
+DENOISER_RULES = (  # a network that denoises has its encoder elsewhere
+    ("{top}.noise_pred_net.{rest}", "{top}.net.{rest}"),
+    ("{top}.obs_encoder.{rest}", "{top}.nets.encoder.{rest}"),
+)
 PLANNER = "goal_network."  # where it is a VAE, there is no ``_vae`` in its names
 MEMBER = r"(?P<top>\w+)\.(?P<i>\d+)\.(?P<rest>.+)"  # of an ensemble, a list in robomimic
 # Second names of weights, and attention masks, which are constants.
@@ -69,7 +73,8 @@ def weights_from_robomimic(weights: Mapping[str, Any]) -> dict[str, Any]:
         if plans_by_vae and name.startswith(PLANNER):
             name = PLANNER + "_vae." + name.removeprefix(PLANNER)
         if not ALIASES.search(name):
-            ours = _rename(_rename(name, VAE_RULES), RULES)
+            ours = _rename(_rename(name, DENOISER_RULES), VAE_RULES)
+            ours = _rename(ours, RULES)
             renamed[ours.replace(".cores.condition.", ".cores.obs.")] = value
     return _stack_members(renamed)
 
@@ -119,6 +124,8 @@ def weights_to_robomimic(nets: Any) -> dict[str, Any]:
             if re.match(r"\w+\.(posterior|decoder)\.", name):
                 theirs = theirs.replace(".nets.encoder.nets.obs.", ".nets.encoder.nets.condition.")
             theirs = _rename(theirs, VAE_RULES, to_robomimic=True)
+            if hasattr(nets[name.partition(".")[0]], "net"):
+                theirs = _rename(theirs, DENOISER_RULES, to_robomimic=True)
             theirs = theirs.replace(f"{PLANNER}_vae.", PLANNER)
             renamed[theirs] = value
             renamed |= dict.fromkeys(_aliases(theirs, name, nets), value)

@@ -36,8 +36,8 @@ def overrides(tmp_path, ema, **train):
 @pytest.mark.parametrize(
     ("ema", "decay"),
     [
-        ({"power": 0.75}, lambda step: 1 - (1 + step) ** -0.75),
-        ({"power": 1.0, "max_decay": 0.7}, lambda step: min(0.7, step / (1 + step))),
+        ({"power": 0.75}, lambda step: 1 - max(1, step) ** -0.75),
+        ({"power": 1.0, "max_decay": 0.7}, lambda step: min(0.7, 1 - 1 / max(1, step))),
         ({"power": None, "max_decay": 0.9}, lambda step: 0.9),
     ],
 )

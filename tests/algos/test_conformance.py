@@ -122,6 +122,7 @@ DISCRETE = {"train": {"action_config": {"actions": {"format": "discrete"}}}}
 PLANNER = {"subgoal_horizon": 2}
 ACTOR = {"actor_layer_dims": [16, 16], "rnn": {"hidden_dim": 16, "horizon": 2}}
 TINY = {"critic": {"layer_dims": [16, 16]}}
+WITHOUT_SCHEDULE = {"policy": {"learning_rate": {"scheduler_type": "constant", "warmup_steps": 0}}}
 SMALL = {
     "dqn": TINY,
     **{
@@ -142,6 +143,11 @@ SMALL = {
     "rlpd": {
         "critic": {"layer_dims": [16, 16]},
         "actor": {"layer_dims": [16, 16], "update_freq": 2},
+    },
+    "diffusion_policy": {
+        "optim_params": WITHOUT_SCHEDULE,
+        "unet": {"down_dims": [16, 32], "n_groups": 4, "diffusion_step_embed_dim": 16},
+        "ddpm": {"num_train_timesteps": 10, "num_inference_timesteps": 4},
     },
     "residual": {"critic": {"layer_dims": [16, 16]}, "actor": {"layer_dims": [16, 16]}},
 }

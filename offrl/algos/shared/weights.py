@@ -36,7 +36,7 @@ class Average:
 
     def _decay(self, step: int) -> float:
         power, largest = self._config.power, self._config.max_decay
-        return largest if power is None else min(largest, 1 - (1 + step) ** -power)
+        return largest if power is None else min(largest, 1 - max(1, step) ** -power)
 
     def show(self, shown: bool) -> None:
         """Let the networks compute with the averages, or with the weights again."""

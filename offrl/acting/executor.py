@@ -1,0 +1,110 @@
+"""The execution of action chunks: when one is asked for, and which of its actions are played.
+
+Receding horizon (Chi et al., 2023, arXiv:2303.04137): of each chunk the first ``action_horizon``
+actions are played, then comes the next. Temporal ensembling (Zhao et al., 2023, arXiv:2304.13705):
+chunks that overlap are averaged. Asynchronous: the next chunk is inferred while the last one is
+played, and what is past when it comes is left out.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Plays the chunks of a policy in any number of environments.
+
+    Time is counted in steps of the environment. A chunk that is asked for now comes ``latency``
+    steps later. Until then a synchronous policy waits; an asynchronous one asks so early that it
+    need not, and plays the present chunk, also beyond the action horizon.
+    """
+
+    action_horizon: int
+    #: Each chunk has the weight ``exp(-ensemble * i)``, where ``i`` counts from the oldest one on.
+    #: ``None``: the newest chunk alone counts.
+    ensemble: float | None = None
+    latency: int = 0
+    asynchronous: bool = False
+
+    def step(
+        self, num_envs: int, state: State | None, predict: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor, State]:
+        """Choose the next actions ``[B, A]`` and say which environments have one, ``[B]``; the
+        others wait. Returns the next state as well; ``None`` and rows of zeros are starts.
+
+        predict: gives the chunks ``[N, H, A]`` of the environments with these indices ``[N]``,
+            whose first actions are due now. It is asked only where a chunk is needed.
+        """
+        state = dict(state or {})
+        if state:
+            waits = state["waits"]
+            state["waits"] = (waits - 1).clamp(min=0)
+            self._receive(state, (waits == 1).nonzero().flatten())
+            lead = self.latency if self.asynchronous else 0
+            due = ((state["waits"] == 0) & (state["left"] <= lead)).nonzero().flatten()
+        else:
+            due = torch.arange(num_envs)
+        if len(due):
+            chunks = predict(due)
+            state = state or _nothing(num_envs, chunks)
+            for name, values in {"coming": chunks, "waits": self.latency, "played": 0}.items():
+                state[name] = state[name].clone()
+                state[name][due] = values
+            if self.latency == 0:
+                self._receive(state, due)
+        return self._play(state)
+
+    def _receive(self, state: dict[str, Tensor], rows: Tensor) -> None:
+        """Take those actions of chunks that came that are not past into the plans of ``rows``."""
+        if not len(rows):
+            return
+        horizon = state["counts"].shape[1]
+        steps = torch.arange(horizon, device=rows.device) + state["played"][rows, None]
+        is_due = (steps < horizon).to(state["counts"])
+        chunks = state["coming"][rows, :]
+        index = steps.clamp(max=horizon - 1)[..., None].expand_as(chunks)
+        chunks = chunks.gather(1, index) * is_due[..., None]
+        sums, counts = state["sums"].clone(), state["counts"].clone()
+        if self.ensemble is None:
+            sums[rows], counts[rows] = chunks, is_due
+        else:
+            weights = torch.exp(-self.ensemble * counts[rows])[..., None]
+            sums[rows] += weights * chunks
+            counts[rows] += is_due
+        left = state["left"].clone()
+        left[rows] = is_due.sum(1).clamp(max=self.action_horizon).to(left)
+        state |= {"sums": sums, "counts": counts, "left": left}
+
+    def _play(self, state: dict[str, Tensor]) -> tuple[Tensor, Tensor, State]:
+        now = state["counts"][:, 0]
+        plays = now > 0 if self.asynchronous else state["left"] > 0
+        actions = state["sums"][:, 0] / self._total_weight(now)[:, None]
+        for name in ("sums", "counts"):
+            later = state[name].roll(-1, dims=1)
+            later[:, -1] = 0
+            moves = plays.view(-1, *[1] * (later.ndim - 1))
+            state[name] = torch.where(moves, later, state[name])
+        state["left"] = (state["left"] - plays.long()).clamp(min=0)
+        state["played"] = state["played"] + plays.long()
+        return actions, plays, state
+
+    def _total_weight(self, counts: Tensor) -> Tensor:
+        """The sum of the weights of so many chunks."""
+        if not self.ensemble:
+            return counts.clamp(min=1)
+        decay = math.exp(-self.ensemble)
+        return (1 - decay ** counts.clamp(min=1)) / (1 - decay)
+
+
+def _nothing(num_envs: int, like: Tensor) -> dict[str, Tensor]:
+    """A state without any chunk, for chunks shaped as ``like`` ``[N, H, A]``."""
+    blank = like.new_zeros(num_envs, *like.shape[1:])
+    count = torch.zeros(num_envs, dtype=torch.long, device=like.device)
+    names = ("left", "waits", "played")
+    return {"sums": blank, "counts": blank[..., 0], "coming": blank} | dict.fromkeys(names, count)

@@ -1,0 +1,162 @@
+"""Diffusion Policy (Chi et al., 2023, arXiv:2303.04137): denoise a chunk of actions, given the last
+observations."""
+
+import difflib
+import inspect
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from offrl.algos.base import Generators, Obs, register_algo
+from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
+from offrl.config import Count, Section
+from offrl.models.heads import random_rows
+
+
+class DDPMConfig(Section):
+    """Denoising Diffusion Probabilistic Models (Ho et al., 2020, arXiv:2006.11239)."""
+
+    enabled: bool = Field(True, description="Add and remove noise as DDPM does.")
+    num_train_timesteps: Count = Field(100, description="Number of steps from actions to noise.")
+    num_inference_timesteps: Count = Field(
+        100, description="Number of steps from noise to actions while acting."
+    )
+    beta_schedule: str = Field(
+        "squaredcos_cap_v2", description="How noise grows, by the name that diffusers has for it."
+    )
+    clip_sample: bool = Field(
+        True, description="Clip what is predicted of actions to [-1, 1] in each denoising step."
+    )
+    prediction_type: Literal["epsilon", "sample", "v_prediction"] = Field(
+        "epsilon",
+        description='What the network predicts: "epsilon", the noise; "sample", the actions; '
+        '"v_prediction", a mixture of both (Salimans and Ho, 2022, arXiv:2202.00512).',
+    )
+
+
+class DDIMConfig(DDPMConfig):
+    """Denoising Diffusion Implicit Models (Song et al., 2021, arXiv:2010.02502)."""
+
+    enabled: bool = Field(False, description="Remove noise as DDIM does, in fewer steps.")
+    num_inference_timesteps: Count = 10
+    set_alpha_to_one: bool = Field(
+        True, description="Let the last denoising step end without any noise."
+    )
+    steps_offset: int = Field(0, ge=0, description="Added to the times of denoising steps.")
+
+
+class DiffusionPolicyConfig(DenoisingConfig):
+    ALGO_NAME = "diffusion_policy"
+
+    ddpm: DDPMConfig = Field(DDPMConfig(), description="Diffusion as in DDPM.")
+    ddim: DDIMConfig = Field(DDIMConfig(), description="Diffusion as in DDIM.")
+    scheduler: str | None = Field(
+        None,
+        description="Another of diffusers' schedulers to remove noise with while acting, such as "
+        "DPMSolverMultistepScheduler. null: that of ddpm or ddim.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_schedule(self) -> "DiffusionPolicyConfig":
+        if self.ddpm.enabled == self.ddim.enabled:
+            both = "both true" if self.ddpm.enabled else "both false"
+            raise ValueError(
+                f"algo.ddpm.enabled and algo.ddim.enabled are {both}; enable one of them"
+            )
+        return self
+
+    @property
+    def schedule(self) -> DDPMConfig:
+        return self.ddpm if self.ddpm.enabled else self.ddim
+
+
+@register_algo(DiffusionPolicyConfig)
+class DiffusionPolicy(DenoisingPolicy):
+    algo_config: DiffusionPolicyConfig
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._noise = make_schedule(self.algo_config)
+        self._sampler = make_sampler(self.algo_config, self._noise)
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.algo_config.schedule.clip_sample
+
+    def corrupt(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        noise = torch.randn(actions.shape, device=self.device)
+        num_times = self._noise.config.num_train_timesteps
+        times = torch.randint(0, num_times, (len(actions),), device=self.device)
+        target = {
+            "epsilon": lambda: noise,
+            "sample": lambda: actions,
+            "v_prediction": lambda: self._noise.get_velocity(actions, noise, times),
+        }[self._noise.config.prediction_type]()
+        return self._noise.add_noise(actions, noise, times), times, target
+
+    def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
+        net, sampler = self.nets["policy"], self._sampler
+        seen = net.encode(obs, goal)
+        shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
+        actions = random_rows("randn", seen.new_zeros(shape), generators)
+        sampler.set_timesteps(self.algo_config.schedule.num_inference_timesteps)
+        actions = actions * sampler.init_noise_sigma
+        options = _randomness(sampler, generators)
+        for time in sampler.timesteps:
+            noisy = sampler.scale_model_input(actions, time)
+            predicted = net(noisy, time.to(self.device).expand(len(seen)), seen)
+            actions = sampler.step(predicted, time, actions, **options).prev_sample
+        return actions
+
+
+def make_schedule(config: DiffusionPolicyConfig) -> Any:
+    """diffusers' DDPM or DDIM scheduler, which adds noise and removes it."""
+    diffusers = _import_diffusers()
+    name = "ddpm" if config.ddpm.enabled else "ddim"
+    options = config.schedule.to_dict()
+    del options["enabled"], options["num_inference_timesteps"]
+    kind = diffusers.DDPMScheduler if config.ddpm.enabled else diffusers.DDIMScheduler
+    try:
+        return kind(**options)
+    except NotImplementedError:
+        raise ValueError(
+            f"algo.{name}.beta_schedule: diffusers has no schedule {options['beta_schedule']!r}; "
+            'use "squaredcos_cap_v2", "linear" or "scaled_linear"'
+        ) from None
+
+
+def make_sampler(config: DiffusionPolicyConfig, schedule: Any) -> Any:
+    """A scheduler that removes the noise which ``schedule`` adds."""
+    name = config.scheduler
+    if name is None:
+        return schedule
+    diffusers = _import_diffusers()
+    known = [n for n in dir(diffusers) if n.endswith("Scheduler") and not n.startswith("Flax")]
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"algo.scheduler: diffusers has no {name!r}{hint}")
+    return getattr(diffusers, name).from_config(schedule.config)
+
+
+def _randomness(sampler: Any, generators: Generators) -> dict[str, Any]:
+    """A source of randomness per row for samplers that draw; rows without one do not count."""
+    if generators is None or "generator" not in inspect.signature(sampler.step).parameters:
+        return {}
+    return {"generator": [g or torch.Generator().manual_seed(0) for g in generators]}
+
+
+def _import_diffusers() -> Any:
+    try:
+        import diffusers
+    except ImportError as error:
+        raise ImportError(
+            f"diffusion_policy needs the package diffusers ({error}); pip install "
+            "'offrl[diffusion]', or use flow_matching, which does without"
+        ) from error
+    return diffusers
+
+
+DiffusionPolicyUNet = DiffusionPolicy  # robomimic's name, which users' scripts import

@@ -1,0 +1,174 @@
+"""What algorithms share whose policies predict chunks of actions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from offrl.acting.executor import Executor
+from offrl.algos.base import Generators, Obs, PolicyAlgo
+from offrl.config import AlgoConfig, Section, Steps
+from offrl.tree import map_leaves
+
+
+class HorizonConfig(Section):
+    """To, Ta and Tp of Chi et al. (2023)."""
+
+    observation_horizon: Steps = Field(
+        2,
+        description="Number of latest observations that the policy sees. train.frame_stack is the "
+        "same.",
+    )
+    action_horizon: Steps = Field(
+        8, description="Number of actions of a chunk that are played before the next chunk."
+    )
+    prediction_horizon: Steps = Field(
+        16,
+        description="Number of actions that are predicted, from the one of the first observation "
+        "on, so that the first observation_horizon - 1 of them are past.",
+    )
+
+    @property
+    def chunk_length(self) -> int:
+        """The number of predicted actions that are not past."""
+        return self.prediction_horizon - self.observation_horizon + 1
+
+    @model_validator(mode="after")
+    def _can_be_played(self) -> "HorizonConfig":
+        if self.action_horizon > self.chunk_length:
+            raise ValueError(
+                f"action_horizon ({self.action_horizon}) + observation_horizon "
+                f"({self.observation_horizon}) - 1 is more than prediction_horizon "
+                f"({self.prediction_horizon}), so that actions would be played that are not "
+                "predicted; lower one of the first two"
+            )
+        return self
+
+
+class ChunkConfig(AlgoConfig):
+    """Base of the sections ``algo`` of algorithms whose policies predict chunks."""
+
+    horizon: HorizonConfig = Field(HorizonConfig(), description="Lengths of chunks.")
+    temporal_ensemble: float | None = Field(
+        None,
+        ge=0,
+        description="Average the actions that chunks predict for the same step, that of the i-th "
+        "oldest with the weight exp(-temporal_ensemble * i). With an action_horizon of 1 all "
+        "chunks that overlap count. null: play the newest chunk.",
+    )
+
+
+class ChunkPolicy(PolicyAlgo):
+    """A policy that predicts chunks.
+
+    A subclass defines ``sample(obs, goal, generators)``: from prepared observations
+    ``{key: [B, To, ...]}`` and goals, with a source of randomness per row, the predicted actions
+    ``[B, Tp, A]`` as the dataset normalises them. ``batch`` in its ``update`` has observations of
+    To steps, and ``actions`` and a ``pad_mask`` of the Tp steps that begin with the first of them.
+    """
+
+    algo_config: ChunkConfig
+
+    sample: Callable[..., Tensor]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether no action beyond [-1, 1] is ever predicted."""
+        return False
+
+    @classmethod
+    def window(cls, algo_config: Any) -> dict[str, int]:
+        horizon = algo_config.horizon
+        return {
+            "frame_stack": horizon.observation_horizon,
+            "seq_length": horizon.prediction_horizon,
+        }
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        horizon, train = self.algo_config.horizon, self.global_config.train
+        if train.frame_stack != horizon.observation_horizon:
+            raise ValueError(
+                f"train.frame_stack: {train.frame_stack}, but algo.horizon.observation_horizon is "
+                f"{horizon.observation_horizon}; set both to the same number"
+            )
+        if train.seq_length < horizon.chunk_length:
+            raise ValueError(
+                f"train.seq_length: {train.seq_length} actions from the present one on, but "
+                f"algo.horizon asks for {horizon.chunk_length} (prediction_horizon - "
+                "observation_horizon + 1); set it to prediction_horizon"
+            )
+        self.executor = Executor(horizon.action_horizon, self.algo_config.temporal_ensemble)
+
+    def inspect_lengths(self, lengths: Sequence[int]) -> None:
+        length = self.algo_config.horizon.chunk_length
+        if max(lengths) < length:
+            raise ValueError(
+                f"algo.horizon: a chunk has {length} actions (prediction_horizon - "
+                f"observation_horizon + 1), and the longest demonstration {max(lengths)}; lower "
+                "prediction_horizon"
+            )
+
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        largest = float(values("actions").abs().max())
+        if self.is_bounded and largest > 1.001:
+            raise ValueError(
+                f"actions reach {largest:.3g}, but this policy predicts none beyond [-1, 1] "
+                '(clip_sample); set train.action_config.actions.normalization to "min_max"'
+            )
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        horizon = self.algo_config.horizon
+        seen, predicted = slice(horizon.observation_horizon), slice(horizon.prediction_horizon)
+        steps = {k: x[:, predicted] for k, x in batch.items() if k in ("actions", "pad_mask")}
+        obs = map_leaves(lambda x: x[:, seen], batch["obs"])
+        ready = super().process_batch_for_training({**batch, **steps, "obs": obs})
+        if ready["pad_mask"] is not None:  # networks see whole chunks
+            ready["actions"] = _held(ready["actions"], ready["pad_mask"])
+        return ready
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    def chunk(self, obs: Obs, goal: Obs | None = None, generators: Generators = None) -> Tensor:
+        """Predict the actions from now on, ``[B, H, A]``, as the dataset normalises them, from raw
+        observations ``{key: [B, To, ...]}``."""
+        seen, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
+        predicted = self.sample(seen, goal, generators)
+        return predicted[:, self.algo_config.horizon.observation_horizon - 1 :]
+
+    def act(
+        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
+    ) -> tuple[Tensor, Any]:
+        def predict(rows: Tensor) -> Tensor:
+            own = None if generators is None else [generators[i] for i in rows.tolist()]
+            due, aim = (map_leaves(lambda x: x[rows.to(x.device)], x) for x in (obs, goal))
+            return self.chunk(due, aim, own)
+
+        num_envs = len(next(iter(obs.values())))
+        actions, _, state = self.executor.step(num_envs, state, predict)
+        return actions, state
+
+    def predict(self, obs: Obs | Tensor) -> Tensor:
+        """Predict the actions from now on in the units of the environment, ``[B, H, A]``, the same
+        each time."""
+        self.set_eval()
+        named = self._with_time(self.named(obs))
+        num = len(next(iter(named.values())))
+        generators = [torch.Generator().manual_seed(0) for _ in range(num)]
+        with torch.no_grad():
+            chunks = self.chunk(named, None, generators)
+            return self.raw_action(chunks.flatten(0, 1)).unflatten(0, chunks.shape[:2])
+
+
+def _held(actions: Tensor, mask: Tensor) -> Tensor:
+    """Actions ``[B, T, A]``, with the nearest recorded one in the place of each that is not."""
+    steps = torch.arange(actions.shape[1], device=actions.device)
+    known = mask[..., 0] > 0
+    first = known.int().argmax(1, keepdim=True)
+    last = first + known.sum(1, keepdim=True) - 1
+    nearest = torch.maximum(torch.minimum(steps, last), first)
+    return actions.gather(1, nearest[..., None].expand_as(actions))

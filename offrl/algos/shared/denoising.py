@@ -1,0 +1,107 @@
+"""What diffusion policies and flows share: networks that turn noise into chunks of actions."""
+
+from typing import Any
+
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from offrl import models
+from offrl.algos.base import masked_mean
+from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy
+from offrl.config import (
+    Count,
+    LearningRateConfig,
+    OptimConfig,
+    RegularizationConfig,
+    Section,
+)
+
+
+class UNetConfig(Section):
+    enabled: bool = Field(True, description="Let the network be a U-Net over time.")
+    diffusion_step_embed_dim: int = Field(
+        256, ge=4, multiple_of=2, description="Size of the embedding of the denoising time."
+    )
+    down_dims: list[Count] = Field(
+        [256, 512, 1024],
+        min_length=1,
+        description="Numbers of channels of the levels, multiples of n_groups, the first of 8 as "
+        "well. Each level but the last halves the time, as often as prediction_horizon can be "
+        "halved at most.",
+    )
+    kernel_size: Count = Field(5, description="Length of the convolutions, an odd number.")
+    n_groups: Count = Field(8, description="Number of groups of channels that are normalised.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "UNetConfig":
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size: {self.kernel_size} is even; use an odd number")
+        for i, dim in enumerate(self.down_dims):
+            multiple = max(self.n_groups, 8) if i == 0 else self.n_groups
+            if dim % self.n_groups or (i == 0 and dim % 8):
+                raise ValueError(
+                    f"down_dims: {dim} is no multiple of {multiple} (n_groups, and 8 for the "
+                    "first); choose others"
+                )
+        return self
+
+
+class DenoisingConfig(ChunkConfig):
+    """Base of the sections ``algo`` of diffusion policies and flows."""
+
+    DEFAULTS = {"train": {"ema": {"enabled": True}}}
+
+    optim_params: dict[str, OptimConfig] = {
+        "policy": OptimConfig(
+            optimizer_type="adamw",
+            learning_rate=LearningRateConfig(
+                scheduler_type="cosine", warmup_steps=500, step_every_batch=True
+            ),
+            regularization=RegularizationConfig(L2=1e-6),
+        )
+    }
+    unet: UNetConfig = Field(UNetConfig(), description="A U-Net over time.")
+
+    @model_validator(mode="after")
+    def _halves_evenly(self) -> "DenoisingConfig":
+        multiple, steps = 2 ** (len(self.unet.down_dims) - 1), self.horizon.prediction_horizon
+        if self.unet.enabled and steps % multiple:
+            raise ValueError(
+                f"algo.horizon.prediction_horizon: {steps} is no multiple of {multiple}, and the "
+                f"{len(self.unet.down_dims)} levels of algo.unet.down_dims halve the time "
+                f"{len(self.unet.down_dims) - 1} times; change one of them"
+            )
+        return self
+
+
+class DenoisingPolicy(ChunkPolicy):
+    """One network, ``policy``, which predicts a target from noisy actions.
+
+    A subclass says in ``corrupt`` how actions become noise, and in ``sample`` the way back.
+    """
+
+    algo_config: DenoisingConfig
+
+    def _create_networks(self) -> None:
+        horizon = self.algo_config.horizon
+        self.nets["policy"] = models.denoiser_from_config(
+            self.algo_config,
+            self.obs_spec,
+            self.ac_dim,
+            num_frames=horizon.observation_horizon,
+            num_steps=horizon.prediction_horizon,
+        )
+
+    def corrupt(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Noisy actions ``[B, Tp, A]``, their times ``[B]`` and what to predict from them."""
+        raise NotImplementedError(type(self).__name__)
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        net = self.nets["policy"]
+        noisy, time, target = self.corrupt(batch["actions"])
+        predicted = net(noisy, time, net.encode(batch["obs"], batch["goal_obs"]))
+        loss = masked_mean((predicted - target).square().mean(-1), batch["pad_mask"])
+        return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}
+
+    def log_info(self, info: Any) -> dict[str, float]:
+        return super().log_info(info) | {k: float(v) for k, v in info.items() if k != "loss"}

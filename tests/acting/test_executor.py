@@ -1,0 +1,117 @@
+"""The execution of chunks, against a reference that does the same one environment after the other
+and keeps every chunk."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offrl.acting.executor import Executor
+
+LENGTH = 12
+
+
+@dataclass
+class Reference:
+    """One environment: lists of chunks, each with the number of actions that had been played when
+    it was asked for."""
+
+    executor: Executor
+    horizon: int
+    played: int = 0
+    until: int = 0  # so many actions may be played before a chunk is due
+    coming: tuple | None = None  # when it comes, when it was asked for, the chunk
+    chunks: list = field(default_factory=list)
+    asked: list = field(default_factory=list)
+
+    def step(self, time, chunk_at):
+        e = self.executor
+        self._take(time)
+        lead = e.latency if e.asynchronous else 0
+        if self.coming is None and self.until - self.played <= lead:
+            self.coming = time + e.latency, self.played, chunk_at(time)
+            self.asked.append(time)
+        self._take(time)
+        covering = [
+            c[self.played - begun] for begun, c in self.chunks if self.played < begun + self.horizon
+        ]
+        if e.ensemble is None:
+            covering = covering[-1:] if self._newest_covers() else []
+        if not covering or not (e.asynchronous or self.played < self.until):
+            return None
+        self.played += 1
+        weights = np.array([math.exp(-(e.ensemble or 0) * i) for i in range(len(covering))])
+        return (weights[:, None] * covering).sum(0) / weights.sum()
+
+    def _newest_covers(self):
+        return bool(self.chunks) and self.played < self.chunks[-1][0] + self.horizon
+
+    def _take(self, time):
+        if self.coming is not None and time >= self.coming[0]:
+            _, begun, chunk = self.coming
+            self.coming = None
+            self.chunks.append((begun, chunk))
+            left = begun + self.horizon - self.played
+            self.until = self.played + max(0, min(left, self.executor.action_horizon))
+
+
+@st.composite
+def executors(draw):
+    horizon = draw(st.integers(1, 6))
+    return horizon, Executor(
+        action_horizon=draw(st.integers(1, horizon)),
+        ensemble=draw(st.none() | st.sampled_from([0.0, 0.01, 0.7])),
+        latency=draw(st.integers(0, 7)),
+        asynchronous=draw(st.booleans()),
+    )
+
+
+def one_step(executor, playing, states, predict):
+    """A step of those environments that play, and the states of all after it."""
+    rows = [states[env] for env in playing]
+    blank = next((row for row in rows if row), None)
+    joined = None
+    if blank:
+        rows = [row or {k: torch.zeros_like(x) for k, x in blank.items()} for row in rows]
+        joined = {k: torch.cat([row[k] for row in rows]) for k in blank}
+    actions, plays, joined = executor.step(len(playing), joined, predict)
+    after = dict(enumerate(states))
+    after |= {env: {k: x[i : i + 1] for k, x in joined.items()} for i, env in enumerate(playing)}
+    return actions, plays, list(after.values())
+
+
+@settings(max_examples=200)
+@given(executors(), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_it_plays_what_the_reference_plays(case, num_envs, random):
+    """Environments begin at different times, and take their turns in any order."""
+    horizon, executor = case
+
+    def chunk(env, time):  # each number says where it is from
+        steps = torch.arange(horizon)
+        return torch.stack([steps + 1.0, steps * 0 + time, steps * 0 + env], dim=1)
+
+    begins = [random.randrange(4) for _ in range(num_envs)]
+    references = [Reference(executor, horizon) for _ in range(num_envs)]
+    states = [None] * num_envs
+    for time in range(LENGTH):
+        playing = [env for env in range(num_envs) if begins[env] <= time]
+        random.shuffle(playing)
+        if not playing:
+            continue
+        asked = []
+
+        def predict(rows, playing=playing, time=time, asked=asked):
+            asked += [playing[row] for row in rows]
+            return torch.stack([chunk(playing[row], time - begins[playing[row]]) for row in rows])
+
+        actions, plays, states = one_step(executor, playing, states, predict)
+        for row, env in enumerate(playing):
+            age = time - begins[env]
+            expected = references[env].step(age, lambda t, env=env: chunk(env, t).numpy())
+            assert (references[env].asked[-1:] == [age]) == (env in asked)
+            assert bool(plays[row]) == (expected is not None), (env, age)
+            if expected is not None:
+                np.testing.assert_allclose(actions[row], expected, rtol=1e-5)
