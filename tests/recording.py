@@ -64,6 +64,7 @@ class Recording:
         content = self._counted(given)
         self.policy, _ = policy_from_checkpoint(ckpt_dict=content, device="cpu")
         self.algo = self.policy.policy
+        self.policy.batch_size = 1  # as robomimic's
 
     def _rebuilt(self):
         """A checkpoint that is too large to be stored."""

@@ -65,9 +65,10 @@ class Policy:
         obs_by_env: Mapping[int, Obs],
         goal_by_env: Mapping[int, Obs] | None = None,
         reward_by_env: Mapping[int, float] | None = None,
-    ) -> dict[int, np.ndarray]:
+    ) -> dict[int, np.ndarray | None]:
         """Choose the next action ``{env: [A]}`` of each environment that has an observation
-        ``{env: {key: [...]}}``. Rewards are those of the last actions, 0 before the first."""
+        ``{env: {key: [...]}}``; ``None`` where it is not ready yet, so that nothing moves. Rewards
+        are those of the last actions, 0 before the first."""
         raise NotImplementedError(type(self).__name__)
 
     def subgoal(self, env: int = 0) -> Subgoal | None:
@@ -77,7 +78,7 @@ class Policy:
 
     def __call__(
         self, obs: Obs, goal: Obs | None = None, reward: float | None = None
-    ) -> np.ndarray:
+    ) -> np.ndarray | None:
         """Choose the next action ``[A]`` in one environment, environment 0."""
         goals = None if goal is None else {0: goal}
         rewards = None if reward is None else {0: reward}
@@ -145,13 +146,15 @@ class EpisodeResult:
 def run_episode(
     env: Any,
     request: EpisodeRequest,
-    answer: Callable[[Any, Any, float], np.ndarray],
+    answer: Callable[[Any, Any, float], np.ndarray | None],
     needs_goal: bool = False,
 ) -> EpisodeResult:
     """Run one episode in this process.
 
     answer: turns an observation, the goal (``None`` unless it is needed) and the reward of the last
-        action into an action; a ``Policy`` is such a function. If it says which ``subgoal()`` that
+        action into an action; a ``Policy`` is such a function. Where it answers ``None``, the
+        environment's ``stand_still(last_action)`` says what to do meanwhile, or else the last
+        action is repeated. If it says which ``subgoal()`` that
         action follows, as a ``Policy`` does, subgoals are measured, and films show them in
         environments that have ``mark(positions)``.
     needs_goal: whether ``answer`` gets the goal of the episode.
@@ -163,9 +166,10 @@ def run_episode(
     subgoal, nearest = None, math.inf
     obs, _ = returned(env.reset(seed=request.seed), "reset")
     goal = _goal_of(env) if needs_goal else None
-    reward = 0.0
+    reward, action = 0.0, None
     for step in range(request.horizon):
-        action = answer(obs, goal, reward)
+        chosen = answer(obs, goal, reward)
+        action = _standing_still(env, action) if chosen is None else chosen
         _check_action(action, space)
         subgoal = subgoal_of() if callable(subgoal_of) else None
         if request.frame_every and step % request.frame_every == 0:
@@ -261,6 +265,13 @@ def _check_action(action: Any, space: Any) -> None:
             f"the policy's actions have the shape {[*values.shape]}, and the environment takes "
             f"{[*shape]}; name the environment that it was trained for"
         )
+
+
+def _standing_still(env: Any, last: np.ndarray | None) -> np.ndarray:
+    """What is done while a policy is not ready yet."""
+    if env.has_wrapper_attr("stand_still"):
+        return env.get_wrapper_attr("stand_still")(last)
+    return np.zeros(env.action_space.shape, env.action_space.dtype) if last is None else last
 
 
 def _goal_of(env: Any) -> Any:

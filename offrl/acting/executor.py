@@ -9,6 +9,7 @@ played, and what is past when it comes is left out.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +54,8 @@ class Executor:
         if len(due):
             chunks = predict(due)
             state = state or _nothing(num_envs, chunks)
-            for name, values in {"coming": chunks, "waits": self.latency, "played": 0}.items():
+            asked: dict[str, Any] = {"coming": chunks, "waits": self.latency, "played": 0}
+            for name, values in asked.items():
                 state[name] = state[name].clone()
                 state[name][due] = values
             if self.latency == 0:

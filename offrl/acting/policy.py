@@ -1,6 +1,6 @@
 """A trained policy at environments: numpy in, numpy out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 from offrl import tree
 from offrl.acting.episode import ACTION_MASK, EEF_POS, Obs, Policy, Subgoal
+from offrl.acting.executor import Executor
 from offrl.specs import LANGUAGE
 
 
@@ -44,12 +45,12 @@ class Episode:
     state: Any = None  # the network's, one row
     action: torch.Tensor | None = None  # the last one, ``[1, A]``, as the network gave it
 
-    def see(self, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The last observations, with ``obs`` (which may change later) behind; the first one is
-        all of them."""
+    def see(self, obs: Mapping[str, np.ndarray]) -> None:
+        """Put ``obs`` (which may change later) behind the last observations; the first one is all
+        of them."""
         if self.frames is None:
             self.frames = {k: np.stack([x] * self.num_frames) for k, x in obs.items()}
-            return self.frames
+            return
         for key, stack in self.frames.items():
             if stack.dtype != obs[key].dtype:
                 stack = stack.astype(np.result_type(stack, obs[key]))
@@ -57,7 +58,9 @@ class Episode:
             if self.num_frames > 1:
                 stack[:-1] = stack[1:]
             stack[-1] = obs[key]
-        return self.frames
+
+
+CHUNK_ROWS = (2, 8, 32)  # the sizes of batches in which chunks are predicted
 
 
 class RolloutPolicy(Policy):
@@ -69,21 +72,36 @@ class RolloutPolicy(Policy):
     depend on the batch's shape and on the row, but not on what is in the other rows. So there is
     one size, however few or many environments wait.
 
+    An algorithm that predicts chunks of actions has an ``executor``, which asks for a chunk where
+    one is needed. Without a ``batch_size`` these are predicted in batches of the next larger of a
+    few sizes.
+
     An algorithm that has no ``act``, but ``get_action(obs_dict, goal_dict=None)`` and ``reset()``,
     keeps the state of one episode itself, and serves one environment at a time.
 
+    batch_size: the number of rows; ``None``: 1, or as many chunks as are needed.
     instruction: the embedding of what to do, for policies that were trained with one, instead of
         what the environment says; ``None`` for the environment's.
+    executor: how chunks are played; ``None``: as the algorithm's config says.
     """
 
-    def __init__(self, algo: Any, batch_size: int = 1, instruction: np.ndarray | None = None):
+    def __init__(
+        self,
+        algo: Any,
+        batch_size: int | None = None,
+        instruction: np.ndarray | None = None,
+        executor: Executor | None = None,
+    ):
         self.policy = algo
         self.instruction = instruction
         self.needs_goal = bool(algo.obs_spec.keys("goal"))
         self.counts_rewards = algo.COUNTS_REWARDS
+        self.executor: Executor | None = executor or getattr(algo, "executor", None)
         self._keeps_state = not callable(getattr(algo, "act", None))
         self.num_environments = 1 if self._keeps_state else None
-        self.batch_size = 1 if self._keeps_state else batch_size
+        if self._keeps_state or (batch_size is None and self.executor is None):
+            batch_size = 1
+        self.batch_size = batch_size
         self._keys = {group: algo.obs_spec.keys(group) for group in ("obs", "goal")}
         self._episodes: dict[int, Episode] = {}
 
@@ -117,18 +135,20 @@ class RolloutPolicy(Policy):
             self.policy.reset()
         self.policy.set_eval()
         self._episodes[env] = Episode(
-            row=(env if seed is None else seed) % self.batch_size,
+            row=(env if seed is None else seed) % (self.batch_size or 1),
             num_frames=self.policy.global_config.train.frame_stack,
             generator=None if seed is None else torch.Generator().manual_seed(seed),
         )
 
     def __call__(
         self, obs: Obs, goal: Obs | None = None, reward: float | None = None
-    ) -> np.ndarray:
+    ) -> np.ndarray | None:
         """Choose an action ``[A]``, or a number if actions are discrete, for the raw observation
         ``{key: [...]}`` of one environment. Policies that count rewards need the ``reward`` of the
         last action."""
         action = super().__call__(obs, goal, reward)
+        if action is None:
+            return None
         seen = self._episodes[0].frames or {}
         bad = [key for key, x in seen.items() if not np.isfinite(x[-1]).all()]
         hidden = bad and np.issubdtype(action.dtype, np.integer)
@@ -144,12 +164,12 @@ class RolloutPolicy(Policy):
         obs_by_env: Mapping[int, Obs],
         goal_by_env: Mapping[int, Obs] | None = None,
         reward_by_env: Mapping[int, float] | None = None,
-    ) -> dict[int, np.ndarray]:
+    ) -> dict[int, np.ndarray | None]:
         """The next action of each environment that has an observation here."""
         if not obs_by_env.keys() <= self._episodes.keys():
             raise ValueError("call policy.start_episode() before the first observation")
         goals, rewards = goal_by_env or {}, reward_by_env or {}
-        for env in obs_by_env:
+        for env, obs in obs_by_env.items():
             if self.needs_goal and goals.get(env) is None:
                 raise ValueError(
                     f"environment {env}: no goal was given, and this policy is conditioned on one: "
@@ -157,12 +177,12 @@ class RolloutPolicy(Policy):
                 )
             if self.counts_rewards:
                 self._receive(self._episodes[env], rewards.get(env))
-        actions: dict[int, np.ndarray] = {}
-        waiting = list(obs_by_env)
-        while waiting:
-            rows = {self._episodes[env].row: env for env in reversed(waiting)}  # first of each
-            actions |= self._act(rows, obs_by_env, goals)
-            waiting = [env for env in waiting if env not in actions]
+            self._see(self._episodes[env], obs)
+        if self.executor is not None:
+            return self._play_chunks(self.executor, list(obs_by_env), goals)
+        actions: dict[int, np.ndarray | None] = {}
+        for rows in self._in_batches(obs_by_env):
+            actions |= self._act(rows, goals)
         return actions
 
     def subgoal(self, env: int = 0) -> Subgoal | None:
@@ -192,29 +212,68 @@ class RolloutPolicy(Policy):
         number = torch.full((1, 1), float(reward), device=self.policy.device)
         episode.state = self.policy.receive(episode.state, episode.action, number)
 
-    def _act(
-        self, env_by_row: Mapping[int, int], obs: Mapping[int, Obs], goals: Mapping[int, Obs]
-    ) -> dict[int, np.ndarray]:
+    def _in_batches(self, envs: Iterable[int]) -> Iterator[dict[int, int]]:
+        """Environments by the rows that they have in a batch, for as many batches as are needed."""
+        waiting = list(envs)
+        while waiting:
+            by_row = {self._episodes[env].row: env for env in reversed(waiting)}  # first of each
+            if self.batch_size is None:
+                by_row = dict(enumerate(waiting[: CHUNK_ROWS[-1]]))
+            yield by_row
+            waiting = [env for env in waiting if env not in by_row.values()]
+
+    def _inputs(self, env_by_row: Mapping[int, int], goals: Mapping[int, Obs]) -> tuple[Any, ...]:
+        """What the network sees of them: observations, goals, and a source of randomness for each
+        row."""
+        num = self.batch_size or next(n for n in CHUNK_ROWS if n >= len(env_by_row))
         envs = env_by_row.items()
-        episodes = {row: self._episodes[env] for row, env in envs}
-        stacks = {row: self._seen(episodes[row], obs[env]) for row, env in envs}
+        obs = _batch({row: self._episodes[env].frames or {} for row, env in envs}, num)
         goal = None
         if self.needs_goal:
-            goal = self._batch({row: self._goal(goals[env]) for row, env in envs})
-        state = self._join_states({row: episode.state for row, episode in episodes.items()})
-        by_row = {row: episode.generator for row, episode in episodes.items()}
+            goal = _batch({row: self._goal(goals[env]) for row, env in envs}, num)
+        by_row = {row: self._episodes[env].generator for row, env in envs}
         generators = None
         if None not in by_row.values():
-            generators = [by_row.get(row) for row in range(self.batch_size)]
+            generators = [by_row.get(row) for row in range(num)]
+        return obs, goal, generators
+
+    def _act(
+        self, env_by_row: Mapping[int, int], goals: Mapping[int, Obs]
+    ) -> dict[int, np.ndarray]:
+        episodes = {row: self._episodes[env] for row, env in env_by_row.items()}
+        obs, goal, generators = self._inputs(env_by_row, goals)
+        rows = (episodes.get(row) for row in range(self.batch_size or 1))
+        state = _join_states([episode and episode.state for episode in rows])
         act = self._get_action if self._keeps_state else self.policy.act
         with torch.no_grad():
-            batch, state = act(self._batch(stacks), goal, state, generators)
+            batch, state = act(obs, goal, state, generators)
             raw = self.policy.raw_action(batch).cpu().numpy()
         for row, episode in episodes.items():
-            episode.state = tree.map_leaves(lambda x, row=row: x[row : row + 1], state)
+            episode.state = _row(state, row)
             if self.counts_rewards:
                 episode.action = batch[row : row + 1]
-        return {env: raw[row] for row, env in envs}
+        return {env: raw[row] for row, env in env_by_row.items()}
+
+    def _play_chunks(
+        self, executor: Executor, envs: Sequence[int], goals: Mapping[int, Obs]
+    ) -> dict[int, np.ndarray | None]:
+        """The next actions of chunks; ``None`` where the first chunk has not come yet."""
+
+        def predict(due: torch.Tensor) -> torch.Tensor:
+            chunks: dict[int, torch.Tensor] = {}
+            for by_row in self._in_batches([envs[i] for i in due.tolist()]):
+                predicted = self.policy.chunk(*self._inputs(by_row, goals)).cpu()
+                chunks |= {env: predicted[row] for row, env in by_row.items()}
+            return torch.stack([chunks[envs[i]] for i in due.tolist()])
+
+        episodes = [self._episodes[env] for env in envs]
+        state = _join_states([episode.state for episode in episodes])
+        with torch.no_grad():
+            actions, plays, state = executor.step(len(envs), state, predict)
+            raw = self.policy.raw_action(actions.to(self.policy.device)).cpu().numpy()
+        for row, episode in enumerate(episodes):
+            episode.state = _row(state, row)
+        return {env: raw[row] if plays[row] else None for row, env in enumerate(envs)}
 
     def _get_action(
         self, obs: dict[str, torch.Tensor], goal: Any, state: Any, generators: Any
@@ -230,14 +289,14 @@ class RolloutPolicy(Policy):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generators[0])))
             return self.policy.get_action(obs, goal), state
 
-    def _seen(self, episode: Episode, obs: Obs) -> dict[str, np.ndarray]:
+    def _see(self, episode: Episode, obs: Obs) -> None:
         selected = self._select(obs, "obs")
         frames = episode.frames
         if frames is None or any(frames[k].shape[1:] != x.shape for k, x in selected.items()):
             self._check_shapes(selected, "obs")
         if ACTION_MASK in obs:
             selected[ACTION_MASK] = np.asarray(obs[ACTION_MASK])
-        return episode.see(selected)
+        episode.see(selected)
 
     def _goal(self, goal: Obs) -> dict[str, np.ndarray]:
         selected = self._select(goal, "goal")
@@ -261,21 +320,27 @@ class RolloutPolicy(Policy):
                 f"{', '.join(sorted(obs))}"
             ) from None
 
-    def _batch(self, rows: Mapping[int, Obs]) -> dict[str, torch.Tensor]:
-        """Observations by row as one batch ``[batch_size, ...]``; other rows are zero."""
-        batch = {}
-        for key, like in next(iter(rows.values())).items():
-            values = np.zeros((self.batch_size, *like.shape), dtype=like.dtype)
-            for row, obs in rows.items():
-                values[row] = obs[key]
-            batch[key] = torch.from_numpy(values)
-        return batch
 
-    def _join_states(self, states: Mapping[int, Any]) -> Any:
-        """States by row as one batch. A state of zeros is a start, and ``None`` is one for all."""
-        template = next((state for state in states.values() if state is not None), None)
-        if template is None:
-            return None
-        blank = tree.map_leaves(torch.zeros_like, template)
-        rows = [states.get(row) for row in range(self.batch_size)]
-        return tree.gather(torch.cat, [blank if state is None else state for state in rows])
+def _batch(rows: Mapping[int, Obs], num_rows: int) -> dict[str, torch.Tensor]:
+    """Observations by row as one batch ``[num_rows, ...]``; other rows are zero."""
+    batch = {}
+    for key, like in next(iter(rows.values())).items():
+        values = np.zeros((num_rows, *like.shape), dtype=like.dtype)
+        for row, obs in rows.items():
+            values[row] = obs[key]
+        batch[key] = torch.from_numpy(values)
+    return batch
+
+
+def _join_states(states: Sequence[Any]) -> Any:
+    """States of a row each as one batch. A state of zeros is a start, and ``None`` is one for
+    all."""
+    template = next((state for state in states if state is not None), None)
+    if template is None:
+        return None
+    blank = tree.map_leaves(torch.zeros_like, template)
+    return tree.gather(torch.cat, [blank if state is None else state for state in states])
+
+
+def _row(state: Any, row: int) -> Any:
+    return tree.map_leaves(lambda x: x[row : row + 1], state)

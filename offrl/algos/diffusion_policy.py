@@ -1,7 +1,6 @@
 """Diffusion Policy (Chi et al., 2023, arXiv:2303.04137): denoise a chunk of actions, given the last
 observations."""
 
-import difflib
 import inspect
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count, Section
 from offrl.models.heads import random_rows
+from offrl.registry import did_you_mean
 
 
 class DDPMConfig(Section):
@@ -132,13 +132,16 @@ def make_sampler(config: DiffusionPolicyConfig, schedule: Any) -> Any:
     name = config.scheduler
     if name is None:
         return schedule
-    diffusers = _import_diffusers()
-    known = [n for n in dir(diffusers) if n.endswith("Scheduler") and not n.startswith("Flax")]
+    known = {kind.__name__: kind for kind in schedule.compatibles}
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"algo.scheduler: diffusers has no {name!r}{hint}")
-    return getattr(diffusers, name).from_config(schedule.config)
+        raise ValueError(
+            f"algo.scheduler: diffusers has no {name!r} for this noise.{did_you_mean(name, known)} "
+            f"It has {', '.join(sorted(known))}"
+        )
+    # As diffusers advises for noise of squared cosines, which begins without any signal.
+    takes_limit = "lambda_min_clipped" in inspect.signature(known[name]).parameters
+    limit = {"lambda_min_clipped": -5.1} if takes_limit else {}
+    return known[name].from_config(schedule.config, **limit)
 
 
 def _randomness(sampler: Any, generators: Generators) -> dict[str, Any]:

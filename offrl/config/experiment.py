@@ -99,6 +99,23 @@ class RolloutConfig(Section):
     num_workers: Count | None = Field(
         None, description="Number of simulators. null: one for each CPU core, or CPU of the Ray."
     )
+    latency_ms: float = Field(
+        0.0,
+        ge=0,
+        description="Milliseconds that a chunk of actions takes to be inferred, as far as the "
+        "simulator is concerned, rounded up to its steps. It costs no time.",
+    )
+    asynchronous: bool = Field(
+        False,
+        description="Infer a chunk while the one before is played, and leave out its actions that "
+        "are past when it comes. If false, the robot stands still for latency_ms.",
+    )
+    control_freq: float | None = Field(
+        None,
+        gt=0,
+        description="Steps of the environment in a second, by which latency_ms counts. null: the "
+        "control_freq of robosuite's env_kwargs.",
+    )
     timeout: float = Field(
         300.0, gt=0, description="Seconds without an answer after which a simulator counts as hung."
     )

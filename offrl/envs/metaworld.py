@@ -61,6 +61,11 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         reward = reward if self._reward_shaping else float(self._success)
         return obs, reward, terminated, truncated, info
 
+    def stand_still(self, last: np.ndarray | None) -> np.ndarray:
+        """No motion of the hand, and the same of the fingers, behind the ``last`` action ``[A]``
+        while there is no next one."""
+        return np.array([0.0, 0.0, 0.0, 0.0 if last is None else last[3]])
+
     def serialize(self) -> dict[str, Any]:
         return super().serialize() | {"type": "metaworld", "env_version": version("metaworld")}
 

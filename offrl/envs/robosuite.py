@@ -194,6 +194,14 @@ class RobosuiteEnv(DemonstratedGoals):
 
         return Goals(self._env)
 
+    def stand_still(self, last: np.ndarray | None) -> np.ndarray:
+        """What to do behind the ``last`` action ``[A]`` while there is no next one: arms stay where
+        they are, grippers as they are. Of arms whose actions aim at no pose: the same again."""
+        try:
+            return self.goals.stand_still(last)
+        except ValueError:
+            return np.zeros(self._env.action_dim) if last is None else last
+
     def serialize(self) -> dict[str, Any]:
         return self._args
 

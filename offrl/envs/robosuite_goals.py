@@ -62,6 +62,20 @@ class Goals:
             action[part] = _unscaled(controller, delta[: part.stop - part.start])
         return action
 
+    def stand_still(self, last: np.ndarray | None) -> np.ndarray:
+        """The action ``[A]`` by which arms stay where they are, or go on to where the ``last``
+        one, if absolute, sent them; all else stays as the last one had it."""
+        action = np.zeros(self._env.action_dim) if last is None else np.array(last, np.float64)
+        for robot, controller, part in self._arms():
+            if controller.input_type == "delta":
+                action[part] = 0
+            elif last is None:
+                robot.composite_controller.update_state()
+                position, orientation = _pose(controller)
+                turn = Rotation.from_matrix(orientation).as_rotvec()
+                action[part] = np.concatenate([position, turn])[: part.stop - part.start]
+        return action
+
     def absolute_configs(self) -> Any:
         """``controller_configs`` of the environment in which absolute actions do the same."""
         configs = []

@@ -9,6 +9,7 @@ from offrl.evaluation.evaluate import (
     requests_of,
     summarize,
     video_frames,
+    with_latency,
 )
 from offrl.evaluation.watch import run_episodes, watch
 from offrl.intervals import wilson_interval

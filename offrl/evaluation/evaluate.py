@@ -1,7 +1,10 @@
 """Success rates of policies, over episodes whose seeds are fixed."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +33,33 @@ def requests_of(rollout: RolloutConfig, first_seed: int) -> list[EpisodeRequest]
     ]
 
 
+def with_latency(
+    policy: RolloutPolicy, rollout: RolloutConfig, env_args: Mapping[str, Any]
+) -> RolloutPolicy:
+    """The policy, whose chunks of actions come as late as ``latency_ms`` and ``asynchronous``
+    say."""
+    if not (rollout.latency_ms or rollout.asynchronous):
+        return policy
+    if policy.executor is None:
+        raise ValueError(
+            f"experiment.rollout.latency_ms, asynchronous: {policy} predicts no chunks of actions, "
+            "so that it can wait for none; set them to 0 and false"
+        )
+    env_kwargs = env_args.get("env_kwargs") or {}
+    frequency = rollout.control_freq or env_kwargs.get("control_freq")
+    if rollout.latency_ms and not frequency:
+        raise ValueError(
+            "experiment.rollout.control_freq: how many steps latency_ms are in "
+            f"{env_args.get('env_name')!r} is not known; say how many make a second"
+        )
+    executor = replace(
+        policy.executor,
+        latency=math.ceil(rollout.latency_ms * (frequency or 0) / 1000 - 1e-9),
+        asynchronous=rollout.asynchronous,
+    )
+    return RolloutPolicy(policy.policy, policy.batch_size, policy.instruction, executor)
+
+
 def evaluate(
     policy: Policy, pool: EnvPool, requests: Sequence[EpisodeRequest]
 ) -> Iterator[EpisodeResult]:
@@ -39,7 +69,7 @@ def evaluate(
     it was.
     """
     if isinstance(policy, RolloutPolicy):
-        policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction)
+        policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction, policy.executor)
     episodes = pool.run(requests, policy)
     while True:
         with _one_thread():

@@ -30,6 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--env", help="another environment than that of the dataset")
     parser.add_argument("--lang", help="another instruction than that of the dataset")
+    parser.add_argument(
+        "--latency-ms",
+        type=float,
+        metavar="MS",
+        help="how late a chunk of actions comes (default: as in the config)",
+    )
+    parser.add_argument(
+        "--asynchronous",
+        action=argparse.BooleanOptionalAction,
+        help="infer a chunk while the one before is played (default: as in the config)",
+    )
     parser.add_argument("--video", metavar="MP4", help="film the first episodes")
     parser.add_argument(
         "--video-episodes", type=count, default=3, help="how many episodes to film (default: 3)"
@@ -50,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import env_args_of, instruction, policy_from_checkpoint
     from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
     from offrl.envs.workers import EpisodeRequest, pools
-    from offrl.evaluation import TEST_SEEDS, evaluate, summarize
+    from offrl.evaluation import TEST_SEEDS, evaluate, summarize, with_latency
     from offrl.training.progress import subgoal_line, success_line
     from offrl.video import encoder
 
@@ -71,6 +82,11 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{why}: no rendering back end works here; {INSTALL_HINT}")
 
     rollout = policy.policy.global_config.experiment.rollout
+    said = {"latency_ms": args.latency_ms, "asynchronous": args.asynchronous}
+    for name, value in said.items():
+        if value is not None:
+            setattr(rollout, name, value)
+    policy = with_latency(policy, rollout, env_args)
     requests = [
         EpisodeRequest(
             seed=TEST_SEEDS + args.seed + i,

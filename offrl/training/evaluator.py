@@ -20,6 +20,7 @@ from offrl.evaluation.evaluate import (
     requests_of,
     summarize,
     video_frames,
+    with_latency,
 )
 from offrl.training.base import Record, Training
 from offrl.video import write_video
@@ -164,7 +165,8 @@ class Evaluator:
 
     def _policy(self, algo: Any, pool: EnvPool) -> RolloutPolicy:
         instruction = self.trainer.instructions.get(pool.env_args.get("lang", ""))
-        return RolloutPolicy(algo, instruction=instruction)
+        policy = RolloutPolicy(algo, instruction=instruction)
+        return with_latency(policy, self.config, pool.env_args)
 
     def _requests(self, pool: EnvPool, first_seed: int) -> list[EpisodeRequest]:
         num_filmed = self._num_filmed if pool.gl_backend else 0

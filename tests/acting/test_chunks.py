@@ -1,0 +1,233 @@
+"""Policies that predict chunks of actions, at environments."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from conftest import write_demos
+from toy_env import toy_args
+
+from offrl import RolloutPolicy, Trainer, config_factory
+from offrl.acting.executor import Executor
+from offrl.algos import algo_factory
+from offrl.config import RolloutConfig
+from offrl.envs.workers import EnvPool, EpisodeRequest
+from offrl.evaluation import evaluate, with_latency
+from offrl.tree import merge
+
+TINY = {
+    "algo": {
+        "unet": {"down_dims": [8, 16], "n_groups": 4, "diffusion_step_embed_dim": 8},
+        "ddpm": {"num_train_timesteps": 10, "num_inference_timesteps": 3},
+        "horizon": {"action_horizon": 2, "prediction_horizon": 4},
+    }
+}
+
+
+@pytest.fixture
+def make(small_config):
+    """A diffusion policy, which samples."""
+
+    def make(overrides=None):
+        config = small_config(merge(TINY, overrides or {}), "diffusion_policy")
+        return Trainer(config).algo
+
+    return make
+
+
+def observations(num, seed=0):
+    rng = np.random.default_rng(seed)
+    return {e: {"position": rng.normal(size=3), "speed": rng.normal(size=2)} for e in range(num)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("latency", [0, 200])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_evaluation_is_bit_equal_for_any_number_of_workers(make, latency, asynchronous):
+    rollout = RolloutConfig(latency_ms=latency, asynchronous=asynchronous, control_freq=10)
+    policy = with_latency(RolloutPolicy(make()), rollout, toy_args())
+
+    def run(num_workers):
+        with EnvPool(toy_args(), num_workers) as pool:
+            requests = [EpisodeRequest(seed, 9, False, record=True) for seed in range(8)]
+            results = sorted(evaluate(policy, pool, requests), key=lambda r: r.request.seed)
+        return np.stack([result.trajectory["actions"] for result in results])
+
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first = run(1)
+    np.testing.assert_array_equal(first, run(2))
+    np.testing.assert_array_equal(first, run(5))
+    assert torch.equal(state, torch.get_rng_state())
+    assert len({tuple(actions.flatten()) for actions in first}) == 8
+    # In the first steps there is nothing to play.
+    waits = 2 if latency else 0
+    assert not first[:, :waits].any() and first[:, waits].all()
+    stands_still = np.array_equal(first[:, 3], first[:, 4])  # the toy repeats its last action
+    assert stands_still == bool(latency and not asynchronous)
+
+
+@pytest.mark.parametrize(("num", "batches"), [(1, [2]), (3, [8]), (9, [32]), (35, [32, 8])])
+def test_chunks_are_predicted_where_there_are_none_in_batches_of_a_few_sizes(make, num, batches):
+    policy = RolloutPolicy(make())
+    obs = observations(num)
+    for env in obs:
+        policy.start_episode(env, seed=env)
+    with mock.patch.object(policy.policy, "sample", wraps=policy.policy.sample) as sample:
+        for _ in range(3):  # the third step needs another chunk
+            policy.act(obs)
+    sizes = [len(call.args[0]["speed"]) for call in sample.call_args_list]
+    assert sizes == batches + batches
+
+
+def test_only_those_whose_queue_is_empty_are_asked_for(make):
+    policy = RolloutPolicy(make())
+    obs = observations(3)
+    for env in obs:
+        policy.start_episode(env, seed=env)
+    policy.act(obs)
+    policy.start_episode(1, seed=1)
+    with mock.patch.object(policy.policy, "sample", wraps=policy.policy.sample) as sample:
+        policy.act(obs)
+    assert len(sample.call_args.args[0]["speed"]) == 2
+    np.testing.assert_allclose(sample.call_args.args[0]["speed"][0, 0], obs[1]["speed"], rtol=1e-6)
+
+
+def test_the_actions_of_a_chunk_are_those_of_predict(make):
+    """``predict`` gives them in the units of the environment, and ``get_action`` one by one."""
+    algo = make({"train": {"action_config": {"actions": {"normalization": "min_max"}}}})
+    frames = {k: torch.tensor(x).repeat(1, 2, 1) for k, x in observations(1)[0].items()}
+    chunk = algo.predict(frames)
+    assert chunk.shape == (1, 3, 2)
+    with mock.patch.object(algo, "sample", wraps=algo.sample) as sample:
+        algo.reset()
+        actions = [algo.get_action(frames) for _ in range(2)]
+    assert sample.call_count == 1 and actions[0].shape == (1, 2)
+    policy = RolloutPolicy(algo)
+    policy.start_episode(seed=0)
+    for step in range(2):
+        np.testing.assert_allclose(policy(observations(1)[0]), chunk[0, step], rtol=1e-4, atol=1e-5)
+
+
+def test_ensembles_average_what_overlaps(make):
+    algo = make({"algo": {"horizon": {"action_horizon": 1}, "temporal_ensemble": 0.5}})
+    chunks = iter(torch.tensor([[[1.0], [2.0], [3.0]], [[10.0], [20.0], [30.0]]]).expand(-1, -1, 2))
+    policy = RolloutPolicy(algo)
+    policy.start_episode()
+    with mock.patch.object(algo, "chunk", side_effect=lambda *_: next(chunks).expand(2, -1, -1)):
+        first, second = (policy(observations(1)[0]) for _ in range(2))
+    np.testing.assert_allclose(first, 1.0)
+    np.testing.assert_allclose(second, (2 + np.exp(-0.5) * 10) / (1 + np.exp(-0.5)), rtol=1e-6)
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+def test_latency_needs_chunks_and_a_frequency(small_config, make):
+    rollout = RolloutConfig(latency_ms=50)
+    with pytest.raises(ValueError, match=r"latency_ms, asynchronous: bc predicts no chunks"):
+        with_latency(RolloutPolicy(Trainer(small_config()).algo), rollout, {})
+    with pytest.raises(ValueError, match=r"control_freq: .* 'toy_env:Toy-v0' is not known"):
+        with_latency(RolloutPolicy(make()), rollout, toy_args())
+    robosuites = {"env_kwargs": {"control_freq": 20}}
+    policy = with_latency(RolloutPolicy(make()), RolloutConfig(latency_ms=101), robosuites)
+    assert policy.executor == Executor(2, latency=3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"algo": {"horizon": {"action_horizon": 4}}},
+            r"algo\.horizon: action_horizon \(4\) \+ observation_horizon \(2\) - 1 is more",
+        ),
+        (
+            {"algo": {"horizon": {"prediction_horizon": 5}}},
+            r"prediction_horizon: 5 is no multiple of 2",
+        ),
+        ({"train": {"frame_stack": 3}}, r"train\.frame_stack: 3, but algo\.horizon\.observation"),
+        ({"train": {"seq_length": 2}}, r"train\.seq_length: 2 actions .* asks for 3"),
+        (
+            {"algo": {"horizon": {"prediction_horizon": 20}}},
+            r"demos\.hdf5: algo\.horizon: a chunk has 19 actions .* longest demonstration 7",
+        ),
+        ({"algo": {"ddpm": {"beta_schedule": "cosine"}}}, r"ddpm\.beta_schedule: .* 'cosine'"),
+        (
+            {"algo": {"scheduler": "DDIMSheduler"}},
+            r"no .DDIMSheduler. .* Did you mean .DDIMScheduler",
+        ),
+        (
+            {"algo": {"ddim": {"enabled": True}}},
+            r"algo\.ddim\.enabled are both true",
+        ),
+        ({"algo": {"unet": {"down_dims": [12]}}}, r"algo\.unet: down_dims: 12 is no multiple of 8"),
+        ({"algo": {"unet": {"kernel_size": 4}}}, r"algo\.unet: kernel_size: 4 is even"),
+        (
+            {"algo": {"ema": {"power": 0.5}}, "train": {"ema": {"power": 0.7}}},
+            r"algo\.ema\.power is 0\.5 and train\.ema\.power 0\.7, which are the same key",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training(small_config, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        Trainer(small_config(merge(TINY, overrides), "diffusion_policy"))
+
+
+def test_actions_that_are_never_reached_are_refused(tmp_path, small_config):
+    import h5py
+
+    path = write_demos(tmp_path / "wide.hdf5")
+    with h5py.File(path, "r+") as file:
+        file["data/demo_0/actions"][0, 0] = 3.0
+    changes = merge(TINY, {"train": {"data": str(path)}})
+    with pytest.raises(ValueError, match=r"wide\.hdf5: actions reach 3, .* \[-1, 1\] .*min_max"):
+        Trainer(small_config(changes, "diffusion_policy"))
+    for remedy in (
+        {"train": {"action_config": {"actions": {"normalization": "min_max"}}}},
+        {"algo": {"ddpm": {"clip_sample": False}}},
+    ):
+        Trainer(small_config(merge(changes, remedy), "diffusion_policy"))
+
+
+def test_the_ema_of_robomimics_configs_is_that_of_the_training():
+    config = config_factory("diffusion_policy", {"algo": {"ema": {"enabled": True, "power": 0.6}}})
+    assert config.train.ema.enabled and config.train.ema.power == 0.6
+    assert "ema" not in config.algo
+    off = config_factory("diffusion_policy", {"algo": {"ema": {"enabled": False}}})
+    assert not off.train.ema.enabled
+
+
+@pytest.mark.parametrize("prediction_type", ["epsilon", "sample", "v_prediction"])
+@pytest.mark.parametrize("scheduler", [None, "DDIMScheduler", "DPMSolverMultistepScheduler"])
+def test_what_is_predicted_is_what_is_removed(prediction_type, scheduler):
+    """With a network that knows the actions, whatever it predicts, these come out."""
+    options = {
+        "prediction_type": prediction_type,
+        "num_train_timesteps": 100,
+        "num_inference_timesteps": 10,
+    }
+    changes = {
+        "algo": {"ddpm": options, "scheduler": scheduler, "unet": TINY["algo"]["unet"]},
+        "observation": {"modalities": {"obs": {"low_dim": ["speed"]}}},
+    }
+    config = config_factory("diffusion_policy", changes)
+    algo = algo_factory("diffusion_policy", config, {"speed": (2,)}, ac_dim=2, device="cpu")
+    actions = torch.rand(1, 16, 2) * 2 - 1
+    alphas = algo._noise.alphas_cumprod
+
+    def knows(noisy, time, seen):
+        alpha = alphas[time.long()][:, None, None]
+        noise = (noisy - alpha.sqrt() * actions) / (1 - alpha).sqrt()
+        return {
+            "epsilon": noise,
+            "sample": actions.expand_as(noisy),
+            "v_prediction": alpha.sqrt() * noise - (1 - alpha).sqrt() * actions,
+        }[prediction_type]
+
+    noisy, time, target = algo.corrupt(actions)
+    torch.testing.assert_close(knows(noisy, time, None), target, atol=1e-3, rtol=1e-3)
+    with mock.patch.object(algo.nets["policy"], "forward", knows):
+        obs = {"speed": torch.zeros(1, 2, 2)}
+        sampled = algo.sample(obs, None, [torch.Generator().manual_seed(0)])
+    assert (sampled - actions).abs().max() < 0.05
