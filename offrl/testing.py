@@ -84,10 +84,11 @@ class AlgoCase:
         """The config with changes of ``train`` and of every network's optimizer."""
         train = train or {}
         algo = dict(self.overrides.get("algo", {}))
-        if "transformer" in algo:  # whose context is the stack of frames
+        section = config_factory(self.name).algo
+        if "transformer" in algo and "context_length" in section.transformer:  # frames
             frames = train.get("frame_stack", 1)
             algo = merge(algo, {"transformer": {"context_length": frames}})
-        if "horizon" in config_factory(self.name).algo:  # of chunks
+        if "horizon" in section:  # of chunks
             frames = train.get("frame_stack", 1)
             lengths = {"action_horizon": 2, "prediction_horizon": 4}
             algo = merge(algo, {"horizon": {"observation_horizon": frames, **lengths}})

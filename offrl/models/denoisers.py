@@ -17,7 +17,7 @@ from offrl.specs import ObsSpec
 class Denoiser(nn.Module):
     """An ``encoder`` of what is observed and a ``net`` that sees noisy actions, a time and that.
 
-    ``net(denoiser.encode(obs, goal), ...)`` is split in two, as sampling encodes once.
+    It is called in two parts, as observations are encoded once for all steps of denoising.
     """
 
     def __init__(self, encoder: Encoder, net: nn.Module):
@@ -53,6 +53,72 @@ class UNetDenoiser(UNet):
         return super().forward(actions, cond)
 
 
+class TransformerDenoiser(nn.Module):
+    """Each action is a token that attends to itself and those before it, to the time, and to the
+    observations up to its own step (Chi et al., 2023, section 3.1)."""
+
+    def __init__(
+        self,
+        ac_dim: int,
+        obs_dim: int,
+        num_frames: int,
+        num_steps: int,
+        embed_dim: int,
+        num_layers: int,
+        num_heads: int,
+        emb_dropout: float,
+        attn_dropout: float,
+        causal: bool,
+    ):
+        super().__init__()
+        self.embed_action = nn.Linear(ac_dim, embed_dim)
+        self.embed_obs = nn.Linear(obs_dim, embed_dim)
+        self.embed_time = Sines(embed_dim)
+        self.action_positions = nn.Parameter(torch.zeros(1, num_steps, embed_dim))
+        self.seen_positions = nn.Parameter(torch.zeros(1, 1 + num_frames, embed_dim))
+        self.dropout = nn.Dropout(emb_dropout)
+        self.encoder = nn.Sequential(
+            nn.Linear(embed_dim, 4 * embed_dim), nn.Mish(), nn.Linear(4 * embed_dim, embed_dim)
+        )
+        layer = nn.TransformerDecoderLayer(
+            embed_dim,
+            num_heads,
+            4 * embed_dim,
+            attn_dropout,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        self.decoder = nn.TransformerDecoder(layer, num_layers)
+        self.norm = nn.LayerNorm(embed_dim)
+        self.head = nn.Linear(embed_dim, ac_dim)
+        self.apply(_initialize)
+        nn.init.normal_(self.action_positions, std=0.02)
+        nn.init.normal_(self.seen_positions, std=0.02)
+        self.own_mask: Tensor | None
+        self.seen_mask: Tensor | None
+        steps = torch.arange(num_steps)[:, None]
+        hidden = steps < torch.arange(num_steps), steps < torch.arange(1 + num_frames) - 1
+        for name, mask in zip(("own_mask", "seen_mask"), hidden, strict=True):
+            self.register_buffer(name, mask if causal else None, persistent=False)
+
+    def forward(self, actions: Tensor, time: Tensor, seen: Tensor) -> Tensor:
+        tokens = torch.cat([self.embed_time(time)[:, None], self.embed_obs(seen)], dim=1)
+        memory = self.encoder(self.dropout(tokens + self.seen_positions))
+        x = self.dropout(self.embed_action(actions) + self.action_positions)
+        x = self.decoder(x, memory, tgt_mask=self.own_mask, memory_mask=self.seen_mask)
+        return self.head(self.norm(x))
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.MultiheadAttention)):
+        for name, weight in module.named_parameters(recurse=False):
+            if name.endswith("weight"):
+                nn.init.normal_(weight, std=0.02)
+            else:
+                nn.init.zeros_(weight)
+
+
 class Sines(nn.Module):
     """Times ``[B]`` to ``[B, D]``: sines, then cosines, of rates from 1 to 1/10000."""
 
@@ -76,14 +142,12 @@ def denoiser_from_config(
     num_steps: the number of actions in a chunk (Tp).
     """
     encoder = with_group_norms(Encoder(spec))
-    unet = config["unet"]
-    net = UNetDenoiser(
-        ac_dim,
-        encoder.output_dim,
-        num_frames,
-        unet.diffusion_step_embed_dim,
-        down_dims=unet.down_dims,
-        kernel_size=unet.kernel_size,
-        n_groups=unet.n_groups,
-    )
-    return Denoiser(encoder, net)
+    sizes = ac_dim, encoder.output_dim, num_frames
+    if config["transformer"].enabled:
+        options = config["transformer"].to_dict()
+        del options["enabled"]
+        return Denoiser(encoder, TransformerDenoiser(*sizes, num_steps, **options))
+    options = config["unet"].to_dict()
+    del options["enabled"]
+    step_embed_dim = options.pop("diffusion_step_embed_dim")
+    return Denoiser(encoder, UNetDenoiser(*sizes, step_embed_dim, **options))

@@ -89,6 +89,12 @@ VARIANTS = {
         "vae": {},
         "perturbed": {"warmup_steps": 1, "actor": {"perturbation": {"enabled": True}}},
     },
+    "flow_matching": {
+        "transformer": {
+            "unet": {"enabled": False},
+            "transformer": {"enabled": True, "embed_dim": 16, "num_heads": 2, "num_layers": 2},
+        },
+    },
     "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
     "gl": {"regression": {"vae": {"enabled": False}}, "vae": {}},
@@ -123,6 +129,10 @@ PLANNER = {"subgoal_horizon": 2}
 ACTOR = {"actor_layer_dims": [16, 16], "rnn": {"hidden_dim": 16, "horizon": 2}}
 TINY = {"critic": {"layer_dims": [16, 16]}}
 WITHOUT_SCHEDULE = {"policy": {"learning_rate": {"scheduler_type": "constant", "warmup_steps": 0}}}
+DENOISING = {
+    "optim_params": WITHOUT_SCHEDULE,
+    "unet": {"down_dims": [16, 32], "n_groups": 4, "diffusion_step_embed_dim": 16},
+}
 SMALL = {
     "dqn": TINY,
     **{
@@ -144,9 +154,9 @@ SMALL = {
         "critic": {"layer_dims": [16, 16]},
         "actor": {"layer_dims": [16, 16], "update_freq": 2},
     },
-    "diffusion_policy": {
-        "optim_params": WITHOUT_SCHEDULE,
-        "unet": {"down_dims": [16, 32], "n_groups": 4, "diffusion_step_embed_dim": 16},
+    "flow_matching": DENOISING,
+    "diffusion_policy": DENOISING
+    | {
         "ddpm": {"num_train_timesteps": 10, "num_inference_timesteps": 4},
     },
     "residual": {"critic": {"layer_dims": [16, 16]}, "actor": {"layer_dims": [16, 16]}},
@@ -207,7 +217,17 @@ def floor(name, overrides):
     real_valued = any(head in algo for head in ("gaussian", "gmm"))
     estimated = algo.get("vae", {}).get("prior", {}).get("use_gmm")  # its divergence
     is_bc = name == "bc" and not real_valued and not estimated
-    others = ("dagger", "dt", "dqn", "ddqn", "discrete_bcq", "discrete_cql", "gl")
+    others = (
+        "dagger",
+        "diffusion_policy",
+        "dt",
+        "flow_matching",
+        "dqn",
+        "ddqn",
+        "discrete_bcq",
+        "discrete_cql",
+        "gl",
+    )
     return 0.0 if is_bc or name in others else -math.inf
 
 

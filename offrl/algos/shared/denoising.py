@@ -46,6 +46,24 @@ class UNetConfig(Section):
         return self
 
 
+class DenoisingTransformerConfig(Section):
+    enabled: bool = Field(False, description="Let the network be a Transformer.")
+    embed_dim: int = Field(256, ge=4, multiple_of=2, description="Size of an embedding.")
+    num_layers: Count = Field(8, description="Number of layers.")
+    num_heads: Count = Field(4, description="Number of attention heads; embed_dim is a multiple.")
+    emb_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of embeddings.")
+    attn_dropout: float = Field(0.3, ge=0, lt=1, description="Dropout of layers.")
+    causal: bool = Field(True, description="Let no action see those behind it.")
+
+    @model_validator(mode="after")
+    def _heads_share_the_embedding(self) -> "DenoisingTransformerConfig":
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})"
+            )
+        return self
+
+
 class DenoisingConfig(ChunkConfig):
     """Base of the sections ``algo`` of diffusion policies and flows."""
 
@@ -61,6 +79,18 @@ class DenoisingConfig(ChunkConfig):
         )
     }
     unet: UNetConfig = Field(UNetConfig(), description="A U-Net over time.")
+    transformer: DenoisingTransformerConfig = Field(
+        DenoisingTransformerConfig(), description="A Transformer over time."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_network(self) -> "DenoisingConfig":
+        if self.unet.enabled == self.transformer.enabled:
+            both = "both true" if self.unet.enabled else "both false"
+            raise ValueError(
+                f"algo.unet.enabled and algo.transformer.enabled are {both}; enable one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _halves_evenly(self) -> "DenoisingConfig":
