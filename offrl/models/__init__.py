@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _EXPORTS = {
+    "ActionChunkingTransformer": "offrl.models.act",
     "Actor": "offrl.models.nets",
     "ActorValue": "offrl.models.actor_value",
     "actor_from_config": "offrl.models.nets",

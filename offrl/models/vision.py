@@ -43,6 +43,10 @@ class Core(nn.Module):
         super().__init__()
         self.backbone = backbone
         shape = _output_shape(backbone, *input_shapes)
+        #: ``[C, H, W]`` of the features, where they are a map of the image, flattened.
+        self.map_shape = (
+            shape if len(shape) == 3 and not (pool_class or feature_dimension) else None
+        )
         self.pool: nn.Module | None = None
         if pool_class is not None:
             if len(shape) == 1:

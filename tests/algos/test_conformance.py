@@ -154,6 +154,10 @@ SMALL = {
         "critic": {"layer_dims": [16, 16]},
         "actor": {"layer_dims": [16, 16], "update_freq": 2},
     },
+    "act": {
+        "transformer": {"embed_dim": 16, "feedforward_dim": 32, "num_heads": 2},
+        "latent_dim": 4,
+    },
     "flow_matching": DENOISING,
     "diffusion_policy": DENOISING
     | {

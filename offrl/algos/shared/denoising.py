@@ -132,6 +132,3 @@ class DenoisingPolicy(ChunkPolicy):
         predicted = net(noisy, time, net.encode(batch["obs"], batch["goal_obs"]))
         loss = masked_mean((predicted - target).square().mean(-1), batch["pad_mask"])
         return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}
-
-    def log_info(self, info: Any) -> dict[str, float]:
-        return super().log_info(info) | {k: float(v) for k, v in info.items() if k != "loss"}

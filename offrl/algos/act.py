@@ -1,0 +1,105 @@
+"""ACT, Action Chunking with Transformers (Zhao et al., 2023, arXiv:2304.13705): a conditional VAE
+predicts long chunks, and what overlaps is averaged."""
+
+from typing import Any
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from offrl import models
+from offrl.algos.base import Generators, Obs, masked_mean, register_algo
+from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
+from offrl.config import (
+    Count,
+    LearningRateConfig,
+    OptimConfig,
+    RegularizationConfig,
+    Section,
+)
+
+
+class ACTTransformerConfig(Section):
+    embed_dim: int = Field(512, ge=2, multiple_of=2, description="Size of an embedding.")
+    feedforward_dim: Count = Field(3200, description="Hidden size of the networks in layers.")
+    num_heads: Count = Field(8, description="Number of attention heads; embed_dim is a multiple.")
+    num_encoder_layers: Count = Field(
+        4,
+        description="Number of layers that observations go through, and chunks on their way to z.",
+    )
+    num_decoder_layers: Count = Field(
+        1, description="Number of layers of actions that attend to observations."
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of all layers.")
+
+    @model_validator(mode="after")
+    def _heads_share_the_embedding(self) -> "ACTTransformerConfig":
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})"
+            )
+        return self
+
+
+class ACTConfig(ChunkConfig):
+    ALGO_NAME = "act"
+    DEFAULTS = {
+        "train": {"batch_size": 8},
+        "observation": {
+            "encoder": {"rgb": {"core_kwargs": {"pool_class": None, "feature_dimension": None}}}
+        },
+    }
+
+    optim_params: dict[str, OptimConfig] = {
+        "policy": OptimConfig(
+            optimizer_type="adamw",
+            learning_rate=LearningRateConfig(initial=1e-5),
+            regularization=RegularizationConfig(L2=1e-4),
+        )
+    }
+    horizon: HorizonConfig = HorizonConfig(
+        observation_horizon=1, action_horizon=1, prediction_horizon=100
+    )
+    temporal_ensemble: float | None = 0.01
+    transformer: ACTTransformerConfig = Field(
+        ACTTransformerConfig(), description="Sizes of the Transformers."
+    )
+    latent_dim: Count = Field(32, description="Number of latents (z), the style of a chunk.")
+    kl_weight: float = Field(
+        10.0, ge=0, description="Weight of the KL divergence against the error of actions."
+    )
+
+
+@register_algo(ACTConfig)
+class ACT(ChunkPolicy):
+    """One network, ``policy``, a conditional VAE whose prior is N(0, 1)."""
+
+    algo_config: ACTConfig
+
+    def _create_networks(self) -> None:
+        config = self.algo_config
+        self.nets["policy"] = models.ActionChunkingTransformer(
+            self.obs_spec,
+            self.ac_dim,
+            num_steps=config.horizon.prediction_horizon,
+            latent_dim=config.latent_dim,
+            **config.transformer.to_dict(),
+        )
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        net, mask = self.nets["policy"], batch["pad_mask"]
+        obs, goal = batch["obs"], batch["goal_obs"]
+        mean, logvar = net.posterior(obs, goal, batch["actions"], mask)
+        z = mean + (logvar / 2).exp() * torch.randn_like(mean)
+        errors = (net(obs, goal, z) - batch["actions"]).abs().mean(-1)
+        l1 = masked_mean(errors, mask)
+        kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(-1).mean()
+        loss = l1 + self.algo_config.kl_weight * kl
+        norm = self.optimize("policy", loss)
+        return {"loss": loss, "L1_Loss": l1, "KL_Loss": kl, "Policy_Grad_Norms": norm}
+
+    def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
+        """With the mean of the prior, z = 0."""
+        net = self.nets["policy"]
+        num = len(next(iter(obs.values())))
+        return net(obs, goal, torch.zeros(num, net.latent_dim, device=self.device))

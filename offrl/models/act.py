@@ -1,0 +1,128 @@
+"""The network of ACT (Zhao et al., 2023, arXiv:2304.13705): a conditional VAE of Transformers."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offrl.models.encoder import Encoder
+from offrl.models.resnet import with_group_norms
+from offrl.models.transformer import sines
+from offrl.specs import LANGUAGE, ObsSpec
+
+
+class ObservationTokens(nn.Module):
+    """Observations and goals as tokens ``[B, N, D]``: one of each vector, and of an image whose
+    core is a backbone alone one of each place in its feature map."""
+
+    def __init__(self, spec: ObsSpec, dim: int):
+        super().__init__()
+        self.encoder = with_group_norms(Encoder(spec, core_relu=False))
+        self.embed, self.kind = nn.ModuleDict(), nn.ParameterDict()
+        self.is_vector: dict[str, bool] = {}
+        self._map_shapes: dict[str, Any] = {}
+        for group, cores in self.encoder.cores.items():
+            for key, core in cores.items():
+                shape = getattr(core.core, "map_shape", None)
+                size = core.output_dim if shape is None else shape[0]
+                name = f"{group}:{key}"
+                self.embed[name], self.kind[name] = nn.Linear(size, dim), torch.randn(dim) * 0.02
+                self.is_vector[name] = core.core is None
+                if shape is not None:
+                    places = sines_2d(*shape[1:], dim)
+                    self.register_buffer(f"places_{len(self._map_shapes)}", places, False)
+                    self._map_shapes[name] = shape, f"places_{len(self._map_shapes)}"
+
+    def forward(
+        self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None, vectors_only: bool
+    ) -> list[Tensor]:
+        """Those of each key, ``[B, N, D]``; with ``vectors_only`` none of images."""
+        seen = {"obs": obs}
+        if "goal" in self.encoder.keys and goal is not None:
+            seen["goal"] = {key: x[:, None] for key, x in goal.items()}
+        tokens = []
+        for group, values in seen.items():
+            language = values.get(LANGUAGE)
+            for key, core in self.encoder.cores[group].items():
+                name = f"{group}:{key}"
+                if self.is_vector[name] or not vectors_only:
+                    tokens.append(self._tokens(name, core(values[key], language)))
+        return tokens
+
+    def _tokens(self, name: str, features: Tensor) -> Tensor:
+        if name not in self._map_shapes:
+            return self.embed[name](features) + self.kind[name]
+        (channels, *_), places = self._map_shapes[name]
+        maps = features.unflatten(-1, (channels, -1)).transpose(-1, -2)
+        return (self.embed[name](maps) + self.kind[name] + getattr(self, places)).flatten(1, 2)
+
+
+class ActionChunkingTransformer(nn.Module):
+    """Observations and a latent ``z`` to a chunk of actions; ``posterior`` is what trains ``z``."""
+
+    def __init__(
+        self,
+        spec: ObsSpec,
+        ac_dim: int,
+        num_steps: int,
+        embed_dim: int,
+        feedforward_dim: int,
+        num_heads: int,
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+        latent_dim: int,
+        dropout: float,
+    ):
+        super().__init__()
+        options = {"dropout": dropout, "batch_first": True}
+        sizes = embed_dim, num_heads, feedforward_dim
+
+        def encoder() -> nn.Module:
+            layer = nn.TransformerEncoderLayer(*sizes, **options)
+            return nn.TransformerEncoder(layer, num_encoder_layers, enable_nested_tensor=False)
+
+        self.latent_dim = latent_dim
+        self.tokens = ObservationTokens(spec, embed_dim)
+        self.style = nn.Parameter(torch.randn(1, 1, embed_dim) * 0.02)
+        self.embed_action = nn.Linear(ac_dim, embed_dim)
+        self.register_buffer("positions", sines(num_steps, embed_dim), persistent=False)
+        self.posterior_encoder = encoder()
+        self.latent = nn.Linear(embed_dim, 2 * latent_dim)
+        self.embed_latent = nn.Linear(latent_dim, embed_dim)
+        self.encoder = encoder()
+        layer = nn.TransformerDecoderLayer(*sizes, **options)
+        self.decoder = nn.TransformerDecoder(layer, num_decoder_layers)
+        self.queries = nn.Parameter(torch.randn(1, num_steps, embed_dim) * 0.02)
+        self.head = nn.Linear(embed_dim, ac_dim)
+
+    def posterior(
+        self, obs: Any, goal: Any, actions: Tensor, pad_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance ``[B, Z]`` of what tells this chunk ``[B, T, A]`` from others. It
+        sees no images, and no steps that are padded."""
+        chunk = self.embed_action(actions) + self.positions
+        seen = self.tokens(obs, goal, vectors_only=True)
+        known = [self.style.expand(len(actions), -1, -1), *seen]
+        hidden = None
+        if pad_mask is not None:
+            shown = torch.ones(len(actions), sum(x.shape[1] for x in known), device=actions.device)
+            hidden = torch.cat([shown, pad_mask[..., 0]], dim=1) == 0
+        tokens = torch.cat([*known, chunk], dim=1)
+        encoded = self.posterior_encoder(tokens, src_key_padding_mask=hidden)
+        mean, logvar = self.latent(encoded[:, 0]).chunk(2, dim=-1)
+        return mean, logvar
+
+    def forward(self, obs: Any, goal: Any, z: Tensor) -> Tensor:
+        """The chunk ``[B, T, A]``."""
+        tokens = [self.embed_latent(z)[:, None], *self.tokens(obs, goal, vectors_only=False)]
+        memory = self.encoder(torch.cat(tokens, dim=1))
+        return self.head(self.decoder(self.queries.expand(len(z), -1, -1), memory))
+
+
+def sines_2d(height: int, width: int, dim: int) -> Tensor:
+    """Sinusoidal positions ``[H * W, D]``: rows in one half, columns in the other."""
+    rows, columns = (sines(n, math.ceil(dim / 2))[0] for n in (height, width))
+    grid = [rows[:, None].expand(-1, width, -1), columns[None].expand(height, -1, -1)]
+    return torch.cat(grid, dim=-1).flatten(0, 1)[:, :dim]
