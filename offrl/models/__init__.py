@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import Any
 
 _EXPORTS = {
+    "BehaviorTransformer": "offrl.models.vq",
+    "ChunkVAE": "offrl.models.vq",
     "ActionChunkingTransformer": "offrl.models.act",
     "Actor": "offrl.models.nets",
     "ActorValue": "offrl.models.actor_value",

@@ -64,9 +64,10 @@ class ChunkPolicy(PolicyAlgo):
     """A policy that predicts chunks.
 
     A subclass defines ``sample(obs, goal, generators)``: from prepared observations
-    ``{key: [B, To, ...]}`` and goals, with a source of randomness per row, the predicted actions
-    ``[B, Tp, A]`` as the dataset normalises them. ``batch`` in its ``update`` has observations of
-    To steps, and ``actions`` and a ``pad_mask`` of the Tp steps that begin with the first of them.
+    ``{key: [B, To, ...]}`` and goals, with a source of randomness per row, the predicted actions as
+    the dataset normalises them, ``[B, Tp, A]`` or only those that are not past. ``batch`` in its
+    ``update`` has observations of To steps, and ``actions`` and a ``pad_mask`` of the Tp steps that
+    begin with the first of them.
     """
 
     algo_config: ChunkConfig
@@ -141,7 +142,7 @@ class ChunkPolicy(PolicyAlgo):
         observations ``{key: [B, To, ...]}``."""
         seen, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
         predicted = self.sample(seen, goal, generators)
-        return predicted[:, self.algo_config.horizon.observation_horizon - 1 :]
+        return predicted[:, -self.algo_config.horizon.chunk_length :]
 
     def act(
         self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None

@@ -1,0 +1,191 @@
+"""VQ-BeT, the Vector-Quantized Behavior Transformer (Lee et al., 2024, arXiv:2403.03181): learn
+codes of action chunks, then which codes follow from observations, and offsets to what they mean."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from offrl import models
+from offrl.algos.base import Generators, Obs, masked_mean, register_algo
+from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
+from offrl.config import (
+    Count,
+    LearningRateConfig,
+    OptimConfig,
+    RegularizationConfig,
+    Section,
+)
+
+NUM_FIRST_CHUNKS = 4096  # that codes begin with
+
+
+class VQConfig(Section):
+    """The codes."""
+
+    epochs: int = Field(
+        10,
+        ge=0,
+        description="Number of first epochs in which codes are learned, and no policy. 0: none, as "
+        "the codes are those of experiment.ckpt_path.",
+    )
+    num_codes: int = Field(16, ge=2, description="Number of codes in a codebook.")
+    num_layers: Count = Field(
+        2, description="Number of codebooks, each of which refines those before it."
+    )
+    latent_dim: Count = Field(64, description="Size of a code.")
+    layer_dims: list[Count] = Field(
+        [128, 128], description="Sizes of the hidden layers of the encoder and the decoder."
+    )
+    commitment_weight: float = Field(
+        1.0, ge=0, description="Weight of the distance of chunks from their codes."
+    )
+
+
+class BehaviorTransformerConfig(Section):
+    embed_dim: Count = Field(128, description="Size of an embedding.")
+    num_layers: Count = Field(6, description="Number of layers.")
+    num_heads: Count = Field(8, description="Number of attention heads; embed_dim is a multiple.")
+    emb_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of embeddings.")
+    attn_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of attention.")
+    block_output_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of layers.")
+
+
+class VQBeTConfig(ChunkConfig):
+    ALGO_NAME = "vq_bet"
+
+    optim_params: dict[str, OptimConfig] = {
+        name: OptimConfig(
+            optimizer_type="adamw",
+            learning_rate=LearningRateConfig(initial=rate),
+            regularization=RegularizationConfig(L2=1e-4),
+        )
+        for name, rate in (("codes", 1e-3), ("policy", 1e-4))
+    }
+    horizon: HorizonConfig = HorizonConfig(
+        observation_horizon=5, action_horizon=5, prediction_horizon=9
+    )
+    vq: VQConfig = Field(VQConfig(), description="The codes of chunks.")
+    transformer: BehaviorTransformerConfig = Field(
+        BehaviorTransformerConfig(), description="Sizes of the Transformer."
+    )
+    focal_gamma: float = Field(
+        2.0,
+        ge=0,
+        description="How little codes count that are predicted well (Lin et al., 2017, "
+        "arXiv:1708.02002). 0: as in a cross-entropy.",
+    )
+    secondary_weight: float = Field(
+        0.5, ge=0, description="Weight of a code against that of the codebook before it."
+    )
+    offset_weight: float = Field(10.0, ge=0, description="Weight of the error of actions.")
+    temperature: float = Field(
+        1.0, gt=0, description="How evenly codes are drawn while acting: near 0, the likeliest."
+    )
+
+
+@register_algo(VQBeTConfig)
+class VQBeT(ChunkPolicy):
+    """``codes``, a VQ-VAE of chunks, which is trained first, and ``policy``, a Transformer."""
+
+    algo_config: VQBeTConfig
+
+    def _create_networks(self) -> None:
+        config, num_epochs = self.algo_config, self.global_config.train.num_epochs
+        vq = config.vq.to_dict()
+        del vq["commitment_weight"]
+        if vq.pop("epochs") >= num_epochs:
+            raise ValueError(
+                f"algo.vq.epochs: codes are learned in {config.vq.epochs} epochs, and the training "
+                f"has {num_epochs} (train.num_epochs), so that the policy would have none; lower "
+                "the one or raise the other"
+            )
+        horizon = config.horizon
+        self.nets["codes"] = models.ChunkVAE(horizon.chunk_length, self.ac_dim, **vq)
+        self.nets["policy"] = models.BehaviorTransformer(
+            self.obs_spec,
+            horizon.observation_horizon,
+            self.nets["codes"],
+            **config.transformer.to_dict(),
+        )
+
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        super().inspect_data(values)
+        actions = self.to_device(values("actions"))
+        chunks = actions.unfold(0, self.algo_config.horizon.chunk_length, 1).transpose(1, 2)
+        some = torch.randint(len(chunks), (NUM_FIRST_CHUNKS,), device=chunks.device)
+        self.nets["codes"].begin_with(chunks[some])
+
+    @property
+    def learns_codes(self) -> bool:
+        return self.epoch is not None and self.epoch <= self.algo_config.vq.epochs
+
+    def trains(self, name: str) -> bool:
+        return super().trains(name) and (name == "codes") == self.learns_codes
+
+    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        chunks, mask = self._windows(batch["actions"]), batch["pad_mask"]
+        if mask is not None:
+            mask = self._windows(mask)
+        info: dict[str, Tensor | None] = {}
+        if self.learns_codes:
+            info |= self._learn_codes(chunks, mask)
+        if not self.learns_codes or self.validates:  # epochs of both kinds compare
+            info |= self._learn_policy(batch, chunks, mask)
+        losses = [info[name] for name in ("Codes_Loss", "Policy_Loss") if name in info]
+        return info | {"loss": sum(losses[1:], losses[0])}
+
+    def _windows(self, steps: Tensor) -> Tensor:
+        """The chunk that begins at each observation, ``[B * To, H, ...]``, of ``[B, Tp, ...]``."""
+        windows = steps.unfold(1, self.algo_config.horizon.chunk_length, 1)
+        return windows.flatten(0, 1).transpose(1, 2)
+
+    def _learn_codes(self, chunks: Tensor, mask: Tensor | None) -> dict[str, Tensor | None]:
+        # |a - psi(z_q)| + |sg[phi(a)] - z_q|^2 + lambda |phi(a) - sg[z_q]|^2  (equation 2)
+        decoded, codebook, commitment = self.nets["codes"](chunks)
+        error = masked_mean((decoded - chunks).abs().mean(-1), mask)
+        weight = self.algo_config.vq.commitment_weight
+        loss = error + codebook.mean() + weight * commitment.mean()
+        norm = self.optimize("codes", loss)
+        return {"Codes_Loss": loss, "Reconstruction_Loss": error, "Codes_Grad_Norms": norm}
+
+    def _learn_policy(
+        self, batch: dict[str, Any], chunks: Tensor, mask: Tensor | None
+    ) -> dict[str, Tensor | None]:
+        # Focal losses of the codes, and |a - (psi(z_q) + offset)|  (equations 3 and 4)
+        config, net, vq = self.algo_config, self.nets["policy"], self.nets["codes"]
+        with torch.no_grad():
+            codes = vq.codes(chunks)
+            meant = vq.decode(codes)
+        features = net(batch["obs"], batch["goal_obs"]).flatten(0, 1)
+        all_logits, offsets = net.predict(features, lambda layer, _: codes[:, layer])
+        focal = torch.stack(
+            [
+                config.secondary_weight**layer * _focal(logits, codes[:, layer], config.focal_gamma)
+                for layer, logits in enumerate(all_logits)
+            ]
+        ).sum()
+        offset = (meant + offsets.view_as(chunks) - chunks).abs().mean(-1)
+        offset = masked_mean(offset, mask)
+        loss = focal + config.offset_weight * offset
+        norm = self.optimize("policy", loss)
+        return {
+            "Policy_Loss": loss,
+            "Focal_Loss": focal,
+            "Offset_Loss": offset,
+            "Policy_Grad_Norms": norm,
+        }
+
+    def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
+        net, temperature = self.nets["policy"], self.algo_config.temperature
+        codes, offsets = net.sample(net(obs, goal)[:, -1], temperature, generators)
+        chunks = self.nets["codes"].decode(codes)
+        return chunks + offsets.view_as(chunks)
+
+
+def _focal(logits: Tensor, codes: Tensor, gamma: float) -> Tensor:
+    log_p = -F.cross_entropy(logits, codes, reduction="none")
+    return (-((1 - log_p.exp()) ** gamma) * log_p).mean()
