@@ -25,6 +25,7 @@ GOALS = "tests/algos/test_goal_learning.py"
 GRADIENTS, RETURNS = "tests/algos/test_policy_gradient.py", "tests/algos/test_returns.py"
 ONLINE = "tests/algos/test_online_targets.py"
 FROM_DEMOS = "tests/online/test_from_demonstrations.py"
+MODES = "tests/algos/test_modes.py"
 DAGGER, IMITATION = "tests/online/test_dagger.py", "tests/online/test_imitation.py"
 
 
@@ -41,6 +42,54 @@ class Flip:
 
 
 FLIPS = [
+    Flip(
+        "diffusion and flow, error",
+        "algos/shared/denoising.py",
+        "(predicted - target).square()",
+        "-(predicted - target).square()",
+        MODES,
+        "unet",
+    ),
+    Flip(
+        "act, error",
+        "algos/act.py",
+        "loss = l1 + self",
+        "loss = -l1 + self",
+        MODES,
+        "act",
+    ),
+    Flip(
+        "act, divergence",
+        "algos/act.py",
+        "l1 + self.algo_config.kl_weight * kl",
+        "l1 - self.algo_config.kl_weight * kl",
+        MODES,
+        "act",
+    ),
+    Flip(
+        "vq_bet, reconstruction",
+        "algos/vq_bet.py",
+        "loss = error + codebook",
+        "loss = -error + codebook",
+        MODES,
+        "vq_bet",
+    ),
+    Flip(
+        "vq_bet, codes",
+        "algos/vq_bet.py",
+        "loss = focal + config",
+        "loss = -focal + config",
+        MODES,
+        "vq_bet",
+    ),
+    Flip(
+        "vq_bet, offsets",
+        "algos/vq_bet.py",
+        "+ config.offset_weight * offset",
+        "- config.offset_weight * offset",
+        MODES,
+        "vq_bet",
+    ),
     Flip(
         "bc, likelihood",
         "models/heads.py",

@@ -17,6 +17,7 @@ from offrl.config import (
     RegularizationConfig,
     Section,
 )
+from offrl.models.heads import random_rows
 
 
 class ACTTransformerConfig(Section):
@@ -65,6 +66,9 @@ class ACTConfig(ChunkConfig):
         ACTTransformerConfig(), description="Sizes of the Transformers."
     )
     latent_dim: Count = Field(32, description="Number of latents (z), the style of a chunk.")
+    draws_latent: bool = Field(
+        False, description="Draw z while acting. If false, it is the mean of the prior, 0."
+    )
     kl_weight: float = Field(
         10.0, ge=0, description="Weight of the KL divergence against the error of actions."
     )
@@ -99,7 +103,8 @@ class ACT(ChunkPolicy):
         return {"loss": loss, "L1_Loss": l1, "KL_Loss": kl, "Policy_Grad_Norms": norm}
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
-        """With the mean of the prior, z = 0."""
-        net = self.nets["policy"]
-        num = len(next(iter(obs.values())))
-        return net(obs, goal, torch.zeros(num, net.latent_dim, device=self.device))
+        net, config = self.nets["policy"], self.algo_config
+        z = torch.zeros(len(next(iter(obs.values()))), config.latent_dim, device=self.device)
+        if config.draws_latent:
+            z = random_rows("randn", z, generators)
+        return net(obs, goal, z)

@@ -83,7 +83,6 @@ class ActionChunkingTransformer(nn.Module):
             layer = nn.TransformerEncoderLayer(*sizes, **options)
             return nn.TransformerEncoder(layer, num_encoder_layers, enable_nested_tensor=False)
 
-        self.latent_dim = latent_dim
         self.tokens = ObservationTokens(spec, embed_dim)
         self.style = nn.Parameter(torch.randn(1, 1, embed_dim) * 0.02)
         self.embed_action = nn.Linear(ac_dim, embed_dim)
