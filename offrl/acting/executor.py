@@ -8,13 +8,17 @@ played, and what is past when it comes is left out.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
+#: Takes what is observed now in the environments with these indices ``[N]``, and gives what infers
+#: their chunks ``[N, H, A]``, whose first actions are due now.
+Predict = Callable[[Tensor], Callable[[], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,11 @@ class Executor:
     asynchronous: bool = False
 
     def step(
-        self, num_envs: int, state: State | None, predict: Callable[[Tensor], Tensor]
+        self, num_envs: int, state: State | None, predict: Predict
     ) -> tuple[Tensor, Tensor, State]:
         """Choose the next actions ``[B, A]`` and say which environments have one, ``[B]``; the
         others wait. Returns the next state as well; ``None`` and rows of zeros are starts.
-
-        predict: gives the chunks ``[N, H, A]`` of the environments with these indices ``[N]``,
-            whose first actions are due now. It is asked only where a chunk is needed.
-        """
+        ``predict`` is called only where a chunk is needed."""
         state = dict(state or {})
         if state:
             waits = state["waits"]
@@ -52,7 +53,7 @@ class Executor:
         else:
             due = torch.arange(num_envs)
         if len(due):
-            chunks = predict(due)
+            chunks = predict(due)()
             state = state or _nothing(num_envs, chunks)
             asked: dict[str, Any] = {"coming": chunks, "waits": self.latency, "played": 0}
             for name, values in asked.items():
@@ -102,6 +103,44 @@ class Executor:
             return counts.clamp(min=1)
         decay = math.exp(-self.ensemble)
         return (1 - decay ** counts.clamp(min=1)) / (1 - decay)
+
+
+class RealTime:
+    """An asynchronous executor for one robot, in real time: a chunk is inferred in a thread while
+    the last one is played. It asks for one as many steps before it needs it as were played during
+    the last inference.
+
+    ``policy.executor = RealTime(policy.executor)`` has a ``RolloutPolicy`` play so. It waits, and
+    so does the robot, for the first chunk of an episode, and where nothing is left to play.
+    """
+
+    def __init__(self, executor: Executor):
+        self.executor = replace(executor, latency=0, asynchronous=True)
+        self.latency = 1  # steps of the last inference
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="offrl-inference")
+        self._coming: Future[Tensor] | None = None
+
+    def step(
+        self, num_envs: int, state: State | None, predict: Predict
+    ) -> tuple[Tensor, Tensor, State]:
+        """See ``Executor.step``."""
+        if num_envs != 1:
+            raise ValueError(f"{num_envs} environments, but one robot alone acts in real time")
+        row = torch.zeros(1, dtype=torch.long)
+        if state is None:  # what was still coming is of another episode
+            chunk = predict(row)()
+            state = _nothing(1, chunk) | {"coming": chunk}
+            self.executor._receive(state, row)
+            self._coming = None
+        state = dict(state)
+        if self._coming is not None and (self._coming.done() or not state["counts"][0, 0]):
+            self.latency = max(1, int(state["played"]))
+            state["coming"], self._coming = self._coming.result(), None
+            self.executor._receive(state, row)
+        if self._coming is None and int(state["left"]) <= self.latency:
+            self._coming = self._thread.submit(predict(row))
+            state["played"] = torch.zeros_like(state["played"])
+        return self.executor._play(state)
 
 
 def _nothing(num_envs: int, like: Tensor) -> dict[str, Tensor]:

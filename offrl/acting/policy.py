@@ -1,6 +1,6 @@
 """A trained policy at environments: numpy in, numpy out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 from offrl import tree
 from offrl.acting.episode import ACTION_MASK, EEF_POS, Obs, Policy, Subgoal
-from offrl.acting.executor import Executor
+from offrl.acting.executor import Executor, RealTime
 from offrl.specs import LANGUAGE
 
 
@@ -90,13 +90,13 @@ class RolloutPolicy(Policy):
         algo: Any,
         batch_size: int | None = None,
         instruction: np.ndarray | None = None,
-        executor: Executor | None = None,
+        executor: Executor | RealTime | None = None,
     ):
         self.policy = algo
         self.instruction = instruction
         self.needs_goal = bool(algo.obs_spec.keys("goal"))
         self.counts_rewards = algo.COUNTS_REWARDS
-        self.executor: Executor | None = executor or getattr(algo, "executor", None)
+        self.executor: Executor | RealTime | None = executor or getattr(algo, "executor", None)
         self._keeps_state = not callable(getattr(algo, "act", None))
         self.num_environments = 1 if self._keeps_state else None
         if self._keeps_state or (batch_size is None and self.executor is None):
@@ -255,16 +255,23 @@ class RolloutPolicy(Policy):
         return {env: raw[row] for row, env in env_by_row.items()}
 
     def _play_chunks(
-        self, executor: Executor, envs: Sequence[int], goals: Mapping[int, Obs]
+        self, executor: Executor | RealTime, envs: Sequence[int], goals: Mapping[int, Obs]
     ) -> dict[int, np.ndarray | None]:
         """The next actions of chunks; ``None`` where the first chunk has not come yet."""
 
-        def predict(due: torch.Tensor) -> torch.Tensor:
-            chunks: dict[int, torch.Tensor] = {}
-            for by_row in self._in_batches([envs[i] for i in due.tolist()]):
-                predicted = self.policy.chunk(*self._inputs(by_row, goals)).cpu()
-                chunks |= {env: predicted[row] for row, env in by_row.items()}
-            return torch.stack([chunks[envs[i]] for i in due.tolist()])
+        def predict(due: torch.Tensor) -> Callable[[], torch.Tensor]:
+            order = [envs[i] for i in due.tolist()]
+            batches = [(rows, self._inputs(rows, goals)) for rows in self._in_batches(order)]
+
+            @torch.no_grad()
+            def infer() -> torch.Tensor:
+                chunks: dict[int, torch.Tensor] = {}
+                for by_row, inputs in batches:
+                    predicted = self.policy.chunk(*inputs).cpu()
+                    chunks |= {env: predicted[row] for row, env in by_row.items()}
+                return torch.stack([chunks[env] for env in order])
+
+            return infer
 
         episodes = [self._episodes[env] for env in envs]
         state = _join_states([episode.state for episode in episodes])

@@ -9,7 +9,7 @@ from conftest import write_demos
 from toy_env import toy_args
 
 from offrl import RolloutPolicy, Trainer, config_factory
-from offrl.acting.executor import Executor
+from offrl.acting.executor import Executor, RealTime
 from offrl.algos import algo_factory
 from offrl.config import RolloutConfig
 from offrl.envs.workers import EnvPool, EpisodeRequest
@@ -119,6 +119,24 @@ def test_ensembles_average_what_overlaps(make):
         first, second = (policy(observations(1)[0]) for _ in range(2))
     np.testing.assert_allclose(first, 1.0)
     np.testing.assert_allclose(second, (2 + np.exp(-0.5) * 10) / (1 + np.exp(-0.5)), rtol=1e-6)
+
+
+def test_in_real_time_all_actions_are_those_of_some_chunk(make):
+    policy = RolloutPolicy(make())
+    policy.executor = RealTime(policy.executor)
+    chunks = []
+
+    def chunk(*inputs):
+        chunks.append(len(chunks) + torch.arange(3.0).view(1, 3, 1).expand(2, 3, 2) / 10)
+        return chunks[-1]
+
+    for episode in range(2):
+        policy.start_episode(seed=episode)
+        with mock.patch.object(policy.policy, "chunk", side_effect=chunk):
+            actions = [policy(observations(1, step)[0]) for step in range(8)]
+        played = {round(float(x), 3) for action in actions for x in action}
+        assert played <= {round(float(x), 3) for chunk in chunks for x in chunk.flatten()}
+    assert len(chunks) >= 4
 
 
 # -- bad input ------------------------------------------------------------------------------------

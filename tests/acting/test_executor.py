@@ -2,14 +2,16 @@
 and keeps every chunk."""
 
 import math
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrl.acting.executor import Executor
+from offrl.acting.executor import Executor, RealTime
 
 LENGTH = 12
 
@@ -105,7 +107,8 @@ def test_it_plays_what_the_reference_plays(case, num_envs, random):
 
         def predict(rows, playing=playing, time=time, asked=asked):
             asked += [playing[row] for row in rows]
-            return torch.stack([chunk(playing[row], time - begins[playing[row]]) for row in rows])
+            chunks = [chunk(playing[row], time - begins[playing[row]]) for row in rows]
+            return lambda: torch.stack(chunks)
 
         actions, plays, states = one_step(executor, playing, states, predict)
         for row, env in enumerate(playing):
@@ -115,3 +118,45 @@ def test_it_plays_what_the_reference_plays(case, num_envs, random):
             assert bool(plays[row]) == (expected is not None), (env, age)
             if expected is not None:
                 np.testing.assert_allclose(actions[row], expected, rtol=1e-5)
+
+
+def test_in_real_time_a_chunk_is_inferred_while_the_last_one_is_played():
+    """The n-th action of all is n, whenever chunks come: what is past is left out."""
+    executor = RealTime(Executor(action_horizon=4))
+    inferring, done = threading.Event(), threading.Semaphore(0)
+    played = 0
+
+    def predict(rows):
+        first = float(played)
+
+        def infer():
+            if first:  # the robot waits for the first one
+                inferring.set()
+                done.acquire()
+            return first + torch.arange(10.0).view(1, 10, 1)
+
+        return infer
+
+    state, due = None, []
+    for step in range(40):
+        if step in (7, 12, 20, 21, 30):  # inferences end at these steps, or when they must
+            done.release()
+            while executor._coming is not None and not executor._coming.done():
+                pass
+        before = executor._coming
+        nothing_left = state is not None and not state["counts"][0, 0]
+        if nothing_left:
+            done.release()
+        actions, plays, state = executor.step(1, state, predict)
+        assert bool(plays) and float(actions) == played, (step, float(actions))
+        played += 1
+        if executor._coming is not before and executor._coming is not None:
+            due.append(step)
+    done.release(10)
+    assert inferring.is_set() and len(due) >= 4
+    assert 1 <= executor.latency <= 10
+
+
+def test_one_robot_alone_acts_in_real_time():
+    with pytest.raises(ValueError, match="2 environments, but one robot"):
+        RealTime(Executor(1)).step(2, None, lambda rows: None)

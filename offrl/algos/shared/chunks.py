@@ -147,10 +147,10 @@ class ChunkPolicy(PolicyAlgo):
     def act(
         self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
     ) -> tuple[Tensor, Any]:
-        def predict(rows: Tensor) -> Tensor:
+        def predict(rows: Tensor) -> Callable[[], Tensor]:
             own = None if generators is None else [generators[i] for i in rows.tolist()]
             due, aim = (map_leaves(lambda x: x[rows.to(x.device)], x) for x in (obs, goal))
-            return self.chunk(due, aim, own)
+            return lambda: self.chunk(due, aim, own)
 
         num_envs = len(next(iter(obs.values())))
         actions, _, state = self.executor.step(num_envs, state, predict)
