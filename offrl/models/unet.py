@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from offrl.kernels.conv import Conv1d
+
 FINAL_GROUPS = 8  # of the last normalisation, in robomimic and its origin, whatever n_groups is
 
 
@@ -44,7 +46,7 @@ class UNet(nn.Module):
             level(2 * wide, narrow, Upsample(narrow)) for narrow, wide in reversed(pairs[1:])
         )
         self.final_conv = nn.Sequential(
-            ConvBlock(first, first, kernel_size, FINAL_GROUPS), nn.Conv1d(first, size, 1)
+            ConvBlock(first, first, kernel_size, FINAL_GROUPS), Conv1d(first, size, 1)
         )
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
@@ -65,7 +67,7 @@ class ConvBlock(nn.Module):
     def __init__(self, size_in: int, size_out: int, kernel_size: int, n_groups: int):
         super().__init__()
         self.block = nn.Sequential(
-            nn.Conv1d(size_in, size_out, kernel_size, padding=kernel_size // 2),
+            Conv1d(size_in, size_out, kernel_size),
             nn.GroupNorm(n_groups, size_out),
             nn.Mish(),
         )
@@ -84,9 +86,7 @@ class Residual(nn.Module):
             ConvBlock(size, size_out, kernel_size, n_groups) for size in (size_in, size_out)
         )
         self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(cond_dim, 2 * size_out))
-        self.residual_conv = (
-            nn.Identity() if size_in == size_out else nn.Conv1d(size_in, size_out, 1)
-        )
+        self.residual_conv = nn.Identity() if size_in == size_out else Conv1d(size_in, size_out, 1)
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         scale, bias = self.cond_encoder(cond)[..., None].chunk(2, dim=1)

