@@ -1,7 +1,7 @@
-"""``torch.nn.Conv1d`` as one matrix product in training, where there are fewer steps than channels: a
-quarter of the step of a large U-Net over time on a CPU, whose own kernels rearrange all weights.
+"""``torch.nn.Conv1d`` as one matrix product in training, where there are fewer steps than channels.
 
-Acting leaves it to PyTorch: denoising adds up what rounding errors differ by.
+It saves a quarter of the step of a large U-Net over time on a CPU, whose own kernels rearrange all
+weights. Acting leaves it to PyTorch: denoising adds up what rounding errors differ by.
 """
 
 import torch

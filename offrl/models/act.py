@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from offrl.kernels.linear import Linear
+from offrl.models.attention import DecoderLayer, Layer
 from offrl.models.encoder import Encoder
 from offrl.models.resnet import with_group_norms
 from offrl.models.transformer import sines
@@ -28,7 +30,7 @@ class ObservationTokens(nn.Module):
                 shape = getattr(core.core, "map_shape", None)
                 size = core.output_dim if shape is None else shape[0]
                 name = f"{group}:{key}"
-                self.embed[name], self.kind[name] = nn.Linear(size, dim), torch.randn(dim) * 0.02
+                self.embed[name], self.kind[name] = Linear(size, dim), torch.randn(dim) * 0.02
                 self.is_vector[name] = core.core is None
                 if shape is not None:
                     places = sines_2d(*shape[1:], dim)
@@ -76,25 +78,22 @@ class ActionChunkingTransformer(nn.Module):
         dropout: float,
     ):
         super().__init__()
-        options = {"dropout": dropout, "batch_first": True}
-        sizes = embed_dim, num_heads, feedforward_dim
-
-        def encoder() -> nn.Module:
-            layer = nn.TransformerEncoderLayer(*sizes, **options)
-            return nn.TransformerEncoder(layer, num_encoder_layers, enable_nested_tensor=False)
+        sizes = embed_dim, num_heads, feedforward_dim, dropout
 
         self.tokens = ObservationTokens(spec, embed_dim)
         self.style = nn.Parameter(torch.randn(1, 1, embed_dim) * 0.02)
-        self.embed_action = nn.Linear(ac_dim, embed_dim)
+        self.embed_action = Linear(ac_dim, embed_dim)
         self.register_buffer("positions", sines(num_steps, embed_dim), persistent=False)
-        self.posterior_encoder = encoder()
-        self.latent = nn.Linear(embed_dim, 2 * latent_dim)
-        self.embed_latent = nn.Linear(latent_dim, embed_dim)
-        self.encoder = encoder()
-        layer = nn.TransformerDecoderLayer(*sizes, **options)
-        self.decoder = nn.TransformerDecoder(layer, num_decoder_layers)
+        self.posterior_layers = nn.ModuleList(Layer(*sizes) for _ in range(num_encoder_layers))
+        self.posterior_norm = nn.LayerNorm(embed_dim)
+        self.latent = Linear(embed_dim, 2 * latent_dim)
+        self.embed_latent = Linear(latent_dim, embed_dim)
+        encoder = [Layer(*sizes) for _ in range(num_encoder_layers)]
+        self.encoder = nn.Sequential(*encoder, nn.LayerNorm(embed_dim))
+        self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(num_decoder_layers))
+        self.norm = nn.LayerNorm(embed_dim)
         self.queries = nn.Parameter(torch.randn(1, num_steps, embed_dim) * 0.02)
-        self.head = nn.Linear(embed_dim, ac_dim)
+        self.head = Linear(embed_dim, ac_dim)
 
     def posterior(
         self, obs: Any, goal: Any, actions: Tensor, pad_mask: Tensor | None
@@ -107,17 +106,21 @@ class ActionChunkingTransformer(nn.Module):
         hidden = None
         if pad_mask is not None:
             shown = torch.ones(len(actions), sum(x.shape[1] for x in known), device=actions.device)
-            hidden = torch.cat([shown, pad_mask[..., 0]], dim=1) == 0
+            hidden = (torch.cat([shown, pad_mask[..., 0]], dim=1) == 0)[:, None, None]
         tokens = torch.cat([*known, chunk], dim=1)
-        encoded = self.posterior_encoder(tokens, src_key_padding_mask=hidden)
-        mean, logvar = self.latent(encoded[:, 0]).chunk(2, dim=-1)
+        for layer in self.posterior_layers:
+            tokens = layer(tokens, hidden)
+        mean, logvar = self.latent(self.posterior_norm(tokens[:, 0])).chunk(2, dim=-1)
         return mean, logvar
 
     def forward(self, obs: Any, goal: Any, z: Tensor) -> Tensor:
         """The chunk ``[B, T, A]``."""
         tokens = [self.embed_latent(z)[:, None], *self.tokens(obs, goal, vectors_only=False)]
         memory = self.encoder(torch.cat(tokens, dim=1))
-        return self.head(self.decoder(self.queries.expand(len(z), -1, -1), memory))
+        x = self.queries.expand(len(z), -1, -1)
+        for layer in self.decoder:
+            x = layer(x, memory)
+        return self.head(self.norm(x))
 
 
 def sines_2d(height: int, width: int, dim: int) -> Tensor:

@@ -8,8 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from offrl.config import Section
+from offrl.kernels.dropout import Dropout
+from offrl.kernels.linear import Linear
+from offrl.models.attention import DecoderLayer
 from offrl.models.encoder import Encoder
 from offrl.models.resnet import with_group_norms
+from offrl.models.transformer import initialize
 from offrl.models.unet import UNet
 from offrl.specs import ObsSpec
 
@@ -43,9 +47,9 @@ class UNetDenoiser(UNet):
         super().__init__(ac_dim, step_embed_dim + num_frames * obs_dim, **options)
         self.diffusion_step_encoder = nn.Sequential(
             Sines(step_embed_dim),
-            nn.Linear(step_embed_dim, 4 * step_embed_dim),
+            Linear(step_embed_dim, 4 * step_embed_dim),
             nn.Mish(),
-            nn.Linear(4 * step_embed_dim, step_embed_dim),
+            Linear(4 * step_embed_dim, step_embed_dim),
         )
 
     def forward(self, actions: Tensor, time: Tensor, seen: Tensor) -> Tensor:  # type: ignore[override]
@@ -71,28 +75,22 @@ class TransformerDenoiser(nn.Module):
         causal: bool,
     ):
         super().__init__()
-        self.embed_action = nn.Linear(ac_dim, embed_dim)
-        self.embed_obs = nn.Linear(obs_dim, embed_dim)
+        self.embed_action = Linear(ac_dim, embed_dim)
+        self.embed_obs = Linear(obs_dim, embed_dim)
         self.embed_time = Sines(embed_dim)
         self.action_positions = nn.Parameter(torch.zeros(1, num_steps, embed_dim))
         self.seen_positions = nn.Parameter(torch.zeros(1, 1 + num_frames, embed_dim))
-        self.dropout = nn.Dropout(emb_dropout)
+        self.dropout = Dropout(emb_dropout)
         self.encoder = nn.Sequential(
-            nn.Linear(embed_dim, 4 * embed_dim), nn.Mish(), nn.Linear(4 * embed_dim, embed_dim)
+            Linear(embed_dim, 4 * embed_dim), nn.Mish(), Linear(4 * embed_dim, embed_dim)
         )
-        layer = nn.TransformerDecoderLayer(
-            embed_dim,
-            num_heads,
-            4 * embed_dim,
-            attn_dropout,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
+        self.layers = nn.ModuleList(
+            DecoderLayer(embed_dim, num_heads, 4 * embed_dim, attn_dropout)
+            for _ in range(num_layers)
         )
-        self.decoder = nn.TransformerDecoder(layer, num_layers)
         self.norm = nn.LayerNorm(embed_dim)
-        self.head = nn.Linear(embed_dim, ac_dim)
-        self.apply(_initialize)
+        self.head = Linear(embed_dim, ac_dim)
+        self.apply(initialize)
         nn.init.normal_(self.action_positions, std=0.02)
         nn.init.normal_(self.seen_positions, std=0.02)
         self.own_mask: Tensor | None
@@ -106,17 +104,9 @@ class TransformerDenoiser(nn.Module):
         tokens = torch.cat([self.embed_time(time)[:, None], self.embed_obs(seen)], dim=1)
         memory = self.encoder(self.dropout(tokens + self.seen_positions))
         x = self.dropout(self.embed_action(actions) + self.action_positions)
-        x = self.decoder(x, memory, tgt_mask=self.own_mask, memory_mask=self.seen_mask)
+        for layer in self.layers:
+            x = layer(x, memory, self.own_mask, self.seen_mask)
         return self.head(self.norm(x))
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, (nn.Linear, nn.MultiheadAttention)):
-        for name, weight in module.named_parameters(recurse=False):
-            if name.endswith("weight"):
-                nn.init.normal_(weight, std=0.02)
-            else:
-                nn.init.zeros_(weight)
 
 
 class Sines(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from offrl.kernels.linear import Linear
 from offrl.models.encoder import Encoder
 from offrl.models.heads import Generators, draw_index
 from offrl.models.resnet import with_group_norms
@@ -95,9 +96,9 @@ class BehaviorTransformer(nn.Module):
         self.encoder = with_group_norms(Encoder(spec, core_relu=False))
         self.trunk = Transformer(self.encoder.output_dim, num_frames, **transformer)
         dim = self.trunk.output_dim
-        self.logits = nn.ModuleList(nn.Linear(dim, num_codes) for _ in range(num_layers))
+        self.logits = nn.ModuleList(Linear(dim, num_codes) for _ in range(num_layers))
         self.chosen = nn.ModuleList(nn.Embedding(num_codes, dim) for _ in range(num_layers))
-        self.offsets = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, steps * ac_dim))
+        self.offsets = nn.Sequential(Linear(dim, dim), nn.GELU(), Linear(dim, steps * ac_dim))
 
     def forward(self, obs: Any, goal: Any) -> Tensor:
         return self.trunk(self.encoder(obs, goal))[0]
@@ -129,4 +130,4 @@ class BehaviorTransformer(nn.Module):
 
 def _perceptron(size_in: int, layer_dims: list[int], size_out: int) -> nn.Sequential:
     trunk = MLP(size_in, layer_dims)
-    return nn.Sequential(trunk.layers, nn.Linear(trunk.output_dim, size_out))
+    return nn.Sequential(trunk.layers, Linear(trunk.output_dim, size_out))
