@@ -28,6 +28,7 @@ NOISY |= {"sac_n", "xql"}
 LATER = {"gl", "hbc", "iris", "hiql", "new_algorithm"}
 LATER |= {"reinforce", "a2c", "ppo", "impala", "td3", "ddpg", "sac", "dqn", "discrete_sac"}
 LATER |= {"rlpd", "residual"}
+LATER |= {"diffusion_policy", "flow_matching", "act", "vq_bet"}
 LATER |= {"dagger", "sqil", "discrete_sqil", "gail"}
 
 

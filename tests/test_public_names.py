@@ -14,7 +14,7 @@ SIGNATURES = {
     "offrl.maybe_dict_from_checkpoint": "ckpt_path=None, ckpt_dict=None",
     "offrl.config_from_checkpoint": "algo_name=None, ckpt_path=None, ckpt_dict=None",
     "offrl.env_from_checkpoint": "ckpt_path=None, ckpt_dict=None, env_name=None, verbose=False",
-    "offrl.RolloutPolicy": "algo, batch_size=1, instruction=None",
+    "offrl.RolloutPolicy": "algo, batch_size=None, instruction=None, executor=None",
     "offrl.RolloutPolicy.start_episode": "self, env=0, seed=None",
     "offrl.RolloutPolicy.__call__": "self, obs, goal=None, reward=None",
     "offrl.RolloutPolicy.act": "self, obs_by_env, goal_by_env=None, reward_by_env=None",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
-from offrl.config import Count, Section
+from offrl.config import Count, EMAConfig, Section
 from offrl.models.heads import random_rows
 from offrl.registry import did_you_mean
 
@@ -50,6 +50,12 @@ class DDIMConfig(DDPMConfig):
 class DiffusionPolicyConfig(DenoisingConfig):
     ALGO_NAME = "diffusion_policy"
 
+    ema: EMAConfig | None = Field(
+        None,
+        exclude=True,
+        description="robomimic's place of train.ema, which it is read as.",
+        json_schema_extra={"deprecated": True},
+    )
     ddpm: DDPMConfig = Field(DDPMConfig(), description="Diffusion as in DDPM.")
     ddim: DDIMConfig = Field(DDIMConfig(), description="Diffusion as in DDIM.")
     scheduler: str | None = Field(

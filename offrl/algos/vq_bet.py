@@ -1,6 +1,7 @@
 """VQ-BeT, the Vector-Quantized Behavior Transformer (Lee et al., 2024, arXiv:2403.03181): learn
 codes of action chunks, then which codes follow from observations, and offsets to what they mean."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from offrl.config import (
     OptimConfig,
     RegularizationConfig,
     Section,
+    Share,
 )
 
 NUM_FIRST_CHUNKS = 4096  # that codes begin with
@@ -26,11 +28,10 @@ NUM_FIRST_CHUNKS = 4096  # that codes begin with
 class VQConfig(Section):
     """The codes."""
 
-    epochs: int = Field(
-        10,
-        ge=0,
-        description="Number of first epochs in which codes are learned, and no policy. 0: none, as "
-        "the codes are those of experiment.ckpt_path.",
+    epochs: Share = Field(
+        0.25,
+        description="Share of the training's epochs in which codes are learned and no policy, the "
+        "first ones, and not all. 0: none, as the codes are those of experiment.ckpt_path.",
     )
     num_codes: int = Field(16, ge=2, description="Number of codes in a codebook.")
     num_layers: Count = Field(
@@ -97,12 +98,8 @@ class VQBeT(ChunkPolicy):
         config, num_epochs = self.algo_config, self.global_config.train.num_epochs
         vq = config.vq.to_dict()
         del vq["commitment_weight"]
-        if vq.pop("epochs") >= num_epochs:
-            raise ValueError(
-                f"algo.vq.epochs: codes are learned in {config.vq.epochs} epochs, and the training "
-                f"has {num_epochs} (train.num_epochs), so that the policy would have none; lower "
-                "the one or raise the other"
-            )
+        share = vq.pop("epochs")
+        self._code_epochs = min(num_epochs - 1, math.ceil(share * num_epochs))
         horizon = config.horizon
         self.nets["codes"] = models.ChunkVAE(horizon.chunk_length, self.ac_dim, **vq)
         self.nets["policy"] = models.BehaviorTransformer(
@@ -121,7 +118,7 @@ class VQBeT(ChunkPolicy):
 
     @property
     def learns_codes(self) -> bool:
-        return self.epoch is not None and self.epoch <= self.algo_config.vq.epochs
+        return self.epoch is not None and self.epoch <= self._code_epochs
 
     def trains(self, name: str) -> bool:
         return super().trains(name) and (name == "codes") == self.learns_codes

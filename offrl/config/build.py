@@ -14,7 +14,7 @@ from offrl.config.online import LONGEST_EPISODE
 from offrl.config.schema import Config
 from offrl.config.section import Section
 from offrl.registry import ALGO_CONFIGS, ALGOS
-from offrl.robomimic.configs import ema_of_training, upgrade_config
+from offrl.robomimic.configs import upgrade_config
 from offrl.tree import merge
 
 S = TypeVar("S", bound=Section)
@@ -64,15 +64,13 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     """
     overrides = overrides or {}
     check_content(overrides)
-    overrides = upgrade_config(_without_schema(overrides))
-    stated = overrides.get("algo_name", algo_name)
+    overrides = upgrade_config({"algo_name": algo_name, **_without_schema(overrides)})
+    stated = overrides["algo_name"]
     if stated != algo_name:
         raise ValueError(
             f"algo_name: the config is for {shown(stated)}, but {shown(algo_name)} was asked for"
         )
     section = ALGO_CONFIGS[algo_name]
-    if "ema" in overrides.get("algo", {}) and "ema" not in section.model_fields:
-        overrides = ema_of_training(overrides)
     config = complete_config(algo_name, section, overrides)
     if config.train.num_steps is not None:
         evaluate_whole_episodes(config, overrides)

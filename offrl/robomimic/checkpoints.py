@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from offrl.robomimic.configs import env_args_for_robomimic
+from offrl.robomimic.configs import DIFFUSION, env_args_for_robomimic
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.tree import map_leaves
 
 PLANNING = ("gl", "hbc", "iris")
-DIFFUSION = "diffusion_policy"
 ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", DIFFUSION, *PLANNING, "iql", "td3_bc")
 UNET = {  # whatever its configs say
     "diffusion_step_embed_dim": 256,

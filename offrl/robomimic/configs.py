@@ -9,6 +9,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 _say_once = cache(log.warning)
 
+DIFFUSION = "diffusion_policy"
 FAST = "offrl_fast"  # of env_kwargs: whether offrl's forms of a simulator's code run; its own key
 
 ROBOSUITE = (1, "robosuite")  # what env_args call its tasks
@@ -28,7 +29,10 @@ MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before r
 
 
 def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A robomimic config (0.2 to 0.5) with the keys of today; any other as it is."""
+    """A robomimic config (0.2 to 0.5) with the keys of today; any other as it is, but for
+    ``algo.ema`` of a diffusion policy."""
+    if config.get("algo_name") == DIFFUSION:
+        config = _with_ema_of_training(config)
     if not _is_robomimics(config):
         return config
     upgraded = json.loads(json.dumps(config, default=str))  # paths, where Python calls
@@ -60,13 +64,16 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return upgraded
 
 
-def ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A config in which the keys of ``algo.ema``, as robomimic has them, are those of
     ``train.ema``; ``ValueError`` where both say different things."""
-    algo, train = dict(config["algo"]), dict(config.get("train", {}))
-    theirs, ours = algo.pop("ema"), train.get("ema", {})
+    algo, train = config.get("algo"), config.get("train", {})
+    if not isinstance(algo, Mapping) or not isinstance(train, Mapping) or "ema" not in algo:
+        return config
+    theirs, ours = algo["ema"], train.get("ema", {})
     if not isinstance(theirs, Mapping) or not isinstance(ours, Mapping):
         return config  # to be refused for what it is
+    algo = {key: value for key, value in algo.items() if key != "ema"}
     for key in theirs.keys() & ours.keys():
         if theirs[key] != ours[key]:
             raise ValueError(

@@ -95,7 +95,7 @@ VARIANTS = {
             "transformer": {"enabled": True, "embed_dim": 16, "num_heads": 2, "num_layers": 2},
         },
     },
-    "vq_bet": {"codes": {}, "policy": {"vq": {"epochs": 0}}},
+    "vq_bet": {"codes": {}, "policy": {"vq": {"epochs": 0.0}}},
     "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
     "gl": {"regression": {"vae": {"enabled": False}}, "vae": {}},
@@ -161,7 +161,7 @@ SMALL = {
     },
     "flow_matching": DENOISING,
     "vq_bet": {
-        "vq": {"epochs": 1, "num_codes": 4, "latent_dim": 4, "layer_dims": [16]},
+        "vq": {"num_codes": 4, "latent_dim": 4, "layer_dims": [16]},
         "transformer": {"embed_dim": 16, "num_heads": 2, "num_layers": 1},
     },
     "diffusion_policy": DENOISING

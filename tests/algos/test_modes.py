@@ -44,7 +44,7 @@ POLICIES = {
     "vq_bet": (
         "vq_bet",
         {
-            "vq": {"epochs": 1, "num_codes": 4, "latent_dim": 4, "layer_dims": [32]},
+            "vq": {"num_codes": 4, "latent_dim": 4, "layer_dims": [32]},
             "transformer": {"embed_dim": 32, "num_heads": 2, "num_layers": 1},
         },
         400,
@@ -71,7 +71,12 @@ def test_both_ways_are_kept_apart(demos, name):
     algo_name, section, num_steps = POLICIES[name]
     optimizers = config_factory(algo_name).algo.optim_params
     section = {**section, "optim_params": {net: {"learning_rate": RATE} for net in optimizers}}
-    train = {"data": str(demos), "cuda": False, "ema": {"power": None, "max_decay": 0.98}}
+    train = {
+        "data": str(demos),
+        "cuda": False,
+        "num_epochs": 2,
+        "ema": {"power": None, "max_decay": 0.98},
+    }
     modalities = {"modalities": {"obs": {"low_dim": ["place"]}}}
     changes = {"algo": section, "train": train, "observation": modalities}
     config = config_factory(algo_name, changes)

@@ -21,7 +21,6 @@ SMALL = {
     },
     "act": {"transformer": {"embed_dim": 16, "feedforward_dim": 16, "num_heads": 2}},
     "vq_bet": {
-        "vq": {"epochs": 1},
         "transformer": {"embed_dim": 16, "num_layers": 1, "num_heads": 2},
     },
 }
