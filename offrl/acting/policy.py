@@ -11,7 +11,7 @@ import torch
 
 from offrl import tree
 from offrl.acting.episode import ACTION_MASK, EEF_POS, Obs, Policy, Subgoal
-from offrl.acting.executor import Executor, RealTime
+from offrl.acting.executor import Executor, RealTime, State
 from offrl.specs import LANGUAGE
 
 
@@ -43,6 +43,7 @@ class Episode:
     generator: torch.Generator | None  # what its sampling draws from; None: global state
     frames: dict[str, np.ndarray] | None = None  # the last observations, ``[num_frames, ...]``
     state: Any = None  # the network's, one row
+    plan: tuple[State, int] | None = None  # the executor's, and this episode's row of it
     action: torch.Tensor | None = None  # the last one, ``[1, A]``, as the network gave it
 
     def see(self, obs: Mapping[str, np.ndarray]) -> None:
@@ -274,12 +275,12 @@ class RolloutPolicy(Policy):
             return infer
 
         episodes = [self._episodes[env] for env in envs]
-        state = _join_states([episode.state for episode in episodes])
+        state = _join_plans([episode.plan for episode in episodes])
         with torch.no_grad():
             actions, plays, state = executor.step(len(envs), state, predict)
             raw = self.policy.raw_action(actions.to(self.policy.device)).cpu().numpy()
         for row, episode in enumerate(episodes):
-            episode.state = _row(state, row)
+            episode.plan = state, row
         return {env: raw[row] if plays[row] else None for row, env in enumerate(envs)}
 
     def _get_action(
@@ -347,6 +348,18 @@ def _join_states(states: Sequence[Any]) -> Any:
         return None
     blank = tree.map_leaves(torch.zeros_like, template)
     return tree.gather(torch.cat, [blank if state is None else state for state in states])
+
+
+def _join_plans(plans: Sequence[tuple[State, int] | None]) -> State | None:
+    """The same, of plans; those that are together already stay so."""
+    known = [plan for plan in plans if plan is not None]
+    if not known:
+        return None
+    together = known[0][0]
+    is_whole = len(plans) == len(known) == len(together["left"])
+    if is_whole and all(s is together and i == row for row, (s, i) in enumerate(known)):
+        return together
+    return _join_states([plan and _row(*plan) for plan in plans])
 
 
 def _row(state: Any, row: int) -> Any:

@@ -204,7 +204,8 @@ class Algo(Algorithm):
 
     def set_eval(self) -> None:
         """Put the networks into evaluation mode, with averaged weights if ``train.ema`` says so."""
-        self.nets.eval()
+        if self.nets.training:  # each episode begins with this, and modules are many
+            self.nets.eval()
         self._average.show(True)
 
     @contextmanager
