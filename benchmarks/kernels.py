@@ -22,6 +22,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+from chunks import POLICIES as CHUNKS
+from chunks import make_trainer
 from measure import machine, markdown
 from online import SETTINGS, offrl_training
 from throughput import POLICIES, make_config
@@ -74,6 +76,9 @@ KERNELS = {
     "dropout": Kernel(
         ("transformer_gmm",), {"offrl.kernels.dropout.Dropout.forward": nn.Dropout.forward}
     ),
+    "conv": Kernel(
+        ("unet", "small_unet"), {"offrl.kernels.conv.Conv1d.forward": nn.Conv1d.forward}
+    ),
     "adam": Kernel(
         ("iql", "td3_bc", "vae"),
         {
@@ -102,7 +107,10 @@ def trainings(policy: str, *forms: Mapping[str, Any]) -> list[Train]:
     """By each of the forms, of one network."""
     if policy in SETTINGS:
         return [online_training(policy, form) for form in forms]
-    trainer = Trainer(make_config(1, POLICIES[policy], "datasets/lift/low_dim.hdf5"))
+    if policy in CHUNKS:
+        trainer = make_trainer(CHUNKS[policy], 1)
+    else:
+        trainer = Trainer(make_config(1, POLICIES[policy], "datasets/lift/low_dim.hdf5"))
     memory = allocator.FreedMemory()
 
     def training(replaced: Mapping[str, Any]) -> Train:
