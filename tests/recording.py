@@ -275,7 +275,7 @@ class Recording:
 
     def _denoised(self, net, split):
         """Noise is added, predicted from what the recorded is added to, and removed."""
-        schedule, arrays = self.algo._noise, self.arrays
+        schedule, arrays = self.algo.schedule, self.arrays
         obs = self.algo.prepare_obs(self.obs)
         noisy = schedule.add_noise(*(arrays[name] for name in ("actions", "noise", "timesteps")))
 
@@ -287,7 +287,7 @@ class Recording:
         def ddim_action():
             with Replay([Draw.recorded(arrays["initial_noise"], "torch.randn")]):
                 chunk = self.algo.chunk(self.obs)
-            assert torch.equal(self.algo._sampler.timesteps, arrays["ddim_timesteps"])
+            assert torch.equal(self.algo.sampler.timesteps, arrays["ddim_timesteps"])
             return chunk[:, : self.algo.algo_config.horizon.action_horizon]
 
         return {

@@ -4,7 +4,7 @@ predicts long chunks, and what overlaps is averaged."""
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from offrl import models
@@ -32,14 +32,6 @@ class ACTTransformerConfig(Section):
         1, description="Number of layers of actions that attend to observations."
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of all layers.")
-
-    @model_validator(mode="after")
-    def _heads_share_the_embedding(self) -> "ACTTransformerConfig":
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})"
-            )
-        return self
 
 
 class ACTConfig(ChunkConfig):

@@ -98,16 +98,19 @@ class PolicyAlgo(Algo):
         return self.act(obs, goal, state, generators)
 
     def predict(self, obs: Obs | Tensor) -> Tensor:
-        """Choose the likeliest actions in the units of the environment, ``[B, A]`` or integers
-        ``[B]``, for observations ``{key: [B, ...]}``, or ``[B, ...]`` where there is one key. Those
-        that are chosen among random ones are the same each time."""
+        """Choose the likeliest actions in the units of the environment, ``[B, A]``, integers
+        ``[B]`` or chunks ``[B, H, A]``, for observations ``{key: [B, ...]}``, or ``[B, ...]`` where
+        there is one key. Those that are chosen among random ones are the same each time."""
         self.set_eval()
         named = self._with_time(self.named(obs))
         num = len(next(iter(named.values())))
         generators = [torch.Generator().manual_seed(0) for _ in range(num)]
         with torch.no_grad():
-            action, _ = self.act(named, None, None, generators)
-            return self.raw_action(action)
+            return self._predict(named, generators)
+
+    def _predict(self, obs: Obs, generators: Generators) -> Tensor:
+        action, _ = self.act(obs, None, None, generators)
+        return self.raw_action(action)
 
     @cached_property
     def model(self) -> Model:  # type: ignore[override]

@@ -2,6 +2,7 @@
 observations."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -84,26 +85,30 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self._noise = make_schedule(self.algo_config)
-        self._sampler = make_sampler(self.algo_config, self._noise)
+        self.schedule = make_schedule(self.algo_config)
+        self.sampler = make_sampler(self.algo_config, self.schedule)
 
-    @property
-    def is_bounded(self) -> bool:
-        return self.algo_config.schedule.clip_sample
+    def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        largest = float(values("actions").abs().max())
+        if self.algo_config.schedule.clip_sample and largest > 1.001:
+            raise ValueError(
+                f"actions reach {largest:.3g}, but this policy predicts none beyond [-1, 1] "
+                '(clip_sample); set train.action_config.actions.normalization to "min_max"'
+            )
 
     def corrupt(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         noise = torch.randn(actions.shape, device=self.device)
-        num_times = self._noise.config.num_train_timesteps
+        num_times = self.schedule.config.num_train_timesteps
         times = torch.randint(0, num_times, (len(actions),), device=self.device)
         target = {
             "epsilon": lambda: noise,
             "sample": lambda: actions,
-            "v_prediction": lambda: self._noise.get_velocity(actions, noise, times),
-        }[self._noise.config.prediction_type]()
-        return self._noise.add_noise(actions, noise, times), times, target
+            "v_prediction": lambda: self.schedule.get_velocity(actions, noise, times),
+        }[self.schedule.config.prediction_type]()
+        return self.schedule.add_noise(actions, noise, times), times, target
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
-        net, sampler = self.nets["policy"], self._sampler
+        net, sampler = self.nets["policy"], self.sampler
         seen = net.encode(obs, goal)
         shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
         actions = random_rows("randn", seen.new_zeros(shape), generators)

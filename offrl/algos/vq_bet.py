@@ -110,7 +110,6 @@ class VQBeT(ChunkPolicy):
         )
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
-        super().inspect_data(values)
         actions = self.to_device(values("actions"))
         chunks = actions.unfold(0, self.algo_config.horizon.chunk_length, 1).transpose(1, 2)
         some = torch.randint(len(chunks), (NUM_FIRST_CHUNKS,), device=chunks.device)

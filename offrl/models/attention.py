@@ -16,6 +16,10 @@ class Attention(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, dropout: float):
         super().__init__()
+        if dim % num_heads:
+            raise ValueError(
+                f"algo.transformer: embed_dim ({dim}) must be a multiple of num_heads ({num_heads})"
+            )
         self.num_heads = num_heads
         self.queries, self.memory = Linear(dim, dim), Linear(dim, 2 * dim)
         self.dropout = Dropout(dropout)

@@ -1,11 +1,12 @@
 """Policies that predict chunks of actions, at environments."""
 
+import json
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from conftest import write_demos
+from conftest import GOLDEN, write_demos
 from toy_env import toy_args
 
 from offrl import RolloutPolicy, Trainer, config_factory
@@ -180,6 +181,15 @@ def test_latency_needs_chunks_and_a_frequency(small_config, make):
             r"algo\.ddim\.enabled are both true",
         ),
         ({"algo": {"unet": {"down_dims": [12]}}}, r"algo\.unet: down_dims: 12 is no multiple of 8"),
+        (
+            {
+                "algo": {
+                    "unet": {"enabled": False},
+                    "transformer": {"enabled": True, "embed_dim": 30},
+                }
+            },
+            r"algo\.transformer: embed_dim \(30\) must be a multiple of num_heads \(4\)",
+        ),
         ({"algo": {"unet": {"kernel_size": 4}}}, r"algo\.unet: kernel_size: 4 is even"),
         (
             {"algo": {"ema": {"power": 0.5}}, "train": {"ema": {"power": 0.7}}},
@@ -216,6 +226,26 @@ def test_the_ema_of_robomimics_configs_is_that_of_the_training():
     assert not off.train.ema.enabled
 
 
+@pytest.mark.slow
+def test_robomimics_template_trains_as_it_is(tmp_path):
+    template = json.loads((GOLDEN / "configs/diffusion_policy.json").read_text())
+    changes = {
+        "experiment": {"epoch_every_n_steps": 2, "rollout": {"enabled": False}},
+        "train": {
+            "data": str(GOLDEN / "datasets/lift5.hdf5"),
+            "output_dir": str(tmp_path),
+            "batch_size": 2,
+            "num_epochs": 1,
+            "cuda": False,
+        },
+    }
+    trainer = Trainer(config_factory("diffusion_policy", merge(template, changes)))
+    assert sum(p.numel() for p in trainer.algo.nets.parameters()) == 65763591
+    assert trainer.algo.algo_config.schedule.num_inference_timesteps == 100
+    assert trainer.config.train.ema.enabled and not trainer.config.train.mask_padded_steps
+    assert [record["type"] for record in trainer()][-1] == "epoch"
+
+
 @pytest.mark.parametrize("prediction_type", ["epsilon", "sample", "v_prediction"])
 @pytest.mark.parametrize("scheduler", [None, "DDIMScheduler", "DPMSolverMultistepScheduler"])
 def test_what_is_predicted_is_what_is_removed(prediction_type, scheduler):
@@ -232,7 +262,7 @@ def test_what_is_predicted_is_what_is_removed(prediction_type, scheduler):
     config = config_factory("diffusion_policy", changes)
     algo = algo_factory("diffusion_policy", config, {"speed": (2,)}, ac_dim=2, device="cpu")
     actions = torch.rand(1, 16, 2) * 2 - 1
-    alphas = algo._noise.alphas_cumprod
+    alphas = algo.schedule.alphas_cumprod
 
     def knows(noisy, time, seen):
         alpha = alphas[time.long()][:, None, None]

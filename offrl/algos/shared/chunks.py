@@ -74,11 +74,6 @@ class ChunkPolicy(PolicyAlgo):
 
     sample: Callable[..., Tensor]
 
-    @property
-    def is_bounded(self) -> bool:
-        """Whether no action beyond [-1, 1] is ever predicted."""
-        return False
-
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
         horizon = algo_config.horizon
@@ -110,14 +105,6 @@ class ChunkPolicy(PolicyAlgo):
                 f"algo.horizon: a chunk has {length} actions (prediction_horizon - "
                 f"observation_horizon + 1), and the longest demonstration {max(lengths)}; lower "
                 "prediction_horizon"
-            )
-
-    def inspect_data(self, values: Callable[..., Tensor]) -> None:
-        largest = float(values("actions").abs().max())
-        if self.is_bounded and largest > 1.001:
-            raise ValueError(
-                f"actions reach {largest:.3g}, but this policy predicts none beyond [-1, 1] "
-                '(clip_sample); set train.action_config.actions.normalization to "min_max"'
             )
 
     # -- training ---------------------------------------------------------------------------------
@@ -156,16 +143,9 @@ class ChunkPolicy(PolicyAlgo):
         actions, _, state = self.executor.step(num_envs, state, predict)
         return actions, state
 
-    def predict(self, obs: Obs | Tensor) -> Tensor:
-        """Predict the actions from now on in the units of the environment, ``[B, H, A]``, the same
-        each time."""
-        self.set_eval()
-        named = self._with_time(self.named(obs))
-        num = len(next(iter(named.values())))
-        generators = [torch.Generator().manual_seed(0) for _ in range(num)]
-        with torch.no_grad():
-            chunks = self.chunk(named, None, generators)
-            return self.raw_action(chunks.flatten(0, 1)).unflatten(0, chunks.shape[:2])
+    def _predict(self, obs: Obs, generators: Generators) -> Tensor:
+        chunks = self.chunk(obs, None, generators)
+        return self.raw_action(chunks.flatten(0, 1)).unflatten(0, chunks.shape[:2])
 
 
 def _held(actions: Tensor, mask: Tensor) -> Tensor:

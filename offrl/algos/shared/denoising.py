@@ -55,14 +55,6 @@ class DenoisingTransformerConfig(Section):
     attn_dropout: float = Field(0.3, ge=0, lt=1, description="Dropout of layers.")
     causal: bool = Field(True, description="Let no action see those behind it.")
 
-    @model_validator(mode="after")
-    def _heads_share_the_embedding(self) -> "DenoisingTransformerConfig":
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})"
-            )
-        return self
-
 
 class DenoisingConfig(ChunkConfig):
     """Base of the sections ``algo`` of diffusion policies and flows."""
