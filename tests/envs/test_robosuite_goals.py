@@ -193,3 +193,23 @@ def test_simulators_without_that_switch_have_no_dense_rewards():
     for env_args in (gym, None):
         with pytest.raises(ValueError, match="no task of robosuite's"):
             rewarding(env_args, dense=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("input_type", ["delta", "absolute"])
+def test_an_arm_stands_still_while_its_policy_thinks(input_type):
+    """From the beginning on, and behind an action that closes the hand."""
+    env = make_env(lift(controller_configs=with_arm(input_type=input_type)))
+    obs, _ = env.reset(seed=0)
+    places, action = [obs["robot0_eef_pos"]], None
+    for _ in range(10):
+        action = env.get_wrapper_attr("stand_still")(action)
+        obs, *_ = env.step(action)
+        places.append(obs["robot0_eef_pos"])
+    assert np.ptp(places, axis=0).max() < 0.01
+    action = np.array([*action[:-1], 1.0])
+    if input_type == "delta":
+        action[:3] = 1
+    env.step(action)
+    still = env.get_wrapper_attr("stand_still")(action)
+    np.testing.assert_allclose(still, action if input_type == "absolute" else [0] * 6 + [1])
