@@ -4,6 +4,7 @@ import json
 import logging
 import re
 
+import numpy as np
 import pytest
 import torch
 from conftest import GOLDEN
@@ -11,7 +12,7 @@ from conftest import GOLDEN
 from offrl import Trainer, algo_factory, config_factory, policy_from_checkpoint
 from offrl.__main__ import main
 from offrl.checkpoint import write_checkpoint
-from offrl.robomimic import configs
+from offrl.robomimic import checkpoints, configs
 from offrl.robomimic.configs import upgrade_config
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
 from offrl.training.checkpointer import Checkpointer
@@ -292,3 +293,67 @@ def test_a_file_of_robomimics_with_something_else_for_a_section_is_refused(path,
     else:
         with pytest.raises(ValueError, match=path):
             config_factory("bc", content)
+
+
+# -- diffusion policies ---------------------------------------------------------------------------
+
+SMALL_UNET = {
+    "diffusion_step_embed_dim": 8,
+    "down_dims": [8, 16],
+    "kernel_size": 3,
+    "n_groups": 4,
+}
+
+
+def test_sizes_of_a_unet_come_from_its_weights():
+    """robomimic ignored those of its config."""
+    content = robomimic_checkpoint("diffusion_policy_small")
+    config = json.loads(content["config"])
+    right = dict(config["algo"]["unet"])
+    config["algo"]["unet"] |= {"down_dims": [64, 128, 256], "kernel_size": 5}
+    policy, _ = policy_from_checkpoint(ckpt_dict=content | {"config": json.dumps(config)})
+    assert policy.policy.algo_config.unet.to_dict() == right
+
+
+def test_the_groups_of_a_unet_of_robomimics_sizes_are_robomimics(monkeypatch):
+    """They cannot be seen in weights."""
+    content = robomimic_checkpoint("diffusion_policy_small")
+    unet = json.loads(content["config"])["algo"]["unet"]
+    sizes = {key: unet[key] for key in SMALL_UNET}
+    monkeypatch.setattr(checkpoints, "UNET", sizes | {"n_groups": 2})
+    policy, _ = policy_from_checkpoint(ckpt_dict=content)
+    assert policy.policy.algo_config.unet.n_groups == 2
+
+
+def test_an_exported_diffusion_policy_acts_as_before(small_config, tmp_path, monkeypatch, capsys):
+    """By its averaged weights, which robomimic has beside the others."""
+    overrides = {
+        "algo": {
+            "unet": SMALL_UNET,
+            "horizon": {"action_horizon": 2, "prediction_horizon": 4},
+            "ddpm": {"num_train_timesteps": 10, "num_inference_timesteps": 2},
+        },
+        "train": {"action_config": {"actions": {"normalization": "min_max"}}},
+    }
+    trainer = Trainer(small_config(overrides, "diffusion_policy"))
+    list(trainer())
+    paths = [str(tmp_path / name) for name in ("ours.pth", "theirs.pth")]
+    write_checkpoint(paths[0], trainer.state())
+    assert main(["export-robomimic", *paths]) == 1
+    assert "has always a U-Net of these sizes" in capsys.readouterr().err
+    monkeypatch.setattr(checkpoints, "UNET", SMALL_UNET)
+    assert main(["export-robomimic", *paths]) == 0
+
+    theirs = torch.load(paths[1], weights_only=True)
+    config = json.loads(theirs["config"])
+    assert config["algo"]["ema"] == {"enabled": True, "power": 0.75}
+    assert "ema" not in config["train"]
+    name = "policy.noise_pred_net.final_conv.1.weight"
+    assert torch.equal(theirs["model"]["nets"][name], theirs["model"]["ema"][name])
+    obs = {"position": np.ones(3), "speed": np.zeros(2)}
+    actions = []
+    for path in paths:
+        policy, _ = policy_from_checkpoint(path, device="cpu")
+        policy.start_episode(seed=0)
+        actions.append(policy(obs))
+    np.testing.assert_array_equal(*actions)
