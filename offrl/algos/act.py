@@ -77,6 +77,7 @@ class ACT(ChunkPolicy):
         self.nets["policy"] = models.ActionChunkingTransformer(
             self.obs_spec,
             self.ac_dim,
+            num_frames=config.horizon.observation_horizon,
             num_steps=config.horizon.prediction_horizon,
             latent_dim=config.latent_dim,
             **config.transformer.to_dict(),

@@ -9,56 +9,59 @@ from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
 from offrl.models.attention import DecoderLayer, Layer
-from offrl.models.encoder import Encoder
+from offrl.models.encoder import Encoder, KeyEncoder
 from offrl.models.resnet import with_group_norms
 from offrl.models.transformer import sines
 from offrl.specs import LANGUAGE, ObsSpec
 
 
-class ObservationTokens(nn.Module):
-    """Observations and goals as tokens ``[B, N, D]``: one of each vector, and of an image whose
-    core is a backbone alone one of each place in its feature map."""
+class KeyTokens(nn.Module):
+    """One observation ``[B, T, ...]`` as tokens ``[B, N, D]``: a vector as one for each frame, an
+    image whose ``core`` is a backbone alone as one for each place in its feature map."""
 
-    def __init__(self, spec: ObsSpec, dim: int):
+    def __init__(self, core: KeyEncoder, num_frames: int, dim: int):
         super().__init__()
-        self.encoder = with_group_norms(Encoder(spec, core_relu=False))
-        self.embed, self.kind = nn.ModuleDict(), nn.ParameterDict()
-        self.is_vector: dict[str, bool] = {}
-        self._map_shapes: dict[str, Any] = {}
-        for group, cores in self.encoder.cores.items():
-            for key, core in cores.items():
-                shape = getattr(core.core, "map_shape", None)
-                size = core.output_dim if shape is None else shape[0]
-                name = f"{group}:{key}"
-                self.embed[name], self.kind[name] = Linear(size, dim), torch.randn(dim) * 0.02
-                self.is_vector[name] = core.core is None
-                if shape is not None:
-                    places = sines_2d(*shape[1:], dim)
-                    self.register_buffer(f"places_{len(self._map_shapes)}", places, False)
-                    self._map_shapes[name] = shape, f"places_{len(self._map_shapes)}"
+        self.core, self.is_vector = core, core.core is None
+        self.size, *extent = getattr(core.core, "map_shape", None) or (core.output_dim,)
+        self.embed = Linear(self.size, dim)
+        self.kind = nn.Parameter(torch.randn(num_frames, 1, dim) * 0.02)
+        places = sines_2d(*extent, dim) if extent else torch.zeros(1, dim)
+        self.register_buffer("places", places, persistent=False)
+
+    def forward(self, x: Tensor, language: Tensor | None) -> Tensor:
+        features = self.core(x, language).unflatten(-1, (self.size, -1)).transpose(-1, -2)
+        return (self.embed(features) + self.kind + self.places).flatten(1, 2)
+
+
+class ObservationTokens(nn.Module):
+    """Observations and goals as tokens, ``[B, N, D]`` of each key."""
+
+    def __init__(self, spec: ObsSpec, num_frames: int, dim: int):
+        super().__init__()
+        cores = with_group_norms(Encoder(spec, core_relu=False)).cores
+        frames = {"obs": num_frames, "goal": 1}
+        self.groups = nn.ModuleDict(
+            {
+                group: nn.ModuleDict(
+                    {key: KeyTokens(core, frames[group], dim) for key, core in by_key.items()}
+                )
+                for group, by_key in cores.items()
+            }
+        )
 
     def forward(
         self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None, vectors_only: bool
     ) -> list[Tensor]:
-        """Those of each key, ``[B, N, D]``; with ``vectors_only`` none of images."""
+        """With ``vectors_only`` none of images."""
         seen = {"obs": obs}
-        if "goal" in self.encoder.keys and goal is not None:
+        if "goal" in self.groups and goal is not None:
             seen["goal"] = {key: x[:, None] for key, x in goal.items()}
-        tokens = []
-        for group, values in seen.items():
-            language = values.get(LANGUAGE)
-            for key, core in self.encoder.cores[group].items():
-                name = f"{group}:{key}"
-                if self.is_vector[name] or not vectors_only:
-                    tokens.append(self._tokens(name, core(values[key], language)))
-        return tokens
-
-    def _tokens(self, name: str, features: Tensor) -> Tensor:
-        if name not in self._map_shapes:
-            return self.embed[name](features) + self.kind[name]
-        (channels, *_), places = self._map_shapes[name]
-        maps = features.unflatten(-1, (channels, -1)).transpose(-1, -2)
-        return (self.embed[name](maps) + self.kind[name] + getattr(self, places)).flatten(1, 2)
+        return [
+            key_tokens(values[key], values.get(LANGUAGE))
+            for group, values in seen.items()
+            for key, key_tokens in self.groups[group].items()
+            if key_tokens.is_vector or not vectors_only
+        ]
 
 
 class ActionChunkingTransformer(nn.Module):
@@ -68,6 +71,7 @@ class ActionChunkingTransformer(nn.Module):
         self,
         spec: ObsSpec,
         ac_dim: int,
+        num_frames: int,
         num_steps: int,
         embed_dim: int,
         feedforward_dim: int,
@@ -80,7 +84,7 @@ class ActionChunkingTransformer(nn.Module):
         super().__init__()
         sizes = embed_dim, num_heads, feedforward_dim, dropout
 
-        self.tokens = ObservationTokens(spec, embed_dim)
+        self.tokens = ObservationTokens(spec, num_frames, embed_dim)
         self.style = nn.Parameter(torch.randn(1, 1, embed_dim) * 0.02)
         self.embed_action = Linear(ac_dim, embed_dim)
         self.register_buffer("positions", sines(num_steps, embed_dim), persistent=False)

@@ -1,4 +1,4 @@
-"""Policies that predict chunks, from the images of two cameras."""
+"""Policies that predict chunks, from the images of two cameras and from goals."""
 
 import h5py
 import numpy as np
@@ -95,3 +95,24 @@ def test_two_cameras_are_seen(demos, tmp_path, name, backbone):
         policy.start_episode(seed=0)
         actions.append(policy(obs))
     np.testing.assert_array_equal(*actions)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_goals_are_seen(small_config, name):
+    """In training, and in the actions that follow from the same observation."""
+    changes = {
+        "algo": SMALL[name] | {"horizon": CHUNKS | {"observation_horizon": 2}},
+        "train": {"goal_mode": "last"},
+        "observation": {"modalities": {"goal": {"low_dim": ["position"]}}},
+    }
+    trainer = Trainer(small_config(changes, name))
+    list(trainer())
+    policy = RolloutPolicy(trainer.algo)
+    obs = {"position": np.zeros(3), "speed": np.zeros(2)}
+    actions = []
+    for goal in (np.zeros(3), np.ones(3)):
+        policy.start_episode(seed=0)
+        actions.append([policy(obs, {"position": goal}) for _ in range(2)])
+    assert not np.array_equal(*actions)
+    with pytest.raises(ValueError, match="no goal was given"):
+        policy(obs)
