@@ -27,7 +27,7 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def demos(tmp_path_factory):
+def images(tmp_path_factory):
     path = tmp_path_factory.mktemp("images") / "demos.hdf5"
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
@@ -45,7 +45,7 @@ def demos(tmp_path_factory):
     "backbone", ["ShallowConv", pytest.param("ResNet18Conv", marks=[pytest.mark.slow])]
 )
 @pytest.mark.parametrize("name", SMALL)
-def test_two_cameras_are_seen(demos, tmp_path, name, backbone):
+def test_two_cameras_are_seen(images, tmp_path, name, backbone):
     """The backbones of both learn, without statistics of batches, and what is random in training
     is not while acting."""
     observation = {
@@ -62,7 +62,7 @@ def test_two_cameras_are_seen(demos, tmp_path, name, backbone):
     changes = {
         "experiment": {"epoch_every_n_steps": 2, "rollout": {"enabled": False}},
         "train": {
-            "data": str(demos),
+            "data": str(images),
             "output_dir": str(tmp_path),
             "batch_size": 2,
             "num_epochs": 2,
