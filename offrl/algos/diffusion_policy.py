@@ -12,6 +12,7 @@ from torch import Tensor
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count, EMAConfig, Section
+from offrl.config.section import check_one_enabled
 from offrl.models.heads import random_rows
 from offrl.registry import did_you_mean
 
@@ -67,11 +68,7 @@ class DiffusionPolicyConfig(DenoisingConfig):
 
     @model_validator(mode="after")
     def _has_one_schedule(self) -> "DiffusionPolicyConfig":
-        if self.ddpm.enabled == self.ddim.enabled:
-            both = "both true" if self.ddpm.enabled else "both false"
-            raise ValueError(
-                f"algo.ddpm.enabled and algo.ddim.enabled are {both}; enable one of them"
-            )
+        check_one_enabled(self, "ddpm", "ddim")
         return self
 
     @property

@@ -112,6 +112,14 @@ class Only:
         return given
 
 
+def check_one_enabled(section: Section, *names: str) -> None:
+    """``ValueError`` unless exactly one of two sections of ``algo`` is enabled."""
+    if len({section[name].enabled for name in names}) == 1:
+        paths = " and ".join(f"algo.{name}.enabled" for name in names)
+        state = "true" if section[names[0]].enabled else "false"
+        raise ValueError(f"{paths} are both {state}; enable one of them")
+
+
 def without_effect(default: Any, exclude: bool = True) -> Any:
     """A key that some of robomimic's files have, and that changes nothing here."""
     return Field(

@@ -198,9 +198,10 @@ class RobosuiteEnv(DemonstratedGoals):
         """What to do behind the ``last`` action ``[A]`` while there is no next one: arms stay where
         they are, grippers as they are. Of arms whose actions aim at no pose: the same again."""
         try:
-            return self.goals.stand_still(last)
+            goals = self.goals
         except ValueError:
             return np.zeros(self._env.action_dim) if last is None else last
+        return goals.stand_still(last)
 
     def serialize(self) -> dict[str, Any]:
         return self._args

@@ -12,7 +12,7 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or input.device.type != "cpu":
+        if not self.training or self.p == 0 or input.device.type != "cpu":
             return super().forward(input)
         kept = round((1 - self.p) * 2**16)  # out of 2^16
         if kept == 0:

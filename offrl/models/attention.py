@@ -51,8 +51,13 @@ class Layer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, hidden: Tensor | None = None) -> Tensor:
+        return self._transform(self._attend(x, hidden))
+
+    def _attend(self, x: Tensor, hidden: Tensor | None) -> Tensor:
         own = self.norm1(x)
-        x = x + self.dropout(self.attention(own, own, hidden))
+        return x + self.dropout(self.attention(own, own, hidden))
+
+    def _transform(self, x: Tensor) -> Tensor:
         return x + self.dropout(self.mlp(self.norm2(x)))
 
 
@@ -71,8 +76,6 @@ class DecoderLayer(Layer):
         hidden: Tensor | None = None,
         hidden_memory: Tensor | None = None,
     ) -> Tensor:
-        own = self.norm1(x)
-        x = x + self.dropout(self.attention(own, own, hidden))
+        x = self._attend(x, hidden)
         taken = self.memory_attention(self.memory_norm(x), memory, hidden_memory)
-        x = x + self.dropout(taken)
-        return x + self.dropout(self.mlp(self.norm2(x)))
+        return self._transform(x + self.dropout(taken))

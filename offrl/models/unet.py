@@ -22,12 +22,11 @@ class UNet(nn.Module):
         self,
         size: int,
         cond_dim: int,
-        down_dims: Sequence[int] = (256, 512, 1024),
-        kernel_size: int = 5,
-        n_groups: int = 8,
+        down_dims: Sequence[int],
+        kernel_size: int,
+        n_groups: int,
     ):
         super().__init__()
-        self.time_multiple = 2 ** (len(down_dims) - 1)
 
         def block(size_in: int, size_out: int) -> Residual:
             return Residual(size_in, size_out, cond_dim, kernel_size, n_groups)

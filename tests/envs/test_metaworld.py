@@ -100,6 +100,21 @@ def test_collected_data_of_mixed_quality_trains_offline(tmp_path, small_config):
     assert np.isfinite(list(trainer())[-1]["logs"]["Train_Time"])
 
 
+def test_its_arm_stands_still_while_its_policy_thinks():
+    env = make_env(task())
+    env.reset(seed=0)
+    action = None
+    for _ in range(5):  # to come to rest
+        action = env.get_wrapper_attr("stand_still")(action)
+        obs, *_ = env.step(action)
+    hand = obs["flat"][:3]
+    for _ in range(5):
+        obs, *_ = env.step(env.get_wrapper_attr("stand_still")(action))
+    assert np.abs(obs["flat"][:3] - hand).max() < 0.01
+    still = env.get_wrapper_attr("stand_still")(np.array([1.0, 1.0, 1.0, -1.0]))
+    np.testing.assert_array_equal(still, [0, 0, 0, -1])
+
+
 def test_unknown_tasks_name_those_there_are(tmp_path, capsys):
     command = "collect --env push-v2 --type metaworld --output".split()
     assert main([*command, str(tmp_path / "x.hdf5")]) == 1

@@ -15,6 +15,7 @@ from offrl.config import (
     RegularizationConfig,
     Section,
 )
+from offrl.config.section import check_one_enabled
 
 
 class UNetConfig(Section):
@@ -77,11 +78,7 @@ class DenoisingConfig(ChunkConfig):
 
     @model_validator(mode="after")
     def _has_one_network(self) -> "DenoisingConfig":
-        if self.unet.enabled == self.transformer.enabled:
-            both = "both true" if self.unet.enabled else "both false"
-            raise ValueError(
-                f"algo.unet.enabled and algo.transformer.enabled are {both}; enable one of them"
-            )
+        check_one_enabled(self, "unet", "transformer")
         return self
 
     @model_validator(mode="after")

@@ -30,9 +30,10 @@ class Average:
         step = self._num_steps.get(optimizer, 0)
         self._num_steps[optimizer] = step + 1
         moved = {id(part) for part in parts_of(parameters)}
-        pairs = [(self._averages[n], p.data) for n, p in self._weights.items() if id(p) in moved]
+        names = [name for name, weight in self._weights.items() if id(weight) in moved]
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(step))
-        average(*map(list, zip(*pairs, strict=True)), 0)
+        weights = [self._weights[name].data for name in names]
+        average([self._averages[name] for name in names], weights, 0)
 
     def _decay(self, step: int) -> float:
         power, largest = self._config.power, self._config.max_decay
