@@ -133,10 +133,11 @@ class RobosuiteEnv(DemonstratedGoals):
             self._env.rng = np.random.default_rng(seed)
             _share(self._env.rng, getattr(self._env, "placement_initializer", None))
         self._sensors.before_reset()
-        raw = self._scenes.reset()
+        self._scenes.reset()
+        self._sensors.look_again()
         self._sensors.after_reset()
         self._begin_episode()
-        return self._observe(raw), {}
+        return self._observe(self._env._get_observations()), {}
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         self._scenes.focus()
@@ -185,6 +186,7 @@ class RobosuiteEnv(DemonstratedGoals):
         # Sensors sample once per control step; looking again without this shifts their phase.
         for sensor in self._env._observables.values():
             sensor.reset()
+        self._sensors.look_again()
         return self._observe()
 
     @functools.cached_property

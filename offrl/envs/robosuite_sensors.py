@@ -31,6 +31,13 @@ class Sensors:
             seen = {*self.alone, *(key.replace("_depth", "_image") for key in self.alone)}
             self._leave_out(s for s in self._enabled(IMAGE) if s.name not in seen)
 
+    def look_again(self) -> None:
+        """Some sensors, as that of where a can is from the hand, read what others said at the last
+        look: after a reset nothing, so that they say zeros, and after a jump another state."""
+        for sensor in self._enabled():
+            if sensor.modality != IMAGE:
+                sensor.update(timestep=0.0, obs_cache=self.env._obs_cache, force=True)
+
     def after_reset(self) -> None:
         if self.alone:
             asked = set(self.alone)

@@ -65,6 +65,23 @@ def test_different_seeds_differ_in_position_size_and_joints(env):
         assert not np.allclose(values[0], values[1]) and not np.allclose(values[1], values[2])
 
 
+@pytest.mark.parametrize("task", ["PickPlaceCan", "NutAssemblySquare"])
+def test_where_an_object_is_from_the_hand_is_true_from_the_first_look_on(task):
+    def is_true(obs):
+        offset = obs["object"][7:10] - obs["robot0_eef_pos"]
+        return np.linalg.norm(obs["object"][:3]) == pytest.approx(np.linalg.norm(offset), abs=1e-4)
+
+    env = make(task)
+    first, _ = env.reset(seed=0)
+    assert is_true(first)
+    state = env.get_state()["states"]
+    for _ in range(5):
+        obs = env.step(np.full(7, 0.5))[0]
+    assert np.linalg.norm(obs["robot0_eef_pos"] - first["robot0_eef_pos"]) > 0.02
+    assert is_true(env.reset_to({"states": state}))
+    assert is_true(env.reset(seed=1)[0])
+
+
 def make(task, **kwargs):
     return make_env({"env_name": task, "type": 1, "env_kwargs": ROBOSUITE_KWARGS | kwargs})
 
