@@ -55,6 +55,7 @@ class Executor:
         if len(due):
             chunks = predict(due)()
             state = state or _nothing(num_envs, chunks)
+            due = due.to(state["waits"].device)
             asked: dict[str, Any] = {"coming": chunks, "waits": self.latency, "played": 0}
             for name, values in asked.items():
                 state[name] = state[name].clone()
@@ -128,7 +129,7 @@ class RealTime:
             raise ValueError(f"{num_envs} environments, but one robot alone acts in real time")
         row = torch.zeros(1, dtype=torch.long)
         if state is None:  # what was still coming is of another episode
-            chunk = predict(row)()
+            chunk = self._thread.submit(predict(row)).result()  # behind one that is inferred still
             state = _nothing(1, chunk) | {"coming": chunk}
             self.executor._receive(state, row)
             self._coming = None

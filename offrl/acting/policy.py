@@ -217,9 +217,10 @@ class RolloutPolicy(Policy):
         """Environments by the rows that they have in a batch, for as many batches as are needed."""
         waiting = list(envs)
         while waiting:
-            by_row = {self._episodes[env].row: env for env in reversed(waiting)}  # first of each
             if self.batch_size is None:
                 by_row = dict(enumerate(waiting[: CHUNK_ROWS[-1]]))
+            else:  # the first of each row
+                by_row = {self._episodes[env].row: env for env in reversed(waiting)}
             yield by_row
             waiting = [env for env in waiting if env not in by_row.values()]
 

@@ -13,6 +13,7 @@ from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
 from offrl.config import (
     Count,
     LearningRateConfig,
+    NonNegative,
     OptimConfig,
     RegularizationConfig,
     Section,
@@ -53,7 +54,7 @@ class ACTConfig(ChunkConfig):
     horizon: HorizonConfig = HorizonConfig(
         observation_horizon=1, action_horizon=1, prediction_horizon=100
     )
-    temporal_ensemble: float | None = 0.01
+    temporal_ensemble: NonNegative | None = 0.01
     transformer: ACTTransformerConfig = Field(
         ACTTransformerConfig(), description="Sizes of the Transformers."
     )

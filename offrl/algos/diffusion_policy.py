@@ -13,7 +13,6 @@ from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count, EMAConfig, Section
 from offrl.config.section import check_one_enabled
-from offrl.models.heads import random_rows
 from offrl.registry import did_you_mean
 
 
@@ -84,6 +83,7 @@ class DiffusionPolicy(DenoisingPolicy):
         super().__init__(**kwargs)
         self.schedule = make_schedule(self.algo_config)
         self.sampler = make_sampler(self.algo_config, self.schedule)
+        _try(self.sampler, self.algo_config.schedule.num_inference_timesteps)
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         largest = float(values("actions").abs().max())
@@ -106,9 +106,7 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
         net, sampler = self.nets["policy"], self.sampler
-        seen = net.encode(obs, goal)
-        shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
-        actions = random_rows("randn", seen.new_zeros(shape), generators)
+        seen, actions = self.begin(obs, goal, generators)
         sampler.set_timesteps(self.algo_config.schedule.num_inference_timesteps)
         actions = actions * sampler.init_noise_sigma
         options = _randomness(sampler, generators)
@@ -140,7 +138,11 @@ def make_sampler(config: DiffusionPolicyConfig, schedule: Any) -> Any:
     name = config.scheduler
     if name is None:
         return schedule
-    known = {kind.__name__: kind for kind in schedule.compatibles}
+    known = {
+        kind.__name__: kind
+        for kind in schedule.compatibles
+        if "beta_schedule" in inspect.signature(kind).parameters
+    }
     if name not in known:
         raise ValueError(
             f"algo.scheduler: diffusers has no {name!r} for this noise.{did_you_mean(name, known)} "
@@ -150,6 +152,22 @@ def make_sampler(config: DiffusionPolicyConfig, schedule: Any) -> Any:
     takes_limit = "lambda_min_clipped" in inspect.signature(known[name]).parameters
     limit = {"lambda_min_clipped": -5.1} if takes_limit else {}
     return known[name].from_config(schedule.config, **limit)
+
+
+def _try(sampler: Any, num_steps: int) -> None:
+    """``ValueError`` if it cannot remove noise in so many steps."""
+    actions, options = torch.zeros(1, 1, 1), _randomness(sampler, [None])
+    try:
+        sampler.set_timesteps(num_steps)
+        for time in sampler.timesteps:
+            seen = sampler.scale_model_input(actions, time)
+            actions = sampler.step(seen, time, actions, **options).prev_sample
+    except (ValueError, IndexError, NotImplementedError) as error:
+        raise ValueError(
+            f"algo: diffusers' {type(sampler).__name__} cannot remove noise so ({error}); change "
+            "num_inference_timesteps, num_train_timesteps, steps_offset or prediction_type of "
+            "algo.ddpm or algo.ddim, or algo.scheduler"
+        ) from None
 
 
 def _randomness(sampler: Any, generators: Generators) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from torch import Tensor
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count
-from offrl.models.heads import random_rows
 
 TIMES = 100  # in [0, 100), as the networks know times from diffusion
 
@@ -32,9 +31,7 @@ class FlowMatching(DenoisingPolicy):
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
         net, num_steps = self.nets["policy"], self.algo_config.num_inference_steps
-        seen = net.encode(obs, goal)
-        shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
-        actions = random_rows("randn", seen.new_zeros(shape), generators)
+        seen, actions = self.begin(obs, goal, generators)
         for t in torch.arange(num_steps, device=self.device) / num_steps:
             velocity = net(actions, (TIMES * t).expand(len(seen)), seen)
             actions = actions + velocity / num_steps

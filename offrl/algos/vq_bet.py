@@ -110,6 +110,13 @@ class VQBeT(ChunkPolicy):
         )
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
+        if not self._code_epochs and self.global_config.experiment.ckpt_path is None:
+            num_epochs = self.global_config.train.num_epochs
+            raise ValueError(
+                f"algo.vq.epochs: {self.algo_config.vq.epochs} leaves none of the {num_epochs} of "
+                "train.num_epochs for codes; raise one of them, or name a checkpoint that has "
+                "codes (experiment.ckpt_path)"
+            )
         actions = self.to_device(values("actions"))
         chunks = actions.unfold(0, self.algo_config.horizon.chunk_length, 1).transpose(1, 2)
         some = torch.randint(len(chunks), (NUM_FIRST_CHUNKS,), device=chunks.device)
@@ -127,9 +134,9 @@ class VQBeT(ChunkPolicy):
         if mask is not None:
             mask = self._windows(mask)
         info: dict[str, Tensor | None] = {}
-        if self.learns_codes:
+        if self.learns_codes or self.validates:  # the losses of all epochs compare
             info |= self._learn_codes(chunks, mask)
-        if not self.learns_codes or self.validates:  # epochs of both kinds compare
+        if not self.learns_codes or self.validates:
             info |= self._learn_policy(batch, chunks, mask)
         losses = [info[name] for name in ("Codes_Loss", "Policy_Loss") if name in info]
         return info | {"loss": sum(losses[1:], losses[0])}
@@ -144,7 +151,8 @@ class VQBeT(ChunkPolicy):
         decoded, codebook, commitment = self.nets["codes"](chunks)
         error = masked_mean((decoded - chunks).abs().mean(-1), mask)
         weight = self.algo_config.vq.commitment_weight
-        loss = error + codebook.mean() + weight * commitment.mean()
+        known = None if mask is None else mask.mean(1)
+        loss = error + masked_mean(codebook, known) + weight * masked_mean(commitment, known)
         norm = self.optimize("codes", loss)
         return {"Codes_Loss": loss, "Reconstruction_Loss": error, "Codes_Grad_Norms": norm}
 
@@ -158,12 +166,11 @@ class VQBeT(ChunkPolicy):
             meant = vq.decode(codes)
         features = net(batch["obs"], batch["goal_obs"]).flatten(0, 1)
         all_logits, offsets = net.predict(features, lambda layer, _: codes[:, layer])
-        focal = torch.stack(
-            [
-                config.secondary_weight**layer * _focal(logits, codes[:, layer], config.focal_gamma)
-                for layer, logits in enumerate(all_logits)
-            ]
-        ).sum()
+        focal = sum(
+            config.secondary_weight**layer * _focal(logits, codes[:, layer], config.focal_gamma)
+            for layer, logits in enumerate(all_logits)
+        )
+        focal = masked_mean(focal, None if mask is None else mask.mean(1))
         offset = (meant + offsets.view_as(chunks) - chunks).abs().mean(-1)
         offset = masked_mean(offset, mask)
         loss = focal + config.offset_weight * offset
@@ -183,5 +190,6 @@ class VQBeT(ChunkPolicy):
 
 
 def _focal(logits: Tensor, codes: Tensor, gamma: float) -> Tensor:
+    """Of each chunk, ``[N]``."""
     log_p = -F.cross_entropy(logits, codes, reduction="none")
-    return (-((1 - log_p.exp()) ** gamma) * log_p).mean()
+    return -((1 - log_p.exp()) ** gamma) * log_p

@@ -17,5 +17,16 @@ from offrl.config.schema import (
     HierarchyObservationConfig,
     ObservationConfig,
 )
-from offrl.config.section import Bounds, Count, FreeMap, KeyLists, Map, Only, Section, Share, Steps
+from offrl.config.section import (
+    Bounds,
+    Count,
+    FreeMap,
+    KeyLists,
+    Map,
+    NonNegative,
+    Only,
+    Section,
+    Share,
+    Steps,
+)
 from offrl.config.train import ActionConfig, EMAConfig, RewardsConfig, TrainConfig

@@ -89,6 +89,7 @@ KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
 Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=1, le=100_000)]  # of a window: what is longer is all padding
 Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
 from offrl.models.attention import DecoderLayer, Layer
-from offrl.models.encoder import Encoder, KeyEncoder
+from offrl.models.encoder import Encoder, KeyEncoder, needed_goal
 from offrl.models.resnet import with_group_norms
 from offrl.models.transformer import sines
 from offrl.specs import LANGUAGE, ObsSpec
@@ -53,12 +53,14 @@ class ObservationTokens(nn.Module):
         self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None, vectors_only: bool
     ) -> list[Tensor]:
         """With ``vectors_only`` none of images."""
-        seen = {"obs": obs}
-        if "goal" in self.groups and goal is not None:
-            seen["goal"] = {key: x[:, None] for key, x in goal.items()}
+        language = obs.get(LANGUAGE)
+        seen = {"obs": (obs, language)}
+        if "goal" in self.groups:
+            framed = {key: x[:, None] for key, x in needed_goal(goal).items()}
+            seen["goal"] = framed, None if language is None else language[:, :1]
         return [
-            key_tokens(values[key], values.get(LANGUAGE))
-            for group, values in seen.items()
+            key_tokens(values[key], language)
+            for group, (values, language) in seen.items()
             for key, key_tokens in self.groups[group].items()
             if key_tokens.is_vector or not vectors_only
         ]

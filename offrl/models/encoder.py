@@ -72,11 +72,7 @@ class Encoder(nn.Module):
         if given is not None:
             features = [core(given[k], None) for k, core in self.cores["input"].items()] + features
         if "goal" in self.keys:
-            if goal is None:
-                raise ValueError(
-                    "this policy is conditioned on a goal (observation.modalities.goal): pass one, "
-                    'or train with train.goal_mode "last"'
-                )
+            goal = needed_goal(goal)
             steps = features[0].shape[1]
             language = None if language is None else language[:, :1]
             features += [
@@ -84,6 +80,16 @@ class Encoder(nn.Module):
                 for key, core in self.cores["goal"].items()
             ]
         return features[0] if len(features) == 1 else torch.cat(features, dim=-1)
+
+
+def needed_goal(goal: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
+    """The goal; ``ValueError`` if there is none."""
+    if goal is None:
+        raise ValueError(
+            "this policy is conditioned on a goal (observation.modalities.goal): pass one, "
+            'or train with train.goal_mode "last"'
+        )
+    return goal
 
 
 class KeyEncoder(nn.Module):

@@ -109,10 +109,12 @@ def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
         )
     if algo_name == DIFFUSION:
         sees_goals = any(config["observation"]["modalities"]["goal"].values())
-        if algo["unet"] != {"enabled": True, **UNET} or algo["scheduler"] or sees_goals:
+        others = algo["scheduler"], algo["temporal_ensemble"]
+        if algo["unet"] != {"enabled": True, **UNET} or others != (None, None) or sees_goals:
             raise ValueError(
                 f"robomimic's diffusion policy has always a U-Net of these sizes, {UNET} "
-                "(algo.unet), DDPM or DDIM (algo.scheduler null), and no goals"
+                "(algo.unet), DDPM or DDIM (algo.scheduler null), algo.temporal_ensemble null, and "
+                "no goals"
             )
     if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
         raise ValueError(f"robomimic has no policy with {place}.gaussian.use_tanh")

@@ -87,6 +87,7 @@ class Evaluator:
     def test(self, algo: Any, kind: str = "test") -> Iterator[Record]:
         """Run the final test, on initial states that were not used to choose a checkpoint."""
         if self._pools:
+            algo.set_eval()  # with averages, if there are any
             parallel.take_over(algo.nets.state_dict().values())
             yield from self.evaluate(algo, kind, first_seed=TEST_SEEDS)
 

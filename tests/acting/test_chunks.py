@@ -128,7 +128,7 @@ def test_in_real_time_all_actions_are_those_of_some_chunk(make):
     chunks = []
 
     def chunk(*inputs):
-        chunks.append(len(chunks) + torch.arange(3.0).view(1, 3, 1).expand(2, 3, 2) / 10)
+        chunks.append(len(chunks) + 1 + torch.arange(3.0).view(1, 3, 1).expand(2, 3, 2) / 10)
         return chunks[-1]
 
     for episode in range(2):
@@ -176,6 +176,20 @@ def test_latency_needs_chunks_and_a_frequency(small_config, make):
             {"algo": {"scheduler": "DDIMSheduler"}},
             r"no .DDIMSheduler. .* Did you mean .DDIMScheduler",
         ),
+        (
+            {
+                "algo": {
+                    "ddpm": {"prediction_type": "sample"},
+                    "scheduler": "EulerAncestralDiscreteScheduler",
+                }
+            },
+            r"AncestralDiscreteScheduler cannot remove noise so \(.*sample.*\); change .* algo\.scheduler",
+        ),
+        (
+            {"algo": {"ddpm": {"num_train_timesteps": 4, "num_inference_timesteps": 5}}},
+            r"DDPMScheduler cannot remove noise so \(.* larger than .* 4",
+        ),
+        ({"algo": {"scheduler": "EDMEulerScheduler"}}, r"no 'EDMEulerScheduler' for this noise"),
         (
             {"algo": {"ddim": {"enabled": True}}},
             r"algo\.ddim\.enabled are both true",

@@ -157,6 +157,33 @@ def test_in_real_time_a_chunk_is_inferred_while_the_last_one_is_played():
     assert 1 <= executor.latency <= 10
 
 
+def test_in_real_time_an_episode_begins_behind_what_is_inferred_still():
+    """A policy infers one chunk at a time, and an episode plays none of the one before."""
+    executor = RealTime(Executor(action_horizon=2))
+    begun, go_on = threading.Event(), threading.Event()
+    now, most = [], []
+
+    def predict(episode, waits):
+        def infer():
+            now.append(episode)
+            most.append(len(now))
+            if waits:
+                begun.set()
+                go_on.wait(10)
+            now.pop()
+            return torch.full((1, 4, 1), float(episode))
+
+        return lambda rows: infer
+
+    _, _, state = executor.step(1, None, predict(1, waits=False))
+    executor.step(1, state, predict(1, waits=True))
+    assert begun.wait(10)
+    threading.Timer(0.1, go_on.set).start()
+    actions, plays, _ = executor.step(1, None, predict(2, waits=False))
+    assert bool(plays) and float(actions) == 2
+    assert most == [1, 1, 1]
+
+
 def test_one_robot_alone_acts_in_real_time():
     with pytest.raises(ValueError, match="2 environments, but one robot"):
         RealTime(Executor(1)).step(2, None, lambda rows: None)

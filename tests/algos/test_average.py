@@ -38,7 +38,7 @@ def overrides(tmp_path, ema, **train):
     [
         ({"power": 0.75}, lambda step: 1 - max(1, step) ** -0.75),
         ({"power": 1.0, "max_decay": 0.7}, lambda step: min(0.7, 1 - 1 / max(1, step))),
-        ({"power": None, "max_decay": 0.9}, lambda step: 0.9),
+        ({"power": None, "max_decay": 0.9}, lambda step: 0.9 if step else 0.0),
     ],
 )
 def test_the_average_is_that_of_the_schedule(tmp_path, ema, decay):
@@ -66,7 +66,7 @@ def test_a_resumed_training_has_the_same_average(tmp_path, name):
 
 
 def test_validation_and_policies_use_it(tmp_path):
-    """With a decay of nearly one, the average is still what the networks began with."""
+    """With a decay of nearly one, the average is still what the first step made."""
     names = {
         "hdf5_filter_key": "train",
         "hdf5_validation_filter_key": "valid",
@@ -76,20 +76,46 @@ def test_validation_and_policies_use_it(tmp_path):
     changes = overrides(tmp_path, ema, **names)
     changes["experiment"] |= {"validate": True, "save": {"enabled": False}}
     trainer = Trainer(config_factory("bc", changes))
-    trainer.algo.set_eval()
-    before = trainer.algo.get_action(OBS)
     records = [r for r in trainer() if r["type"] == "valid"]
     losses = [record["logs"]["Loss"] for record in records]
     assert len(losses) == 2 and losses[0] == pytest.approx(losses[1], abs=1e-7)
 
+    trainer.algo.set_eval()
+    average = trainer.algo.get_action(OBS)
     path = tmp_path / "checkpoint.pth"
     write_checkpoint(path, trainer.state())
     policy, _ = policy_from_checkpoint(path, device="cpu")
     policy.start_episode()
     action = policy({key: x[0].numpy() for key, x in OBS.items()})
-    np.testing.assert_allclose(action, before[0].numpy(), atol=1e-6)
+    np.testing.assert_allclose(action, average[0].numpy(), atol=1e-6)
     trainer.algo.set_train()
-    assert (trainer.algo.get_action(OBS) - before).abs().max() > 1e-4
+    assert (trainer.algo.get_action(OBS) - average).abs().max() > 1e-4
+
+
+def test_what_does_not_learn_any_more_is_its_average(tmp_path):
+    """A policy of codes should learn from the codes that it acts with."""
+    changes = overrides(tmp_path, {"enabled": True, "power": None, "max_decay": 0.9})
+    changes["train"] |= {"num_epochs": 4}
+    horizon = {"observation_horizon": 2, "action_horizon": 2, "prediction_horizon": 4}
+    changes["algo"] = {"horizon": horizon, "vq": {"epochs": 0.5}}
+    trainer = Trainer(config_factory("vq_bet", changes))
+    nets = trainer.algo.nets
+
+    def distance(name):
+        trainer.algo.set_train()
+        trained = copy.deepcopy(nets[name].state_dict())
+        trainer.algo.set_eval()
+        shown = nets[name].state_dict()
+        return max(float((trained[key] - shown[key]).abs().max()) for key in trained)
+
+    distances = {}
+    for record in trainer():
+        if record["type"] == "train":
+            epoch = trainer.epoch
+            distances[epoch] = distance("codes"), distance("policy")
+            trainer.algo.set_train()
+    assert all(distances[epoch][0] > 0 for epoch in (1, 2))
+    assert all(distances[epoch][0] == 0 and distances[epoch][1] > 0 for epoch in (3, 4))
 
 
 def test_a_checkpoint_with_averages_is_refused_where_there_are_none(tmp_path):

@@ -18,7 +18,7 @@ def test_every_config_trains_on_the_data_that_it_names(path):
     assert config.experiment.name == path.stem
     if not (ROOT / config.train.data[0].path).exists():
         pytest.skip("its images are rendered first (datasets/README.md)")
-    config.experiment.epoch_every_n_steps, config.train.num_epochs = 2, 1
+    config.experiment.epoch_every_n_steps, config.train.num_epochs = 2, 2
     config.experiment.validation_epoch_every_n_steps = 1
     config.train.batch_size = 16
     kinds = [record["type"] for record in Trainer(config)()]

@@ -158,9 +158,13 @@ class Algo(Algorithm):
     ) -> dict[str, Tensor]:
         """Make one update, or none with ``validate``. Returns detached tensors without dimensions,
         ``"loss"`` among them, so that nothing waits for the device."""
+        begins = epoch != self.epoch and not validate
         self.epoch, self.validates = epoch, validate
         weights = nullcontext() if validate else self.trained_weights()
         with weights, torch.set_grad_enabled(not validate):
+            for name in self.optim_params if begins else ():
+                if not self.trains(name):
+                    self._average.settle(self._optimized(name))
             info = self.update(batch)
         self.validates = False
         info = {} if info is None else info

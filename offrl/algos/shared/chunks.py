@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offrl.acting.executor import Executor
 from offrl.algos.base import Generators, Obs, PolicyAlgo
-from offrl.config import AlgoConfig, Section, Steps
+from offrl.config import AlgoConfig, NonNegative, Section, Steps
 from offrl.tree import map_leaves
 
 
@@ -51,9 +51,8 @@ class ChunkConfig(AlgoConfig):
     """Base of the sections ``algo`` of algorithms whose policies predict chunks."""
 
     horizon: HorizonConfig = Field(HorizonConfig(), description="Lengths of chunks.")
-    temporal_ensemble: float | None = Field(
+    temporal_ensemble: NonNegative | None = Field(
         None,
-        ge=0,
         description="Average the actions that chunks predict for the same step, that of the i-th "
         "oldest with the weight exp(-temporal_ensemble * i). With an action_horizon of 1 all "
         "chunks that overlap count. null: play the newest chunk.",

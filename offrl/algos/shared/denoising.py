@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from offrl import models
-from offrl.algos.base import masked_mean
+from offrl.algos.base import Generators, Obs, masked_mean
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy
 from offrl.config import (
     Count,
@@ -16,6 +16,7 @@ from offrl.config import (
     Section,
 )
 from offrl.config.section import check_one_enabled
+from offrl.models.heads import random_rows
 
 
 class UNetConfig(Section):
@@ -114,6 +115,12 @@ class DenoisingPolicy(ChunkPolicy):
     def corrupt(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Noisy actions ``[B, Tp, A]``, their times ``[B]`` and what to predict from them."""
         raise NotImplementedError(type(self).__name__)
+
+    def begin(self, obs: Obs, goal: Obs | None, generators: Generators) -> tuple[Tensor, Tensor]:
+        """What the network sees of observations, and the noise ``[B, Tp, A]`` of chunks to be."""
+        seen = self.nets["policy"].encode(obs, goal)
+        shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
+        return seen, random_rows("randn", seen.new_zeros(shape), generators)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         net = self.nets["policy"]

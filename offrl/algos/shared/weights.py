@@ -35,9 +35,19 @@ class Average:
         weights = [self._weights[name].data for name in names]
         average([self._averages[name] for name in names], weights, 0)
 
+    def settle(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Let these, which do not learn any more, be their averages, so that others learn from what
+        acts. Averages must not be shown."""
+        settled = {id(part) for part in parameters}
+        for name, weight in self._weights.items():
+            if id(weight) in settled:
+                weight.data.copy_(self._averages[name])
+
     def _decay(self, step: int) -> float:
+        if step == 0:
+            return 0.0
         power, largest = self._config.power, self._config.max_decay
-        return largest if power is None else min(largest, 1 - max(1, step) ** -power)
+        return largest if power is None else min(largest, 1 - step**-power)
 
     def show(self, shown: bool) -> None:
         """Let the networks compute with the averages, or with the weights again."""
