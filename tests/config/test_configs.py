@@ -22,7 +22,7 @@ def test_every_config_trains_on_the_data_that_it_names(path):
     config.experiment.validation_epoch_every_n_steps = 1
     config.train.batch_size = 16
     kinds = [record["type"] for record in Trainer(config)()]
-    assert kinds == ["train", "valid", "epoch"]
+    assert kinds == ["train", "valid", "epoch"] * 2
 
 
 @pytest.mark.parametrize("path", ONLINE, ids=lambda path: path.stem)
