@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from offrl.algos.factory import register_algo, register_algo_factory_func
-from offrl.algos.shared.algo import Algo, Generators, Obs, check_rewards, masked_mean
+from offrl.algos.shared.algo import Algo, Generators, Obs
+from offrl.algos.shared.losses import check_rewards, masked_mean
 from offrl.algos.shared.roles import Algorithm, Model
 from offrl.tree import map_leaves
 

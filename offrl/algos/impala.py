@@ -21,7 +21,7 @@ from offrl.algos.shared.policy_gradient import (
     one_optimizer,
 )
 from offrl.algos.shared.returns import ends_of, vtrace
-from offrl.config import Count, OptimConfig
+from offrl.config import Count, NonNegative, OptimConfig
 
 
 class ImpalaConfig(PolicyGradientConfig):
@@ -29,7 +29,7 @@ class ImpalaConfig(PolicyGradientConfig):
     DEFAULTS = collecting(20, batch_size=640)
 
     optim_params: dict[str, OptimConfig] = one_optimizer(6e-4, "rmsprop")
-    ent_coef: float = 0.01
+    ent_coef: NonNegative = 0.01
     num_passes: Count = Field(2, description="Number of passes over the steps of a round.")
     rho_bar: float = Field(
         1.0,

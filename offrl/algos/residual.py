@@ -23,6 +23,7 @@ from offrl.algos.base import Obs, PolicyAlgo, register_algo
 from offrl.algos.factory import algo_factory
 from offrl.algos.sac import SAC, SACConfig
 from offrl.algos.sac_n import SACCriticConfig
+from offrl.algos.shared.chunks import ChunkPolicy
 from offrl.algos.shared.weights import weights_of
 from offrl.config import Config, config_factory, without_pretrained
 from offrl.config.algo import EnsembleConfig
@@ -129,8 +130,12 @@ class Residual(SAC):
                 f"the base policy, {name}, sees {unseen[0]!r}, and this one does not; add it to "
                 "observation.modalities.obs"
             )
-        if not isinstance(base, PolicyAlgo) or base.obs_spec.keys("goal") or base.is_discrete:
-            raise ValueError(f"a {name} that sees goals or is discrete cannot be a base policy")
+        is_single = isinstance(base, PolicyAlgo) and not isinstance(base, ChunkPolicy)
+        if not is_single or base.obs_spec.keys("goal") or base.is_discrete:
+            raise ValueError(
+                f"{name} cannot be a base policy: that sees no goals, and predicts one action, a "
+                "real-valued one"
+            )
         frames = config.train.frame_stack
         if base.ac_dim != self.ac_dim or frames > self.num_frames:
             raise ValueError(

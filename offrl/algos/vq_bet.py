@@ -190,6 +190,6 @@ class VQBeT(ChunkPolicy):
 
 
 def _focal(logits: Tensor, codes: Tensor, gamma: float) -> Tensor:
-    """Of each chunk, ``[N]``."""
+    """The focal loss of each chunk, ``[N]``, for logits ``[N, K]`` of its code ``[N]``."""
     log_p = -F.cross_entropy(logits, codes, reduction="none")
     return -((1 - log_p.exp()) ** gamma) * log_p

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
 from offrl.models.attention import DecoderLayer, Layer
-from offrl.models.encoder import Encoder, KeyEncoder, needed_goal
+from offrl.models.encoder import Encoder, KeyEncoder, goal_frame
 from offrl.models.resnet import with_group_norms
 from offrl.models.transformer import sines
 from offrl.specs import LANGUAGE, ObsSpec
@@ -53,11 +53,9 @@ class ObservationTokens(nn.Module):
         self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None, vectors_only: bool
     ) -> list[Tensor]:
         """With ``vectors_only`` none of images."""
-        language = obs.get(LANGUAGE)
-        seen = {"obs": (obs, language)}
+        seen = {"obs": (obs, obs.get(LANGUAGE))}
         if "goal" in self.groups:
-            framed = {key: x[:, None] for key, x in needed_goal(goal).items()}
-            seen["goal"] = framed, None if language is None else language[:, :1]
+            seen["goal"] = goal_frame(goal, obs.get(LANGUAGE))
         return [
             key_tokens(values[key], language)
             for group, (values, language) in seen.items()

@@ -72,24 +72,27 @@ class Encoder(nn.Module):
         if given is not None:
             features = [core(given[k], None) for k, core in self.cores["input"].items()] + features
         if "goal" in self.keys:
-            goal = needed_goal(goal)
             steps = features[0].shape[1]
-            language = None if language is None else language[:, :1]
+            goal, language = goal_frame(goal, language)
             features += [
-                core(goal[key][:, None], language).expand(-1, steps, -1)
+                core(goal[key], language).expand(-1, steps, -1)
                 for key, core in self.cores["goal"].items()
             ]
         return features[0] if len(features) == 1 else torch.cat(features, dim=-1)
 
 
-def needed_goal(goal: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
-    """The goal; ``ValueError`` if there is none."""
+def goal_frame(
+    goal: Mapping[str, Tensor] | None, language: Tensor | None
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """A goal ``{key: [B, ...]}`` and an instruction ``[B, T, D]`` as of one step,
+    ``{key: [B, 1, ...]}`` and ``[B, 1, D]``. ``ValueError`` if there is no goal."""
     if goal is None:
         raise ValueError(
             "this policy is conditioned on a goal (observation.modalities.goal): pass one, "
             'or train with train.goal_mode "last"'
         )
-    return goal
+    first = None if language is None else language[:, :1]
+    return {key: x[:, None] for key, x in goal.items()}, first
 
 
 class KeyEncoder(nn.Module):

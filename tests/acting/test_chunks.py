@@ -216,6 +216,32 @@ def test_what_cannot_be_is_refused_before_training(small_config, overrides, mess
         Trainer(small_config(merge(TINY, overrides), "diffusion_policy"))
 
 
+def test_a_policy_of_codes_needs_epochs_in_which_they_are_learned(small_config):
+    with pytest.raises(ValueError, match=r"algo\.vq\.epochs: 0\.0 leaves none of the 3 of"):
+        Trainer(small_config({"algo": {"vq": {"epochs": 0.0}}}, "vq_bet"))
+
+
+@pytest.mark.parametrize("epoch", [1, 9])
+def test_codes_of_chunks_that_were_not_recorded_do_not_count(small_config, epoch):
+    """Neither while codes are learned nor later."""
+    algo = Trainer(small_config({"algo": {}, "train": {"num_epochs": 10}}, "vq_bet")).algo
+    algo.set_eval()
+    horizon = algo.algo_config.horizon
+    steps = horizon.observation_horizon, horizon.prediction_horizon
+    batch = {
+        "obs": {"position": torch.randn(2, steps[0], 3), "speed": torch.randn(2, steps[0], 2)},
+        "goal_obs": None,
+        "actions": torch.rand(2, steps[1], 2),
+        "pad_mask": torch.ones(2, steps[1], 1),
+    }
+    losses = []
+    for spoilt in (0.0, 5.0):
+        batch["pad_mask"][1] = 0.0
+        batch["actions"][1] += spoilt
+        losses.append(algo.train_on_batch(batch, epoch, validate=True)["loss"])
+    assert torch.equal(*losses)
+
+
 def test_actions_that_are_never_reached_are_refused(tmp_path, small_config):
     import h5py
 

@@ -22,6 +22,16 @@ def leaves(tree, path=()):
             yield (*path, key), value
 
 
+def test_a_key_whose_default_another_section_changes_keeps_its_limits():
+    for name in ALGO_CONFIGS.names():
+        section = type(config_factory(name).algo)
+        for base in section.__mro__[1:]:
+            for key, field in getattr(base, "model_fields", {}).items():
+                own = section.model_fields[key]
+                if own.annotation == field.annotation:
+                    assert own.metadata == field.metadata, (section.__name__, key)
+
+
 def test_defaults_are_robomimics():
     recorded = json.loads((GOLDEN / "configs/bc.json").read_text())
     recorded["train"]["output_dir"] = "runs"

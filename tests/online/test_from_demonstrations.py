@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import ROOT
 
-from offrl import algo_factory, config_factory, policy_from_checkpoint
+from offrl import Trainer, algo_factory, config_factory, policy_from_checkpoint
 from offrl.checkpoint import describe_policy, read_checkpoint, write_checkpoint
 from offrl.seeding import seed_everything
 
@@ -143,7 +143,7 @@ def test_a_correction_does_not_begin_by_cloning():
         make("residual", {"actor": {"bc_start_steps": 5}})
 
 
-def test_a_residual_policy_needs_a_base_that_fits(residual):
+def test_a_residual_policy_needs_a_base_that_fits(residual, small_config):
     algo, _ = make("residual")
     with pytest.raises(ValueError, match="residual: there is no policy to correct"):
         algo.process_batch_for_training(batch())
@@ -151,6 +151,8 @@ def test_a_residual_policy_needs_a_base_that_fits(residual):
     with pytest.raises(ValueError, match="bc remembers earlier steps"):
         algo.start_from(read_checkpoint(ROOT / "tests/checkpoints/bc_rnn.pth"))
         algo.act({key: x for key, x in batch()["obs"].items()})
+    with pytest.raises(ValueError, match="vq_bet cannot be a base policy: that sees no goals"):
+        algo.start_from(Trainer(small_config({"algo": {}}, "vq_bet")).state())
     content = read_checkpoint(BC)
     content["shape_metadata"] = content["shape_metadata"] | {"ac_dim": 3}
     with pytest.raises(ValueError, match="do not fit this bc network"):

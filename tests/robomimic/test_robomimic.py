@@ -342,6 +342,13 @@ def test_an_exported_diffusion_policy_acts_as_before(small_config, tmp_path, mon
     assert main(["export-robomimic", *paths]) == 1
     assert "has always a U-Net of these sizes" in capsys.readouterr().err
     monkeypatch.setattr(checkpoints, "UNET", SMALL_UNET)
+    averaging = small_config(
+        merge(overrides, {"algo": {"temporal_ensemble": 0.1}}), "diffusion_policy"
+    )
+    other = str(tmp_path / "averaging.pth")
+    write_checkpoint(other, Trainer(averaging).state())
+    assert main(["export-robomimic", other, paths[1]]) == 1
+    assert "algo.temporal_ensemble null" in capsys.readouterr().err
     assert main(["export-robomimic", *paths]) == 0
 
     theirs = torch.load(paths[1], weights_only=True)

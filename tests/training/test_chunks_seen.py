@@ -116,3 +116,6 @@ def test_goals_are_seen(small_config, name):
     assert not np.array_equal(*actions)
     with pytest.raises(ValueError, match="no goal was given"):
         policy(obs)
+    frames = {key: torch.zeros(1, 2, *x.shape) for key, x in obs.items()}
+    with pytest.raises(ValueError, match="conditioned on a goal"):
+        trainer.algo.chunk(frames)

@@ -12,7 +12,15 @@ from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, ValueAlgo
 from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.algos.shared.returns import ends_of, gae
-from offrl.config import AlgoConfig, Count, LearningRateConfig, OptimConfig, Section, Share
+from offrl.config import (
+    AlgoConfig,
+    Count,
+    LearningRateConfig,
+    NonNegative,
+    OptimConfig,
+    Section,
+    Share,
+)
 from offrl.kernels.end_to_end import EndToEnd, joined
 from offrl.tree import map_leaves
 
@@ -58,8 +66,8 @@ class PolicyGradientConfig(AlgoConfig):
         0.99, description="Factor on a reward for each step that it lies ahead (gamma)."
     )
     vf_coef: float = Field(0.5, ge=0, description="Weight of the error of the values in the loss.")
-    ent_coef: float = Field(
-        0.0, ge=0, description="Weight of the policy's entropy, which keeps it from settling early."
+    ent_coef: NonNegative = Field(
+        0.0, description="Weight of the policy's entropy, which keeps it from settling early."
     )
     policy_layer_dims: list[Count] = Field(
         [64, 64], description="Sizes of the policy's hidden layers, behind encoder and RNN."

@@ -29,8 +29,7 @@ class Average:
             return
         step = self._num_steps.get(optimizer, 0)
         self._num_steps[optimizer] = step + 1
-        moved = {id(part) for part in parts_of(parameters)}
-        names = [name for name, weight in self._weights.items() if id(weight) in moved]
+        names = self._names(parts_of(parameters))
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(step))
         weights = [self._weights[name].data for name in names]
         average([self._averages[name] for name in names], weights, 0)
@@ -38,10 +37,12 @@ class Average:
     def settle(self, parameters: Iterable[nn.Parameter]) -> None:
         """Let these, which do not learn any more, be their averages, so that others learn from what
         acts. Averages must not be shown."""
-        settled = {id(part) for part in parameters}
-        for name, weight in self._weights.items():
-            if id(weight) in settled:
-                weight.data.copy_(self._averages[name])
+        for name in self._names(parameters):
+            self._weights[name].data.copy_(self._averages[name])
+
+    def _names(self, parameters: Iterable[nn.Parameter]) -> list[str]:
+        own = {id(parameter) for parameter in parameters}
+        return [name for name, weight in self._weights.items() if id(weight) in own]
 
     def _decay(self, step: int) -> float:
         if step == 0:
