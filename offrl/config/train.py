@@ -114,7 +114,7 @@ class EMAConfig(Section):
         le=1,
         description="How fast the average comes to remember more: in its n-th step it keeps the "
         "share 1 - (n - 1)^-power of itself, at most max_decay, and nothing in the first two. "
-        "null: max_decay in all steps.",
+        "null: max_decay in all steps but the first, which takes the weights.",
     )
     max_decay: float = Field(
         0.9999, ge=0, lt=1, description="Largest share that the average keeps of itself in a step."
