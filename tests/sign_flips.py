@@ -69,8 +69,8 @@ FLIPS = [
     Flip(
         "vq_bet, reconstruction",
         "algos/vq_bet.py",
-        "loss = error + codebook",
-        "loss = -error + codebook",
+        "loss = error + masked_mean(codebook",
+        "loss = -error + masked_mean(codebook",
         MODES,
         "vq_bet",
     ),

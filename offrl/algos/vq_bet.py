@@ -110,12 +110,10 @@ class VQBeT(ChunkPolicy):
         )
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
-        if not self._code_epochs and self.global_config.experiment.ckpt_path is None:
-            num_epochs = self.global_config.train.num_epochs
+        if self.algo_config.vq.epochs and not self._code_epochs:
             raise ValueError(
-                f"algo.vq.epochs: {self.algo_config.vq.epochs} leaves none of the {num_epochs} of "
-                "train.num_epochs for codes; raise one of them, or name a checkpoint that has "
-                "codes (experiment.ckpt_path)"
+                "train.num_epochs: 1 epoch is too few for codes and a policy; set it to 2 or more, "
+                "or algo.vq.epochs to 0 with a checkpoint that has codes (experiment.ckpt_path)"
             )
         actions = self.to_device(values("actions"))
         chunks = actions.unfold(0, self.algo_config.horizon.chunk_length, 1).transpose(1, 2)

@@ -217,8 +217,8 @@ def test_what_cannot_be_is_refused_before_training(small_config, overrides, mess
 
 
 def test_a_policy_of_codes_needs_epochs_in_which_they_are_learned(small_config):
-    with pytest.raises(ValueError, match=r"algo\.vq\.epochs: 0\.0 leaves none of the 3 of"):
-        Trainer(small_config({"algo": {"vq": {"epochs": 0.0}}}, "vq_bet"))
+    with pytest.raises(ValueError, match=r"train\.num_epochs: 1 epoch is too few for codes and"):
+        Trainer(small_config({"algo": {}, "train": {"num_epochs": 1}}, "vq_bet"))
 
 
 @pytest.mark.parametrize("epoch", [1, 9])
