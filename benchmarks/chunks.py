@@ -39,7 +39,7 @@ Loss = Callable[[Any, dict[str, Any]], Tensor]
 
 def plain(net: nn.Module) -> nn.Module:
     """A copy made of PyTorch's own layers."""
-    net = copy.deepcopy(net)
+    net, device = copy.deepcopy(net), next(net.parameters()).device
     for name, module in list(net.named_modules()):
         if isinstance(module, Linear):
             own = nn.Linear(module.in_features, module.out_features, module.bias is not None)
@@ -52,7 +52,7 @@ def plain(net: nn.Module) -> nn.Module:
             continue
         own.load_state_dict(module.state_dict())
         net.set_submodule(name, own)
-    return net
+    return net.to(device)
 
 
 # -- losses by hand -------------------------------------------------------------------------------
@@ -63,12 +63,13 @@ ALPHAS = (1 - BETAS).cumprod(0)
 
 
 def diffusion_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
-    actions = batch["actions"]
-    noise, times = torch.randn_like(actions), torch.randint(0, 100, (len(actions),))
-    alpha = ALPHAS[times][:, None, None].to(actions.device)
+    actions, alphas = batch["actions"], batch["alphas"]
+    noise = torch.randn_like(actions)
+    times = torch.randint(0, len(alphas), (len(actions),), device=actions.device)
+    alpha = alphas[times][:, None, None]
     noisy = alpha.sqrt() * actions + (1 - alpha).sqrt() * noise
     net = nets["policy"]
-    return F.mse_loss(net(noisy, times.to(actions.device), net.encode(batch["obs"], None)), noise)
+    return F.mse_loss(net(noisy, times, net.encode(batch["obs"], None)), noise)
 
 
 def act_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
@@ -138,12 +139,14 @@ def bare_training(trainer: Trainer, loss_of: Loss) -> Callable[[], float]:
     algo = trainer.algo
     nets = plain(algo.nets)
     name, config = "policy", trainer.config
-    optimizer = torch.optim.AdamW(nets[name].parameters(), lr=1e-4, fused=True)
-    average = [p.detach().clone() for p in nets[name].parameters()]
+    params = [*nets[name].parameters()]
+    optimizer = torch.optim.AdamW(params, lr=1e-4, fused=True)
+    average = [p.detach().clone() for p in params]
     first = trainer.dataset.get_batch(torch.arange(BATCH, device=trainer.dataset.device))
     batch = algo.process_batch_for_training(first)
     if batch["pad_mask"] is None:
         batch["pad_mask"] = torch.ones_like(batch["actions"][..., :1])
+    batch["alphas"] = ALPHAS.to(algo.device)
 
     def train() -> None:
         for _ in range(config.experiment.epoch_every_n_steps or 0):
@@ -153,8 +156,7 @@ def bare_training(trainer: Trainer, loss_of: Loss) -> Callable[[], float]:
             optimizer.step()
             if config.train.ema.enabled:
                 with torch.no_grad():
-                    for mean, p in zip(average, nets[name].parameters(), strict=True):
-                        mean.lerp_(p, 0.01)
+                    torch._foreach_lerp_(average, params, 0.01)
 
     return timed(train)
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from offrl.kernels.linear import linear
+
 
 class Conv1d(nn.Conv1d):
     """As ``torch.nn.Conv1d``, with ``stride`` 1 and zeros as padding that keeps the length."""
@@ -22,4 +24,4 @@ class Conv1d(nn.Conv1d):
             return super().forward(input)
         padded = F.pad(input, self.padding * 2)
         windows = padded.unfold(2, *self.kernel_size, 1).transpose(1, 2)  # [B, T, C, K]
-        return F.linear(windows.flatten(2), self.weight.flatten(1), self.bias).transpose(1, 2)
+        return linear(windows.flatten(2), self.weight.flatten(1), self.bias).transpose(1, 2)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn import functional as F
 
 CPU = Path("/proc/cpuinfo")  # on Linux
 MKL_IS_SLOW = (
@@ -25,11 +26,15 @@ class Linear(nn.Linear):
     """``y = x W^T + b``, ``[..., input_dim]`` to ``[..., output_dim]``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not pays(input, self.weight):
-            return super().forward(input)
-        rows = input.reshape(-1, self.in_features)
-        output = _OneDNNLinear.apply(rows, self.weight, self.bias)
-        return output.reshape(*input.shape[:-1], self.out_features)
+        return linear(input, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``torch.nn.functional.linear``: ``x`` ``[..., I]``, ``weight`` ``[O, I]``."""
+    if not pays(x, weight):
+        return F.linear(x, weight, bias)
+    rows = _OneDNNLinear.apply(x.reshape(-1, x.shape[-1]), weight, bias)
+    return rows.reshape(*x.shape[:-1], len(weight))
 
 
 def pays(x: Tensor, weight: Tensor) -> bool:
