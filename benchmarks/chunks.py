@@ -35,6 +35,7 @@ from offrl.tree import merge
 
 BATCH = 64
 Loss = Callable[[Any, dict[str, Any]], Tensor]
+Denoise = Callable[[Any, Tensor, Tensor], None]
 
 
 def plain(net: nn.Module) -> nn.Module:
@@ -72,6 +73,14 @@ def diffusion_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     return F.mse_loss(net(noisy, times, net.encode(batch["obs"], None)), noise)
 
 
+def flow_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
+    actions, net = batch["actions"], nets["policy"]
+    noise = torch.randn_like(actions)
+    t = torch.rand(len(actions), 1, 1, device=actions.device)
+    velocity = net(torch.lerp(noise, actions, t), 100 * t.flatten(), net.encode(batch["obs"], None))
+    return F.mse_loss(velocity, actions - noise)
+
+
 def act_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     net, obs, actions = nets["policy"], batch["obs"], batch["actions"]
     mean, logvar = net.posterior(obs, None, actions, batch["pad_mask"])
@@ -96,24 +105,50 @@ def vq_bet_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     return loss
 
 
+# -- denoising by hand ----------------------------------------------------------------------------
+
+
+def ddim(net: Any, x: Tensor, seen: Tensor) -> None:
+    for time in range(90, -1, -10):
+        alpha = ALPHAS[time]
+        before = ALPHAS[time - 10] if time else torch.tensor(1.0)
+        noise = net(x, torch.full((len(x),), time, device=x.device), seen)
+        clean = ((x - (1 - alpha).sqrt() * noise) / alpha.sqrt()).clamp(-1, 1)
+        noise = (x - alpha.sqrt() * clean) / (1 - alpha).sqrt()
+        x = before.sqrt() * clean + (1 - before).sqrt() * noise
+
+
+def euler(net: Any, x: Tensor, seen: Tensor) -> None:
+    for time in (0, 25, 50, 75):
+        x = x + net(x, torch.full((len(x),), float(time), device=x.device), seen) / 4
+
+
 @dataclass
 class Policy:
     title: str
     config: str
     loss: Loss
+    denoise: Denoise | None = None
     algo: dict[str, Any] = field(default_factory=dict)
 
 
 UNET = {"diffusion_step_embed_dim": 256, "down_dims": [256, 512, 1024]}  # robomimic's
 POLICIES = {
     "unet": Policy(
-        "U-Net of 65.8M (robomimic's)", "diffusion_policy.json", diffusion_loss, {"unet": UNET}
+        "U-Net of 65.8M (robomimic's)",
+        "diffusion_policy.json",
+        diffusion_loss,
+        ddim,
+        {"unet": UNET},
     ),
-    "small_unet": Policy("U-Net of 4.6M", "diffusion_policy.json", diffusion_loss),
-    "transformer": Policy("diffusion Transformer", "diffusion_transformer.json", diffusion_loss),
+    "small_unet": Policy("U-Net of 4.6M", "diffusion_policy.json", diffusion_loss, ddim),
+    "flow": Policy("U-Net of 4.6M, flow in 4 steps", "flow_matching.json", flow_loss, euler),
+    "transformer": Policy(
+        "diffusion Transformer", "diffusion_transformer.json", diffusion_loss, ddim
+    ),
     "act": Policy("ACT", "act.json", act_loss),
     "vq_bet": Policy(
-        "VQ-BeT, its Transformer", "vq_bet.json", vq_bet_loss, {"vq": {"epochs": 0.0}}
+        "VQ-BeT, its Transformer", "vq_bet.json", vq_bet_loss, algo={"vq": {"epochs": 0.0}}
     ),
 }
 
@@ -179,29 +214,21 @@ def offrl_acting(trainer: Trainer, num_envs: int) -> Callable[[], float]:
     return timed(act)
 
 
-def bare_acting(trainer: Trainer, num_envs: int) -> Callable[[], float]:
-    """One chunk, as DDIM denoises it."""
+def bare_acting(trainer: Trainer, denoise: Denoise, num_envs: int) -> Callable[[], float]:
+    """One chunk."""
     algo = trainer.algo
     net, config = plain(algo.nets)["policy"].eval(), algo.algo_config
     rows = next(n for n in CHUNK_ROWS if n >= num_envs)
     frames = config.horizon.observation_horizon
     shapes = algo.obs_spec.shapes("obs").items()
     obs = {key: torch.randn(rows, frames, *shape, device=algo.device) for key, shape in shapes}
-    times = range(90, -1, -10)
+    shape = rows, config.horizon.prediction_horizon, algo.ac_dim
 
     @torch.no_grad()
-    def denoise() -> None:
-        seen = net.encode(obs, None)
-        x = torch.randn(rows, config.horizon.prediction_horizon, algo.ac_dim, device=algo.device)
-        for time in times:
-            alpha = ALPHAS[time]
-            before = ALPHAS[time - 10] if time else torch.tensor(1.0)
-            noise = net(x, torch.full((rows,), time, device=algo.device), seen)
-            clean = ((x - (1 - alpha).sqrt() * noise) / alpha.sqrt()).clamp(-1, 1)
-            noise = (x - alpha.sqrt() * clean) / (1 - alpha).sqrt()
-            x = before.sqrt() * clean + (1 - before).sqrt() * noise
+    def act() -> None:
+        denoise(net, torch.randn(shape, device=algo.device), net.encode(obs, None))
 
-    return timed(denoise)
+    return timed(act)
 
 
 def main() -> None:
@@ -219,11 +246,14 @@ def main() -> None:
         loops = {"offrl": offrl_loop(trainer), "bare": bare_training(trainer, policy.loss)}
         found = measured[name] = alternate(loops, args.repeats)
         steps.append([policy.title, *row(found, args.steps)])
-        if policy.loss is not diffusion_loss:
+        if policy.denoise is None:
             continue
         trainer.algo.set_eval()
         for num in (1, 8, 32):
-            loops = {"offrl": offrl_acting(trainer, num), "bare": bare_acting(trainer, num)}
+            loops = {
+                "offrl": offrl_acting(trainer, num),
+                "bare": bare_acting(trainer, policy.denoise, num),
+            }
             found = measured[f"{name}, {num}"] = alternate(loops, args.repeats)
             actions.append([policy.title, f"{num}", *row(found)])
     print(f"{machine()}; {args.repeats} turns\n")

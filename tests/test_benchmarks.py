@@ -12,7 +12,7 @@ FOLDER = ROOT / "benchmarks"
 POLICIES = ["mlp", "gmm", "vae", "rnn_gmm", "transformer_gmm", "iql", "awac", "td3_bc", "rebrac"]
 POLICIES += ["cql", "bcq", "sac_n", "edac"]
 SMALLEST = [
-    "chunks --only small_unet act vq_bet --repeats 1 --steps 1",
+    "chunks --only flow small_unet act vq_bet --repeats 1 --steps 1",
     "convert --repeats 1",
     "demonstrators --n 2 --only Lift",
     "critics --repeats 1",

@@ -1,6 +1,6 @@
 """``torch.nn.Conv1d`` as one matrix product in training, where there are fewer steps than channels.
 
-It saves a quarter of the step of a large U-Net over time on a CPU, whose own kernels rearrange all
+It saves a sixth of the step of a large U-Net over time on a CPU, whose own kernels rearrange all
 weights. Acting leaves it to PyTorch: denoising adds up what rounding errors differ by.
 """
 
@@ -19,7 +19,7 @@ class Conv1d(nn.Conv1d):
 
     def forward(self, input: Tensor) -> Tensor:
         batch_size, channels, steps = input.shape
-        is_large = batch_size * steps > channels
+        is_large = batch_size * steps >= min(channels, self.out_channels)
         if is_large or input.is_cuda or not torch.is_grad_enabled():
             return super().forward(input)
         padded = F.pad(input, self.padding * 2)
