@@ -27,7 +27,8 @@ class Executor:
 
     Time is counted in steps of the environment. A chunk that is asked for now comes ``latency``
     steps later. Until then a synchronous policy waits; an asynchronous one asks so early that it
-    need not, and plays the present chunk, also beyond the action horizon.
+    need not, and plays the present chunk, also beyond the action horizon. It does not ask early for
+    a chunk that is no longer than its latency, since all of that might be past when it comes.
     """
 
     action_horizon: int
@@ -48,7 +49,8 @@ class Executor:
             waits = state["waits"]
             state["waits"] = (waits - 1).clamp(min=0)
             self._receive(state, (waits == 1).nonzero().flatten())
-            lead = self.latency if self.asynchronous else 0
+            comes_in_time = self.asynchronous and self.latency < state["counts"].shape[1]
+            lead = self.latency if comes_in_time else 0
             due = ((state["waits"] == 0) & (state["left"] <= lead)).nonzero().flatten()
         else:
             due = torch.arange(num_envs)
@@ -109,7 +111,7 @@ class Executor:
 class RealTime:
     """An asynchronous executor for one robot, in real time: a chunk is inferred in a thread while
     the last one is played. It asks for one as many steps before it needs it as were played during
-    the last inference.
+    the last inference, and a step earlier after one that it had to wait for.
 
     ``policy.executor = RealTime(policy.executor)`` has a ``RolloutPolicy`` play so. It waits, and
     so does the robot, for the first chunk of an episode, and where nothing is left to play.
@@ -135,7 +137,7 @@ class RealTime:
             self._coming = None
         state = dict(state)
         if self._coming is not None and (self._coming.done() or not state["counts"][0, 0]):
-            self.latency = max(1, int(state["played"]))
+            self.latency = max(1, int(state["played"]) + (not self._coming.done()))
             state["coming"], self._coming = self._coming.result(), None
             self.executor._receive(state, row)
         if self._coming is None and int(state["left"]) <= self.latency:

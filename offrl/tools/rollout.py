@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.outputs import in_words, new_file
-from offrl.tools import add_address, count, seed, write_figures
+from offrl.tools import add_address, count, seed, size, write_figures
 
 HELP = "evaluate a checkpoint, film it, and record what it does as a dataset"
 EPILOG = (
@@ -32,14 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lang", help="another instruction than that of the dataset")
     parser.add_argument(
         "--latency-ms",
-        type=float,
+        type=size,
         metavar="MS",
         help="how late a chunk of actions comes (default: as in the config)",
     )
     parser.add_argument(
         "--asynchronous",
         action=argparse.BooleanOptionalAction,
-        help="infer a chunk while the one before is played (default: as in the config)",
+        help="infer a chunk while the one before is played, where it comes late "
+        "(default: as in the config)",
     )
     parser.add_argument("--video", metavar="MP4", help="film the first episodes")
     parser.add_argument(
@@ -82,11 +83,12 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{why}: no rendering back end works here; {INSTALL_HINT}")
 
     rollout = policy.policy.global_config.experiment.rollout
-    said = {"latency_ms": args.latency_ms, "asynchronous": args.asynchronous}
-    for name, value in said.items():
-        if value is not None:
-            setattr(rollout, name, value)
+    for name in ("latency_ms", "asynchronous"):
+        if getattr(args, name) is not None:
+            setattr(rollout, name, getattr(args, name))
     policy = with_latency(policy, rollout, env_args)
+    if late := getattr(policy.executor, "latency", 0):
+        print(f"steps of the environment by which a chunk comes late: {late}")
     requests = [
         EpisodeRequest(
             seed=TEST_SEEDS + args.seed + i,

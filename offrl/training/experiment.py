@@ -215,6 +215,6 @@ def _check_actions(config: Config, dataset: SequenceDataset) -> None:
             )
         if largest > 1.001:
             log.warning(
-                f"{dataset.hdf5_path}: {key} reach {largest:.3g}, but policies act within [-1, 1]; "
-                f'set train.action_config.{key}.normalization to "min_max"'
+                f"{dataset.hdf5_path}: {key} reach {largest:.3g}, but most policies act "
+                f'within [-1, 1]; set train.action_config.{key}.normalization to "min_max"'
             )

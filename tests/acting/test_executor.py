@@ -3,7 +3,7 @@ and keeps every chunk."""
 
 import math
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ class Reference:
     def step(self, time, chunk_at):
         e = self.executor
         self._take(time)
-        lead = e.latency if e.asynchronous else 0
+        lead = e.latency if e.asynchronous and e.latency < self.horizon else 0
         if self.coming is None and self.until - self.played <= lead:
             self.coming = time + e.latency, self.played, chunk_at(time)
             self.asked.append(time)
@@ -155,6 +155,45 @@ def test_in_real_time_a_chunk_is_inferred_while_the_last_one_is_played():
     done.release(10)
     assert inferring.is_set() and len(due) >= 4
     assert 1 <= executor.latency <= 10
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 12), st.integers(1, 16), st.data())
+def test_whoever_acts_while_it_infers_stands_still_no_longer(horizon, latency, data):
+    """Also where a chunk takes as long as it lasts, or longer."""
+    still = {}
+    action_horizon = data.draw(st.integers(1, horizon))
+    for asynchronous in (False, True):
+        executor, state, still[asynchronous] = Executor(action_horizon, None, latency), None, 0
+        executor = replace(executor, asynchronous=asynchronous)
+        for _ in range(400):
+            _, plays, state = executor.step(1, state, lambda _: lambda: torch.ones(1, horizon, 1))
+            still[asynchronous] += not plays
+    assert still[True] <= still[False] + latency + horizon  # the last round is cut off
+
+
+def test_in_real_time_it_asks_earlier_for_what_it_had_to_wait_for():
+    """Chunks that are played whole leave no time but what is asked for before their end."""
+    executor = RealTime(Executor(action_horizon=5))
+    done = threading.Semaphore(1)
+
+    def predict(rows):
+        def infer():
+            assert done.acquire(timeout=10)
+            return torch.ones(1, 5, 1)
+
+        return infer
+
+    _, _, state = executor.step(1, None, predict)
+    leads = []
+    for _ in range(3):
+        while state["counts"][0, 0]:
+            _, _, state = executor.step(1, state, predict)
+        leads.append(executor.latency)
+        threading.Timer(0.1, done.release).start()
+        _, plays, state = executor.step(1, state, predict)
+        assert plays
+    assert leads == [1, 2, 3]
 
 
 def test_in_real_time_an_episode_begins_behind_what_is_inferred_still():
