@@ -87,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None:
             setattr(rollout, name, getattr(args, name))
     policy = with_latency(policy, rollout, env_args)
-    if late := getattr(policy.executor, "latency", 0):
+    if policy.executor and policy.executor.latency:
+        late = policy.executor.latency
         print(f"steps of the environment by which a chunk comes late: {late}")
     requests = [
         EpisodeRequest(

@@ -58,7 +58,7 @@ class Progress:
             self._last_line = time.monotonic()
             epochs = self.trainer.config.train.num_epochs
             numbers = ", ".join(f"{name} {x}" for name, x in _shown(record["logs"]).items())
-            print(f"epoch {record['epoch']} of {epochs}: {numbers}")
+            print(f"epoch {record['epoch']} of {epochs}" + (f": {numbers}" if numbers else ""))
 
 
 def _shown(logs: Mapping[str, float]) -> dict[str, str]:

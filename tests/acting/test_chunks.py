@@ -10,11 +10,13 @@ from conftest import GOLDEN, write_demos
 from toy_env import toy_args
 
 from offrl import RolloutPolicy, Trainer, config_factory
+from offrl.__main__ import main
 from offrl.acting.executor import Executor, RealTime
 from offrl.algos import algo_factory
 from offrl.config import RolloutConfig
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.evaluation import evaluate, with_latency
+from offrl.training import Checkpointer
 from offrl.tree import merge
 
 TINY = {
@@ -152,6 +154,20 @@ def test_latency_needs_chunks_and_a_frequency(small_config, make):
     robosuites = {"env_kwargs": {"control_freq": 20}}
     policy = with_latency(RolloutPolicy(make()), RolloutConfig(latency_ms=101), robosuites)
     assert policy.executor == Executor(2, latency=3)
+
+
+def test_the_command_says_by_how_many_steps_chunks_are_late(small_config, demos, capsys):
+    write_demos(demos, env_args=json.dumps(toy_args()))
+    rollout = {"experiment": {"rollout": {"control_freq": 10}}}
+    trainer = Trainer(small_config(merge(TINY, rollout), "diffusion_policy"))
+    list(Checkpointer(trainer)(trainer()))
+    last = str(trainer.run.last_checkpoint)
+    command = ["rollout", "--checkpoint", last, "--n", "2", "--horizon", "4", "--latency-ms"]
+    assert main([*command, "150"]) == 0
+    assert "by which a chunk comes late: 2\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*command, "-5"])
+    assert "--latency-ms" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
