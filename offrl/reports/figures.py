@@ -18,9 +18,6 @@ NAME = 36  # characters of a line of an algorithm's name
 
 def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
     """Write the pictures that there is something for: the captions by the names of their files."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     drawn = {
         "curves.png": (_curves, any(r.curve for r in scores.results), CURVES),
         "scores.png": (_final_scores, any(r.final for r in scores.results), FINAL),
@@ -56,22 +53,24 @@ TIME = "Minutes of training, without evaluations: the median, and all trainings 
 
 
 def _write(path: Path, draw: Callable[[Scores], Any], scores: Scores) -> None:
-    from matplotlib import pyplot
-
     figure = draw(scores)
     with whole_file(path) as partial:
         figure.savefig(partial, dpi=110)
-    pyplot.close(figure)
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained")
 
 
 def _panels(number: int, height: float = PANEL[1], beside: float = 0.0) -> tuple[Any, list[Any]]:
     """So many panels, with room for names beside them."""
-    from matplotlib import pyplot
-
     columns = min(number, COLUMNS)
     rows = -(-number // columns)
     size = (max(6.0, PANEL[0] * columns) + beside, height * rows)
-    figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    figure = _figure(size)
+    axes = figure.subplots(rows, columns, squeeze=False)
     for unused in axes.flat[number:]:
         unused.set_visible(False)
     return figure, list(axes.flat[:number])
@@ -194,12 +193,11 @@ def _profiles(scores: Scores) -> Any:
 
 
 def _improvement(scores: Scores) -> Any:
-    from matplotlib import pyplot
-
     names, table = [*map(_label, scores.ranked)], scores.pairs()
     most_lines = 1 + max(name.count("\n") for name in names)
     side = 2.2 + max(0.5, 0.22 * most_lines) * len(names)
-    figure, axes = pyplot.subplots(figsize=(max(6.0, side + 1.5), side), layout="constrained")
+    figure = _figure((max(6.0, side + 1.5), side))
+    axes = figure.subplots()
     image = axes.imshow(table, cmap="RdBu", vmin=0, vmax=1)
     for (row, column), value in np.ndenumerate(table):
         if row != column:

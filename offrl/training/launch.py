@@ -5,7 +5,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from offrl.training.tagged import TaggedFiles
 from offrl.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_CURVES = 60.0
 
 
 @dataclass
@@ -130,7 +133,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
         tagged = TaggedFiles(trainer, config_file) if trainer.config.train.model_dest else None
         records = _records(trainer, checkpointer, logger, evaluator, tagged)
         try:
-            for record in Progress(trainer)(records):
+            for record in Progress(trainer)(_drawn(trainer, records)):
                 if record["type"] == "test":
                     test = record["logs"]
         except (KeyboardInterrupt, OSError):
@@ -141,6 +144,17 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
     best = checkpointer.best_checkpoint
     videos = evaluator.video, evaluator.no_video
     return Result(trainer.run, best, test, curve, *videos, trainer.problems)
+
+
+def _drawn(trainer: Training, records: Iterable[Record]) -> Iterator[Record]:
+    """Draw the learning curve between epochs, once a minute at most. When the training has ended,
+    it is drawn once more."""
+    last = time.monotonic()
+    for record in records:
+        if record["type"] == "epoch" and time.monotonic() - last > SECONDS_BETWEEN_CURVES:
+            write_learning_curve(trainer.run)
+            last = time.monotonic()
+        yield record
 
 
 def submit(
