@@ -23,6 +23,7 @@ import torch
 from offrl import __version__
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import algo_factory
+from offrl.algos.shared.weights import to_act
 from offrl.config import Config, config_factory, without_pretrained
 from offrl.envs import env_args_named, make_env
 from offrl.language import embed
@@ -208,6 +209,8 @@ def policy_from_checkpoint(
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
     """Load a policy that is ready to act. Returns it and the checkpoint that it came from.
 
+    Its networks have the averaged weights at once, where ``train.ema`` says so, and there are no
+    optimizers. These and the weights that were trained are loaded once it learns or is serialized.
     Checkpoints of robomimic are read as well. Raises ``FileNotFoundError``, or ``ValueError`` for
     what is no checkpoint or is damaged.
 
@@ -226,7 +229,7 @@ def policy_from_checkpoint(
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
     )
     with while_loading(content, ckpt_path or "ckpt_dict"):
-        algo.deserialize(content["model"])
+        algo.deserialize(to_act(content["model"]))
         _check_statistics(algo)
     algo.set_eval()
     if verbose:

@@ -23,6 +23,7 @@ import torch
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import Algo, PolicyAlgo, algo_factory
 from offrl.algos.shared.chunks import ChunkPolicy
+from offrl.algos.shared.weights import to_act
 from offrl.checkpoint import read_checkpoint
 from offrl.config import Config, ObservationConfig, Section, config_factory
 from offrl.config.algo import TDConfig
@@ -218,6 +219,13 @@ def averages_are_for_acting_and_weights_for_training(case: AlgoCase) -> None:
         assert _same(_weights(each), shown), "averages do not come back"
         each.set_train()
         assert _same(_weights(each), trained), "set_train() brings back other weights"
+    acting, _ = case.make({"ema": {"enabled": True, "power": None, "max_decay": 0.5}})
+    acting.deserialize(to_act(state))
+    acting.set_eval()
+    assert _same(_weights(acting), shown), "what is loaded to act has other weights"
+    acting.deserialize(state)
+    acting.set_train()
+    assert _same(_tensors(acting.serialize()), _tensors(state)), "no way back from acting alone"
 
 
 def acting_in_a_batch_equals_one_by_one(

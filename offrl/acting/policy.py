@@ -1,5 +1,6 @@
 """A trained policy at environments: numpy in, numpy out."""
 
+import copyreg
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -20,8 +21,10 @@ class _ToAct:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, what: Any) -> Any:
-            if isinstance(what, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)):
+            if isinstance(what, torch.optim.Optimizer):  # of a user's own
                 return type(None), ()
+            if not isinstance(what, type) and hasattr(what, "state_to_act"):
+                return copyreg.__newobj__, (type(what),), what.state_to_act()  # type: ignore[attr-defined]
             if isinstance(what, torch.device):
                 return torch.device, ("cpu",)
             return super().reducer_override(what)

@@ -24,7 +24,7 @@ from offrl.algos.factory import algo_factory
 from offrl.algos.sac import SAC, SACConfig
 from offrl.algos.sac_n import SACCriticConfig
 from offrl.algos.shared.chunks import ChunkPolicy
-from offrl.algos.shared.weights import weights_of
+from offrl.algos.shared.weights import to_act, weights_of
 from offrl.config import Config, config_factory, without_pretrained
 from offrl.config.algo import EnsembleConfig
 from offrl.models.heads import TanhGaussian
@@ -122,7 +122,7 @@ class Residual(SAC):
             ac_dim=shapes["ac_dim"],
             device=self.device,
         )
-        base.deserialize(content["model"])
+        base.deserialize(to_act(content["model"]))
         base.set_eval()
         unseen = [key for key in base.obs_spec.keys("obs") if key not in self.obs_spec.keys("obs")]
         if unseen:

@@ -1,6 +1,7 @@
 """Moving averages of weights (``train.ema``): what they are, and where they are used."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from conftest import write_demos
 
 from offrl import algo_factory, config_factory, policy_from_checkpoint
 from offrl.checkpoint import write_checkpoint
+from offrl.seeding import seed_everything
 from offrl.testing import AlgoCase, resumed_equals_uninterrupted
 from offrl.training.trainer import Trainer
 
@@ -143,3 +145,37 @@ def test_an_average_can_begin_with_weights_that_had_none(tmp_path):
     algo.set_eval()
     source.algo.set_eval()
     assert torch.equal(algo.get_action(OBS), source.algo.get_action(OBS))
+
+
+@pytest.mark.parametrize("name", ["bc", "hbc"])
+def test_a_policy_that_acts_has_averages_alone_until_it_learns(tmp_path, name):
+    ema = {"enabled": True, "power": None, "max_decay": 0.9}
+    changes = overrides(tmp_path, ema) | {"algo": SMALL[name]}
+    if name == "hbc":
+        changes["observation"] = {"planner": changes["observation"]}
+    trainer = Trainer(config_factory(name, changes))
+    list(trainer())
+    content = copy.deepcopy(trainer.state())
+    batch = next(iter(trainer.experiment.loader))
+    loaded, _ = policy_from_checkpoint(ckpt_dict=copy.deepcopy(content), device="cpu")
+    elsewhere = pickle.loads(pickle.dumps(loaded))
+    trainer.algo.set_eval()  # so that its networks have the averages
+    for algo in (loaded.policy, elsewhere.policy):
+        parts = [algo, *getattr(algo, "parts", {}).values()]
+        assert not any("_learning" in vars(part) or part._average._averages for part in parts)
+        assert_same(algo.nets, trainer.algo.nets)
+    for forbidden in (elsewhere.policy.serialize, lambda: elsewhere.policy.learn(batch)):
+        with pytest.raises(ValueError, match=r"only acts.*deserialize"):
+            forbidden()
+    elsewhere.policy.deserialize(content["model"])
+    for algo in (loaded.policy, elsewhere.policy, trainer.algo):
+        seed_everything(1)
+        algo.set_train()
+        algo.learn(batch)
+    assert_same(loaded.policy.nets, trainer.algo.nets)
+    assert_same(elsewhere.policy.nets, trainer.algo.nets)
+
+
+def assert_same(first, second):
+    first, second = first.state_dict(), second.state_dict()
+    assert first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from numbers import Number
 from typing import Any, ClassVar
 
@@ -49,6 +50,8 @@ class Algo(Algorithm):
     def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
         self.epoch: int | None = None  # set by train_on_batch
         self.validates = False
+        self._only_acts = False  # what was deserialized was ``to_act``,
+        self._whole: Mapping[str, Any] | None = None  # of this
         self.global_config = config
         self.algo_config = config.algo
         self.obs_spec = obs_spec
@@ -72,16 +75,44 @@ class Algo(Algorithm):
             raise ValueError(
                 f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
             )
-        self.optimizers = {
-            name: make_optimizer(self._optimized(name), optim)
-            for name, optim in self.optim_params.items()
-        }
-        self.schedules = {
-            name: make_schedule(self.optimizers[name], optim, config)
-            for name, optim in self.optim_params.items()
-        }
-        learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optimizers})
+        learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
         self._average = Average(dict(learning.named_parameters()), config.train.ema)
+
+    @cached_property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizer of each network. They are made when they are first asked for, and so never
+        for a policy that only acts."""
+        return self._learning[0]
+
+    @cached_property
+    def schedules(self) -> dict[str, Any]:
+        """The learning-rate schedule of each network, or ``None`` where the rate is constant."""
+        return self._learning[1]
+
+    @cached_property
+    def _learning(self) -> tuple[dict[str, torch.optim.Optimizer], dict[str, Any]]:
+        """Optimizers and schedules, which are made together, as one sets the other's rate."""
+        self._become_whole()
+        with self.trained_weights():
+            optimizers = self._make_optimizers()
+        configs, config = self.optim_params.items(), self.global_config
+        return optimizers, {n: make_schedule(optimizers[n], own, config) for n, own in configs}
+
+    def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        configs = self.optim_params.items()
+        return {name: make_optimizer(self._optimized(name), config) for name, config in configs}
+
+    def _become_whole(self) -> None:
+        """Load what acting alone did not take, for whoever learns or serializes."""
+        whole, self._whole = self._whole, None
+        if whole is not None:
+            self.deserialize(whole)
+        elif self._only_acts:
+            raise ValueError(
+                f"this {self.global_config.algo_name} is a copy that only acts, without optimizers "
+                'and with averaged weights alone; call deserialize(checkpoint["model"]) before it '
+                "learns or is serialized"
+            )
 
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
@@ -158,6 +189,8 @@ class Algo(Algorithm):
     ) -> dict[str, Tensor]:
         """Make one update, or none with ``validate``. Returns detached tensors without dimensions,
         ``"loss"`` among them, so that nothing waits for the device."""
+        if not validate:
+            self._become_whole()
         begins = epoch != self.epoch and not validate
         self.epoch, self.validates = epoch, validate
         weights = nullcontext() if validate else self.trained_weights()
@@ -203,6 +236,8 @@ class Algo(Algorithm):
 
     def set_train(self) -> None:
         """Put the networks into training mode (dropout, random crops)."""
+        if self._whole is not None:
+            self._become_whole()
         self.nets.train()
         self._average.show(False)
 
@@ -215,6 +250,8 @@ class Algo(Algorithm):
     @contextmanager
     def trained_weights(self) -> Iterator[None]:
         """A context in which the networks have the weights that are trained, and no averages."""
+        if self._whole is not None:
+            self._become_whole()
         shown = self._average.shown
         self._average.show(False)
         try:
@@ -347,7 +384,9 @@ class Algo(Algorithm):
         self.action_normalizer = Normalizer(actions, self.device)
 
     def serialize(self) -> dict[str, Any]:
-        """Give all state, as tensors, numbers, strings, lists and dicts."""
+        """Give all state, as tensors, numbers, strings, lists and dicts. ``ValueError`` for a copy
+        in another process that only acts."""
+        self._become_whole()
         with self.trained_weights():
             nets = dict(self.nets.state_dict())
             ema = self._average.serialize()
@@ -366,6 +405,9 @@ class Algo(Algorithm):
         """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do."""
         nets = state.get("nets", state)
         check_fit(self.global_config.algo_name, self.nets.state_dict(), nets)
+        self._only_acts = state.get("only_acts", False)
+        if self._only_acts:
+            self._without_optimizers(self.__dict__)
         with self.trained_weights():
             self.nets.load_state_dict(nets)
             self._average.deserialize(state)
@@ -377,6 +419,20 @@ class Algo(Algorithm):
                 schedule.load_state_dict(stored)
         if "normalization" in state:
             self.set_statistics(**state["normalization"])
+        self._whole = state.get("whole")
+
+    def state_to_act(self) -> dict[str, Any]:
+        """Give the attributes of a copy for another process that only acts."""
+        state = {**self.__dict__, "_only_acts": True, "_whole": None}
+        self._without_optimizers(state)
+        if self._average.shown:  # the networks are all that acting takes
+            state["_average"] = self._average.begun_anew()
+        return state
+
+    @staticmethod
+    def _without_optimizers(attributes: dict[str, Any]) -> None:
+        for name in ("optimizers", "schedules", "_learning"):
+            attributes.pop(name, None)
 
     @classmethod
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:

@@ -25,9 +25,8 @@ class Composite(Algo):
 
     parts: dict[str, Any]
 
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.optimizers = {
+    def _make_optimizers(self) -> dict[str, Any]:
+        return {
             f"{name}.{network}": optimizer
             for name, part in self.parts.items()
             for network, optimizer in part.optimizers.items()
@@ -149,6 +148,7 @@ class Composite(Algo):
             part.set_statistics(obs, actions, **({"subgoals": subgoals} if says else {}))
 
     def serialize(self) -> dict[str, Any]:
+        self._become_whole()
         parts = {name: part.serialize() for name, part in self.parts.items()}
         for state in parts.values():
             del state["nets"]  # they are in those of the whole

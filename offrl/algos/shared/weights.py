@@ -1,6 +1,7 @@
 """The weights of an algorithm: their moving average, and those that checkpoints hold."""
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ class Average:
         self._config = config
         learning = {name: p for name, p in weights.items() if p.requires_grad}
         self._weights = learning if config.enabled else {}
-        self._averages = {name: p.detach().clone() for name, p in self._weights.items()}
+        self._averages: dict[str, Tensor] = {}  # none as long as they equal the weights
         self._num_steps: dict[str, int] = {}  # of each optimizer
         self.shown = False
 
@@ -29,6 +30,7 @@ class Average:
             return
         step = self._num_steps.get(optimizer, 0)
         self._num_steps[optimizer] = step + 1
+        self._begin()
         names = self._names(parts_of(parameters))
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(step))
         weights = [self._weights[name].data for name in names]
@@ -37,8 +39,12 @@ class Average:
     def settle(self, parameters: Iterable[nn.Parameter]) -> None:
         """Let these, which do not learn any more, be their averages, so that others learn from what
         acts. Averages must not be shown."""
-        for name in self._names(parameters):
+        for name in self._names(parameters) if self._averages else ():
             self._weights[name].data.copy_(self._averages[name])
+
+    def _begin(self) -> None:
+        if not self._averages:
+            self._averages = {name: p.detach().clone() for name, p in self._weights.items()}
 
     def _names(self, parameters: Iterable[nn.Parameter]) -> list[str]:
         own = {id(parameter) for parameter in parameters}
@@ -53,16 +59,23 @@ class Average:
     def show(self, shown: bool) -> None:
         """Let the networks compute with the averages, or with the weights again."""
         if shown != self.shown:
-            for name, weight in self._weights.items():
-                average = self._averages[name]
+            for name, average in self._averages.items():
+                weight = self._weights[name]
                 weight.data, average.data = average.data, weight.data
             self.shown = shown
+
+    def begun_anew(self) -> "Average":
+        """An average of the same weights that begins with them as they are now."""
+        average = copy.copy(self)
+        average._averages, average._num_steps = {}, {}
+        return average
 
     def serialize(self) -> dict[str, Any]:
         """What a checkpoint holds of it: ``{"ema": ...}``, or nothing."""
         if not self._config.enabled:
             return {}
-        weights = {name: average.detach() for name, average in self._averages.items()}
+        averages = self._averages or self._weights
+        weights = {name: average.detach() for name, average in averages.items()}
         return {"ema": {"weights": weights, "num_steps": dict(self._num_steps)}}
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
@@ -73,9 +86,11 @@ class Average:
                 "train.ema.enabled: false, but the checkpoint holds averaged weights, which its "
                 "policy acts with; set it to true"
             )
-        values = self._weights if stored is None else stored["weights"]
+        self._averages = {}
+        if stored is not None:
+            self._begin()
         for name, average in self._averages.items():
-            average.copy_(values[name].detach())
+            average.copy_(stored["weights"][name].detach())
         self._num_steps = {} if stored is None else dict(stored["num_steps"])
 
 
@@ -84,6 +99,28 @@ def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
     weights = {key: model[key] for key in ("nets", "ema") if key in model}
     parts = {name: weights_of(part) for name, part in model.get("parts", {}).items()}
     return {**weights, "parts": parts} if parts else weights
+
+
+def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what ``serialize`` gave as an algorithm takes it that only acts: averaged weights in the
+    place of those that are trained, and nothing of optimizers. It has all that was given under
+    ``"whole"``, should the algorithm learn after all."""
+    nets = dict(model.get("nets", model)) | dict(_averages(model))
+    return _only_acting(model) | {"nets": nets, "whole": model}
+
+
+def _averages(model: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    for name, average in model.get("ema", {}).get("weights", {}).items():
+        yield f"{prefix}{name}", average
+    for name, part in model.get("parts", {}).items():
+        yield from _averages(part, f"{prefix}{name}.")
+
+
+def _only_acting(model: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = ("ema", "optimizers", "lr_schedulers")
+    state = {key: value for key, value in model.items() if key not in left_out}
+    parts = {name: _only_acting(part) for name, part in model.get("parts", {}).items()}
+    return {**state, **({"parts": parts} if parts else {}), "only_acts": True}
 
 
 def check_fit(algo_name: str, own: Mapping[str, Tensor], weights: Mapping[str, Any]) -> None:
