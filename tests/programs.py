@@ -34,7 +34,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36  # of Linux' <sys/prctl.h>
 LARGEST = 2**20  # bytes of a request
 READ_AT_START = re.compile(
-    "PYTHON(?!PATH$)|G?OMP_|KMP_|MKL_|OPENBLAS_|MALLOC_|HDF5_|TORCH_|MPL|LD_|LC_|LANG"
+    "PYTHON(?!PATH$)|OMP_|KMP_|MKL_|OPENBLAS_|MALLOC_|HDF5_|TORCH_|MPL|LD_|LC_|LANG"
 )
 lock = threading.Lock()
 

@@ -12,6 +12,7 @@ import sys
 import time
 
 import h5py
+import programs
 import pytest
 from comparison import assert_same_run, records
 from conftest import ROOT, SMALL
@@ -29,11 +30,11 @@ LONG = {
     "experiment": {"epoch_every_n_steps": 150, "validate": True},
     "train": {"num_epochs": 6, "hdf5_validation_filter_key": "valid", "seq_length": 3},
 }
-# Shells make the processes in their background ignore interrupts.
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def heed():
+    """As shells make the processes in their background ignore interrupts."""
     for number in STOPS:
         signal.signal(number, signal.SIG_DFL)
 
@@ -55,15 +56,14 @@ def config(tmp_path, demos):
     return write
 
 
-def start(*arguments, preexec_fn=heed, **options):
-    return subprocess.Popen(
-        [*TRAIN, *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=preexec_fn,
-        **options,
-    )
+def start(*arguments, popen=programs.Popen, **options):
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return popen([*TRAIN, *arguments], **pipes, **options)
+
+
+def really_start(*arguments, preexec_fn=heed):
+    """A process that is started anew, and named train.py."""
+    return start(*arguments, popen=subprocess.Popen, preexec_fn=preexec_fn)
 
 
 def run_of(tmp_path, name):
@@ -181,13 +181,12 @@ def test_a_training_that_hangs_in_a_step_ends_at_the_second_signal(tmp_path, dem
         "        print('hanging', flush=True)\n"
         "        time.sleep(1000)\n"
     )
-    process = subprocess.Popen(
+    process = programs.Popen(
         [*TRAIN, "--config", config(), "--set", "algo_name=hanging.hanging", "--name", "hangs"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        preexec_fn=heed,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert process.stdout.readline() == "hanging\n"
@@ -211,7 +210,7 @@ def test_one_signal_that_comes_twice_is_one(config, tmp_path):
 
 def test_a_hangup_that_is_ignored_stays_so(config, tmp_path):
     """As below ``nohup``."""
-    process = start("--config", config(), "--name", "nohup", preexec_fn=ignore_hangups)
+    process = really_start("--config", config(), "--name", "nohup", preexec_fn=ignore_hangups)
     wait_until(has_logged(tmp_path, "nohup", '"epoch", "epoch": 1,'), process)
     process.send_signal(signal.SIGHUP)
     assert process.wait() == 0
@@ -298,7 +297,7 @@ def test_a_program_that_ends_while_it_reads_data_ends(tmp_path, demos):
         "next(batches)\n"
     )
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], env=environ, timeout=60, check=False)
+    done = programs.run([sys.executable, "-c", script], env=environ, timeout=60, check=False)
     assert done.returncode == 0
 
 
@@ -342,7 +341,7 @@ def test_a_terminal_that_goes_away_stops_the_training(config, tmp_path):
 
 def test_a_reader_of_data_that_is_killed_is_one_line(config, tmp_path):
     streamed = {"train": {"hdf5_cache_mode": None, "num_data_workers": 1, "num_epochs": 1000}}
-    process = start("--config", config(streamed), "--name", "reader")
+    process = really_start("--config", config(streamed), "--name", "reader")
     wait_until(has_logged(tmp_path, "reader", '"epoch", "epoch": 1,'), process)
     children = subprocess.run(
         ["ps", "--no-headers", "-o", "pid,args", "--ppid", str(process.pid)],

@@ -8,6 +8,7 @@ import sys
 import time
 
 import h5py
+import programs
 import pytest
 import torch
 from conftest import ROOT, SMALL
@@ -226,18 +227,16 @@ def scramble_env_args(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "words", "run"),
     [
-        (cut, "not a readable HDF5 file"),
-        (drop_actions, "no 'actions'"),
-        (scramble_env_args, "env_args of data is not JSON"),
+        (cut, "not a readable HDF5 file", subprocess.run),
+        (drop_actions, "no 'actions'", programs.run),
+        (scramble_env_args, "env_args of data is not JSON", programs.run),
     ],
 )
-def test_a_broken_dataset_stops_a_real_process(config_file, demos, tmp_path, spoil, words):
+def test_a_broken_dataset_stops_a_process(config_file, demos, tmp_path, spoil, words, run):
     spoil(demos)
-    result = subprocess.run(
-        [*TRAIN, "--config", config_file()], capture_output=True, text=True, check=False
-    )
+    result = run([*TRAIN, "--config", config_file()], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith("offrl: error:") and str(demos) in line and words in line
@@ -321,12 +320,8 @@ def test_resuming_what_is_no_run_says_so(tmp_path, capsys):
 @pytest.mark.slow
 def test_an_interrupt_says_how_to_go_on(config_file, tmp_path):
     endless = merge(LONG, {"train": {"num_epochs": 1_000_000}})
-    process = subprocess.Popen(
-        [*TRAIN, "--config", config_file(endless)],
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell that runs the tests in the background makes them, and us, ignore interrupts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    process = programs.Popen(
+        [*TRAIN, "--config", config_file(endless)], stderr=subprocess.PIPE, text=True
     )
     folder = tmp_path / "runs" / "test"
     wait_for(lambda: any(map(num_epochs, folder.glob("2*"))), process)
@@ -341,7 +336,7 @@ def test_an_interrupt_says_how_to_go_on(config_file, tmp_path):
 
 @pytest.mark.slow
 def test_a_debug_run_does_everything_in_little(tmp_path):
-    result = subprocess.run(
+    result = programs.run(
         [*TRAIN, "--config", "bc.json", "--debug", "--output", str(tmp_path / "runs")],
         cwd=tmp_path,
         capture_output=True,
@@ -363,7 +358,7 @@ def test_a_debug_run_does_everything_in_little(tmp_path):
 @pytest.mark.slow
 def test_bc_learns_to_lift_the_cube(tmp_path):
     """Half of the shipped config's training already lifts nearly always."""
-    subprocess.run(
+    programs.run(
         [
             *TRAIN,
             "--config",
