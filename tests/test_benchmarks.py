@@ -25,6 +25,7 @@ SMALLEST = [
     "kernels --turns 2 --seconds 0.01",
     "online --repeats 1 --seconds 0.01",
     "scaling --quick",
+    "startup --repeats 1",
     "study --repeats 1 --steps 20 --runs 12",
     *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
     "view --repeats 1 --rendered 1",
