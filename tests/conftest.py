@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import os
 import signal
 from contextlib import contextmanager
@@ -104,6 +105,42 @@ def small_config(demos, tmp_path):
         return config_factory(algo_name, merge(merge(small, paths), overrides or {}))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory):
+    """The folder of a run that ``offrl train`` has finished, for tests that only read it (those
+    that write take a copy): two epochs of BC on ``demos.hdf5``, which lies in the run's
+    ``parents[2]`` and names the toy environment, each with a validation, an evaluation of two
+    episodes and a video, and then a test. There are ``last.pth``, a checkpoint of each epoch, the
+    records, the learning curve and ``log.txt``, but nothing of TensorBoard."""
+    from toy_env import toy_args
+
+    from offrl.__main__ import main
+    from offrl.tree import merge
+
+    folder = tmp_path_factory.mktemp("trained")
+    demos = write_demos(folder / "demos.hdf5", env_args=json.dumps(toy_args()))
+    config = {
+        "algo_name": "bc",
+        "algo": {"actor_layer_dims": [16, 16]},
+        "experiment": {
+            "rollout": {"enabled": True, "n": 2, "horizon": 5, "rate": 1, "num_workers": 1},
+            "validate": True,
+            "logging": {"log_tb": False},
+        },
+        "train": {
+            "num_epochs": 2,
+            "data": str(demos),
+            "output_dir": str(folder / "runs"),
+            "hdf5_filter_key": "train",
+            "hdf5_validation_filter_key": "valid",
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(merge(SMALL, config)))
+    assert main(["train", "--config", str(folder / "config.json")]) == 0
+    (run,) = folder.glob("runs/test/2*")
+    return run
 
 
 def train_completely(trainer):
