@@ -1,5 +1,4 @@
-"""Windows over a store of steps, whether it was filled from files or grows: index arithmetic, and
-batches that are gathered by it."""
+"""Windows over a store of steps: index arithmetic, and batches that are gathered by it."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -171,7 +170,7 @@ class WindowDataset(Dataset):
         self.make_windows()
 
     def make_windows(self) -> None:
-        """Make the windows of what the store holds now. Call it when the store has grown."""
+        """Make the windows of what the store holds."""
         stored = self.store.columns
         self._derived = {key for key in self.obs_keys if f"next_obs/{key}" not in stored}
         steps = self.store.first_rows, self.lengths, self._seen()
