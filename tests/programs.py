@@ -53,6 +53,9 @@ class Popen(subprocess.Popen):
         others = (executable, preexec_fn, shell, gid, gids, uid, umask >= 0, process_group > (-1,))
         if any(others) or (words[0].startswith("-") and words[0] not in ("-m", "-c")):
             raise ValueError("this is not known of a forked program: use subprocess")
+        for name in filter(READ_AT_START.match, env or ()):
+            if env[name] != os.environ.get(name):
+                raise ValueError(f"{name} was read when the warm process began: use subprocess")
         request = {
             "words": words,
             "cwd": os.path.abspath(cwd or ""),
@@ -140,9 +143,6 @@ def _serve(control, path):
 def _become(request, fds, path):
     """Be as a process that has just begun."""
     env = request["env"]
-    for name in filter(READ_AT_START.match, env):
-        if env[name] != os.environ.get(name):
-            raise ValueError(f"{name} was read when the warm process began: use subprocess")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["starts_session"]:
         os.setsid()
