@@ -7,8 +7,9 @@ import sys
 import time
 from contextlib import closing
 
+import programs
 import pytest
-from conftest import ROOT, heeding
+from conftest import ROOT
 
 from offrl.outputs import new_file
 from offrl.processes import in_order
@@ -113,10 +114,9 @@ def test_processes_end_with_who_started_them(number, tmp_path):
     script = tmp_path / "start.py"
     script.write_text(START)
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
-    with heeding():
-        parent = subprocess.Popen(
-            [sys.executable, script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+    parent = programs.Popen(
+        [sys.executable, script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     children = {int(parent.stdout.readline())}
     started = time.monotonic()
     parent.send_signal(number)

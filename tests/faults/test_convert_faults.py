@@ -9,6 +9,7 @@ import time
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from test_outputs import mounted, needs_root, one_error
 
@@ -47,7 +48,7 @@ def test_a_disk_that_is_full_half_way_is_said_and_left_clean(to, tmp_path, capsy
 
 def begun(folder, command):
     """A conversion that is at it: its partial output is there, and more than nothing."""
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = programs.Popen(command, stderr=subprocess.PIPE, text=True)
     while process.poll() is None:
         inside = [p for p in folder.rglob("*partial*") if p.is_dir() or p.stat().st_size > 10_000]
         if any(p.is_file() or any(q.is_file() for q in p.rglob("*")) for p in inside):
@@ -78,7 +79,7 @@ def test_what_is_stopped_leaves_no_half_output(number, to, tmp_path):
         with h5py.File(source, "a") as file:
             for i in range(3, 300):
                 del file[f"data/demo_{i}"]
-        assert subprocess.run(command, check=False).returncode == 0 and output.is_dir()
+        assert programs.run(command, check=False).returncode == 0 and output.is_dir()
 
 
 # Not of getrusage, which knows the peak of the process that forked.
@@ -93,7 +94,7 @@ print(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
 def peak(*words):
     """The most memory (MB) that a command of its own process ever had."""
     command = [sys.executable, "-c", PEAK, *map(str, words)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = programs.run(command, check=True, capture_output=True, text=True)
     return int(done.stdout.split()[-1]) / 1024
 
 

@@ -5,13 +5,13 @@ HDF5's library may itself crash on damaged metadata, so files are read in a proc
 """
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from conftest import write_demos
 
@@ -34,7 +34,7 @@ def outcomes(sound, paths):
     found, paths = {}, [str(path) for path in paths]
     while todo := [path for path in paths if path not in found]:
         command = [sys.executable, "-c", READ, str(sound), *todo]
-        done = subprocess.run(
+        done = programs.run(
             command,
             capture_output=True,
             text=True,

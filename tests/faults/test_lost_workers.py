@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import programs
 import pytest
 from conftest import ROOT
 from faulty_env import faulty_args
@@ -116,7 +117,7 @@ pool.close()
 
 def start(state, **kwargs):
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests", FAULTS)))
-    program = subprocess.Popen(
+    program = programs.Popen(
         [sys.executable, "-c", PROGRAM, state, json.dumps(kwargs)],
         env=os.environ | {"PYTHONPATH": paths},
         stdout=subprocess.PIPE,

@@ -1,10 +1,10 @@
 """Processes that read data ahead or share work, killed and interrupted at any moment."""
 
 import os
-import subprocess
 import sys
 
 import numpy as np
+import programs
 import pytest
 from conftest import ROOT
 
@@ -69,7 +69,7 @@ def test_nothing_hangs_and_nothing_else_is_said(trouble, error, processes, tmp_p
     script = tmp_path / "script.py"
     script.write_text(processes + TROUBLE)
     places = map(str, (ROOT, ROOT / "tests", ROOT / "tests/faults"))
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, script, trouble],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
         capture_output=True,

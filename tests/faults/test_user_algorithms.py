@@ -3,9 +3,9 @@
 import json
 import os
 import re
-import subprocess
 import sys
 
+import programs
 import pytest
 from comparison import records
 from conftest import ROOT, SMALL
@@ -151,7 +151,7 @@ def test_its_own_value_errors_do_so_too(train_own, capsys):
 def test_an_exit_when_it_is_imported_is_no_success(tmp_path, demos):
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "offrl", "train", "--config", "bc.json"]
         + ["--set", "algo_name=leaves.leaves"],
         cwd=tmp_path,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from conftest import ROOT
 
@@ -98,7 +99,7 @@ def test_a_recording_that_is_killed_keeps_every_finished_episode(tmp_path):
     for number in range(20):
         path = tmp_path / f"{number}.hdf5"
         command = [sys.executable, "-c", RECORD, str(path)]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        process = programs.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         process.stdout.readline()
         time.sleep(rng.uniform(0, 0.1))
         process.kill()
