@@ -4,9 +4,9 @@ import importlib
 import pkgutil
 import re
 import shlex
-import subprocess
 import sys
 
+import programs
 import pytest
 from pages import PAGES, ROOT, SHELL, Block, blocks_of, run_blocks
 
@@ -97,7 +97,7 @@ def test_every_config_trains_evaluates_and_tests(config, tmp_path):
     if config.stem == "finetune":
         pytest.skip("it goes on from a checkpoint; tests/online/test_start.py has one")
     command = [sys.executable, "train.py", "--config", config.name, "--debug"]
-    done = subprocess.run(
+    done = programs.run(
         [*command, "--output", str(tmp_path), "--set", "experiment.render_video=false"],
         cwd=ROOT,
         capture_output=True,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import programs
 import pytest
 import torch
 from conftest import ROOT
@@ -33,10 +34,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def run(folder, *command):
+def run(folder, *command, run=programs.run):
     """What a script printed, run in ``folder``."""
     environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    done = run(
         [sys.executable, *map(str, command)],
         cwd=folder,
         env=environ,
@@ -68,7 +69,8 @@ def theirs():
         except RuntimeError as error:
             pytest.skip(f"{getattr(peers, peer).requirement}: {error}")
         script = IN_PEER.format(benchmarks=str(ROOT / "benchmarks"), peer=peer)
-        return run(folder, "-c", script, SCRIPTS / name, *options)
+        command = "-c", script, SCRIPTS / name, *options
+        return run(folder, *command, run=subprocess.run)  # with other libraries
 
     return run_in_peer
 

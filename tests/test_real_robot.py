@@ -12,6 +12,7 @@ import time
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from conftest import ROOT
 
@@ -27,7 +28,7 @@ class Terminal:
 
     def __init__(self, path):
         self.end, child = pty.openpty()
-        self.process = subprocess.Popen(
+        self.process = programs.Popen(
             [sys.executable, str(EXAMPLE), "--output", str(path)],
             stdin=child,
             stdout=child,
@@ -138,7 +139,7 @@ def test_episodes_are_labelled_discarded_resumed_and_trained_on(start, tmp_path)
     losses = [r["logs"]["Loss"] for r in Trainer(config)() if r["type"] == "train"]
     assert np.isfinite(losses).all() and losses
 
-    refused = subprocess.run(
+    refused = programs.run(
         [sys.executable, str(EXAMPLE), "--output", str(path)],
         stdin=subprocess.DEVNULL,
         capture_output=True,

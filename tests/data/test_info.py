@@ -7,6 +7,7 @@ import sys
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from conftest import ROOT, train_completely, write_demos
 
@@ -195,6 +196,6 @@ def test_the_best_and_the_last_success_of_a_run_have_intervals(small_config, cap
 def test_who_has_seen_enough_is_told_no_more():
     command = [sys.executable, "-m", "offrl", "info", "datasets/lift/low_dim.hdf5"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe) as process:
+    with programs.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe) as process:
         process.stdout.close()
         assert (process.wait(), process.stderr.read()) == (128 + signal.SIGPIPE, b"")

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import programs
 import pytest
-from conftest import ROOT, heeding, write_demos
+from conftest import ROOT, write_demos
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -475,9 +476,7 @@ def test_a_full_disk_leaves_nothing(kind, images, tmp_path, capsys):
 def test_a_signal_leaves_nothing(number, tmp_path):
     data = write_demos(tmp_path / "demos.hdf5", lengths=[9] * 800)
     command = [sys.executable, "-m", "offrl", "view", str(data), "--output", str(tmp_path / "out")]
-    with heeding():
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    with process:
+    with programs.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         while not list(tmp_path.glob(".out.*/data/0/*.js")):
             assert process.poll() is None
             time.sleep(0.01)

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from conftest import ROOT, heeding, write_demos
 
@@ -375,10 +376,9 @@ def test_an_edit_that_is_stopped_leaves_nothing(number, tmp_path):
         write_demos(source, lengths=[3] * 400, seed=seed)
     before = [source.read_bytes() for source in sources]
     command = [sys.executable, "-m", "offrl", "edit", "merge", *sources, "--output"]
-    with heeding():
-        process = subprocess.Popen(
-            [*command, tmp_path / "out.hdf5"], cwd=ROOT, stderr=subprocess.PIPE, text=True
-        )
+    process = programs.Popen(
+        [*command, tmp_path / "out.hdf5"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
     while not (tmp_path / "out.partial.hdf5").exists() and process.poll() is None:
         time.sleep(0.005)
     time.sleep(0.1)
@@ -434,7 +434,7 @@ def test_a_recording_that_is_interrupted_while_it_is_opened_leaves_nothing(tmp_p
 def test_a_killed_simulator_is_one_line_and_nothing_is_left(tmp_path):
     out = tmp_path / "out.hdf5"
     command = [sys.executable, "-m", "offrl", "edit", "rewards", str(LIFT), "--dense", "--workers"]
-    process = subprocess.Popen(
+    process = programs.Popen(
         [*command, "1", "--output", str(out)], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     children = []

@@ -11,6 +11,7 @@ import time
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from conftest import ROOT
 
@@ -88,7 +89,7 @@ def test_a_killed_command_goes_on_and_ends_as_if_it_had_not_been(tmp_path, capsy
     def start(name):
         command = [*program, *images("seen.hdf5", *CAMERAS, n=8)]
         folder = monitored[name].parent
-        return subprocess.Popen(command, cwd=folder, env=environ, stderr=subprocess.PIPE)
+        return programs.Popen(command, cwd=folder, env=environ, stderr=subprocess.PIPE)
 
     assert start("whole").wait() == 0
     partial = monitored["killed"].with_name("seen.partial.hdf5")

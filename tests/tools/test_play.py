@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import cv2
+import programs
 import pytest
 from conftest import ROOT
 from test_teleoperate import Screen
@@ -29,7 +30,7 @@ def checkpoint(tmp_path_factory):
 def play(checkpoint, folder, *arguments, display=None):
     pytest.importorskip("pygame")
     plain = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    return subprocess.Popen(
+    return programs.Popen(
         [sys.executable, "-m", "offrl", "play", "--checkpoint", str(checkpoint), *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,

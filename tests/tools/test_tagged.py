@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import programs
 import pytest
 import torch
 from conftest import ROOT
@@ -45,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def start(folder, *arguments):
-    return subprocess.Popen(
+    return programs.Popen(
         [sys.executable, "-m", "offrl", "train", *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,

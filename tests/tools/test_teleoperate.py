@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from conftest import ROOT
 from gymnasium.spaces import Box
@@ -115,10 +116,10 @@ def screen():
 
 @pytest.fixture
 def start(screen):
-    programs = []
+    started = []
 
     def run(*arguments):
-        program = subprocess.Popen(
+        program = programs.Popen(
             [sys.executable, "-c", EASY, "teleoperate", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -126,11 +127,11 @@ def start(screen):
             cwd=ROOT,
             env=os.environ | {"DISPLAY": screen.name, "PYTHONPATH": str(ROOT)},
         )
-        programs.append(program)
+        started.append(program)
         return program
 
     yield run
-    for program in programs:
+    for program in started:
         program.kill()
         program.wait()
 

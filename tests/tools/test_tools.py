@@ -7,6 +7,7 @@ import sys
 
 import h5py
 import numpy as np
+import programs
 import pytest
 import torch
 from conftest import ROOT
@@ -132,8 +133,8 @@ def test_the_doctor_shows_versions_devices_and_rendering(capsys):
 def test_the_examples_run(checkpoint, tmp_path):
     def run(*args):
         environ = {"PYTHONPATH": str(ROOT / "tests"), "PATH": os.environ["PATH"]}
-        command = [sys.executable, *args]
-        return subprocess.check_output(command, cwd=ROOT, env=environ, text=True)
+        options = {"cwd": ROOT, "env": environ, "text": True, "stdout": subprocess.PIPE}
+        return programs.run([sys.executable, *args], check=True, **options).stdout
 
     shown = run("examples/simple_train_loop.py", "--epochs", "1")
     assert "epoch 1" in shown and "policy" in shown
