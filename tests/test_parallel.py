@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import programs
 import pytest
 import torch
 from conftest import ROOT, SMALL, write_demos
@@ -82,7 +83,8 @@ def logged(run):
 
 def start(*command):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, env=ENVIRON, **pipes)
+    popen = subprocess.Popen if "torch.distributed.run" in command else programs.Popen
+    return popen(command, env=ENVIRON, **pipes)
 
 
 def output_of(process, fails=False):

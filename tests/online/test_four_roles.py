@@ -3,12 +3,12 @@
 import copy
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import gymnasium
 import numpy as np
+import programs
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
@@ -154,7 +154,7 @@ def test_the_program_trains_resumes_and_evaluates_a_users_roles(tmp_path):
         shutil.copy(EXAMPLES / name, tmp_path)
 
     def offrl(*arguments):
-        return subprocess.run(
+        return programs.run(
             [sys.executable, "-m", "offrl", *arguments],
             cwd=tmp_path,
             capture_output=True,

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import programs
 import pytest
 from conftest import heeding
 from test_learner import CRITIC, ROUND, SMALL, make
@@ -172,11 +173,11 @@ def start(tmp_path):
     """Starts ``offrl train`` in a session of its own. What is left of it ends with the test."""
     started = []
 
-    def start(*arguments, **environ):
+    def start(*arguments, popen=subprocess.Popen, **environ):
         command = [sys.executable, "-m", "offrl", "train", *map(str, arguments)]
         with open(tmp_path / "log.txt", "a") as log, heeding():
             started.append(
-                subprocess.Popen(
+                popen(
                     command,
                     stdout=log,
                     stderr=log,
@@ -255,7 +256,8 @@ def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(
 @pytest.mark.slow
 def test_an_address_that_does_not_answer_is_said(start, tmp_path):
     address = "distributed.address=127.0.0.1:9"
-    program = start("--config", "config.json", "--set", address, "--output", tmp_path)
+    words = "--config", "config.json", "--set", address, "--output", tmp_path
+    program = start(*words, popen=programs.Popen)
     assert program.wait(PATIENCE) not in (0, None)
     log = (tmp_path / "log.txt").read_text()
     assert "no Ray answers at 127.0.0.1:9" in log and "Traceback" not in log

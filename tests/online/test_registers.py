@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import programs
 import pytest
 import torch
 import yaml
-from conftest import heeding
 from torch import nn
 
 from offrl.__main__ import main
@@ -425,7 +425,7 @@ def project(tmp_path):
 
 def offrl(*words, **options):
     command = [sys.executable, "-m", "offrl", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    return programs.run(command, capture_output=True, text=True, check=False, **options)
 
 
 BROKEN = """
@@ -493,8 +493,7 @@ def test_a_run_that_is_stopped_keeps_what_was_trained(project, address):
     command = [sys.executable, "-m", "offrl", "train", "--config", project / "run.yaml", *words]
     if address == "local":
         pytest.importorskip("ray")
-    with heeding():
-        program = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    program = programs.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         end = time.monotonic() + 240
         while not [*project.glob("runs/*/*/models/*.pth")]:

@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 import h5py
+import programs
 import pytest
 import torch
 import yaml
-from conftest import ROOT, SMALL, heeding, write_demos
+from conftest import ROOT, SMALL, write_demos
 from toy_env import toy_args
 
 from offrl.__main__ import main
@@ -118,13 +119,13 @@ def test_a_study_that_was_killed_equals_one_that_was_not(study):
 
     for _ in range(2):
         before = logged()
-        program = subprocess.Popen([*STUDY, path, "--jobs", "2"])
+        program = programs.Popen([*STUDY, path, "--jobs", "2"])
         wait_for(lambda before=before: logged() > before + 2000)
         program.send_signal(signal.SIGKILL)
         program.wait()
         wait_for(lambda: not processes_in("."), seconds=20)
         assert "begun" in {result.status for result in results_of(["killed"])}
-    assert subprocess.run([*STUDY, path, "--jobs", "1"], check=False).returncode == 0
+    assert programs.run([*STUDY, path, "--jobs", "1"], check=False).returncode == 0
     whole, killed = weights("whole"), weights("killed")
     assert whole.keys() == killed.keys()
     for cell, nets in whole.items():
@@ -142,8 +143,7 @@ def test_a_study_that_was_killed_equals_one_that_was_not(study):
 
 def test_an_interrupt_saves_what_runs(study):
     path = study(set={"train.num_epochs": 10_000})
-    with heeding():
-        program = subprocess.Popen([*STUDY, path], stderr=subprocess.PIPE, text=True)
+    program = programs.Popen([*STUDY, path], stderr=subprocess.PIPE, text=True)
     log = Path("out/small-demos-seed_1/log.txt")
     wait_for(lambda: log.exists() and "epoch" in log.read_text())
     program.send_signal(signal.SIGINT)
@@ -192,7 +192,7 @@ def test_what_fails_leaves_the_others_to_finish_and_is_taken_up_again(study, cap
 @pytest.mark.thorough
 def test_a_training_that_is_killed_is_taken_up_again(study):
     path = study(set={"train.num_epochs": 300, "experiment.rollout.rate": 300})
-    program = subprocess.Popen([*STUDY, path])
+    program = programs.Popen([*STUDY, path])
     run = Path("out/small-demos-seed_1")
     wait_for(lambda: [*run.glob("2*/metrics.jsonl")])
     (child,) = [p for p in processes_in(".") if is_child(p, program.pid)]
@@ -259,7 +259,7 @@ def test_what_is_wrong_with_the_whole_study_is_said_before_anything_is_made(stud
 @pytest.mark.thorough
 def test_only_one_study_at_a_time_works_in_a_folder(study, capsys):
     path = study(set={"train.num_epochs": 10_000})
-    program = subprocess.Popen([*STUDY, path])
+    program = programs.Popen([*STUDY, path])
     try:
         wait_for(lambda: [*Path("out").glob("*/2*")])
         assert main(["study", path]) == 1
@@ -299,7 +299,7 @@ def test_a_search_goes_on_and_its_best_settings_are_those_of_the_study(study, ca
     spaces = {"small": space, "twin": {"algo.loss.l2_weight": {"low": 1.5, "high": 2.0}}}
     search = {"dataset": "other.hdf5", "trials": 3, "space": spaces}
     path = study(search=search, configs=["small.json", twin])
-    program = subprocess.Popen([*STUDY, path, "--jobs", "1"])
+    program = programs.Popen([*STUDY, path, "--jobs", "1"])
     wait_for(lambda: [*Path("out/search").glob("small-trial_1/2*")])
     program.send_signal(signal.SIGKILL)
     program.wait()
