@@ -1,19 +1,26 @@
 """Flip the sign of every loss term in turn: each flip must fail a test.
 
-    python tests/sign_flips.py [PART OF A TERM'S NAME ...]
+    python tests/sign_flips.py [-m MARKS] [PART OF A TERM'S NAME ...]
 
-Each flip is made in a copy of the repository, where the tests named beside it run. Exits with 1 if
-one survives, or if a line that is to be flipped is no longer there. Takes some minutes.
+The flips are made, one after the other, in a copy of the repository, where the tests named beside
+each run; with ``-m "not thorough"``, only those of them that ``make test`` selects. Exits with 1 if
+a flip survives, or if a line that is to be flipped is no longer there. Takes some minutes.
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
+import importlib.util
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from tqdm import tqdm
@@ -27,6 +34,9 @@ ONLINE = "tests/algos/test_online_targets.py"
 FROM_DEMOS = "tests/online/test_from_demonstrations.py"
 MODES = "tests/algos/test_modes.py"
 DAGGER, IMITATION = "tests/online/test_dagger.py", "tests/online/test_imitation.py"
+OUTPUT = "output.txt"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # forks have no others
+SLOW_TO_IMPORT = ("cloudpickle", "gymnasium", "h5py", "hypothesis", "pydantic", "torch", "yaml")
 
 
 @dataclass
@@ -756,44 +766,111 @@ FLIPS = [
     ),
 ]
 
+# ``make test`` alone must find these.
+THIRD = FLIPS[::3]
 
-def passes(flip: Flip) -> bool:
-    """Whether its tests pass in spite of the flip."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for name in ("offrl", "tests", "configs"):
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        file = copy / "offrl" / flip.file
+
+class Trials:
+    """A copy of the repository, and a process that forks another for each call of pytest there.
+
+    The process has imported what takes long, but nothing of offrl.
+    """
+
+    def __enter__(self) -> Trials:
+        self.folder = Path(tempfile.mkdtemp())
+        for name in ("offrl", "tests", "configs"):  # not what Python is about to rename
+            ignored = shutil.ignore_patterns("*.pyc.*")
+            shutil.copytree(ROOT / name, self.folder / name, ignore=ignored)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve"],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": str(self.folder), **ONE_THREAD},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)  # with a test that does not end
+        self.process.communicate()
+        shutil.rmtree(self.folder)
+
+    def passes(self, flip: Flip, marks: str = "") -> bool:
+        """Whether its tests, of those with such ``marks``, pass in spite of the flip."""
+        file = self.folder / "offrl" / flip.file
         text = file.read_text(encoding="utf-8")
         if text.count(flip.line) != 1:
             raise SystemExit(f"{flip.term}: {flip.file} has not one line {flip.line!r}")
-        file.write_text(text.replace(flip.line, flip.flipped), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-        done = subprocess.run(
-            [*command, flip.tests, "-k", flip.only],
-            cwd=copy,
-            env=os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
+        _write(file, text.replace(flip.line, flip.flipped))
+        try:
+            status = self._pytest(flip.tests, "-k", flip.only, "-m", marks)
+        finally:
+            _write(file, text)
+        if status not in (0, 1, 5):  # 5: there is no such test
+            raise SystemExit(f"{flip.term}: {(self.folder / OUTPUT).read_text()}")
+        return status != 1
+
+    def _pytest(self, *words: str) -> int:
+        print(json.dumps(words), file=self.process.stdin, flush=True)
+        return int(self.process.stdout.readline())
+
+
+def _write(file: Path, text: str) -> None:
+    """Python takes code of the same second and size for the same: what it has compiled goes."""
+    file.write_text(text, encoding="utf-8")
+    Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+
+
+def _serve() -> None:
+    """For each line, the words of a call of pytest, its exit status."""
+    for name in SLOW_TO_IMPORT:
+        importlib.import_module(name)
+    for plugin in entry_points(group="pytest11"):
+        plugin.load()
+    import pytest
+
+    assert not any(name.startswith("offrl") for name in sys.modules)
+    gc.freeze()  # what is here already is not looked through in each process
+    for line in sys.stdin:
+        if child := os.fork():
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            continue
+        files = (
+            os.open(os.devnull, os.O_RDONLY),
+            os.open(OUTPUT, os.O_CREAT | os.O_TRUNC | os.O_RDWR),
         )
-    if done.returncode not in (0, 1):  # nothing was tested
-        raise SystemExit(f"{flip.term}: {done.stdout}{done.stderr}")
-    return done.returncode == 0
+        for number, file in enumerate((files[0], files[1], files[1])):
+            os.dup2(file, number)
+        status = pytest.main(["-qx", "--tb=line", "-p", "no:cacheprovider", *json.loads(line)])
+        sys.stdout.flush()
+        os._exit(status)
 
 
 def main() -> int:
-    chosen = [flip for flip in FLIPS if all(part in flip.term for part in sys.argv[1:])]
+    parser = argparse.ArgumentParser(description="Each flip of a sign must fail a test.")
+    parser.add_argument("-m", dest="marks", default="", help="only tests with these, as in pytest")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="of a term's name")
+    args = parser.parse_args()
+    chosen = [flip for flip in FLIPS if all(part in flip.term for part in args.parts)]
     if not chosen:
-        raise SystemExit(f"no term has {' and '.join(sys.argv[1:])} in its name")
+        raise SystemExit(f"no term has {' and '.join(args.parts)} in its name")
     unflipped = {(f.tests, f.only): replace(f, flipped=f.line) for f in chosen}.values()
-    broken = [flip.term for flip in tqdm(unflipped, disable=None) if not passes(flip)]
-    if broken:
-        raise SystemExit(f"without any flip the tests fail of: {'; '.join(broken)}")
-    alive = [flip.term for flip in tqdm(chosen, disable=None) if passes(flip)]
+    with Trials() as trials:
+        broken = [
+            flip.term
+            for flip in tqdm(unflipped, disable=None)
+            if not trials.passes(flip, args.marks)
+        ]
+        if broken:
+            raise SystemExit(f"without any flip the tests fail of: {'; '.join(broken)}")
+        alive = [
+            flip.term for flip in tqdm(chosen, disable=None) if trials.passes(flip, args.marks)
+        ]
     print(f"{len(chosen)} flips, {len(alive)} survive{': ' if alive else ''}{'; '.join(alive)}")
     return 1 if alive else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_serve() if sys.argv[1:] == ["--serve"] else main())
