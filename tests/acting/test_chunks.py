@@ -28,6 +28,17 @@ TINY = {
 }
 
 
+@pytest.fixture(scope="module")
+def pools():
+    """By their numbers of workers, whose start takes longer than their episodes."""
+    with (
+        EnvPool(toy_args(), 1) as one,
+        EnvPool(toy_args(), 2) as two,
+        EnvPool(toy_args(), 5) as five,
+    ):
+        yield {1: one, 2: two, 5: five}
+
+
 @pytest.fixture
 def make(small_config):
     """A diffusion policy, which samples."""
@@ -47,14 +58,14 @@ def observations(num, seed=0):
 @pytest.mark.slow
 @pytest.mark.parametrize("latency", [0, 200])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_evaluation_is_bit_equal_for_any_number_of_workers(make, latency, asynchronous):
+def test_an_evaluation_is_bit_equal_for_any_number_of_workers(make, latency, asynchronous, pools):
     rollout = RolloutConfig(latency_ms=latency, asynchronous=asynchronous, control_freq=10)
     policy = with_latency(RolloutPolicy(make()), rollout, toy_args())
 
     def run(num_workers):
-        with EnvPool(toy_args(), num_workers) as pool:
-            requests = [EpisodeRequest(seed, 9, False, record=True) for seed in range(8)]
-            results = sorted(evaluate(policy, pool, requests), key=lambda r: r.request.seed)
+        requests = [EpisodeRequest(seed, 9, False, record=True) for seed in range(8)]
+        results = evaluate(policy, pools[num_workers], requests)
+        results = sorted(results, key=lambda r: r.request.seed)
         return np.stack([result.trajectory["actions"] for result in results])
 
     torch.manual_seed(0)
@@ -282,7 +293,7 @@ def test_the_ema_of_robomimics_configs_is_that_of_the_training():
     assert not off.train.ema.enabled
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_robomimics_template_trains_as_it_is(tmp_path):
     template = json.loads((GOLDEN / "configs/diffusion_policy.json").read_text())
     changes = {

@@ -19,6 +19,12 @@ from offrl.evaluation.evaluate import EVALUATION_BATCH, evaluate
 GOAL_ENV = toy_args() | {"env_name": "toy_env:GoalToy-v0"}
 
 
+@pytest.fixture(scope="module")
+def goal_pool():
+    with EnvPool(GOAL_ENV, 3) as pool:
+        yield pool
+
+
 class Chasing(WalkHome):
     """Walks to the goal, and adds up what it was paid in each environment."""
 
@@ -61,12 +67,11 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_an_episode_in_this_process_equals_a_workers_to_the_bit(small_config, name):
+def test_an_episode_in_this_process_equals_a_workers_to_the_bit(small_config, name, goal_pool):
     policy = POLICIES[name](small_config)
     assert isinstance(policy, Policy)
     requests = [EpisodeRequest(seed, 9, frame_every=4, record=True) for seed in range(7)]
-    with EnvPool(GOAL_ENV, 3) as pool:
-        in_workers = {r.request: r for r in evaluate(policy, pool, requests)}
+    in_workers = {r.request: r for r in evaluate(policy, goal_pool, requests)}
     env = make_env(GOAL_ENV)
     for request in requests:
         policy.start_episode(seed=request.seed)
@@ -121,24 +126,24 @@ class PlainRule:
         (PlainRule(), ExpertPolicy(lambda obs: -obs["position"][:2])),
     ],
 )
-def test_a_policy_that_derives_from_nothing_acts_as_one_that_does(plain, derived):
+def test_a_policy_that_derives_from_nothing_acts_as_one_that_does(plain, derived, goal_pool):
     requests = [EpisodeRequest(seed, 9) for seed in range(4)]
     env, found = make_env(GOAL_ENV), []
     for policy in (plain, derived):
-        with EnvPool(GOAL_ENV, 2) as pool:
-            pool.check(policy)
-            found.append({r.request.seed: r.total_reward for r in evaluate(policy, pool, requests)})
+        goal_pool.check(policy)
+        results = evaluate(policy, goal_pool, requests)
+        found.append({result.request.seed: result.total_reward for result in results})
         found.append({r.seed: rollout(policy, env, 9, seed=r.seed)["Return"] for r in requests})
     for returns in found[1:]:
         assert returns == pytest.approx(found[0], rel=1e-6) and len(set(returns.values())) == 4
 
 
-def test_what_is_no_policy_is_told_to_become_one():
+def test_what_is_no_policy_is_told_to_become_one(goal_pool):
     match = "object has no act, so is no policy: derive it from offrl.acting.Policy"
     with pytest.raises(ValueError, match=match):
         rollout(object(), make_env(toy_args()), horizon=1)
-    with EnvPool(toy_args(), 1) as pool, pytest.raises(ValueError, match=match):
-        pool.check(object())
+    with pytest.raises(ValueError, match=match):
+        goal_pool.check(object())
 
 
 def test_an_environment_without_goals_is_named():

@@ -27,31 +27,40 @@ def policy(small_config):
     return make_policy(small_config, [16, 16])
 
 
-def run(policy, num_workers, n=10):
-    with EnvPool(toy_args(), num_workers) as pool:
-        requests = [EpisodeRequest(seed, 20, terminate_on_success=False) for seed in range(n)]
-        results = list(evaluate(policy, pool, requests))
+@pytest.fixture(scope="module")
+def pools():
+    """By their numbers of workers, whose start takes longer than their episodes."""
+    with (
+        EnvPool(toy_args(), 1) as one,
+        EnvPool(toy_args(), 2) as two,
+        EnvPool(toy_args(), 5) as five,
+    ):
+        yield {1: one, 2: two, 5: five}
+
+
+def run(policy, pool, n=10):
+    requests = [EpisodeRequest(seed, 20, terminate_on_success=False) for seed in range(n)]
+    results = list(evaluate(policy, pool, requests))
     return sorted((r.request.seed, r.total_reward, r.length) for r in results)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dims", [[16, 16], [333, 333], [50], [], [1024, 1024]])
-def test_an_evaluation_is_bit_equal_for_any_number_of_workers(small_config, dims):
+def test_an_evaluation_is_bit_equal_for_any_number_of_workers(small_config, dims, pools):
     # Widths that are no multiple of the vector length have kernels that differ from row to row.
     policy = make_policy(small_config, dims)
     torch.manual_seed(0)
-    first = run(policy, 1)
+    first = run(policy, pools[1])
     state = torch.get_rng_state()
-    assert first == run(policy, 2) == run(policy, 5)
+    assert first == run(policy, pools[2]) == run(policy, pools[5])
     assert torch.equal(state, torch.get_rng_state())
     assert len({reward for _, reward, _ in first}) == 10
 
 
-def test_an_evaluation_uses_one_thread_and_gives_the_others_back(policy):
+def test_an_evaluation_uses_one_thread_and_gives_the_others_back(policy, pools):
     before = torch.get_num_threads()
-    with EnvPool(toy_args(), 1) as pool:
-        for _ in evaluate(policy, pool, [EpisodeRequest(0, 3)]):
-            assert torch.get_num_threads() == 1
+    for _ in evaluate(policy, pools[1], [EpisodeRequest(0, 3)]):
+        assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
 
 
