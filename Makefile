@@ -20,10 +20,21 @@ quick: .venv/installed-test lint
 	$(PYTEST) -m "not slow and not thorough"
 
 test: .venv/installed-test lint
-	$(PYTEST) -m "not thorough"
+	$(PYTEST) -m "not thorough" $(addprefix --most-seconds=,$(MOST_SECONDS))
+
+# The files of each part of test-all. What is in none of them is the part rest.
+RAY := tests/test_cluster.py tests/online/test_ray.py tests/online/test_two_nodes.py tests/online/test_scaling.py
+DOCS := tests/test_docs.py tests/test_site.py tests/test_drawings.py tests/test_migrating.py
+FLIPS := tests/test_sign_flips.py
+BENCHMARKS := tests/test_benchmarks.py
+SIMULATORS := tests/envs
+PARTS := RAY DOCS FLIPS BENCHMARKS SIMULATORS
+REST := tests $(foreach part,$(PARTS),$(addprefix --ignore=,$($(part))))
+FILES = $($(shell echo $(PART) | tr a-z A-Z))
 
 test-all: .venv/installed-test lint
-	$(PYTEST) -m ""
+	$(if $(PART),$(if $(FILES),,$(error no part $(PART); there are ray docs flips benchmarks simulators rest)))
+	$(PYTEST) -m "" $(FILES)
 
 docs: .venv/installed-docs
 	@rm -rf site

@@ -43,7 +43,7 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
     figure = Figure(figsize=(10, 3.6))
     losses, results = figure.subplots(1, 2)
     # The margins are known, and finding the best ones takes as long as all else.
-    figure.subplots_adjust(left=0.075, right=0.925, bottom=0.14, top=0.84, wspace=0.22)
+    figure.subplots_adjust(left=0.085, right=0.925, bottom=0.14, top=0.84, wspace=0.22)
     acted = records["collect"]
     _draw_losses(losses, records)
     # Where the environment knows no success, as in most benchmarks of online RL.
@@ -70,6 +70,9 @@ def _draw_losses(axes: Any, records: Mapping[str, list[Any]]) -> None:
     axes.set(ylabel="loss", title="Loss")
     if all(r["logs"].get("Loss", 0) > 0 for r in records["train"]):
         axes.set_yscale("log")
+        # As plain numbers: to set powers of ten takes a parser of formulas.
+        low, high = axes.get_ylim()
+        axes.yaxis.set(major_formatter="{x:g}", minor_formatter="{x:g}" if high < 9 * low else "")
 
 
 def _draw_returns(axes: Any, records: Mapping[str, list[Any]]) -> None:
