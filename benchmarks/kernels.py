@@ -94,7 +94,7 @@ KERNELS = {
         ("a2c", "ppo"),
         {"offrl.algos.shared.policy_gradient.PolicyGradient._optimized": Algo._optimized},
     ),
-    "norm": Kernel(("ppo",), {"offrl.algos.shared.optim.clip_norm": clip_norm_by_pytorch}),
+    "norm": Kernel(("ppo",), {"offrl.kernels.norm.clip_norm": clip_norm_by_pytorch}),
     "tiny_is_zero": Kernel(("dqn", "td3"), {"offrl.kernels.adam.tiny_is_zero": nullcontext}),
     "batches": Kernel(("vae", "td3_bc"), {"offrl.data.loader.GATHERED_BYTES": 0}),
     "memory": Kernel(

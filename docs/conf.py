@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import torch  # noqa: F401 (before offrl, whose annotations then show its types)
+
 import offrl
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))

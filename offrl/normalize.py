@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+from offrl.lazy import Tensor, torch
 
 Stats = Mapping[str, Mapping[str, Any]]  # key -> {"scale": [1, D], "offset": [1, D]}
 
@@ -51,7 +51,7 @@ class Normalizer:
 # -- rotations ------------------------------------------------------------------------------------
 
 
-def rot_6d_to_matrix(rotation: torch.Tensor) -> torch.Tensor:
+def rot_6d_to_matrix(rotation: Tensor) -> Tensor:
     """The first two rows of a rotation matrix, ``[..., 6]``, made orthonormal: ``[..., 3, 3]``
     (Zhou et al., 2019, arXiv:1812.07035). Networks learn them without jumps."""
     first, second = rotation[..., :3], rotation[..., 3:]
@@ -60,12 +60,12 @@ def rot_6d_to_matrix(rotation: torch.Tensor) -> torch.Tensor:
     return torch.stack([x, y, torch.linalg.cross(x, y)], dim=-2)
 
 
-def matrix_to_rot_6d(matrix: torch.Tensor) -> torch.Tensor:
+def matrix_to_rot_6d(matrix: Tensor) -> Tensor:
     """The first two rows of ``[..., 3, 3]``: ``[..., 6]``."""
     return matrix[..., :2, :].flatten(-2)
 
 
-def axis_angle_to_matrix(rotation: torch.Tensor) -> torch.Tensor:
+def axis_angle_to_matrix(rotation: Tensor) -> Tensor:
     """Axis times angle, ``[..., 3]`` in radians, to ``[..., 3, 3]``."""
     x, y, z = rotation.unbind(-1)
     zero = torch.zeros_like(x)
@@ -73,7 +73,7 @@ def axis_angle_to_matrix(rotation: torch.Tensor) -> torch.Tensor:
     return torch.linalg.matrix_exp(cross.unflatten(-1, (3, 3)))
 
 
-def matrix_to_axis_angle(matrix: torch.Tensor) -> torch.Tensor:
+def matrix_to_axis_angle(matrix: Tensor) -> Tensor:
     """``[..., 3, 3]`` to axis times angle, ``[..., 3]`` in radians."""
     xx, xy, xz, yx, yy, yz, zx, zy, zz = matrix.flatten(-2).unbind(-1)
     # The quaternion (w, x, y, z), four times each product of two components; the row of the
@@ -94,7 +94,7 @@ def matrix_to_axis_angle(matrix: torch.Tensor) -> torch.Tensor:
     return quaternion[..., 1:] * torch.where(sine > 1e-7, angle / sine.clamp(min=1e-7), 2.0)
 
 
-def matrix_to_euler(matrix: torch.Tensor) -> torch.Tensor:
+def matrix_to_euler(matrix: Tensor) -> Tensor:
     """``R = Rx(a) Ry(b) Rz(c)`` as ``(a, b, c)``, ``[..., 3]`` in radians."""
     a = torch.atan2(-matrix[..., 1, 2], matrix[..., 2, 2])
     b = torch.asin(matrix[..., 0, 2].clamp(-1, 1))

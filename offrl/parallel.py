@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
-import torch.distributed as dist
-from torch import Tensor
+
+from offrl.lazy import Tensor, torch
 
 T = TypeVar("T")
 
@@ -24,11 +23,12 @@ PATIENCE = datetime.timedelta(days=1)
 
 def rank() -> int:
     """The number of this process, from 0 on."""
-    return dist.get_rank() if num_ranks() > 1 else 0
+    return torch.distributed.get_rank() if num_ranks() > 1 else 0
 
 
 def num_ranks() -> int:
     """The number of processes."""
+    dist = torch.distributed
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -36,14 +36,14 @@ def num_ranks() -> int:
 def joined() -> Iterator[None]:
     """In here, and from now on, the processes that ``torchrun`` has started are one training. Of
     what offrl logs, the first says all and the others only errors."""
-    is_launched = dist.is_available() and dist.is_torchelastic_launched()
-    if is_launched and os.environ["WORLD_SIZE"] != "1" and not dist.is_initialized():
+    is_launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    if is_launched and os.environ["WORLD_SIZE"] != "1" and not torch.distributed.is_initialized():
         _join()
     try:
         yield
     except BaseException:
         if torch.cuda.is_available():  # to leave would be to wait for the others, as they do
-            atexit.unregister(dist.destroy_process_group)
+            atexit.unregister(torch.distributed.destroy_process_group)
         raise
 
 
@@ -53,13 +53,13 @@ def _join() -> None:
     torch.compiler.list_backends()
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=PATIENCE)
-    atexit.register(dist.destroy_process_group)
+    torch.distributed.init_process_group(backend, timeout=PATIENCE)
+    atexit.register(torch.distributed.destroy_process_group)
     if rank():
         logging.getLogger("offrl").setLevel(logging.ERROR)
 
 
-def gpu() -> torch.device:
+def gpu() -> "torch.device":
     """The GPU of this process; ``ValueError`` if there are fewer than processes on this machine."""
     if num_ranks() > 1:
         number, num_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -103,7 +103,7 @@ def average(tensors: Iterable[Tensor | None]) -> None:
         return
     flat = torch.cat([x.flatten() for x in present])
     with _in_words():
-        dist.all_reduce(flat)
+        torch.distributed.all_reduce(flat)
     flat /= num_ranks()
     for x, mean in zip(present, flat.split([x.numel() for x in present]), strict=True):
         x.copy_(mean.view_as(x))
@@ -116,7 +116,7 @@ def take_over(tensors: Iterable[Tensor]) -> None:
     for x in tensors:
         values = x.detach().contiguous()
         with _in_words():
-            dist.broadcast(values, src=0)
+            torch.distributed.broadcast(values, src=0)
         x.detach().copy_(values)
 
 
@@ -126,7 +126,7 @@ def largest(*numbers: float) -> list[float]:
         return list(numbers)
     values = torch.tensor(numbers, dtype=torch.float64)
     with _in_words():
-        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
     return values.tolist()
 
 
@@ -135,7 +135,7 @@ def by_first(function: Callable[..., T], *arguments: Any) -> T:
     result: list[Any] = [None if rank() else function(*arguments)]
     if num_ranks() > 1:
         with _in_words():
-            dist.broadcast_object_list(result, src=0)
+            torch.distributed.broadcast_object_list(result, src=0)
     return result[0]
 
 
@@ -150,7 +150,7 @@ def gathered(items: Iterable[T]) -> Iterator[T]:
     if num_ranks() > 1:
         of_all: list[Any] | None = None if rank() else [None] * num_ranks()
         with _in_words():
-            dist.gather_object(kept, of_all)
+            torch.distributed.gather_object(kept, of_all)
         for of_one in of_all or []:
             yield from of_one
 

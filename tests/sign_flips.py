@@ -478,7 +478,7 @@ FLIPS = [
     ),
     Flip(
         "residual, base",
-        "algos/residual.py",
+        "models/heads.py",
         "(self.base + self.scale * correction)",
         "(self.scale * correction - self.base)",
         FROM_DEMOS,
@@ -759,8 +759,8 @@ FLIPS = [
     Flip(
         "gail, rewards",
         "algos/gail.py",
-        '"positive": softplus,',
-        '"positive": lambda logits: -softplus(logits),',
+        '"positive": lambda logits: torch.nn.functional.softplus(logits),',
+        '"positive": lambda logits: -torch.nn.functional.softplus(logits),',
         IMITATION,
         "gail_does",
     ),

@@ -9,6 +9,7 @@ LAYERS = {
     "config": 0,
     "intervals": 0,
     "language": 0,
+    "lazy": 0,
     "normalize": 0,
     "outputs": 0,
     "parallel": 0,

@@ -51,6 +51,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
         Part("specs", ["what is observed"]),
         Part("normalize", ["statistics"]),
         Part("language", ["text → vectors"]),
+        Part("lazy", ["PyTorch, when needed"]),
         Part("tree", ["nested dicts"]),
         Part("seeding", ["all random state"]),
         Part("outputs", ["whole files or none"]),

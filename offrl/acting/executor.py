@@ -12,8 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
+from offrl.lazy import Tensor, torch
 
 State = Mapping[str, Tensor]
 #: Takes what is observed now in the environments with these indices ``[N]``, and gives what infers

@@ -3,9 +3,7 @@ predicts long chunks, and what overlaps is averaged."""
 
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean, register_algo
@@ -18,7 +16,7 @@ from offrl.config import (
     RegularizationConfig,
     Section,
 )
-from offrl.models.heads import random_rows
+from offrl.lazy import Tensor, torch
 
 
 class ACTTransformerConfig(Section):
@@ -100,5 +98,5 @@ class ACT(ChunkPolicy):
         net, config = self.nets["policy"], self.algo_config
         z = torch.zeros(len(next(iter(obs.values()))), config.latent_dim, device=self.device)
         if config.draws_latent:
-            z = random_rows("randn", z, generators)
+            z = models.random_rows("randn", z, generators)
         return net(obs, goal, z)

@@ -3,15 +3,14 @@ exponential of their advantage over its own."""
 
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig
 from offrl.config.algo import CriticConfig, TDConfig, learning_rates
 from offrl.config.networks import ActorConfig
+from offrl.lazy import Tensor, torch
 
 LARGEST_WEIGHT = 100.0
 
@@ -70,11 +69,11 @@ class AWAC(ActorCritic):
     def _num_policy_actions(self) -> int:
         return 1
 
-    @torch.no_grad()
     def _own_value(self, features: Tensor, pi: Any) -> Tensor:
         """The mean of the least value of the policy's own actions, ``[B, 1]``."""
-        own = pi.repeated(self._num_policy_actions).sample()
-        return self.nets["critic"](features, own).amin(0).mean(1, keepdim=True)
+        with torch.no_grad():
+            own = pi.repeated(self._num_policy_actions).sample()
+            return self.nets["critic"](features, own).amin(0).mean(1, keepdim=True)
 
     def _weight(self, advantage: Tensor) -> Tensor:
         return (advantage / self.algo_config.lam).exp().clamp(max=LARGEST_WEIGHT)

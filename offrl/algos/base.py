@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs
 from offrl.algos.shared.losses import check_rewards, masked_mean
-from offrl.algos.shared.roles import Algorithm, Model
-from offrl.tree import map_leaves
+from offrl.algos.shared.roles import Algorithm
+from offrl.lazy import Tensor, torch
+
+if TYPE_CHECKING:
+    from offrl.algos.shared.model import Model
 
 __all__ = [
     "Algo",
@@ -30,45 +30,12 @@ __all__ = [
 ]
 
 
-class _Networks(Model):
-    """The networks of an algorithm, used as it uses them."""
+def __getattr__(name: str) -> Any:
+    if name != "Model":  # which needs PyTorch to be defined
+        raise AttributeError(f"module 'offrl.algos.base' has no attribute {name!r}")
+    from offrl.algos.shared.model import Model
 
-    def __init__(self, algo: Any):
-        super().__init__()
-        self.nets = algo.nets
-        self._algo = algo
-
-    def value(self, x: Obs | Tensor, a: Tensor | None = None) -> Tensor:
-        algo = self._algo
-        if not isinstance(algo, ValueAlgo):
-            return super().value(x, a)
-        obs, is_one = self._batch(x)
-        if a is None:
-            values = algo.get_state_value(obs)
-        else:
-            values = algo.get_state_action_value(obs, self._learned(a[None] if is_one else a))
-        return values[0] if is_one else values
-
-    def action(self, x: Obs | Tensor) -> Tensor:
-        obs, is_one = self._batch(x)
-        actions = self._algo.predict(obs)
-        return actions[0] if is_one else actions
-
-    def _batch(self, x: Obs | Tensor) -> tuple[Obs, bool]:
-        """Observations ``{key: [B, ...]}``, and whether they were those of one environment."""
-        obs, groups = self._algo.named(x), self._algo.obs_spec.groups["obs"]
-        frames = self._algo.global_config.train.frame_stack > 1
-        own = [(obs[key].ndim, len(spec.shape) + frames) for key, spec in groups.items()]
-        is_one = all(ndim == one for ndim, one in own)
-        return map_leaves(lambda value: value[None], obs) if is_one else obs, is_one
-
-    def _learned(self, a: Tensor) -> Tensor:
-        """Actions of the environment, as networks see them. Discrete ones may be one-hot."""
-        algo = self._algo
-        if not algo.is_discrete or a.ndim == 1:
-            return algo.learned_action(a)
-        is_index = a.shape[-1] == 1 and algo.ac_dim > 1
-        return algo.learned_action(a[..., 0]) if is_index else algo.to_device(a)
+    return Model
 
 
 class PolicyAlgo(Algo):
@@ -114,9 +81,11 @@ class PolicyAlgo(Algo):
         return self.raw_action(action)
 
     @cached_property
-    def model(self) -> Model:  # type: ignore[override]
+    def model(self) -> "Model":  # type: ignore[override]
         """The networks, in their role of a ``Model``."""
-        return _Networks(self)
+        from offrl.algos.shared.model import Networks
+
+        return Networks(self)
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None

@@ -9,9 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import (
@@ -29,6 +27,7 @@ from offrl.config.networks import (
     TransformerConfig,
     VAEConfig,
 )
+from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)

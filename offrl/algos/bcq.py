@@ -6,9 +6,7 @@ one of the highest value is taken: in the targets and while acting.
 
 from typing import Any
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, register_algo_factory_func
@@ -24,6 +22,7 @@ from offrl.config.algo import (
     learning_rates,
 )
 from offrl.config.networks import GMMConfig, VAEConfig
+from offrl.lazy import Tensor, torch
 
 
 class BCQCriticConfig(WeightedCriticConfig, DistributionalCriticConfig):

@@ -4,13 +4,11 @@ actions down no further than the return that the data's behaviour reached."""
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from offrl.algos.base import register_algo
 from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
 from offrl.config import OptimConfig
 from offrl.config.algo import learning_rates
+from offrl.lazy import Tensor, torch
 
 
 class CalQLConfig(CQLConfig):

@@ -4,15 +4,14 @@ are pushed down on actions that the policy or chance proposes and up on those of
 import math
 from typing import Any, Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig
 from offrl.config import Count, OptimConfig
 from offrl.config.algo import TDConfig, learning_rates
+from offrl.lazy import Tensor, torch
 
 
 class CQLCriticConfig(SACCriticConfig):

@@ -4,7 +4,6 @@ critic finds better than the policy's own."""
 from typing import Any, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.awac import AWAC
 from offrl.algos.base import register_algo_factory_func
@@ -12,6 +11,7 @@ from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.config import Count, OptimConfig
 from offrl.config.algo import DistributionalCriticConfig, TDConfig, learning_rates
 from offrl.config.networks import ActorConfig
+from offrl.lazy import Tensor
 
 
 class CRRConfig(TDConfig):

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.bc import BC, BCConfig
 from offrl.config.section import Share
+from offrl.lazy import Tensor
 
 log = logging.getLogger(__name__)
 

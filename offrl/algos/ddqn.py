@@ -8,14 +8,12 @@ target moves steadily instead of now and then. Of several critics the least valu
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.action_values import ActionValues
 from offrl.config import OptimConfig
 from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig, learning_rates
+from offrl.lazy import Tensor, torch
 
 
 class DDQNConfig(TDConfig):

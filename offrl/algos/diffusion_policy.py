@@ -5,14 +5,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count, EMAConfig, Section
 from offrl.config.section import check_one_enabled
+from offrl.lazy import Tensor, torch
 from offrl.registry import did_you_mean
 
 

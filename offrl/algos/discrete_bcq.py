@@ -6,9 +6,7 @@ The imitation has a network of its own; the paper's, for images, shares the firs
 
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -16,6 +14,7 @@ from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.algos.shared.masks import masked
 from offrl.config import OptimConfig
 from offrl.config.algo import learning_rates
+from offrl.lazy import Tensor, torch
 
 
 class DiscreteBCQConfig(DDQNConfig):

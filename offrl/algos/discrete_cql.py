@@ -6,12 +6,11 @@ On double DQN; the paper's is on quantile regression.
 
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
+from offrl.lazy import Tensor, torch
 
 
 class DiscreteCQLConfig(DDQNConfig):

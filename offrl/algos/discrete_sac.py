@@ -5,9 +5,7 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -15,6 +13,7 @@ from offrl.algos.sac_n import SACN, SACCriticConfig
 from offrl.algos.shared.masks import allowed, masked
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import TDConfig, learning_rates
+from offrl.lazy import Tensor, torch
 
 SHARE = 0.98  # of the largest entropy: the target
 

@@ -9,10 +9,7 @@ arXiv:1707.06887). The defaults are for vectors and not for the paper's images.
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn import functional as F
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, register_algo_factory_func
@@ -27,7 +24,7 @@ from offrl.config.algo import (
     learning_rates,
 )
 from offrl.config.section import Share
-from offrl.models.heads import random_rows
+from offrl.lazy import Tensor, torch
 
 
 class ExplorationConfig(Section):
@@ -89,12 +86,12 @@ class DQN(ActionValues):
     algo_config: DQNConfig
 
     LOGS_GRADIENTS = False
-    NETWORK = models.DiscreteCritics
+    NETWORK = "DiscreteCritics"  # of offrl.models
 
     renewed_at = 0  # num_updates
 
     def _create_networks(self) -> None:
-        self.add_critics(self.NETWORK, dueling=self.algo_config.dueling)
+        self.add_critics(getattr(models, self.NETWORK), dueling=self.algo_config.dueling)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         if self.num_updates - self.renewed_at >= self.algo_config.target_every:
@@ -110,12 +107,12 @@ class DQN(ActionValues):
         self.num_updates += self.trains("critic")
         return info
 
-    @torch.no_grad()
     def _targets_of(self, batch: Mapping[str, Any]) -> Tensor:
-        next_obs, goal = batch["next_obs"], batch["goal_obs"]
-        if self.algo_config.double:
-            return self.backup(batch, self.best_guess(next_obs, goal))
-        return self.backup(batch, self._choices(next_obs, len(batch["dones"])))
+        with torch.no_grad():
+            next_obs, goal = batch["next_obs"], batch["goal_obs"]
+            if self.algo_config.double:
+                return self.backup(batch, self.best_guess(next_obs, goal))
+            return self.backup(batch, self._choices(next_obs, len(batch["dones"])))
 
     def _choices(self, obs: Any, size: int) -> Tensor:
         """All actions, one-hot ``[B, A, A]``; one that is allowed stands for those that are not."""
@@ -123,7 +120,7 @@ class DQN(ActionValues):
         mask = allowed(obs)
         if mask is not None:
             index = torch.where(mask, index, mask.int().argmax(-1, keepdim=True))
-        return F.one_hot(index, self.ac_dim).float()
+        return torch.nn.functional.one_hot(index, self.ac_dim).float()
 
     # -- exploring --------------------------------------------------------------------------------
 
@@ -138,7 +135,7 @@ class DQN(ActionValues):
         """The best action, or by chance any (epsilon-greedy): the best of random values."""
         seen = self.prepare_obs(obs)
         like = torch.empty(len(next(iter(seen.values()))), self.ac_dim + 1, device=self.device)
-        chance, scores = random_rows("rand", like, generators).tensor_split([1], dim=-1)
+        chance, scores = models.random_rows("rand", like, generators).tensor_split([1], dim=-1)
         explores = chance < self._share_of_random_actions(num_steps)
         if not explores.all():
             best = self.scores(seen, self.prepare_obs(goal, "goal"))
@@ -161,7 +158,7 @@ class DQN(ActionValues):
 
 
 class DistributionalDQN(DistributionalCritic, DQN):
-    NETWORK = models.DiscreteDistributionalCritics
+    NETWORK = "DiscreteDistributionalCritics"
 
 
 @register_algo_factory_func(DQNConfig.ALGO_NAME)

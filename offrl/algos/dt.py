@@ -5,9 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, check_rewards, masked_mean, register_algo
@@ -20,6 +18,7 @@ from offrl.config import (
     RewardsConfig,
     Steps,
 )
+from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)

@@ -3,13 +3,12 @@ to the action are pushed apart."""
 
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig, SACNConfig
 from offrl.config.algo import EnsembleConfig
+from offrl.lazy import Tensor, torch
 
 
 class SeveralConfig(EnsembleConfig):

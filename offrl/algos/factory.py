@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
-from offrl.algos.shared.memory import made_within_memory
 from offrl.config import AlgoConfig, Config, config_factory
+from offrl.lazy import torch
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
 
@@ -44,7 +42,7 @@ def algo_factory(
     config: Config,
     obs_key_shapes: Mapping[str, Sequence[int]],
     ac_dim: int,
-    device: torch.device | str,
+    device: "torch.device | str",
 ) -> "Algo":
     """Make an algorithm, with untrained networks, for given shapes of data.
 
@@ -56,6 +54,8 @@ def algo_factory(
     ac_dim: the number of action dimensions, or of discrete actions.
     device: where the networks are, ``"cpu"`` or ``"cuda"``.
     """
+    from offrl.algos.shared.memory import made_within_memory
+
     if config.algo_name != algo_name:
         raise ValueError(
             f"algo_name: the config is for {config.algo_name!r}, but {algo_name!r} was asked for"

@@ -1,13 +1,12 @@
 """Flow Matching (Lipman et al., 2023, arXiv:2210.02747) along straight lines (Liu et al., 2023,
 arXiv:2209.03003): learn the velocity from noise to a chunk of actions, and follow it."""
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count
+from offrl.lazy import Tensor, torch
 
 TIMES = 100  # in [0, 100), as the networks know times from diffusion
 

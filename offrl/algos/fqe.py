@@ -4,12 +4,10 @@ regressed on ``r + gamma Q(s', pi(s'))`` over recorded transitions."""
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from offrl.algos.shared.td import TDLearner
 from offrl.config import OptimConfig
 from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig, learning_rates
+from offrl.lazy import Tensor, torch
 
 
 class FQEConfig(TDConfig):

@@ -8,10 +8,7 @@ each in a step of its own optimizer for every batch.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -21,11 +18,12 @@ from offrl.algos.shared.policy_gradient import one_optimizer
 from offrl.algos.shared.td import frames_from
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import learning_rates
+from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 REWARDS = {
-    "positive": softplus,  # -log(1 - D)
-    "negative": logsigmoid,  # log D
+    "positive": lambda logits: torch.nn.functional.softplus(logits),  # -log(1 - D)
+    "negative": lambda logits: torch.nn.functional.logsigmoid(logits),  # log D
     "both": lambda logits: logits,  # log D - log(1 - D)
 }
 
@@ -85,13 +83,13 @@ class GAIL(Imitator, PPO):
         taken = mask.flatten().to(self.device)
         return ready | map_leaves(lambda x: x[taken], shown)
 
-    @torch.no_grad()
     def _logits_of(self, batch: Mapping[str, Any]) -> Tensor:
         """The logits of ``D`` of the rows of a round, ``[N, L]``."""
-        obs = self.prepare_obs(map_leaves(lambda x: x.flatten(0, 1), batch["obs"]))
-        actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
-        logits = self.nets["discriminator"].first(obs, self._bounded(actions))
-        return logits.view(batch["mask"].shape)
+        with torch.no_grad():
+            obs = self.prepare_obs(map_leaves(lambda x: x.flatten(0, 1), batch["obs"]))
+            actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
+            logits = self.nets["discriminator"].first(obs, self._bounded(actions))
+            return logits.view(batch["mask"].shape)
 
     def _bounded(self, actions: Tensor) -> Tensor:
         """What the environment takes; what the policy draws has no bounds, and would give it
@@ -106,6 +104,7 @@ class GAIL(Imitator, PPO):
         if self.learns_segments:  # without the rows between episodes
             own, shown = ([x[batch["mask"]] for x in steps] for steps in (own, shown))
         logits, demo_logits = discriminator(*own), discriminator(*shown)
+        softplus = torch.nn.functional.softplus
         # -log(1 - D) of its own steps and -log D of demonstrations
         loss = softplus(logits).mean() + softplus(-demo_logits).mean()
         penalty = self._gradient(own, shown)

@@ -8,9 +8,7 @@ VAE draws one of several futures.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PlannerAlgo, register_algo_factory_func
@@ -18,6 +16,7 @@ from offrl.algos.shared.hierarchy import check_horizon
 from offrl.config import AlgoConfig, Count, OptimConfig, Section
 from offrl.config.networks import VAEConfig
 from offrl.config.section import Steps
+from offrl.lazy import Tensor, torch
 from offrl.normalize import Normalizer, Stats
 from offrl.specs import LANGUAGE
 from offrl.tree import map_leaves
@@ -91,7 +90,7 @@ class GL(PlannerAlgo):
         self._num_frames = self.global_config.train.frame_stack
         self.nets["goal_network"] = self._goal_network()
 
-    def _goal_network(self) -> torch.nn.Module:
+    def _goal_network(self) -> "torch.nn.Module":
         encoder = models.Encoder(self.obs_spec, num_frames=self._num_frames)
         trunk = models.MLP(encoder.output_dim, self.algo_config.ae.planner_layer_dims)
         head = models.Outputs(trunk.output_dim, self.obs_spec.shapes("subgoal"))
@@ -171,7 +170,7 @@ class GL(PlannerAlgo):
 class GL_VAE(GL):
     """The goal network is a VAE: ``p(s_g | z, s, g)``."""
 
-    def _goal_network(self) -> torch.nn.Module:
+    def _goal_network(self) -> "torch.nn.Module":
         return models.observation_vae_from_config(
             self.algo_config.vae, self.obs_spec, "subgoal", self._num_frames
         )

@@ -10,9 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl.algos.base import Generators, HierarchicalAlgo, Obs, register_algo
 from offrl.algos.bc import BC, BCConfig
@@ -30,6 +28,7 @@ from offrl.config import (
 )
 from offrl.config.networks import RNNConfig
 from offrl.config.section import Steps
+from offrl.lazy import Tensor, torch
 from offrl.specs import ObsKey, is_image
 from offrl.tree import map_leaves
 

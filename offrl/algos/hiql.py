@@ -9,9 +9,7 @@ there. Near subgoals have values that differ clearly, where those of a far goal 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import HierarchicalAlgo, Obs, register_algo
@@ -22,6 +20,7 @@ from offrl.config import Count, EncoderConfig, OptimConfig, Section, Share
 from offrl.config.algo import CriticConfig, learning_rates
 from offrl.config.networks import ActorConfig
 from offrl.config.section import Steps
+from offrl.lazy import Tensor, torch
 from offrl.specs import LANGUAGE, ObsKey, ObsSpec
 from offrl.tree import map_leaves
 

@@ -9,9 +9,7 @@ the paper they are sums.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.shared.policy_gradient import (
@@ -22,6 +20,7 @@ from offrl.algos.shared.policy_gradient import (
 )
 from offrl.algos.shared.returns import ends_of, vtrace
 from offrl.config import Count, NonNegative, OptimConfig
+from offrl.lazy import Tensor, torch
 
 
 class ImpalaConfig(PolicyGradientConfig):

@@ -7,9 +7,7 @@ by the exponential of their advantage.
 
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -17,6 +15,7 @@ from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import OptimConfig, Section, Share
 from offrl.config.algo import TDConfig, learning_rates
 from offrl.config.networks import ActorConfig
+from offrl.lazy import Tensor, torch
 
 
 class AdvantageConfig(Section):

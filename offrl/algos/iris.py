@@ -8,9 +8,7 @@ makes it prefer what leads to rewards.
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl.algos.base import Generators, Obs, PlannerAlgo, ValueAlgo, register_algo
 from offrl.algos.bcq import BCQ, BCQConfig
@@ -20,6 +18,7 @@ from offrl.algos.gl import algo_config_to_class as gl_class
 from offrl.algos.hbc import HBC, HierarchyConfig, follow_subgoals, vectors
 from offrl.algos.shared.hierarchy import Composite
 from offrl.config import Count, HierarchyObservationConfig, ObservationConfig, Section
+from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 AT_ONCE = 2048  # subgoals that are judged, with many actions each

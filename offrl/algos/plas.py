@@ -3,9 +3,7 @@ data's actions, so whatever it does the data has seen; a perturbation may lead a
 
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -19,6 +17,7 @@ from offrl.config.algo import (
     learning_rates,
 )
 from offrl.config.networks import VAEConfig
+from offrl.lazy import Tensor, torch
 
 
 class PLASVAEConfig(VAEConfig):

@@ -7,13 +7,12 @@ The defaults are those of Stable-Baselines3.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.shared.policy_gradient import AdvantageConfig, PolicyGradient, collecting
 from offrl.config import Count
+from offrl.lazy import Tensor, torch
 
 
 class PPOConfig(AdvantageConfig):

@@ -4,14 +4,13 @@ penalised in the critic as well, deeper networks and layer normalisation."""
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.td3 import TD3ActorConfig
 from offrl.algos.td3_bc import TD3BC, TD3BCConfig
 from offrl.config.algo import StagedOptimConfig, WeightedCriticConfig, learning_rates
+from offrl.lazy import Tensor, torch
 
 
 class ReBRACCriticConfig(WeightedCriticConfig):

@@ -9,8 +9,6 @@ step of the optimizer.
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from offrl.algos.base import register_algo
 from offrl.algos.shared.policy_gradient import (
     AdvantageConfig,
@@ -19,6 +17,7 @@ from offrl.algos.shared.policy_gradient import (
     one_optimizer,
 )
 from offrl.config import OptimConfig, Share
+from offrl.lazy import Tensor
 
 
 class ReinforceConfig(AdvantageConfig):

@@ -12,13 +12,11 @@ base became worse in the end.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from offrl import models
 from offrl.algos.base import Obs, PolicyAlgo, register_algo
 from offrl.algos.factory import algo_factory
 from offrl.algos.sac import SAC, SACConfig
@@ -27,7 +25,7 @@ from offrl.algos.shared.chunks import ChunkPolicy
 from offrl.algos.shared.weights import to_act, weights_of
 from offrl.config import Config, config_factory, without_pretrained
 from offrl.config.algo import EnsembleConfig
-from offrl.models.heads import TanhGaussian
+from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 BASE = "base_actions"  # beside the observations that networks see
@@ -56,28 +54,6 @@ class ResidualConfig(SACConfig):
         description="Largest correction of a number of the base policy's action, which is between "
         "-1 and 1.",
     )
-
-
-@dataclass
-class Corrected(TanhGaussian):
-    """A ``base`` action, with ``scale`` times the tanh of a normal variable added to it: all are
-    ``[B, T, A]``. Densities are those of the correction."""
-
-    base: Tensor
-    scale: Tensor
-
-    def sample(self, generators: Any = None) -> Tensor:
-        return self._sum(super().sample(generators))
-
-    def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
-        correction, log_prob = super().rsample(num_samples)
-        return self._sum(correction), log_prob
-
-    def mode(self) -> Tensor:
-        return self._sum(super().mode())
-
-    def _sum(self, correction: Tensor) -> Tensor:
-        return (self.base + self.scale * correction).clamp(-1.0, 1.0)
 
 
 @register_algo(ResidualConfig)
@@ -151,18 +127,18 @@ class Residual(SAC):
             prepared[BASE] = self._base_actions(self.base, obs)
         return prepared
 
-    @torch.no_grad()
     def _base_actions(self, base: PolicyAlgo, obs: Obs) -> Tensor:
         """The base's likeliest action, in the units of this policy."""
-        frames = base.global_config.train.frame_stack
-        pi, state = base.action_distribution(map_leaves(lambda x: x[:, -frames:], obs))
-        if state is not None:
-            raise ValueError(
-                f"residual: {base.global_config.algo_name} remembers earlier steps; the base "
-                "must be a policy without memory (an MLP)"
-            )
-        raw = base.action_normalizer.unnormalize_vector(pi.mode()[:, -1:])
-        return self.action_normalizer.normalize_vector(raw)
+        with torch.no_grad():
+            frames = base.global_config.train.frame_stack
+            pi, state = base.action_distribution(map_leaves(lambda x: x[:, -frames:], obs))
+            if state is not None:
+                raise ValueError(
+                    f"residual: {base.global_config.algo_name} remembers earlier steps; the base "
+                    "must be a policy without memory (an MLP)"
+                )
+            raw = base.action_normalizer.unnormalize_vector(pi.mode()[:, -1:])
+            return self.action_normalizer.normalize_vector(raw)
 
     def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
         if BASE not in obs:
@@ -172,7 +148,7 @@ class Residual(SAC):
             )
         correction, state = super().policy(obs, goal, state)
         base, scale = obs[BASE], torch.full_like(obs[BASE], self.algo_config.scale)
-        return Corrected(correction.mean, correction.std, base, scale), state
+        return models.Corrected(correction.mean, correction.std, base, scale), state
 
     def serialize(self) -> dict[str, Any]:
         return super().serialize() | ({} if self.base is None else {"base": self._content})

@@ -8,15 +8,14 @@ normalisation is behind each ReLU, where the authors' is before it.
 
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.sac import SAC, SACConfig
 from offrl.algos.sac_n import SACActorConfig, SACCriticConfig
 from offrl.config import Count
 from offrl.config.algo import EnsembleConfig
+from offrl.lazy import Tensor, torch
 
 
 class RLPDCriticConfig(SACCriticConfig):

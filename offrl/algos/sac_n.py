@@ -3,9 +3,7 @@ little that the data does not show; the least of their values is believed."""
 
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -18,6 +16,7 @@ from offrl.config.algo import (
     learning_rates,
 )
 from offrl.config.networks import ActorConfig, ActorNetConfig, CommonNetConfig
+from offrl.lazy import Tensor, torch
 
 
 class TanhNetConfig(CommonNetConfig):

@@ -8,16 +8,14 @@ paper's (400 and 300, 1e-3): SAC has the same, so that the two can be compared.
 
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, Section
 from offrl.config.algo import StagedOptimConfig, TDConfig, WeightedCriticConfig, learning_rates
-from offrl.models.heads import random_rows
+from offrl.lazy import Tensor, torch
 
 
 class TD3ActorConfig(Section):
@@ -118,6 +116,6 @@ class TD3(ActorCritic):
     ) -> tuple[Tensor, Any]:
         """The policy's action with noise."""
         action, state = self.act(obs, goal, state)
-        noise = random_rows("randn", action, generators)
+        noise = models.random_rows("randn", action, generators)
         noisy = action + self.algo_config.actor.exploration_std * noise
         return noisy.clamp(-1.0, 1.0), state

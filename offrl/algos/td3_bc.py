@@ -2,12 +2,11 @@
 
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.td3 import TD3, TD3Config
+from offrl.lazy import Tensor, torch
 
 
 class TD3BCConfig(TD3Config):

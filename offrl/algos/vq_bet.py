@@ -5,10 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn import functional as F
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean, register_algo
@@ -21,6 +18,7 @@ from offrl.config import (
     Section,
     Share,
 )
+from offrl.lazy import Tensor, torch
 
 NUM_FIRST_CHUNKS = 4096  # that codes begin with
 
@@ -189,5 +187,5 @@ class VQBeT(ChunkPolicy):
 
 def _focal(logits: Tensor, codes: Tensor, gamma: float) -> Tensor:
     """The focal loss of each chunk, ``[N]``, for logits ``[N, K]`` of its code ``[N]``."""
-    log_p = -F.cross_entropy(logits, codes, reduction="none")
+    log_p = -torch.nn.functional.cross_entropy(logits, codes, reduction="none")
     return -((1 - log_p.exp()) ** gamma) * log_p

@@ -2,10 +2,10 @@
 of ``Q`` over the data's actions, found by Gumbel regression."""
 
 from pydantic import Field
-from torch import Tensor
 
 from offrl.algos.base import register_algo
 from offrl.algos.iql import IQL, InSampleConfig
+from offrl.lazy import Tensor
 
 
 class XQLConfig(InSampleConfig):

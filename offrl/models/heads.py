@@ -189,6 +189,28 @@ class TanhGaussian(Gaussian):
 
 
 @dataclass
+class Corrected(TanhGaussian):
+    """A ``base`` action, with ``scale`` times the tanh of a normal variable added to it: all are
+    ``[B, T, A]``. Densities are those of the correction."""
+
+    base: Tensor
+    scale: Tensor
+
+    def sample(self, generators: Generators | None = None) -> Tensor:
+        return self._sum(super().sample(generators))
+
+    def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
+        correction, log_prob = super().rsample(num_samples)
+        return self._sum(correction), log_prob
+
+    def mode(self) -> Tensor:
+        return self._sum(super().mode())
+
+    def _sum(self, correction: Tensor) -> Tensor:
+        return (self.base + self.scale * correction).clamp(-1.0, 1.0)
+
+
+@dataclass
 class GaussianMixture(ActionDistribution):
     """``mean`` and ``std`` ``[B, T, M, A]``, ``logits`` ``[B, T, M]`` (normalised log-weights)."""
 

@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo
 from offrl.algos.shared.masks import masked
 from offrl.algos.shared.td import TDLearner
+from offrl.lazy import Tensor, torch
 
 
 class ActionValues(TDLearner, PolicyAlgo):

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo
 from offrl.algos.shared.td import TDLearner
 from offrl.config import Config
+from offrl.lazy import Tensor
 from offrl.specs import ObsSpec
 
 MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values

@@ -8,8 +8,6 @@ from numbers import Number
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from offrl import parallel
 from offrl.algos.shared.masks import ACTION_MASK
@@ -17,13 +15,13 @@ from offrl.algos.shared.optim import clip_gradients, make_optimizer, make_schedu
 from offrl.algos.shared.roles import Algorithm
 from offrl.algos.shared.weights import Average, check_fit, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
-from offrl.kernels.end_to_end import parts_of
+from offrl.lazy import Tensor, torch
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
 from offrl.specs import ObsSpec
 from offrl.tree import map_leaves
 
 Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
-Generators = Sequence[torch.Generator | None] | None  # a source of randomness per row
+Generators = Sequence["torch.Generator | None"] | None  # a source of randomness per row
 
 
 class Algo(Algorithm):
@@ -47,7 +45,9 @@ class Algo(Algorithm):
 
     algo_config: AlgoConfig
 
-    def __init__(self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: torch.device | str):
+    def __init__(
+        self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: "torch.device | str"
+    ):
         self.epoch: int | None = None  # set by train_on_batch
         self.validates = False
         self._only_acts = False  # what was deserialized was ``to_act``,
@@ -79,7 +79,7 @@ class Algo(Algorithm):
         self._average = Average(dict(learning.named_parameters()), config.train.ema)
 
     @cached_property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         """The optimizer of each network. They are made when they are first asked for, and so never
         for a policy that only acts."""
         return self._learning[0]
@@ -90,7 +90,7 @@ class Algo(Algorithm):
         return self._learning[1]
 
     @cached_property
-    def _learning(self) -> tuple[dict[str, torch.optim.Optimizer], dict[str, Any]]:
+    def _learning(self) -> "tuple[dict[str, torch.optim.Optimizer], dict[str, Any]]":
         """Optimizers and schedules, which are made together, as one sets the other's rate."""
         self._become_whole()
         with self.trained_weights():
@@ -98,7 +98,7 @@ class Algo(Algorithm):
         configs, config = self.optim_params.items(), self.global_config
         return optimizers, {n: make_schedule(optimizers[n], own, config) for n, own in configs}
 
-    def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def _make_optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         configs = self.optim_params.items()
         return {name: make_optimizer(self._optimized(name), config) for name, config in configs}
 
@@ -154,7 +154,7 @@ class Algo(Algorithm):
     def _create_networks(self) -> None:
         raise NotImplementedError(type(self).__name__)
 
-    def _optimized(self, name: str) -> Iterable[torch.nn.Parameter]:
+    def _optimized(self, name: str) -> "Iterable[torch.nn.Parameter]":
         """What the optimizer of a network moves."""
         return self.nets[name].parameters()
 
@@ -313,6 +313,8 @@ class Algo(Algorithm):
         its squared norm (of each critic, ``[N]``); without ``measures`` only if it is clipped.
         While the network does not learn (``trains``), nothing happens and ``None`` is returned.
         """
+        from offrl.kernels.end_to_end import parts_of
+
         if name not in self.optimizers:
             raise ValueError(
                 f"optimize: {name!r} has no optimizer; there are {', '.join(self.optimizers)} "

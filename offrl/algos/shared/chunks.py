@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl.acting.executor import Executor
 from offrl.algos.base import Generators, Obs, PolicyAlgo
 from offrl.config import AlgoConfig, NonNegative, Section, Steps
+from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 

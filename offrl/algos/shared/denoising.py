@@ -3,7 +3,6 @@
 from typing import Any
 
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean
@@ -16,7 +15,7 @@ from offrl.config import (
     Section,
 )
 from offrl.config.section import check_one_enabled
-from offrl.models.heads import random_rows
+from offrl.lazy import Tensor
 
 
 class UNetConfig(Section):
@@ -120,7 +119,7 @@ class DenoisingPolicy(ChunkPolicy):
         """What the network sees of observations, and the noise ``[B, Tp, A]`` of chunks to be."""
         seen = self.nets["policy"].encode(obs, goal)
         shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
-        return seen, random_rows("randn", seen.new_zeros(shape), generators)
+        return seen, models.random_rows("randn", seen.new_zeros(shape), generators)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         net = self.nets["policy"]

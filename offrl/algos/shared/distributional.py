@@ -2,21 +2,19 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from offrl import models
 from offrl.algos.shared.td import TDLearner
+from offrl.lazy import Tensor, torch
 
 
 class DistributionalCritic(TDLearner):
     """Before an algorithm with ``backup`` and ``critic_losses``: these with one critic that
     gives a probability to each of some returns."""
 
-    def add_critics(self, network: type = models.DistributionalCritics, **options: Any) -> None:
+    def add_critics(self, network: type | None = None, **options: Any) -> None:
         config = self.algo_config.critic
         super().add_critics(
-            network,
+            network or models.DistributionalCritics,
             num_critics=1,
             num_outputs=config.distributional.num_atoms,
             **options,

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from offrl.algos.base import Algo, PlannerAlgo
 from offrl.config import AlgoConfig, OptimConfig
+from offrl.lazy import Tensor
 from offrl.normalize import Stats
 from offrl.specs import ObsSpec
 

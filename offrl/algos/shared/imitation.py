@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from torch import Tensor
-
 from offrl.algos.shared.algo import Algo
+from offrl.lazy import Tensor
 
 
 class Imitator(Algo):

@@ -1,6 +1,6 @@
 """What losses of many algorithms are made of."""
 
-from torch import Tensor
+from offrl.lazy import Tensor
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -3,9 +3,8 @@
 
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from offrl.acting.episode import ACTION_MASK
+from offrl.lazy import Tensor
 
 FORBIDDEN = -1e30  # less than any value, and yet finite if it is multiplied
 

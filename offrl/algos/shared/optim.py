@@ -5,25 +5,21 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
-
 from offrl.config import Config, LearningRateConfig, OptimConfig
-from offrl.kernels.adam import Adam, AdamW, RMSprop
-from offrl.kernels.norm import clip_norm, total_norm
-
-OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
+from offrl.lazy import Tensor, torch
 
 
 def make_optimizer(
-    parameters: Iterable[torch.nn.Parameter], config: OptimConfig
-) -> torch.optim.Optimizer:
+    parameters: "Iterable[torch.nn.Parameter]", config: OptimConfig
+) -> "torch.optim.Optimizer":
     """All parameters in one kernel per step; ``regularization.L2`` is the weight decay."""
+    from offrl.kernels.adam import Adam, AdamW, RMSprop
+
+    classes = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
     options: dict[str, Any] = {"foreach" if config.optimizer_type == "rmsprop" else "fused": True}
     if config.epsilon is not None:
         options["eps"] = config.epsilon
-    return OPTIMIZERS[config.optimizer_type](
+    return classes[config.optimizer_type](
         parameters,
         lr=config.learning_rate.initial,
         weight_decay=config.regularization.L2,
@@ -32,14 +28,14 @@ def make_optimizer(
 
 
 def make_schedule(
-    optimizer: torch.optim.Optimizer, config: OptimConfig, global_config: Config
-) -> LambdaLR | None:
+    optimizer: "torch.optim.Optimizer", config: OptimConfig, global_config: Config
+) -> "torch.optim.lr_scheduler.LambdaLR | None":
     """The schedule of ``optim_params.*.learning_rate``, or ``None`` if the rate is constant.
 
     It counts epochs, or optimizer steps with ``step_every_batch``.
     """
     factor = _factor(config.learning_rate, global_config)
-    return LambdaLR(optimizer, factor) if factor else None
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor) if factor else None
 
 
 def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] | None:
@@ -88,9 +84,11 @@ def _horizon(rate: LearningRateConfig, config: Config) -> int:
 
 
 def clip_gradients(
-    net: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], limit: float | None
+    net: "torch.nn.Module", parameters: "Sequence[torch.nn.Parameter]", limit: float | None
 ) -> Tensor:
     """The norm of the gradient, at most ``limit`` afterwards; an ensemble has one per member."""
+    from offrl.kernels.norm import clip_norm, total_norm
+
     own = getattr(net, "clip_gradients", None)
     if callable(own):
         return own(limit)

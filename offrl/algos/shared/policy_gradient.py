@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, ValueAlgo
@@ -21,7 +19,7 @@ from offrl.config import (
     Section,
     Share,
 )
-from offrl.kernels.end_to_end import EndToEnd, joined
+from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 
@@ -152,7 +150,9 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             **head,
         )
 
-    def _optimized(self, name: str) -> Iterable[torch.nn.Parameter]:
+    def _optimized(self, name: str) -> "Iterable[torch.nn.Parameter]":
+        from offrl.kernels.end_to_end import EndToEnd
+
         own = super()._optimized(name)
         # Of its loss all of it is part. (cuDNN wants the weights of an RNN in an order of its own.)
         is_one = name == "policy" and not self.algo_config.memory.enabled
@@ -160,6 +160,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
         """Take over what ``serialize`` returned, also when parameters did not lie end to end."""
+        from offrl.kernels.end_to_end import joined
+
         if "policy" in state.get("optimizers", {}) and not self.algo_config.memory.enabled:
             own = joined(state["optimizers"]["policy"])
             state = {**state, "optimizers": {**state["optimizers"], "policy": own}}
@@ -177,7 +179,6 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     # -- a round ----------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute what a round is learned by, with the policy that took its steps.
 
@@ -186,20 +187,21 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             ``mask``, all ``[N, L]``: in which rows a step was taken. What was observed after it is
             in the next row. ``state`` is what ``act`` had in the first row, or ``None``.
         """
-        mask = self._mask(batch)
-        obs = self.prepare_obs(map_leaves(lambda x: x.flatten(0, 1), batch["obs"]))
-        actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
-        starts = torch.zeros_like(mask)
-        starts[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
-        starts, state = starts.to(self.device), map_leaves(self._to_device, batch.get("state"))
-        rows: dict[str, Any] = {"obs": obs, "actions": actions}
-        rows |= self.estimates(batch, mask, {**rows, "starts": starts, "state": state})
-        flat = mask.flatten().to(self.device)
-        if not self.learns_segments:
-            taken = flat.nonzero()[:, 0]
-            return map_leaves(lambda x: x.index_select(0, taken) if x.ndim else x, rows)
-        segments = map_leaves(lambda x: x.unflatten(0, mask.shape) if x.ndim else x, rows)
-        return {**segments, "mask": flat.view(mask.shape), "starts": starts, "state": state}
+        with torch.no_grad():
+            mask = self._mask(batch)
+            obs = self.prepare_obs(map_leaves(lambda x: x.flatten(0, 1), batch["obs"]))
+            actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
+            starts = torch.zeros_like(mask)
+            starts[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
+            starts, state = starts.to(self.device), map_leaves(self._to_device, batch.get("state"))
+            rows: dict[str, Any] = {"obs": obs, "actions": actions}
+            rows |= self.estimates(batch, mask, {**rows, "starts": starts, "state": state})
+            flat = mask.flatten().to(self.device)
+            if not self.learns_segments:
+                taken = flat.nonzero()[:, 0]
+                return map_leaves(lambda x: x.index_select(0, taken) if x.ndim else x, rows)
+            segments = map_leaves(lambda x: x.unflatten(0, mask.shape) if x.ndim else x, rows)
+            return {**segments, "mask": flat.view(mask.shape), "starts": starts, "state": state}
 
     def estimates(
         self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]

@@ -1,30 +1,15 @@
-"""Two of the four roles of reinforcement learning, as a user may write them: a ``Model`` and the
-``Algorithm`` that trains it. The other two, agents and trainers, are in ``offrl.online``."""
+"""One of the four roles of reinforcement learning, as a user may write it: the ``Algorithm`` that
+trains a ``Model`` (``model.py``). The other two, agents and trainers, are in ``offrl.online``."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from offrl.lazy import Tensor, torch
 from offrl.outputs import whole_file
 from offrl.registry import PARTS
-
-
-class Model(nn.Module):
-    """Networks that say what states and actions are worth, and what to do."""
-
-    def value(self, x: Any, a: Tensor | None = None) -> Tensor:
-        """Estimate the value of observations ``x``, or of taking the actions ``a`` there: ``[B]``
-        or ``[B, 1]``. Without ``a``, a model of discrete actions may give all values, ``[B, A]``.
-        """
-        raise NotImplementedError(f"{type(self).__name__} estimates no values")
-
-    def action(self, x: Any) -> Tensor:
-        """Choose actions ``[B]`` or ``[B, A]`` for observations ``x``, the best that it knows."""
-        raise NotImplementedError(f"{type(self).__name__} chooses no actions")
 
 
 class Algorithm:
@@ -55,7 +40,7 @@ class Algorithm:
             self.actor = PARTS["model"][name](model_info)
             needs = ("predict", "train", "get_weights", "set_weights")
             lacks = [method for method in needs if not hasattr(self.actor, method)]
-            if lacks and not isinstance(self.actor, nn.Module):
+            if lacks and not isinstance(self.actor, torch.nn.Module):
                 raise ValueError(
                     f"{name}: it has no {lacks[0]}; a model is a torch.nn.Module, or has "
                     f"{', '.join(needs)}"
@@ -68,6 +53,8 @@ class Algorithm:
             return self.model.action(obs)
         if hasattr(self.actor, "predict"):
             return self.actor.predict(obs)
+        from offrl.algos.shared.model import Model
+
         call = self.actor.action if isinstance(self.actor, Model) else self.actor
         state = np.asarray(obs)
         kept = {"dtype": torch.float32} if state.dtype == np.float64 else {}
@@ -113,14 +100,14 @@ class Algorithm:
 
     def get_weights(self) -> Any:
         """Give the actor's weights: arrays, in dicts or lists."""
-        if isinstance(self.actor, nn.Module):
+        if isinstance(self.actor, torch.nn.Module):
             return {name: x.cpu().numpy() for name, x in self.actor.state_dict().items()}
         return self.actor.get_weights()
 
     def set_weights(self, weights: Any) -> None:
         """Let the actor have weights that ``get_weights`` gave. ``ValueError`` if they do not
         fit."""
-        if not isinstance(self.actor, nn.Module):
+        if not isinstance(self.actor, torch.nn.Module):
             self.actor.set_weights(weights)
             return
         try:

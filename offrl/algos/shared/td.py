@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from offrl import models
 from offrl.algos.base import Obs, ValueAlgo, check_rewards
 from offrl.config.algo import TDConfig
+from offrl.lazy import Tensor, torch
 
 log = logging.getLogger(__name__)
 

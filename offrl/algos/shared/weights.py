@@ -4,11 +4,8 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from offrl.config import EMAConfig
-from offrl.kernels.end_to_end import parts_of
+from offrl.lazy import Tensor, torch
 
 
 class Average:
@@ -16,7 +13,7 @@ class Average:
     default with the decay of diffusion policies (Chi et al., 2023, arXiv:2303.04137). It takes the
     weights' place while it is ``shown``."""
 
-    def __init__(self, weights: Mapping[str, nn.Parameter], config: EMAConfig):
+    def __init__(self, weights: "Mapping[str, torch.nn.Parameter]", config: EMAConfig):
         self._config = config
         learning = {name: p for name, p in weights.items() if p.requires_grad}
         self._weights = learning if config.enabled else {}
@@ -24,10 +21,12 @@ class Average:
         self._num_steps: dict[str, int] = {}  # of each optimizer
         self.shown = False
 
-    def follow(self, optimizer: str, parameters: Iterable[nn.Parameter]) -> None:
+    def follow(self, optimizer: str, parameters: "Iterable[torch.nn.Parameter]") -> None:
         """Move towards the weights, behind a step of the ``optimizer`` of these ``parameters``."""
         if not self._config.enabled:
             return
+        from offrl.kernels.end_to_end import parts_of
+
         step = self._num_steps.get(optimizer, 0)
         self._num_steps[optimizer] = step + 1
         self._begin()
@@ -36,7 +35,7 @@ class Average:
         weights = [self._weights[name].data for name in names]
         average([self._averages[name] for name in names], weights, 0)
 
-    def settle(self, parameters: Iterable[nn.Parameter]) -> None:
+    def settle(self, parameters: "Iterable[torch.nn.Parameter]") -> None:
         """Let these, which do not learn any more, be their averages, so that others learn from what
         acts. Averages must not be shown."""
         for name in self._names(parameters) if self._averages else ():
@@ -46,7 +45,7 @@ class Average:
         if not self._averages:
             self._averages = {name: p.detach().clone() for name, p in self._weights.items()}
 
-    def _names(self, parameters: Iterable[nn.Parameter]) -> list[str]:
+    def _names(self, parameters: "Iterable[torch.nn.Parameter]") -> list[str]:
         own = {id(parameter) for parameter in parameters}
         return [name for name, weight in self._weights.items() if id(weight) in own]
 
