@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from offrl.lazy import Tensor, torch
 
 Stats = Mapping[str, Mapping[str, Any]]  # key -> {"scale": [1, D], "offset": [1, D]}
@@ -60,17 +62,17 @@ def rot_6d_to_matrix(rotation: Tensor) -> Tensor:
     return torch.stack([x, y, torch.linalg.cross(x, y)], dim=-2)
 
 
-def matrix_to_rot_6d(matrix: Tensor) -> Tensor:
-    """The first two rows of ``[..., 3, 3]``: ``[..., 6]``."""
-    return matrix[..., :2, :].flatten(-2)
-
-
-def axis_angle_to_matrix(rotation: Tensor) -> Tensor:
-    """Axis times angle, ``[..., 3]`` in radians, to ``[..., 3, 3]``."""
-    x, y, z = rotation.unbind(-1)
-    zero = torch.zeros_like(x)
-    cross = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1)
-    return torch.linalg.matrix_exp(cross.unflatten(-1, (3, 3)))
+def axis_angle_to_rot_6d(rotation: np.ndarray) -> np.ndarray:
+    """Axis times angle, ``[..., 3]`` in radians, to the first two rows of the rotation matrix,
+    ``[..., 6]``: ``cos(t) I + sin(t)/t K + (1 - cos(t))/t^2 v v^T`` (Rodrigues' formula)."""
+    angle = np.linalg.norm(rotation, axis=-1)[..., None, None]
+    x, y, z = np.moveaxis(rotation, -1, 0)
+    zero = np.zeros_like(x)
+    cross = np.stack([zero, -z, y, z, zero, -x], axis=-1).reshape(*x.shape, 2, 3)
+    outer = rotation[..., :2, None] * rotation[..., None, :]
+    sine, half = np.sinc(angle / np.pi), np.sinc(angle / (2 * np.pi))  # also where there is no turn
+    rows = np.cos(angle) * np.eye(3)[:2] + sine * cross + 0.5 * half**2 * outer
+    return rows.reshape(*x.shape, 6)
 
 
 def matrix_to_axis_angle(matrix: Tensor) -> Tensor:

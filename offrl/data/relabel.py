@@ -10,6 +10,7 @@ import numpy as np
 from offrl.data.edit import Edit, of_files
 from offrl.data.hdf5 import DemoFile, located
 from offrl.data.selection import step_numbers, success_steps
+from offrl.normalize import axis_angle_to_rot_6d
 
 ACTION_MAP = "action_map"  # the attribute of data: stored actions were scaled, and how
 WIDTH = 7  # of an arm's action: position, rotation, gripper
@@ -151,15 +152,11 @@ def action_dict(actions: np.ndarray, kind: str, place: str) -> dict[str, np.ndar
             f"arm, [x, y, z, rotation vector, gripper], {WIDTH} numbers, have such parts"
         )
     prefix = {"delta": "rel", "absolute": "abs"}[kind]
-    import torch  # takes seconds, which only this edit needs
-
-    from offrl.normalize import axis_angle_to_matrix, matrix_to_rot_6d
-
-    turn = torch.from_numpy(actions[:, 3:6].astype(np.float64))
+    turn = actions[:, 3:6].astype(np.float64)
     parts = {
         f"{prefix}_pos": actions[:, :3],
         f"{prefix}_rot_axis_angle": actions[:, 3:6],
-        f"{prefix}_rot_6d": matrix_to_rot_6d(axis_angle_to_matrix(turn)).numpy(),
+        f"{prefix}_rot_6d": axis_angle_to_rot_6d(turn),
         "gripper": actions[:, 6:],
     }
     return {f"action_dict/{name}": rows for name, rows in parts.items()}
