@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from offrl.registry import shown
 
 MOST_LEVELS, MOST_VALUES = 50, 100_000
@@ -63,7 +61,11 @@ def _problem(value: Any) -> str | None:
     if isinstance(value, int):
         fits = -(2**63) <= value < 2**64
         return None if fits else "the number does not fit into 64 bits; give a smaller one"
-    if value is None or isinstance(value, (list, tuple, Path, BaseModel)):
+    if value is None or isinstance(value, (list, tuple, Path)):
+        return None
+    from pydantic import BaseModel  # no file holds one
+
+    if isinstance(value, BaseModel):
         return None
     return f"{shown(value)} is neither text nor a number, list or map; put text in quotes"
 

@@ -5,15 +5,12 @@ import glob
 import json
 import logging
 import os
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from offrl import __version__
-from offrl.config.content import REPEATED, check_content, place, shown
+from offrl.config.content import REPEATED, check_content, place
 from offrl.registry import did_you_mean
 
 log = logging.getLogger(__name__)
@@ -90,49 +87,6 @@ def find_config(path: str | Path, beside: Path = Path()) -> Path:
     return found
 
 
-# What YAML 1.1 reads as base 8 or 60 and later versions as text or another number, or the reverse.
-_AMBIGUOUS = re.compile(
-    r"[-+]?0[0-9_]+|[-+]?0o[0-7_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"
-)
-
-
-class _YamlLoader(yaml.SafeLoader):
-    """YAML 1.1 reads ``1e-4`` as text; everybody who writes a learning rate means a number. What
-    else it reads otherwise than people do is refused."""
-
-    def construct_scalar(self, node: Any) -> Any:
-        kind = node.tag.rpartition(":")[2]
-        is_number = kind in ("int", "float") or getattr(node, "style", "") is None
-        if kind == "timestamp" or is_number and _AMBIGUOUS.fullmatch(node.value):
-            raise yaml.constructor.ConstructorError(
-                None,
-                None,
-                f"{shown(node.value)} can be read in several ways; write a plain number, or quotes "
-                "around text",
-                node.start_mark,
-            )
-        return super().construct_scalar(node)
-
-    def flatten_mapping(self, node: Any) -> None:
-        """Refuses keys that stand twice; what ``<<`` merges in gives way to them, as in YAML."""
-        counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
-        for key, _ in reversed(node.value):
-            if isinstance(key.value, str) and counts[key.value] > 1:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {shown(key.value)} is given twice", key.start_mark
-                )
-        super().flatten_mapping(node)
-        last = {str(key.value): (key, value) for key, value in node.value}
-        node.value = list(last.values())
-
-
-_YamlLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
-
-
 def read_config_file(path: str | Path) -> dict[str, Any]:
     """The config in a JSON or YAML file."""
     content = read_file(path)
@@ -178,14 +132,9 @@ def _one_line(error: Exception) -> str:
 
 
 def _from_yaml(text: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_YamlLoader)  # noqa: S506 (derives from SafeLoader)
-    except RecursionError:
-        raise ValueError("sections within sections, over too many levels") from None
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
-    except (LookupError, AttributeError, TypeError) as error:  # PyYAML's own, of `!!bool 3`, say
-        raise ValueError(f"a value is not what its tag says ({error})") from None
+    from offrl.config.yaml import from_yaml
+
+    return from_yaml(text)
 
 
 def _from_json(text: str) -> Any:

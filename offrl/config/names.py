@@ -1,0 +1,26 @@
+# ruff: noqa: F401
+"""What ``offrl.config`` exports."""
+
+from offrl.config.algo import AlgoConfig, LearningRateConfig, OptimConfig, RegularizationConfig
+from offrl.config.build import config_factory, config_from_content, without_pretrained
+from offrl.config.experiment import RolloutConfig
+from offrl.config.online import OnlineConfig
+from offrl.config.schema import (
+    Config,
+    EncoderConfig,
+    HierarchyObservationConfig,
+    ObservationConfig,
+)
+from offrl.config.section import (
+    Bounds,
+    Count,
+    FreeMap,
+    KeyLists,
+    Map,
+    NonNegative,
+    Only,
+    Section,
+    Share,
+    Steps,
+)
+from offrl.config.train import ActionConfig, EMAConfig, RewardsConfig, TrainConfig
