@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from tqdm import tqdm
-
 from offrl import __version__, tools
 from offrl.processes import Interrupted, is_explained
 
@@ -29,6 +27,8 @@ class AboveTheBar(logging.Handler):
     """Messages of the package at the terminal, which do not break a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
         tqdm.write(self.format(record), file=sys.stderr)
 
 

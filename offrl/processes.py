@@ -2,7 +2,6 @@
 
 import atexit
 import ctypes
-import multiprocessing
 import os
 import pickle
 import signal
@@ -11,7 +10,6 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
 from operator import length_hint
 from typing import Any
 
@@ -93,6 +91,8 @@ class Child(Channel):
         does: str,
         remedy: str,
     ):
+        import multiprocessing
+
         own_end, other_end = socket.socketpair()
         super().__init__(own_end)
         self._does, self._remedy = does, remedy
@@ -164,6 +164,8 @@ def in_order(
     results each ahead of who reads them. ``environ`` is theirs from their start; each computes with
     one thread.
     """
+    from multiprocessing.connection import wait
+
     num_workers = num_workers or len(os.sched_getaffinity(0))
     num_workers = max(1, min(num_workers, length_hint(items, num_workers)))
     wording = "shares the work", "use fewer --workers"

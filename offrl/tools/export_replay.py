@@ -5,11 +5,13 @@ import logging
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offrl.outputs import new_file
-from offrl.reports.run import Run
 from offrl.tools import count, rollout
+
+if TYPE_CHECKING:
+    from offrl.reports.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.steps:
         raise ValueError("--steps and --medium: both say how many steps are written; leave out one")
     from offrl.evaluation import COLLECTION_SEEDS
+    from offrl.reports.run import Run
 
     if Path(args.medium).resolve() == Path(args.output).resolve():
         raise ValueError(f"--medium: {args.medium} is the file of the replay, too; name another")
@@ -57,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     return rollout.run(parser.parse_args([*map(str, words)]))
 
 
-def _medium(run: Run) -> tuple[Path, int, float]:
+def _medium(run: "Run") -> tuple[Path, int, float]:
     """The medium checkpoint of a run, its step, and how many steps its episodes have."""
     returns = [record["logs"]["Return"] for record in run.evaluations]
     if returns:

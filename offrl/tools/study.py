@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from offrl.config.cells import called, cells_of, data_path, searched
-from offrl.config.study import DatasetEntry, read_study
 from offrl.tools import collect, count
+
+if TYPE_CHECKING:
+    from offrl.config.study import DatasetEntry
 
 HELP = "train many policies: a grid of configs, data, settings and seeds"
 EPILOG = "example: offrl study study.yaml --jobs 2; the same command goes on after an interruption"
@@ -35,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from offrl.config.cells import called, cells_of, searched
+    from offrl.config.study import read_study
+
     study, beside = read_study(args.file), args.file.parent
     sys.path.append(str(beside.resolve()))  # where an algorithm of the user's own may lie
     # What is wrong with the study as a whole is said before anything is made.
@@ -89,8 +93,10 @@ class _Words(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def _collecting(data: DatasetEntry, beside: Path) -> argparse.Namespace:
+def _collecting(data: "DatasetEntry", beside: Path) -> argparse.Namespace:
     """The arguments of ``offrl collect`` that make a dataset."""
+    from offrl.config.cells import data_path
+
     parser = _Words(prog="offrl collect")
     collect.add_arguments(parser)
     try:

@@ -4,7 +4,6 @@ import argparse
 import logging
 from contextlib import suppress
 
-from offrl.envs import ROBOSUITE_KWARGS
 from offrl.tools import count, json_object, seed
 
 HELP = "record demonstrations of a robosuite task from the keyboard"
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from offrl.acting.episode import EpisodeRequest, run_episode
     from offrl.data.writer import DemoWriter
-    from offrl.envs import make_env
+    from offrl.envs import ROBOSUITE_KWARGS, make_env
     from offrl.envs.keyboard import Discarded, Finished, Operator, check_window
     from offrl.envs.rendering import INSTALL_HINT, working_backend
     from offrl.evaluation import COLLECTION_SEEDS
