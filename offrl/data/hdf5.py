@@ -196,11 +196,21 @@ class DemoFile(Demos):
 
     def stored(self, demo: str) -> dict[str, Any]:
         """``trajectory`` with the open HDF5 dataset in place of each array."""
+        return {
+            key: h5py.Dataset(value) if isinstance(value, h5py.h5d.DatasetID) else value
+            for key, value in self.opened(demo).items()
+        }
+
+    def opened(self, demo: str) -> dict[str, Any]:
+        """``trajectory`` with HDF5's identifier of the open dataset in place of each array."""
         with located(self.path, f"data/{demo}"):
-            group = self._file[f"data/{demo}"]
-            check_text(self.path, group, f"data/{demo}")
-            attributes = self.attributes(demo).items()
-            kept = {key: value for key, value in attributes if not isinstance(value, np.ndarray)}
+            group = self._group(demo)
+            stated = check_text(self.path, h5py.Group(group), f"data/{demo}")
+            kept = {
+                key: value
+                for key, value in stated.items()
+                if key not in OWN_ATTRIBUTES and not isinstance(value, (np.ndarray, h5py.Empty))
+            }
             kept.update(arrays_below(group))
         return kept
 
@@ -311,15 +321,20 @@ class DemoFile(Demos):
                 raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
 
 
-def arrays_below(group: h5py.Group, root: str = "") -> Iterator[tuple[str, h5py.Dataset]]:
+def arrays_below(
+    group: h5py.h5g.GroupID, root: str = ""
+) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
     """All arrays below a group, whatever kind of link leads there, by path."""
-    for name, item in group.items():
-        if isinstance(item, h5py.Group):
-            yield from arrays_below(item, f"{root}{name}/")
-        elif item is None:
-            raise ValueError(f"{root}{name} is a link that leads nowhere")
-        elif isinstance(item, h5py.Dataset) and item.shape:
-            yield f"{root}{name}", item
+    for name in group:
+        path = root + name.decode("utf8", "surrogateescape")
+        try:
+            item = h5py.h5o.open(group, name)
+        except KeyError:
+            raise ValueError(f"{path} is a link that leads nowhere") from None
+        if isinstance(item, h5py.h5g.GroupID):
+            yield from arrays_below(item, f"{path}/")
+        elif isinstance(item, h5py.h5d.DatasetID) and item.shape:
+            yield path, item
 
 
 def text_sum(attributes: Mapping[str, Any]) -> int:
@@ -333,8 +348,8 @@ def text_sum(attributes: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(texts, sort_keys=True).encode())
 
 
-def check_text(path: str | Path, group: h5py.Group, place: str) -> None:
-    """``ValueError`` for text in attributes that is not what was recorded."""
+def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any]:
+    """The attributes of a group; ``ValueError`` for text in them that is not what was recorded."""
     with located(path, f"the attributes of {place}"):
         attributes = dict(group.attrs)
     if "text_crc32" in attributes and attributes["text_crc32"] != text_sum(attributes):
@@ -342,6 +357,7 @@ def check_text(path: str | Path, group: h5py.Group, place: str) -> None:
             f"{path}: the text in the attributes of {place} is not what was recorded: copy the "
             "file again, or, if you edited it, delete the attribute text_crc32 there"
         )
+    return attributes
 
 
 def held_out_key(filter_key: str) -> str:

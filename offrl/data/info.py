@@ -16,7 +16,7 @@ from offrl.data.hdf5 import DemoFile, located
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import remarks_on
-from offrl.data.storage import Frames, values
+from offrl.data.storage import Frames, stored, whole
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
@@ -59,10 +59,10 @@ class DataInfo:
 
     def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
         is_file = isinstance(demos, DemoFile)
-        trajectory = demos.stored(demo) if is_file else demos.trajectory(demo)
+        trajectory = demos.opened(demo) if is_file else demos.trajectory(demo)
         digest, read = hashlib.sha256(), {}
         for name, array in trajectory.items():
-            if not isinstance(array, (np.ndarray, h5py.Dataset)):
+            if not isinstance(array, (np.ndarray, h5py.h5d.DatasetID)):
                 read[name] = array
                 continue
             if name not in self._keys:
@@ -74,15 +74,16 @@ class DataInfo:
                     if name in NUMBERS:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
                 elif not key.is_image:
-                    read[name] = rows = array[()]
+                    read[name] = rows = whole(array) if is_file else array
                     digest.update(name.encode() + rows.tobytes())
                     key.add(rows, place)
                 elif self._reads_all:
-                    key.add(values(array)[()] if is_file else array, place)
+                    key.add(whole(array) if is_file else array, place)
                 elif is_sampled:
-                    found = values(array) if is_file else array
-                    key.add(found[len(array) // 2][None], place)
-                key.measure(array)
+                    images = stored(array) if is_file else array
+                    key.add(images[array.shape[0] // 2][None], place)
+                key.num_rows += len(read[name]) if name in read else array.shape[0]
+                key.bytes_on_disk += array.get_storage_size() if is_file else array.nbytes
         self.lengths.append(len(read.get("actions", ())))
         if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
@@ -160,11 +161,12 @@ class _Key:
     """What is found out about an array of all demonstrations."""
 
     def __init__(self, name: str, array: Any):
-        found = values(array) if isinstance(array, h5py.Dataset) else array
+        is_stored = isinstance(array, h5py.h5d.DatasetID)
+        found = stored(array) if is_stored else array
         self.name = name
         self.shape, self.dtype = tuple(map(int, found.shape[1:])), str(found.dtype)
         self.is_image = len(self.shape) == 3
-        self.storage = _storage(array, found)
+        self.storage = _storage(h5py.Dataset(array)) if is_stored else "plain"
         self.bytes_on_disk = self.num_rows = 0
         self._low: Any = None
         self._high: Any = None
@@ -178,19 +180,15 @@ class _Key:
         size = 1 if self.dtype == "uint8" else 4
         return self.num_rows * size * int(np.prod(self.shape, dtype=np.int64))
 
-    def measure(self, array: Any) -> None:
-        is_stored = isinstance(array, h5py.Dataset)
-        self.bytes_on_disk += array.id.get_storage_size() if is_stored else array.nbytes
-        self.num_rows += len(array)
-
     def add(self, rows: np.ndarray, place: str) -> None:
         if not rows.size:
             return
         axis = None if self.is_image else 0
         low, high = rows.min(axis=axis), rows.max(axis=axis)
-        if np.shape(self._low if self._low is not None else low) == np.shape(low):
-            self._low = low if self._low is None else np.minimum(self._low, low)
-            self._high = high if self._high is None else np.maximum(self._high, high)
+        if self._low is None:
+            self._low, self._high = low, high
+        elif self._low.shape == low.shape:
+            self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
         if rows.ndim <= 2 and self.name not in ("rewards", "states") and self._num_kept < KEPT:
             self._parts.append(rows)
             self._places.append(place)
@@ -211,12 +209,10 @@ class _Key:
         return facts | {"bytes_on_disk": self.bytes_on_disk, "storage": self.storage}
 
 
-def _storage(array: Any, found: Any) -> str:
-    if isinstance(found, Frames):
-        return f"{array.attrs['frames']} frames"
-    if not isinstance(array, h5py.Dataset):
-        return "plain"
-    filters = [array.compression, "checksums" if array.fletcher32 else None]
+def _storage(dataset: h5py.Dataset) -> str:
+    if isinstance(stored(dataset.id), Frames):
+        return f"{dataset.attrs['frames']} frames"
+    filters = [dataset.compression, "checksums" if dataset.fletcher32 else None]
     return ", ".join(filter(None, filters)) or "plain"
 
 

@@ -73,7 +73,7 @@ class Frames:
 
 def stored(dataset: h5py.h5d.DatasetID) -> Any:
     """What reads an array that was opened: itself, or the images if those are frames."""
-    if dataset.rank == 2 and dataset.dtype == np.uint8 and h5py.h5a.exists(dataset, b"frames"):
+    if dataset.dtype == np.uint8 and dataset.rank == 2 and h5py.h5a.exists(dataset, b"frames"):
         return Frames(dataset)
     return dataset
 
@@ -82,6 +82,17 @@ def values(dataset: h5py.Dataset) -> Any:
     """What ``dataset[rows]`` gives rows of: itself, or the images if those are frames."""
     found = stored(dataset.id)
     return found if isinstance(found, Frames) else dataset
+
+
+def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:
+    """All of an array of numbers that was opened, or all images if those are frames."""
+    found = stored(dataset)
+    if isinstance(found, Frames):
+        return found[()]
+    rows = np.empty(found.shape, found.dtype)
+    if rows.size:
+        found.read(h5py.h5s.ALL, h5py.h5s.ALL, rows)
+    return rows
 
 
 def _encoded(images: np.ndarray, kind: str) -> np.ndarray:

@@ -115,7 +115,7 @@ class DemoWriter(AbstractContextManager):
             before = {key: text.decode() for key, text in found.items() if text is not None}
             demos = [f"demo_{i}" for i in range(len(self._data))]
             lengths = [int(self._data[demo].attrs["num_samples"]) for demo in demos]
-            last = dict(arrays_below(self._data[demos[-1]])) if demos else {}
+            last = dict(arrays_below(self._data[demos[-1]].id)) if demos else {}
         if before != notes:
             self._file.close()
             raise ValueError(
@@ -123,7 +123,7 @@ class DemoWriter(AbstractContextManager):
                 "with other options); give it another name, or do as it was done then"
             )
         self._total, self.num_demos = sum(lengths), len(demos)
-        self._steps = {key: kind_and_shape(array) for key, array in last.items()}
+        self._steps = {key: kind_and_shape(h5py.Dataset(array)) for key, array in last.items()}
 
     @contextmanager
     def repeatable(self, *errors: type[Exception]) -> Iterator[None]:
