@@ -3,7 +3,7 @@
 What stands before a block, unseen by readers, says how it is run:
 
 ``<!-- file: NAME -->``       the block is a file of that name
-``<!-- slow -->``             it takes minutes: ``make test-all`` alone runs it
+``<!-- slow -->``             it takes minutes: ``make test-all`` alone runs it, and makes less of it
 ``<!-- not run: REASON -->``  it needs what no test has
 
 Blocks without a language, and those of bash and Python, run; others are read by people alone.
@@ -24,6 +24,13 @@ FENCE = re.compile(
     r"^(?P<note><!-- [^\n]* -->\n\n?)?```(?P<language>\w*|\{[^\n]*)\n(?P<code>.*?)^```", re.M | re.S
 )
 SHELL, PYTHON = ("", "bash"), "python"
+# What is less of the same, in commands that take minutes.
+LESS = {
+    r"--n \d\d+": "--n 4",
+    r"train\.num_epochs=\d\d+": "train.num_epochs=2 --set experiment.rollout.n=2",
+    r"experiment\.rollout\.n=\d\d+": "experiment.rollout.n=2",
+    r"--config (bc|online/cartpole_ppo)\.json --(name|seed) \w+(?=\s*(#|$))": r"\g<0> --debug",
+}
 SHIPPED = ("configs", "datasets", "examples", "benchmarks", "docs/migrating", "tests", "train.py")
 
 
@@ -57,7 +64,13 @@ class Block:
             return _here_document(f"cat > {shlex.quote(self.file)}", self.code)
         if self.language == PYTHON:
             return _here_document("python -", self.code)
-        return self.code
+        return _less(self.code) if self.is_slow else self.code
+
+
+def _less(code: str) -> str:
+    for much, less in LESS.items():
+        code = re.sub(much, less, code, flags=re.M)
+    return code
 
 
 def _here_document(command: str, text: str) -> str:

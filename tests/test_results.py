@@ -6,9 +6,13 @@ from conftest import ROOT
 from offrl.reports.study import write_table
 
 STUDIES = sorted(path.stem for path in (ROOT / "benchmarks" / "studies").glob("*.yaml"))
+SMALLEST = "peers_lift"  # of all others the intervals take seconds
 
 
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize(
+    "study",
+    [pytest.param(s, marks=[pytest.mark.thorough] * (s != SMALLEST)) for s in STUDIES],
+)
 def test_the_page_has_the_present_results_of_a_study(study, monkeypatch, tmp_path):
     pytest.importorskip("rliable")
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "studies")

@@ -20,6 +20,13 @@ from offrl.reports.study import run_of
 
 pytest.importorskip("rliable")
 
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch):
+    """Of each bootstrap, of which reports make dozens."""
+    monkeypatch.setattr("offrl.reports.scores.REPS", 200)
+
+
 NAMES = {"curves", "scores", "aggregates", "profiles", "improvement", "time"}
 
 
