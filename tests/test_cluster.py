@@ -32,7 +32,7 @@ from offrl.tree import merge
 ray = pytest.importorskip("ray")
 
 SWIMMER = {"env_name": "Swimmer-v5", "type": 2}
-ENDS = [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)]  # waits a minute
+ENDS = [signal.SIGINT, signal.SIGKILL]  # after the latter Ray waits a minute
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def marked(mark):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", ENDS, ids=lambda number: number.name)
 def test_no_process_of_a_ray_of_ones_own_is_left(number, tmp_path):
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
@@ -336,7 +336,7 @@ def test_an_evaluation_while_training_is_that_of_processes(two_cpus, toy_config)
         Evaluator(Trainer(toy_config(on_ray)))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_evaluation_leaves_cpus_to_the_explorers(two_cpus, tmp_path):
     def config(explorers):
         said = {
@@ -374,7 +374,7 @@ def test_submitted_trainings_have_the_results_of_local_ones(two_cpus, toy_config
             assert torch.equal(weights, theirs["model"]["nets"][name]), name
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_rollout_runs_there(two_cpus, toy_config, tmp_path):
     trainer = Trainer(toy_config({}))
     checkpoint = tmp_path / "model.pth"

@@ -235,8 +235,18 @@ def test_episodes_are_tested_as_long_as_they_are_learned_from():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo_name", ["reinforce", "a2c", "ppo", "impala"])
-@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize(
+    ("algo_name", "memory"),
+    [
+        ("a2c", True),
+        *((name, False) for name in ("reinforce", "ppo", "impala")),
+        pytest.param("a2c", False, marks=pytest.mark.thorough),
+        *(
+            pytest.param(name, True, marks=pytest.mark.thorough)
+            for name in ("reinforce", "ppo", "impala")
+        ),
+    ],
+)
 def test_a_script_may_learn_when_its_episode_is_over(algo_name, memory):
     algo = {"policy_layer_dims": [8], "value_layer_dims": [8], "memory": {"enabled": memory}}
     train = {"batch_size": 8, "online": {"collect_steps": 8}}

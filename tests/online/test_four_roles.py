@@ -163,7 +163,7 @@ def test_the_program_trains_resumes_and_evaluates_a_users_roles(tmp_path):
         )
 
     settings = (
-        "train.num_steps=2048 experiment.epoch_every_n_steps=512 experiment.rollout.n=2 "
+        "train.num_steps=1024 experiment.epoch_every_n_steps=512 experiment.rollout.n=2 "
         "experiment.rollout.rate=100 experiment.render_video=false train.online.num_updates=4 "
         "train.online.random_steps=300"
     ).split()

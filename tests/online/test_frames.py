@@ -58,10 +58,16 @@ def make(kind, algo_name, env="Pictures-v0", algo=None, num_frames=4, **distribu
     return kind(config, algo_name=algo_name)
 
 
-@pytest.mark.parametrize("algo", [{}, MEMORY])
 @pytest.mark.parametrize(
-    ("algo_name", "env", "num_frames"),
-    [("ppo", "Pictures-v0", 4), ("impala", "Pictures-v0", 1), ("a2c", "CartPole-v1", 3)],
+    ("algo_name", "env", "num_frames", "algo"),
+    [
+        ("ppo", "Pictures-v0", 4, {}),
+        ("impala", "Pictures-v0", 1, MEMORY),
+        ("a2c", "CartPole-v1", 3, MEMORY),
+        pytest.param("ppo", "Pictures-v0", 4, MEMORY, marks=pytest.mark.thorough),
+        pytest.param("impala", "Pictures-v0", 1, {}, marks=pytest.mark.thorough),
+        pytest.param("a2c", "CartPole-v1", 3, {}, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_round_is_learned_from_as_if_it_had_not_travelled(algo_name, env, num_frames, algo):
     expected = list(islice(make(Trainer, algo_name, env, algo, num_frames)(), 30))

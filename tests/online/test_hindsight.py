@@ -66,7 +66,7 @@ def config(share, seen=("desired_goal", "observation"), **train):
             "online": {
                 "collect_steps": 16,
                 "num_updates": 8,
-                "random_steps": 500,
+                "random_steps": 300,
                 "replay": {"capacity": 20_000, "hindsight_share": share},
             },
             **train,
@@ -74,9 +74,9 @@ def config(share, seen=("desired_goal", "observation"), **train):
         "algo": {
             "discount": 0.98,
             "target_every": 50,
-            "exploration": {"steps": 3000, "final": 0.05},
+            "exploration": {"steps": 1500, "final": 0.05},
             "optim_params": {"critic": {"learning_rate": {"initial": 1e-3}}},
-            "critic": {"layer_dims": [128, 128]},
+            "critic": {"layer_dims": [64, 64]},
         },
     }
 
@@ -93,8 +93,8 @@ def success_rate(share, num_steps):
 
 @pytest.mark.slow
 def test_goals_that_are_never_reached_are_learned_in_hindsight():
-    assert success_rate(0.8, 5000) > 0.8
-    assert success_rate(0.0, 5000) < 0.3
+    assert success_rate(0.8, 2400) > 0.8
+    assert success_rate(0.0, 2400) < 0.3
 
 
 @pytest.mark.parametrize(

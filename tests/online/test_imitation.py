@@ -114,7 +114,7 @@ def test_a_penalty_keeps_the_discriminator_smooth(places):
     assert gradients[1] < 0.1 * gradients[0], gradients
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_sqil_returns_to_what_demonstrations_show(places):
     rates = {"optim_params": {"critic": RATE, "actor": RATE}}
     trainer = make("sqil", num_steps=2000, train={"data": places, "seed": 1}, algo=rates)
@@ -133,7 +133,7 @@ def test_discrete_sqil_balances_a_pole(poles):
     assert score > 150, score  # at random 22
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_gail_does_what_demonstrations_show(places):
     rates = {"optim_params": {"policy": RATE, "discriminator": RATE}, "discount": 0.95}
     train = {"data": places, "batch_size": 64, "online": {"collect_steps": 512}, "seed": 1}
@@ -147,7 +147,7 @@ CONFIGS = sorted((ROOT / "configs/online").glob("*.json"))
 OURS = [path for path in CONFIGS if path.stem in SMALL]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
 def test_our_configs_learn(path, tmp_path):
     pytest.importorskip("metaworld")

@@ -60,12 +60,19 @@ def test_one_explorer_in_turn_gives_the_bits_of_a_trainer(algo_name, online, alg
 
 
 @pytest.mark.parametrize("algo_name", ["impala", "ppo", "a2c", "reinforce"])
-@pytest.mark.parametrize("memory", [{}, MEMORY])
-@pytest.mark.parametrize("num_trajectories", [1, 3])
+@pytest.mark.parametrize(
+    ("num_trajectories", "memory"),
+    [
+        (1, {}),
+        (3, MEMORY),
+        pytest.param(1, MEMORY, marks=pytest.mark.thorough),
+        pytest.param(3, {}, marks=pytest.mark.thorough),
+    ],
+)
 def test_each_trajectory_is_learned_from_once(algo_name, memory, num_trajectories):
     options = {"explorers": 2, "num_trajectories": num_trajectories}
     learner = make(Learner, algo_name, algo=SMALL | memory, **options)
-    collected = [r for r in islice(learner(), 80) if r["type"] == "collect"]
+    collected = [r for r in islice(learner(), 40) if r["type"] == "collect"]
     given = [explorer._num_given for explorer in learner.broker._explorers.values()]
     assert learner.traffic()["Trajectories"] == sum(given) == num_trajectories * len(collected)
     assert abs(given[0] - given[1]) <= 1
@@ -260,7 +267,7 @@ def test_acting_in_a_training_is_explored_by_its_steps_in_all():
     assert max(counts.values()) > learner.agent.num_steps - 60  # they know of each other's steps
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_impala_learns_from_explorers():
     config = find_config("online/cartpole_impala.json")
     said = {"train": {"num_steps": 60_000, "seed": 1}, "distributed": {"explorers": 2}}

@@ -45,11 +45,19 @@ def test_no_forbidden_action_is_taken(config, num_envs):
     trainer.close()
 
 
-def test_none_is_taken_in_evaluation(config):
+@pytest.fixture(scope="module")
+def pool():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent)  # where the workers find the environment
+        pool = EnvPool(ENV, 2)
+    with pool:
+        yield pool
+
+
+def test_none_is_taken_in_evaluation(config, pool):
     trainer = Trainer(config)
     requests = [EpisodeRequest(seed, 20, True) for seed in range(3)]
-    with EnvPool(ENV, 2) as pool:
-        results = list(evaluate(RolloutPolicy(trainer.alg), pool, requests))
+    results = list(evaluate(RolloutPolicy(trainer.alg), pool, requests))
     assert [result.error for result in results] == [None] * 3
     trainer.close()
 

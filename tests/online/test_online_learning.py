@@ -5,8 +5,6 @@ import pytest
 
 from offrl.online import Trainer
 
-pytestmark = pytest.mark.slow
-
 RATES = {name: {"learning_rate": {"initial": 1e-3}} for name in ("critic", "actor")}
 CLIMBING = {"discount": 0.95, "target_tau": 0.01, "optim_params": RATES}
 NETS = {"critic": {"layer_dims": [64, 64]}, "actor": {"layer_dims": [64, 64]}}
@@ -62,7 +60,12 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("name", TASKS)
+def marked(name):
+    """That values are learned too, ``test_hindsight.py`` and ``test_imitation.py`` show."""
+    return pytest.param(name, marks=pytest.mark.slow if name == "ppo" else pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("name", map(marked, TASKS))
 def test_it_learns_its_task(name):
     env_id, num_steps, train, algo, least = TASKS[name]
     config = {"train": {"cuda": False, **train}, "algo": algo}

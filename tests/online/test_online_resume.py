@@ -6,7 +6,6 @@ import signal
 
 import gymnasium
 import pytest
-import torch._dynamo  # noqa: F401 (once: it takes longer than the trainings)
 from faults.comparison import assert_same_run
 
 from offrl.__main__ import main
@@ -62,7 +61,7 @@ CASES = {
         EXPLORERS,
     ),
 }
-QUICK, SLOW = ("dqn prioritized",), ("a2c", "sac", "td3 explorers")  # the others are thorough
+QUICK, SLOW = ("dqn prioritized",), ("a2c", "td3 explorers")  # the others are thorough
 NUM_STEPS, EPOCH = 400, 80
 
 
@@ -155,10 +154,8 @@ def in_processes(monkeypatch):
     monkeypatch.setattr(vector, "MESSAGES", -1.0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "place", [pytest.param(in_one_process, marks=pytest.mark.thorough), in_processes]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", [in_one_process, in_processes])
 def test_kills_change_no_bit_of_environments_elsewhere(place, tmp_path, monkeypatch):
     spec = gymnasium.spec("CartPole-v1")
     monkeypatch.setattr(spec, "vector_entry_point", None)

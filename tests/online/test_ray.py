@@ -54,7 +54,7 @@ def collected(learner, until):
         assert time.monotonic() - begun < PATIENCE, learner._received
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_each_trajectory_comes_once_though_an_explorer_is_killed(learner, caplog):
     collected(learner, lambda: {(0, 0), (1, 0)} <= {*learner._received})
     os.kill(process_of(learner, 1), signal.SIGKILL)
@@ -220,7 +220,6 @@ def records_of(run):
     return [json.loads(line) for line in lines.splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(start, tmp_path):
     def epochs():
@@ -253,7 +252,7 @@ def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(
     assert steps == sorted(steps)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_address_that_does_not_answer_is_said(start, tmp_path):
     address = "distributed.address=127.0.0.1:9"
     words = "--config", "config.json", "--set", address, "--output", tmp_path

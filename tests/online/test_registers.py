@@ -486,7 +486,7 @@ def test_a_run_is_trained_evaluated_and_gone_on_with(project):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("address", ["null", "local"])
+@pytest.mark.parametrize("address", ["null", pytest.param("local", marks=pytest.mark.thorough)])
 def test_a_run_that_is_stopped_keeps_what_was_trained(project, address):
     words = [f"distributed.address={address}", "max_steps=1000000", "env_num=2"]
     words = [word for setting in words for word in ("--set", setting)]
@@ -523,7 +523,7 @@ def test_a_file_of_parts_is_known_by_alg_para(project, capsys, monkeypatch):
     assert not (project / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_example_learns(tmp_path):
     said = ("--output", tmp_path, "--config", "run.yaml", "--set", "max_steps=25000")
     done = offrl("train", *said, cwd=EXAMPLE)

@@ -119,7 +119,7 @@ def test_evaluation_changes_no_statistic(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("normalize_obs", [True, False])
+@pytest.mark.parametrize("normalize_obs", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_checkpoints_policy_acts_as_the_trainings(normalize_obs, tmp_path):
     training = OnlineTraining(make_config(tmp_path, normalize_obs=normalize_obs))
     list(training())
