@@ -22,6 +22,14 @@ from offrl.tree import merge
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
 TRAIN = [*TORCHRUN, str(ROOT / "train.py")]
+# What several processes cannot do, and a training.
+REFUSED_AND_TRAINED = """
+import sys
+from offrl.__main__ import main
+for change in ("batch_size=7", "num_steps=100"):
+    assert main([*sys.argv[1:], "--set", "train." + change, "--name", "refused"]) == 1
+sys.exit(main([*sys.argv[1:], "--name", "two"]))
+"""
 PATHS = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
 ENVIRON = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS)}  # for the toy environment
 TWENTY_STEPS = {
@@ -100,7 +108,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     config = write_config(folder)
     assert main(["train", "--config", config, "--name", "one"]) == 0
-    process = start(*TRAIN, "--config", config, "--name", "two")
+    (folder / "twice.py").write_text(REFUSED_AND_TRAINED)
+    process = start(*TORCHRUN, str(folder / "twice.py"), "train", "--config", config)
     return folder, output_of(process)
 
 
@@ -129,7 +138,13 @@ def test_the_first_process_alone_writes(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before, command", [("one", TRAIN), ("two", [sys.executable, TRAIN[-1]])])
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        pytest.param("one", TRAIN, marks=pytest.mark.thorough),
+        ("two", [sys.executable, TRAIN[-1]]),
+    ],
+)
 def test_a_run_is_resumed_by_another_number_of_processes(trained, tmp_path, before, command):
     whole = the_run(trained[0], before)
     run = shutil.copytree(whole, tmp_path / "run")
@@ -142,18 +157,11 @@ def test_a_run_is_resumed_by_another_number_of_processes(trained, tmp_path, befo
 
 
 @pytest.mark.slow
-def test_what_several_processes_cannot_do_is_refused(tmp_path):
-    config = write_config(tmp_path)
-    script = tmp_path / "refused.py"
-    script.write_text(
-        "from offrl.__main__ import main\n"
-        "for change in ('batch_size=7', 'num_steps=100'):\n"
-        f"    assert main(['train', '--config', {config!r}, '--set', 'train.' + change]) == 1\n"
-    )
-    output = output_of(start(*TORCHRUN, str(script)))
+def test_what_several_processes_cannot_do_is_refused(trained):
+    folder, output = trained
     assert "train.batch_size: 7 windows are no equal parts for 2 processes" in output
     assert "train.num_steps: a training that acts is one process" in output
-    assert not (tmp_path / "runs").exists()
+    assert not (folder / "runs/refused").exists()
 
 
 def wait_for(words, folder, name, process):

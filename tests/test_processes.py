@@ -10,27 +10,9 @@ from contextlib import closing
 import programs
 import pytest
 from conftest import ROOT
+from doublers import make_counter, make_nothing, make_slow_doubler
 
-from offrl.outputs import new_file
 from offrl.processes import in_order
-
-
-def make_slow_doubler(name, factor):
-    def double(item):
-        if item == "explained":
-            new_file(__file__)  # which offrl refuses in words
-        if item == "crash":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if item == "environment":
-            return os.environ["OMP_NUM_THREADS"], os.environ["OFFRL_TEST"]
-        time.sleep(0.05 if item % 2 else 0)  # the odd ones are overtaken
-        return factor * item, os.getpid()
-
-    return double
-
-
-def make_nothing(name):
-    raise ValueError(f"{name} cannot be made")
 
 
 def test_results_come_in_order_from_several_processes():
@@ -54,27 +36,17 @@ def test_results_wait_for_who_reads_them():
         assert 0 < next(results) <= 8
 
 
-def make_counter(name):
-    calls = []
-
-    def count(item):
-        calls.append(item)
-        return len(calls)
-
-    return count
-
-
 @pytest.mark.parametrize(
     ("item", "error", "words"),
     [
-        ("explained", FileExistsError, "^.*test_processes.py.*exists"),
+        ("explained", FileExistsError, "^.*doublers.py.*exists"),
         ("crash", ChildProcessError, "ended .killed by signal 9.*--workers"),
         (None, RuntimeError, "unsupported operand"),
     ],
 )
 def test_what_a_process_meets_is_said_here(item, error, words):
     with pytest.raises(error, match=words):
-        list(in_order(make_slow_doubler, ("a", 2), [1, item, 3], 2))
+        list(in_order(make_slow_doubler, ("a", 2), [1, item, 3], 1))
 
 
 def test_what_is_met_later_hides_no_result():
@@ -86,26 +58,17 @@ def test_what_is_met_later_hides_no_result():
 
 def test_what_cannot_be_made_is_said_here():
     with pytest.raises(RuntimeError, match="it cannot be made"):
-        list(in_order(make_nothing, ("it",), [1, 2], 2))
+        list(in_order(make_nothing, ("it",), [1, 2], 1))
 
 
 START = """
 from offrl.processes import in_order
-from test_processes import make_sleeper
+from doublers import make_sleeper
 
 if __name__ == "__main__":
     for process in in_order(make_sleeper, (), range(4), 2):
         print(process, flush=True)
 """
-
-
-def make_sleeper():
-    def sleep(item):
-        if item > 1:
-            time.sleep(60)
-        return os.getpid()
-
-    return sleep
 
 
 @pytest.mark.slow
