@@ -27,12 +27,12 @@ def cart_pole(tmp_path_factory):
     return path
 
 
-def cart_pole_config(name, path, output_dir):
-    rollout = {"n": 6, "horizon": 200, "rate": 2, "num_workers": 2}
+def cart_pole_config(name, path, output_dir, num_steps=300):
+    rollout = {"n": 4, "horizon": 200, "rate": 2, "num_workers": 1}
     rate = {"learning_rate": {"initial": 3e-3}}
     small = {
         "algo_name": name,
-        "experiment": {"rollout": rollout, "epoch_every_n_steps": 300},
+        "experiment": {"rollout": rollout, "epoch_every_n_steps": num_steps},
         "train": {"data": str(path), "output_dir": str(output_dir), "num_epochs": 2, **DISCRETE},
         "algo": SMALL[name]
         | {"optim_params": {net: rate for net in config_factory(name).algo.optim_params}},
@@ -42,7 +42,7 @@ def cart_pole_config(name, path, output_dir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["bc", pytest.param("discrete_cql", marks=pytest.mark.thorough)])
 def test_a_recorded_policy_is_learned_evaluated_and_recorded_again(cart_pole, tmp_path, name):
     with h5py.File(cart_pole) as file:
         assert file["data/demo_0/actions"].dtype == np.int64
@@ -56,7 +56,7 @@ def test_a_recorded_policy_is_learned_evaluated_and_recorded_again(cart_pole, tm
     policy.start_episode(seed=0)
     action = policy(obs)
     assert isinstance(action, np.integer) and env.action_space.contains(action)
-    with pytest.raises(ValueError, match=r"NaN or infinite \(flat is\)"):
+    with pytest.raises(ValueError, match="flat"):
         policy({"flat": np.full(4, np.nan)})
 
     del content["env_metadata"]
@@ -71,7 +71,7 @@ def test_a_recorded_policy_is_learned_evaluated_and_recorded_again(cart_pole, tm
     assert main(["rollout", "--checkpoint", source, *options]) == 0
     again = SequenceDataset(recorded, ["flat"], action_config=DISCRETE["action_config"])
     assert again.ac_dim == 2 and again.n_demos == 3
-    list(Trainer(cart_pole_config(name, recorded, tmp_path / "runs"))())
+    list(Trainer(cart_pole_config(name, recorded, tmp_path / "runs", num_steps=5))())
 
 
 @pytest.fixture
@@ -87,22 +87,18 @@ def discrete_demos(demos):
 
 @pytest.mark.parametrize("name", ["iql", "td3_bc", "bcq"])
 def test_algorithms_for_real_numbers_refuse_discrete_actions(small_config, discrete_demos, name):
-    with pytest.raises(
-        ValueError, match=f"discrete, but {name} learns real-valued.* to null.*discrete_cql"
-    ):
+    with pytest.raises(ValueError, match=f"discrete.*{name}.* to null.*discrete_cql"):
         Trainer(small_config({"train": DISCRETE}, name))
-    with pytest.raises(ValueError, match=r"demo_0/actions at step 0 is an integer; .*discrete_cql"):
+    with pytest.raises(ValueError, match="demo_0/actions at step 0.*discrete_cql"):
         Trainer(small_config({}, name))
 
 
 @pytest.mark.parametrize("name", ["ddqn", "discrete_bcq", "discrete_cql"])
 def test_algorithms_for_discrete_actions_refuse_real_numbers(small_config, demos, name):
-    with pytest.raises(ValueError, match="actions at step 0 is 2 numbers; set it to null"):
+    with pytest.raises(ValueError, match="actions at step 0.* to null"):
         Trainer(small_config({}, name))
     real = {"action_config": {"actions": {"format": None}}}
-    with pytest.raises(
-        ValueError, match=f'{name} learns discrete ones; set it to "discrete", .* iql'
-    ):
+    with pytest.raises(ValueError, match=f'{name}.* to "discrete", .* iql'):
         Trainer(small_config({"train": real}, name))
 
 
@@ -118,7 +114,7 @@ def test_they_are_measured_without_an_environment(small_config, discrete_demos, 
 
 @pytest.mark.parametrize("head", ["gaussian", "gmm", "vae"])
 def test_other_heads_contradict_discrete_actions(small_config, discrete_demos, head):
-    with pytest.raises(ValueError, match=f"algo.{head}.enabled: is for real-valued actions"):
+    with pytest.raises(ValueError, match=f"algo.{head}.enabled: "):
         Trainer(small_config({"train": DISCRETE, "algo": {head: {"enabled": True}}}))
 
 
