@@ -3,7 +3,7 @@
 What stands before a block, unseen by readers, says how it is run:
 
 ``<!-- file: NAME -->``       the block is a file of that name
-``<!-- slow -->``             it takes minutes: ``make test-all`` alone runs it, and makes less of it
+``<!-- slow -->``             it takes minutes: ``make test-all`` alone runs it, and less of it
 ``<!-- not run: REASON -->``  it needs what no test has
 
 Blocks without a language, and those of bash and Python, run; others are read by people alone.

@@ -59,7 +59,7 @@ def build_wheel(tree, folder):
         return {name: content.read(name) for name in content.namelist()}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_wheel_holds_the_package_and_the_configs_also_from_an_sdist(tmp_path):
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -77,7 +77,8 @@ def test_a_wheel_holds_the_package_and_the_configs_also_from_an_sdist(tmp_path):
     shipped = {str(file.relative_to(ROOT)) for file in (ROOT / "configs").rglob("*.json")}
     assert {f"offrl/{name}" for name in shipped} <= set(built)
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "offrl").rglob("*.py")}
-    assert modules <= set(built) and "offrl/reports/view/assets/index.html" in built
+    pages = {str(file.relative_to(ROOT)) for file in (ROOT / "offrl/reports/view/assets").iterdir()}
+    assert modules | pages <= set(built) and "offrl/reports/view/assets/index.html" in pages
     assert {name.split("/")[0] for name in built} == {"offrl", f"{NAME}.dist-info"}
     assert built[f"{NAME}.dist-info/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
 

@@ -8,18 +8,25 @@ from offrl.reports.report import write_report
 
 pytest.importorskip("rliable")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
 ]
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW])
-def test_the_page_shows_tables_and_pictures_without_a_network(browser, tmp_path, size):  # noqa: F811
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The page of a report, which needs nothing beside it."""
+    folder = tmp_path_factory.mktemp("report")
     lost = Result("bad", "Can", 9, "failed", "<script>alert(1)</script>")
-    write_report([*study(GOOD_AND_BAD), lost], tmp_path / ".", "Cans")
-    for other in tmp_path.glob("*"):
+    write_report([*study(GOOD_AND_BAD), lost], folder, "Cans")
+    for other in folder.glob("*"):
         if other.name != "report.html":
-            other.unlink()  # it needs nothing beside it
+            other.unlink()
+    return folder / "report.html"
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_the_page_shows_tables_and_pictures_without_a_network(browser, report, tmp_path, size):  # noqa: F811
     complaints = []
     viewport = {"width": size[0], "height": size[1]}
     context = browser.new_context(viewport=viewport, offline=True)
@@ -28,7 +35,7 @@ def test_the_page_shows_tables_and_pictures_without_a_network(browser, tmp_path,
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: complaints.append(dialog.message))
     page.on("requestfailed", lambda request: complaints.append(request.url))
-    page.goto((tmp_path / "report.html").as_uri())
+    page.goto(report.as_uri())
     assert page.title() == "Cans"
     headings = page.locator("h2").all_text_contents()
     assert headings[0] == "What is missing" and "Final scores" in headings

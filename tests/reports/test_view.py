@@ -5,12 +5,10 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import h5py
@@ -33,7 +31,7 @@ EVIL = '<img src=x onerror="window.evil=1">\'&</script><script>window.evil=1</sc
 
 
 def view(*arguments):
-    return main(["view", *map(str, arguments)])
+    return main(["view", "--workers", "1", *map(str, arguments)])
 
 
 def refused(capsys, *arguments):
@@ -159,7 +157,7 @@ def test_stored_images_are_filmed_side_by_side_in_what_browsers_play(images, tmp
     assert wrist[:, :13].max() < 60 and wrist[:, 19:].min() > 190
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_cameras_are_chosen_by_name(images, tmp_path, capsys):
     assert view(images, "--cameras", "wrist", "--output", tmp_path / "out") == 0
     said = refused(capsys, images, "--cameras", "side", "--output", tmp_path / "other")
@@ -174,9 +172,9 @@ def test_where_some_are_rendered_cameras_are_those_of_the_simulator(images, tmp_
     assert writer(Episode(0, images, 1, "demo_1", is_rendered=False, fps=20))["film"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_simulator_states_are_rendered_for_episodes_all_over_the_dataset(tmp_path):
-    arguments = ("--render", 2, "--size", 64, "--cameras", "agentview", "sideview", "--workers", 1)
+    arguments = ("--render", 2, "--size", 64, "--cameras", "agentview", "sideview")
     assert view(LIFT, *arguments, "--output", tmp_path / "out") == 0
     films = overview(tmp_path / "out")["datasets"][0]["film"]
     assert [i for i, film in enumerate(films) if film] == [0, 100]
@@ -446,7 +444,7 @@ def test_without_a_rendering_back_end_rendering_is_refused(tmp_path, capsys, mon
     assert "no rendering back end works here" in said and not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_camera_that_the_environment_lacks_is_named(tmp_path, capsys):
     arguments = ("--render", 1, "--cameras", "ceiling", "--output", tmp_path / "out")
     assert "Lift has no camera 'ceiling'; it has " in refused(capsys, LIFT, *arguments)
@@ -472,7 +470,9 @@ def test_a_full_disk_leaves_nothing(kind, images, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM]
+)
 def test_a_signal_leaves_nothing(number, tmp_path):
     data = write_demos(tmp_path / "demos.hdf5", lengths=[9] * 800)
     command = [sys.executable, "-m", "offrl", "view", str(data), "--output", str(tmp_path / "out")]
@@ -484,18 +484,3 @@ def test_a_signal_leaves_nothing(number, tmp_path):
         said = process.communicate()[1]
     assert process.returncode == 128 + number and "interrupted" in said
     assert [path.name for path in tmp_path.iterdir()] == ["demos.hdf5"]
-
-
-@pytest.mark.slow
-def test_an_installed_wheel_has_the_page(tmp_path):
-    for name in ("setup.py", "pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "offrl", tmp_path / "offrl")
-    command = "-c", "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
-    subprocess.run([sys.executable, *command], cwd=tmp_path, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    assets = {path.name for path in (ROOT / "offrl/reports/view/assets").iterdir()}
-    names = zipfile.ZipFile(wheel).namelist()
-    prefix = "offrl/reports/view/assets/"
-    assert {name.removeprefix(prefix) for name in names if name.startswith(prefix)} == assets
-    assert {"index.html", "page.js", "view.css"} <= assets

@@ -12,30 +12,23 @@ from conftest import ROOT, write_demos
 from PIL import Image
 from test_view import EVIL, make_run, record, view, write_hostile
 
-from offrl.__main__ import main
 from offrl.data.writer import DemoWriter
 from offrl.envs.rendering import working_backend
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 WIDE, NARROW = (1400, 900), (390, 800)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
-]
-
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 
 FRAMES = 40
 LIGHT = 6  # of each frame more than of the one before
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory):
+def shop(tmp_path_factory, trained_run):
     """A page of Lift's demonstrations, of some with images, of a real run and another one."""
     folder = tmp_path_factory.mktemp("shop")
-    train = ["train", "--config", "bc.json", "--debug", "--name", "one", "--output", str(folder)]
-    assert main(train) == 0
-    runs = next((folder / "one").iterdir()), make_run(folder / "two")
+    runs = trained_run, make_run(folder / "two")
     data = [ROOT / f"datasets/lift/{name}.hdf5" for name in ("low_dim", "mixed")]
     data.append(folder / "filmed.hdf5")
     light = LIGHT * np.arange(FRAMES, dtype=np.uint8).reshape(-1, 1, 1, 1)
@@ -116,6 +109,7 @@ def click_at(page, share, plot=0):
     return pixels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_every_view_opens_wide_and_narrow_light_and_dark(size, scheme, shop, browser, tmp_path):
@@ -133,6 +127,7 @@ def test_every_view_opens_wide_and_narrow_light_and_dark(size, scheme, shop, bro
             assert len(picture) > 10_000
 
 
+@pytest.mark.thorough
 def test_two_hundred_episodes_open_in_a_moment(shop, browser):
     began = time.perf_counter()
     with opened(browser, shop) as page:
@@ -144,6 +139,7 @@ def test_two_hundred_episodes_open_in_a_moment(shop, browser):
         wait_for(page, "low_dim / demo_199")
 
 
+@pytest.mark.thorough
 def test_clicks_and_arrows_choose_episodes_and_steps(shop, browser):
     with opened(browser, shop) as page:
         page.locator("#list .row").nth(3).click()
@@ -162,6 +158,7 @@ def test_clicks_and_arrows_choose_episodes_and_steps(shop, browser):
         assert step(page) == 27
 
 
+@pytest.mark.thorough
 def test_a_click_in_a_plot_and_hovering_show_values_there(shop, browser):
     with opened(browser, shop) as page:
         wait_for(page, "low_dim / demo_0")
@@ -202,6 +199,7 @@ def film_step(page, number=0):
     raise AssertionError(f"the film shows step {light / LIGHT:.2f} at that of {expected:.2f}")
 
 
+@pytest.mark.thorough
 def test_the_film_follows_steps_and_the_cursor_follows_the_film(shop, browser):
     with opened(browser, shop, "#episodes/2/0/0") as page:
         for share, expected in [(0.5, 20), (1, 39), (0, 0)]:
@@ -224,6 +222,7 @@ def test_the_film_follows_steps_and_the_cursor_follows_the_film(shop, browser):
         assert step(page) == film_step(page) == FRAMES - 1
 
 
+@pytest.mark.thorough
 def test_two_films_run_together(shop, browser):
     with opened(browser, shop, "#episodes/2/0/5") as page:
         page.keyboard.press("c")
@@ -239,6 +238,7 @@ def test_two_films_run_together(shop, browser):
             assert film_step(page, 0) == film_step(page, 1) == step(page) > 15
 
 
+@pytest.mark.thorough
 def test_without_a_film_an_episode_plays_by_the_clock(shop, browser):
     with opened(browser, shop, "#episodes/0/3/0") as page:
         wait_for(page, "low_dim / demo_3")
@@ -250,6 +250,7 @@ def test_without_a_film_an_episode_plays_by_the_clock(shop, browser):
         assert step(page) == stopped > 4
 
 
+@pytest.mark.thorough
 def test_keys_are_chosen_and_lines_hidden(shop, browser):
     with opened(browser, shop) as page:
         wait_for(page, "low_dim / demo_0")
@@ -265,6 +266,7 @@ def test_keys_are_chosen_and_lines_hidden(shop, browser):
         assert page.evaluate(picture) != before
 
 
+@pytest.mark.thorough
 def test_the_list_is_filtered_and_sorted(shop, browser):
     with opened(browser, shop) as page:
         names = page.locator("#list .row span:first-child")
@@ -286,6 +288,7 @@ def test_the_list_is_filtered_and_sorted(shop, browser):
         page.locator("#facts").get_by_text("valid").wait_for()
 
 
+@pytest.mark.thorough
 def test_unusual_episodes_are_jumped_to_the_strangest_first(shop, browser):
     with opened(browser, shop) as page:
         wait_for(page, "low_dim / demo_0")
@@ -300,6 +303,7 @@ def test_unusual_episodes_are_jumped_to_the_strangest_first(shop, browser):
         )
 
 
+@pytest.mark.thorough
 def test_two_episodes_are_compared_also_of_two_datasets(shop, browser):
     with opened(browser, shop) as page:
         wait_for(page, "low_dim / demo_0")
@@ -323,6 +327,7 @@ def test_two_episodes_are_compared_also_of_two_datasets(shop, browser):
         page.wait_for_function("document.querySelectorAll('#films figure').length === 1")
 
 
+@pytest.mark.thorough
 def test_datasets_are_compared_and_a_bar_lists_its_episodes(shop, browser):
     with opened(browser, shop, "#datasets") as page:
         summary = page.inner_text("#datasets .summary")
@@ -334,6 +339,7 @@ def test_datasets_are_compared_and_a_bar_lists_its_episodes(shop, browser):
         assert page.locator("#list .row").count() == 1
 
 
+@pytest.mark.thorough
 def test_runs_show_curves_episodes_videos_and_what_their_configs_differ_in(shop, browser):
     with opened(browser, shop, "#runs") as page:
         page.wait_for_selector("#run-plots canvas")
@@ -341,16 +347,17 @@ def test_runs_show_curves_episodes_videos_and_what_their_configs_differ_in(shop,
         assert titles == [
             "success rate: rollout, test; 95 % intervals",
             "loss: train, valid (dashed)",
+            "return: rollout, test",
         ]
         assert page.locator("#run-list .run").count() == 2
         page.locator("#run-plots .area").first.hover()
         assert page.locator("#run-plots .line b").first.inner_text() == "0 [0, 0.658]"
         page.locator("#metrics").get_by_text("horizon").click()
-        assert page.locator("#run-plots .plot").count() == 3
+        assert page.locator("#run-plots .plot").count() == 4
         assert page.locator("#run-episodes .row").count() == 6  # two evaluations and the test
-        assert "10" in page.locator("#run-episodes .row").first.inner_text()
+        assert "5" in page.locator("#run-episodes .row").first.inner_text()
         assert page.locator(".configs .differs").count() == page.locator(".configs tr").count() - 1
-        assert '"one"' in page.inner_text(".configs") and '"bc"' in page.inner_text(".configs")
+        assert '"test"' in page.inner_text(".configs") and '"bc"' in page.inner_text(".configs")
         page.uncheck("#only-different")
         page.fill("#config-filter", "num_epochs")
         assert "train.num_epochs" in page.inner_text(".configs")
@@ -360,6 +367,7 @@ def test_runs_show_curves_episodes_videos_and_what_their_configs_differ_in(shop,
             page.wait_for_function("document.querySelector('#run-videos video').currentTime > 0")
 
 
+@pytest.mark.thorough
 def test_runs_of_one_name_become_one_curve(browser, tmp_path):
     interval = {"Success_Rate_Low": 0.1, "Success_Rate_High": 0.9, "Crashed": 0}
     for seed, rate in ((1, 0.2), (2, 0.6)):
@@ -375,6 +383,7 @@ def test_runs_of_one_name_become_one_curve(browser, tmp_path):
         assert names.all_inner_texts() == ["bc (2 runs)\n0.4 [0.2, 0.6]"]
 
 
+@pytest.mark.thorough
 def test_help_shows_the_keys_and_the_command(shop, browser):
     with opened(browser, shop) as page:
         page.keyboard.press("?")
@@ -385,6 +394,7 @@ def test_help_shows_the_keys_and_the_command(shop, browser):
         assert not page.locator("#help").is_visible() and shown(page) == ["low_dim / demo_0"]
 
 
+@pytest.mark.thorough
 def test_hostile_names_stay_text(browser, tmp_path):
     path = write_hostile(tmp_path / (EVIL.replace("/", "|")[:60] + ".hdf5"))
     run = make_run(tmp_path / "run", EVIL, records=[record("train", 1, Loss=1.0, **{EVIL: 1.0})])
@@ -401,6 +411,7 @@ def test_hostile_names_stay_text(browser, tmp_path):
         assert page.locator("img").count() == 0
 
 
+@pytest.mark.thorough
 def test_gaps_and_long_episodes_are_drawn(browser, tmp_path):
     lengths = (5000, 4, 4, 4, 4, 4)
     with DemoWriter(tmp_path / "long.hdf5") as writer:
@@ -422,6 +433,7 @@ def test_gaps_and_long_episodes_are_drawn(browser, tmp_path):
         assert step(page) == 3  # as far as it goes
 
 
+@pytest.mark.thorough
 def test_an_episode_whose_script_is_gone_says_so(browser, tmp_path):
     assert view(write_demos(tmp_path / "demos.hdf5"), "--output", tmp_path / "out") == 0
     (tmp_path / "out/data/0/1.js").unlink()
