@@ -11,7 +11,7 @@ from offrl.envs.rendering import working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.evaluation import evaluate
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough  # the simulator that ships
 
 SHORT = {
     "train.num_epochs": 1,

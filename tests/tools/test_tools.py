@@ -129,17 +129,22 @@ def test_the_doctor_shows_versions_devices_and_rendering(capsys):
         assert word in shown
 
 
-@pytest.mark.slow
-def test_the_examples_run(checkpoint, tmp_path):
-    def run(*args):
-        environ = {"PYTHONPATH": str(ROOT / "tests"), "PATH": os.environ["PATH"]}
-        options = {"cwd": ROOT, "env": environ, "text": True, "stdout": subprocess.PIPE}
-        return programs.run([sys.executable, *args], check=True, **options).stdout
+def run(*args):
+    environ = {"PYTHONPATH": str(ROOT / "tests"), "PATH": os.environ["PATH"]}
+    options = {"cwd": ROOT, "env": environ, "text": True, "stdout": subprocess.PIPE}
+    return programs.run([sys.executable, *args], check=True, **options).stdout
 
+
+@pytest.mark.slow
+def test_the_examples_run(checkpoint):
     shown = run("examples/simple_train_loop.py", "--epochs", "1")
     assert "epoch 1" in shown and "policy" in shown
+    shown = run("examples/rollout.py", "--checkpoint", str(checkpoint), "--n", "2")
+    assert shown.count("success") == 2
+
+
+@pytest.mark.thorough
+def test_the_new_algorithm_trains(tmp_path):
     config = ["--config", "examples/new_algorithm.json", "--output", str(tmp_path)]
     shown = run("-m", "offrl", "train", *config, "--debug")
     assert "success rate" in shown and (tmp_path / "robust_bc").exists()
-    shown = run("examples/rollout.py", "--checkpoint", str(checkpoint), "--n", "2")
-    assert shown.count("success") == 2

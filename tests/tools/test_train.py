@@ -141,34 +141,21 @@ def test_overrides_and_bare_names(config_file, capsys):
 
 def test_help_does_not_wait_for_torch():
     check = (
-        "import sys\n"
-        "from offrl.__main__ import main\n"
-        "try:\n"
-        "    main(sys.argv[1:])\n"
-        "except SystemExit:\n"
-        "    pass\n"
+        "import runpy, sys\n"
+        "for words in (['--help'], ['train', '--help']):\n"
+        "    sys.argv[1:] = words\n"
+        "    try:\n"
+        "        runpy.run_module('offrl', run_name='__main__')\n"
+        "    except SystemExit as ended:\n"
+        "        assert not ended.code\n"
+        "    print('--', flush=True)\n"
         "assert 'torch.nn' not in sys.modules and 'h5py' not in sys.modules\n"
     )
-    for arguments in (["--help"], ["train", "--help"]):
-        result = subprocess.run(
-            [sys.executable, "-c", check, *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        assert len(result.stdout) > 200
-    assert (
-        "example:"
-        in subprocess.run(
-            [sys.executable, "-m", "offrl", "train", "--help"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )
+    command = [sys.executable, "-c", check]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    of_all, of_train, _ = result.stdout.split("--\n")
+    assert len(of_all) > 200 and len(of_train) > 200 and "example:" in of_train
 
 
 def cut(path):
@@ -254,14 +241,14 @@ def test_errors_that_are_not_the_users_keep_their_traceback(config_file, capsys,
 # -- kill and resume ------------------------------------------------------------------------------
 
 LONG = {
-    "algo": {"actor_layer_dims": [256, 256], "gmm": {"enabled": True}},
+    "algo": {"actor_layer_dims": [32, 32], "gmm": {"enabled": True}},
     "experiment": {"epoch_every_n_steps": 40, "validate": True, "logging": {"log_tb": False}},
-    "train": {"num_epochs": 60, "hdf5_validation_filter_key": "valid", "seq_length": 3},
+    "train": {"num_epochs": 24, "hdf5_validation_filter_key": "valid", "seq_length": 3},
 }
 
 
 def start(*arguments, **options):
-    return subprocess.Popen(
+    return programs.Popen(
         [*TRAIN, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
     )
 
@@ -281,7 +268,7 @@ def num_epochs(run):
 
 def final_weights(run):
     content = read_checkpoint(run / "last.pth")
-    assert content["variable_state"]["epoch"] == 60
+    assert content["variable_state"]["epoch"] == 24
     return content["model"]["nets"], content["model"]["optimizers"]["policy"]["state"]
 
 
@@ -295,7 +282,7 @@ def test_a_run_killed_at_any_time_resumes_to_the_same_weights(config_file, tmp_p
     killed.send_signal(signal.SIGKILL)  # before the first step
     killed.wait()
     run = the_run(tmp_path, "killed")
-    for epoch in (4, 17, 31):
+    for epoch in (3, 12):
         resumed = start("--resume", str(run))
         wait_for(lambda epoch=epoch: num_epochs(run) >= epoch, resumed)
         resumed.send_signal(signal.SIGKILL)
@@ -308,7 +295,7 @@ def test_a_run_killed_at_any_time_resumes_to_the_same_weights(config_file, tmp_p
     for index, moments in first[1].items():
         assert all(torch.equal(moments[k], second[1][index][k]) for k in moments)
     epochs = [json.loads(x)["epoch"] for x in (run / "metrics.jsonl").read_text().splitlines()]
-    assert epochs == sorted(epochs) and epochs.count(30) == 3  # train, valid, epoch: once each
+    assert epochs == sorted(epochs) and epochs.count(12) == 3  # train, valid, epoch: once each
     assert not list(run.rglob("*.partial"))
 
 
@@ -355,7 +342,7 @@ def test_a_debug_run_does_everything_in_little(tmp_path):
     assert "robosuite WARNING" not in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_bc_learns_to_lift_the_cube(tmp_path):
     """Half of the shipped config's training already lifts nearly always."""
     programs.run(
