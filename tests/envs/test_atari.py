@@ -47,6 +47,7 @@ def test_an_observation_is_the_larger_of_the_last_two_of_four_frames():
         np.testing.assert_array_equal(obs["image"][..., 0], seen)
 
 
+@pytest.mark.thorough
 def test_the_same_seed_is_the_same_game_and_others_begin_later_or_earlier():
     first, again = make_env(PONG), make_env(PONG)
     again.reset(seed=5)
@@ -64,6 +65,7 @@ def test_the_same_seed_is_the_same_game_and_others_begin_later_or_earlier():
     assert len(numbers) > 2
 
 
+@pytest.mark.thorough
 def test_a_life_is_an_episode_if_that_is_asked_for():
     def length(**env_kwargs):
         env = make_env({"env_name": "ALE/Breakout-v5", "type": "atari", "env_kwargs": env_kwargs})
@@ -77,7 +79,7 @@ def test_a_life_is_an_episode_if_that_is_asked_for():
     assert length(terminal_on_life_loss=True) < length()
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo"])
+@pytest.mark.parametrize("name", ["dqn", pytest.param("ppo", marks=pytest.mark.thorough)])
 def test_a_policy_sees_four_frames_of_which_each_is_stored_once(name):
     encoder = {"core_class": "NatureCNN", "core_kwargs": {"feature_dimension": 8}}
     config = {

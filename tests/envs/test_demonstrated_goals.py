@@ -66,7 +66,7 @@ def test_the_goal_of_reach_is_the_hand_at_its_target():
         assert after < 0.07 < 0.1 < before
 
 
-TASKS = [pytest.param("Lift", marks=robosuite), "push-v3", "reach-v3"]
+TASKS = [pytest.param("Lift", marks=pytest.mark.thorough), "push-v3", "reach-v3"]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -80,7 +80,7 @@ def test_the_same_seed_is_the_same_goal_whatever_ran_before(task):
     assert not np.allclose(goals[0][key], goals[1][key])
 
 
-@robosuite
+@pytest.mark.thorough
 def test_a_goal_has_what_the_policy_does_not_observe():
     env, keys = make_env(args("Lift")), ["robot0_joint_pos"]
     expected = goal_of(env, seed=0)
@@ -105,7 +105,7 @@ def everything(env):
     ("task", "kwargs"),
     [
         pytest.param("Lift", {}, marks=robosuite),
-        pytest.param("Lift", {"offrl_fast": False}, marks=robosuite),
+        pytest.param("Lift", {"offrl_fast": False}, marks=pytest.mark.thorough),
         ("push-v3", {}),
         ("reach-v3", {}),
     ],
@@ -131,7 +131,7 @@ def test_an_episode_goes_on_as_if_nobody_had_asked(task, kwargs):
     assert (np.random.get_state()[1] == before).all()
 
 
-@robosuite
+@pytest.mark.thorough
 def test_a_constant_scene_stays_an_environments_own(monkeypatch):
     """Its scene is compiled once for all episodes."""
     monkeypatch.setitem(EXPERTS._entries, "NutAssemblyRound", lambda obs: np.zeros(7))
@@ -231,7 +231,7 @@ def test_without_a_seed_there_is_no_goal(task):
         env.get_goal()
 
 
-@robosuite
+@pytest.mark.thorough
 def test_a_state_that_was_set_has_no_goal():
     env = make_env(args("Lift"))
     env.reset(seed=0)
@@ -278,7 +278,7 @@ def test_a_policy_that_needs_goals_reaches_them():
     assert [(r.success, r.error) for r in results] == [(True, None)] * 4
 
 
-@robosuite
+@pytest.mark.thorough
 def test_an_evaluation_in_robosuite_gets_goals_and_gives_up_at_once_without(caplog):
     policy = HandToGoal("robot0_eef_pos", 7)
     requests = [EpisodeRequest(seed, horizon=40) for seed in range(2)]
@@ -296,7 +296,7 @@ def test_an_evaluation_in_robosuite_gets_goals_and_gives_up_at_once_without(capl
     assert not caplog.records
 
 
-@robosuite
+@pytest.mark.thorough
 def test_simulators_know_the_demonstrators_of_the_module_that_the_type_names(tmp_path, monkeypatch):
     (tmp_path / "stacking.py").write_text(
         "import numpy as np\n"

@@ -24,31 +24,31 @@ def test_episodes_take_several_noise_levels_in_turn():
     np.testing.assert_allclose(spreads, [0.0, 0.1, 0.3] * 2, rtol=0.2)
 
 
-def solved(task, n, noise=0.0, styles=()):
+def solved(task, n, noise=0.0, styles=(), num_workers=None):
     """The share of ``n`` episodes in which the demonstrator succeeds."""
     env_args = env_args_named(task)
     policy = ExpertPolicy(scripted_expert(env_args), noise, styles)
     requests = [EpisodeRequest(SEEDS + i, policy.horizon) for i in range(n)]
-    with EnvPool(env_args) as pool:
+    with EnvPool(env_args, num_workers) as pool:
         return np.mean([result.success for result in pool.run(requests, policy)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", EXPERTS.names())
-def test_demonstrators_solve_their_tasks(task):
-    assert solved(task, 10, noise=[0.0, 0.1]) >= 0.8
+def test_a_demonstrator_solves_its_task():
+    assert solved("Lift", 4, noise=[0.0, 0.1], num_workers=1) >= 0.75
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("task", EXPERTS.names())
 def test_demonstrators_hardly_ever_fail(task):
-    assert solved(task, 100) >= 0.95
+    assert solved(task, 50) >= 0.95
+    assert solved(task, 10, noise=0.1) >= 0.8
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("style", EXPERTS["PickPlaceCan"].styles)
 def test_each_style_solves_the_task(style):
-    assert solved("PickPlaceCan", 100, 0.1, [style]) >= 0.95
+    assert solved("PickPlaceCan", 40, 0.1, [style]) >= 0.95
 
 
 @pytest.mark.slow

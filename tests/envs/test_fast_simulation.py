@@ -109,9 +109,12 @@ def live_through(twins, episodes, steps):
 
 
 @pytest.mark.parametrize(
-    ("episodes", "steps"), [(5, 30), pytest.param(20, 100, marks=pytest.mark.thorough)]
+    ("task", "episodes", "steps"),
+    [
+        ("Lift", 5, 20),
+        *(pytest.param(task, 10, 60, marks=pytest.mark.thorough) for task in TASKS),
+    ],
 )
-@pytest.mark.parametrize("task", TASKS)
 def test_the_bits_are_robosuites(task, episodes, steps):
     twins = Twins(task)
     live_through(twins, episodes, steps)
@@ -136,6 +139,7 @@ def test_the_bits_are_robosuites_for_other_settings(kwargs):
     live_through(twins, episodes=4, steps=10)
 
 
+@pytest.mark.thorough
 def test_the_bits_are_robosuites_in_the_frame_of_the_world():
     import robosuite as simulator
 
@@ -217,7 +221,14 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+FEW = changed_method, changed_sensor, delayed_sensors  # the other changes are thorough
+
+
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(x, marks=[] if x in FEW else pytest.mark.thorough) for x in CHANGES],
+    ids=lambda change: change.__name__,
+)
 def test_what_is_not_known_takes_robosuites_own_step(change):
     twins = Twins("Lift")
     twins.reset(seed=1)
@@ -237,7 +248,11 @@ def said(caplog):
     return lambda: [(r.levelno, r.getMessage()) for r in filter(ours, caplog.records)]
 
 
-@pytest.mark.parametrize("change", CHANGES[:6], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(x, marks=[] if x in FEW else pytest.mark.thorough) for x in CHANGES[:6]],
+    ids=lambda change: change.__name__,
+)
 def test_it_is_said_once_why_the_step_is_robosuites_own(change, said):
     env = make("Lift")
     env.reset(seed=0)
@@ -248,6 +263,7 @@ def test_it_is_said_once_why_the_step_is_robosuites_own(change, said):
     assert level == logging.DEBUG and "robosuite's own steps, as " in message
 
 
+@pytest.mark.thorough
 def test_a_screen_takes_robosuites_own_step():
     """A viewer is told of every step."""
 
@@ -279,6 +295,7 @@ def test_nothing_is_known_of_windows(module):
     assert unknown(env._env) == "it renders to a screen"
 
 
+@pytest.mark.thorough
 def test_a_robot_that_moves_takes_robosuites_own_step(said):
     env = make("Lift", robots="PandaOmron")
     env.reset(seed=0)
@@ -312,7 +329,7 @@ def test_where_compiled_products_differ_in_the_last_bits_numpys_are_taken(monkey
 
     monkeypatch.setattr(robosuite_step, "compiled_is_exact", lambda *_: False)
     twins = Twins("Lift")
-    live_through(twins, episodes=2, steps=20)
+    live_through(twins, episodes=1, steps=10)
     assert twins.fast._step.why_plain is None
     [arm] = twins.fast._step._arms
     assert arm.osc_torques is robosuite_step.osc_torques.py_func
@@ -354,7 +371,7 @@ def test_an_action_that_is_refused_leaves_nothing_behind():
     twins.steps(3, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("task", ["Lift", "Stack"])
+@pytest.mark.parametrize("task", ["Lift", pytest.param("Stack", marks=pytest.mark.thorough)])
 def test_what_a_user_changes_in_a_model_ends_with_the_episode(task):
     twins = Twins(task)
     for seed in range(4):
@@ -387,6 +404,7 @@ def test_a_scene_that_is_drawn_is_compiled_and_another_is_not():
     assert stack._env.sim is sims["stack"][0]
 
 
+@pytest.mark.thorough
 def test_a_scene_of_a_users_own_may_change_whenever_it_likes():
     import robosuite as simulator
 
@@ -406,7 +424,7 @@ def test_a_scene_of_a_users_own_may_change_whenever_it_likes():
         twins.step(np.zeros(7))
 
 
-@pytest.mark.parametrize("task", ["Lift", "Stack"])
+@pytest.mark.parametrize("task", ["Stack", pytest.param("Lift", marks=pytest.mark.thorough)])
 def test_an_environment_may_be_closed_twice_and_reset(task):
     env = make(task)
     before = [env.reset(seed=0)[0] for _ in range(4)][0]

@@ -43,7 +43,11 @@ def test_the_same_seed_is_the_same_episode_whatever_ran_before():
 @pytest.mark.slow
 @pytest.mark.skipif(working_backend() is None, reason="no rendering back end")
 @pytest.mark.parametrize(
-    ("task", "kind", "size"), [("Hopper-v5", 2, 3), ("reach-v3", "metaworld", 4)]
+    ("task", "kind", "size"),
+    [
+        ("Hopper-v5", 2, 3),
+        pytest.param("reach-v3", "metaworld", 4, marks=pytest.mark.thorough),
+    ],
 )
 def test_episodes_are_filmed(task, kind, size):
     with EnvPool({"env_name": task, "type": kind}, 1, gl_backend=working_backend()) as pool:
@@ -76,6 +80,7 @@ def pendulum(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_flat_file_trains_and_is_evaluated_in_experiment_env(pendulum, tmp_path, small_config):
     overrides = {
         "experiment": {

@@ -35,7 +35,14 @@ def test_it_follows_gymnasium_and_the_goal_is_seen():
     assert args["type"] == "metaworld" and positions(make_env(args)).shape == positions(env).shape
 
 
-@pytest.mark.parametrize("name", ["push-v3", "drawer-open-v3", "sweep-into-v3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "push-v3",
+        pytest.param("drawer-open-v3", marks=pytest.mark.thorough),
+        pytest.param("sweep-into-v3", marks=pytest.mark.thorough),
+    ],
+)
 def test_the_same_seed_is_the_same_episode_whatever_ran_before(name):
     fresh, used = make_env(task(name)), make_env(task(name))
     used.reset(seed=7)
@@ -67,7 +74,13 @@ def rewards_of_expert(name, seed, **env_kwargs):
     return np.array(rewards)
 
 
-@pytest.mark.parametrize("name", ["reach-v3", "push-v3", "button-press-v3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "push-v3",
+        *(pytest.param(x, marks=pytest.mark.thorough) for x in ("reach-v3", "button-press-v3")),
+    ],
+)
 def test_experts_succeed_and_are_paid_for_that_alone(name):
     for seed in range(3):
         rewards = rewards_of_expert(name, seed)
@@ -79,6 +92,7 @@ def test_a_dense_reward_grows_towards_the_goal():
     assert 0 < rewards[0] < rewards[10] < rewards[-1] == pytest.approx(10)
 
 
+@pytest.mark.slow
 def test_collected_data_of_mixed_quality_trains_offline(tmp_path, small_config):
     path = tmp_path / "mixed.hdf5"
     command = "collect --env push-v3 --type metaworld --n 4 --noise 0 4 --keep-failures --workers 1"

@@ -183,7 +183,7 @@ def test_robosuites_tasks_run_as_in_robomimic():
     plain.close()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(working_backend() is None, reason="no rendering library on this machine")
 def test_pictures_have_the_size_and_the_camera_that_are_asked_for():
     script = (

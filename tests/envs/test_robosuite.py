@@ -65,7 +65,9 @@ def test_different_seeds_differ_in_position_size_and_joints(env):
         assert not np.allclose(values[0], values[1]) and not np.allclose(values[1], values[2])
 
 
-@pytest.mark.parametrize("task", ["PickPlaceCan", "NutAssemblySquare"])
+@pytest.mark.parametrize(
+    "task", ["PickPlaceCan", pytest.param("NutAssemblySquare", marks=pytest.mark.thorough)]
+)
 def test_where_an_object_is_from_the_hand_is_true_from_the_first_look_on(task):
     def is_true(obs):
         offset = obs["object"][7:10] - obs["robot0_eef_pos"]
@@ -137,6 +139,7 @@ def test_the_expert_lifts_the_cube(env):
     assert max(s["Horizon"] for s in stats if s["Success_Rate"]) < 60
 
 
+@pytest.mark.thorough
 def test_it_works_without_any_graphics_library(tmp_path):
     """Libraries that cannot be loaded, as on a machine that has none."""
     for library in ("EGL", "GL", "OpenGL", "OSMesa"):
@@ -160,6 +163,7 @@ def test_it_works_without_any_graphics_library(tmp_path):
     assert result.stderr == ""  # no warnings of robosuite's about its macros either
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(working_backend() is None, reason="no rendering library on this machine")
 def test_it_renders():
     script = (

@@ -139,7 +139,11 @@ def same(one, other):
 
 @pytest.mark.parametrize(
     ("env_args", "horizon", "steps"),
-    [(CARTPOLE, None, 200), (PENDULUM, 20, 90), (walk_args(), None, 60)],
+    [
+        pytest.param(CARTPOLE, None, 200, marks=pytest.mark.thorough),
+        pytest.param(PENDULUM, 20, 90, marks=pytest.mark.thorough),
+        (walk_args(), None, 60),
+    ],
     ids=["CartPole", "Pendulum", "Walk"],
 )
 def test_processes_give_the_bits_of_a_list_and_restore_its_state(env_args, horizon, steps):
@@ -166,8 +170,14 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("form", MAKERS)
-@pytest.mark.parametrize("steps", [0, 2, 43])
+@pytest.mark.parametrize(
+    ("form", "steps"),
+    [
+        *((form, 43) for form in MAKERS),
+        *((form, steps) for form in MAKERS if form != "processes" for steps in (0, 2)),
+        *(pytest.param("processes", steps, marks=pytest.mark.thorough) for steps in (0, 2)),
+    ],
+)
 def test_a_stored_vector_goes_on_with_the_same_bits(form, steps):
     import torch
 
@@ -444,7 +454,8 @@ def test_episodes_that_do_not_end_are_warned_of_and_refused(caplog, monkeypatch)
         (CARTPOLE | {"env_kwargs": {"disable_env_checker": True}}, 3, {}, "list"),
         (walk_args(), 3, {}, "list"),
         (walk_args(slow=0.002), 1, {}, "list"),
-        (walk_args("Walk-v0", slow=0.002), 2, {}, "list"),  # no module registers it elsewhere
+        # No module registers it elsewhere.
+        pytest.param(walk_args("Walk-v0", slow=0.002), 2, {}, "list", marks=pytest.mark.thorough),
         (walk_args(slow=0.002), 2, {}, "processes"),
     ],
 )
@@ -475,6 +486,7 @@ def test_what_makes_no_vector_says_what_to_mend():
         make_vector_env(None, 2, 0)
 
 
+@pytest.mark.thorough
 def test_meta_world_in_two_processes_is_meta_world_in_a_list():
     with (
         closing(ListVector(PUSH, 2, 0)) as first,
