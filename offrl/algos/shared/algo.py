@@ -1,6 +1,5 @@
 """What every algorithm is made of: networks, optimizers, one update rule, statistics."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -11,7 +10,7 @@ import numpy as np
 
 from offrl import parallel
 from offrl.algos.shared.masks import ACTION_MASK
-from offrl.algos.shared.optim import clip_gradients, make_optimizer, make_schedule
+from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
 from offrl.algos.shared.roles import Algorithm
 from offrl.algos.shared.weights import Average, check_fit, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
@@ -78,25 +77,22 @@ class Algo(Algorithm):
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
         self._average = Average(dict(learning.named_parameters()), config.train.ema)
 
-    @cached_property
+    @property
     def optimizers(self) -> "dict[str, torch.optim.Optimizer]":
-        """The optimizer of each network. They are made when they are first asked for, and so never
-        for a policy that only acts."""
-        return self._learning[0]
+        """The optimizer of each network."""
+        return self._learning.optimizers
 
-    @cached_property
+    @property
     def schedules(self) -> dict[str, Any]:
         """The learning-rate schedule of each network, or ``None`` where the rate is constant."""
-        return self._learning[1]
+        return self._learning.schedules
 
     @cached_property
-    def _learning(self) -> "tuple[dict[str, torch.optim.Optimizer], dict[str, Any]]":
-        """Optimizers and schedules, which are made together, as one sets the other's rate."""
+    def _learning(self) -> Learning:
+        """Made when it is first asked for, and so never for a policy that only acts."""
         self._become_whole()
         with self.trained_weights():
-            optimizers = self._make_optimizers()
-        configs, config = self.optim_params.items(), self.global_config
-        return optimizers, {n: make_schedule(optimizers[n], own, config) for n, own in configs}
+            return Learning(self._make_optimizers(), self.optim_params, self.global_config)
 
     def _make_optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         configs = self.optim_params.items()
@@ -227,12 +223,7 @@ class Algo(Algorithm):
 
     def on_epoch_end(self, epoch: int) -> None:
         """Move the learning rates that count epochs."""
-        with warnings.catch_warnings():
-            # A training that was resumed right here made its steps in another process.
-            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-            for name, schedule in self.schedules.items():
-                if schedule and not self._schedules_by_step(name):
-                    schedule.step()
+        self._learning.on_epoch_end()
 
     def set_train(self) -> None:
         """Put the networks into training mode (dropout, random crops)."""
@@ -333,13 +324,8 @@ class Algo(Algorithm):
             norm = clip_gradients(self.nets[name], parameters, limit).detach().square()
         optimizer.step()
         self._average.follow(name, parameters)
-        schedule = self.schedules[name]
-        if schedule and self._schedules_by_step(name):
-            schedule.step()
+        self._learning.on_step(name)
         return norm
-
-    def _schedules_by_step(self, name: str) -> bool:
-        return self.optim_params[name].learning_rate.step_every_batch
 
     # -- acting -----------------------------------------------------------------------------------
 
@@ -395,8 +381,7 @@ class Algo(Algorithm):
         return {
             "nets": nets,
             **ema,
-            "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
-            "lr_schedulers": {n: s.state_dict() for n, s in self.schedules.items() if s},
+            **self._learning.serialize(),
             "normalization": {
                 "obs": self.obs_normalizer.stats,
                 "actions": self.action_normalizer.stats,
@@ -409,16 +394,12 @@ class Algo(Algorithm):
         check_fit(self.global_config.algo_name, self.nets.state_dict(), nets)
         self._only_acts = state.get("only_acts", False)
         if self._only_acts:
-            self._without_optimizers(self.__dict__)
+            self.__dict__.pop("_learning", None)
         with self.trained_weights():
             self.nets.load_state_dict(nets)
             self._average.deserialize(state)
-        for name, optimizer in state.get("optimizers", {}).items():
-            self.optimizers[name].load_state_dict(optimizer)
-        for name, stored in state.get("lr_schedulers", {}).items():
-            schedule = self.schedules[name]
-            if schedule:
-                schedule.load_state_dict(stored)
+        if state.get("optimizers") or state.get("lr_schedulers"):
+            self._learning.deserialize(state)
         if "normalization" in state:
             self.set_statistics(**state["normalization"])
         self._whole = state.get("whole")
@@ -426,15 +407,10 @@ class Algo(Algorithm):
     def state_to_act(self) -> dict[str, Any]:
         """Give the attributes of a copy for another process that only acts."""
         state = {**self.__dict__, "_only_acts": True, "_whole": None}
-        self._without_optimizers(state)
+        state.pop("_learning", None)
         if self._average.shown:  # the networks are all that acting takes
             state["_average"] = self._average.begun_anew()
         return state
-
-    @staticmethod
-    def _without_optimizers(attributes: dict[str, Any]) -> None:
-        for name in ("optimizers", "schedules", "_learning"):
-            attributes.pop(name, None)
 
     @classmethod
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:

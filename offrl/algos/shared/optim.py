@@ -1,12 +1,61 @@
 """Optimizers, their learning-rate schedules and clipped gradients, from ``algo.optim_params``."""
 
 import math
+import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from offrl.config import Config, LearningRateConfig, OptimConfig
 from offrl.lazy import Tensor, torch
+
+
+class Learning:
+    """The optimizer of each network, and the schedule of its learning rate, ``None`` where that is
+    constant. They are made together: a schedule sets the optimizer's rate when it is made."""
+
+    def __init__(
+        self,
+        optimizers: "dict[str, torch.optim.Optimizer]",
+        configs: Mapping[str, OptimConfig],
+        global_config: Config,
+    ):
+        self.optimizers = optimizers
+        self.schedules = {
+            name: make_schedule(optimizers[name], config, global_config)
+            for name, config in configs.items()
+        }
+        self._by_step = {n for n, own in configs.items() if own.learning_rate.step_every_batch}
+
+    def on_step(self, name: str) -> None:
+        """Move the learning rate of a network, if it counts steps."""
+        schedule = self.schedules[name]
+        if schedule and name in self._by_step:
+            schedule.step()
+
+    def on_epoch_end(self) -> None:
+        """Move the learning rates that count epochs."""
+        with warnings.catch_warnings():
+            # A training that was resumed right here made its steps in another process.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+            for name, schedule in self.schedules.items():
+                if schedule and name not in self._by_step:
+                    schedule.step()
+
+    def serialize(self) -> dict[str, Any]:
+        """Give the part of a checkpoint that is theirs."""
+        return {
+            "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
+            "lr_schedulers": {n: s.state_dict() for n, s in self.schedules.items() if s},
+        }
+
+    def deserialize(self, state: Mapping[str, Any]) -> None:
+        """Take over that part of a checkpoint."""
+        for name, optimizer in state.get("optimizers", {}).items():
+            self.optimizers[name].load_state_dict(optimizer)
+        for name, stored in state.get("lr_schedulers", {}).items():
+            if schedule := self.schedules[name]:
+                schedule.load_state_dict(stored)
 
 
 def make_optimizer(
