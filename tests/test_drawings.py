@@ -31,6 +31,7 @@ def test_all_drawings_are_there(drawn):
     assert sorted(path.name for path in drawn.iterdir()) == DRAWN and DRAWN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_drawing_says_what_its_script_does(name, drawn):
     now = words(drawn / name)

@@ -40,6 +40,7 @@ VECTORS = {"obs/position", "obs/speed", "obs/pose"}
 REST = {"actions", "rewards", "dones"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "options", "keys"),
     [
@@ -209,6 +210,7 @@ def test_a_dataset_of_minaris_own_keeps_what_followed_and_its_environment(tmp_pa
 # LeRobot.
 
 
+@pytest.mark.slow
 def test_a_lerobot_folder_is_as_its_layout_says(source, tmp_path):
     folder = tmp_path / "lift"
     assert convert(source, folder, "lerobot", "--task", "lift the cube") == 0
@@ -281,6 +283,7 @@ def test_outputs_are_made_where_the_program_is(to, source, tmp_path, monkeypatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out-v0", "source.hdf5"]
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_writes_the_same_bytes(source, tmp_path):
     for workers in (1, 2):
         assert convert(source, tmp_path / f"{workers}", "lerobot", "--workers", workers) == 0
@@ -318,6 +321,7 @@ def foreign(folder):
     parquet.write_table(table, path, row_group_size=17)
 
 
+@pytest.mark.slow
 def test_folders_of_other_programs_are_read(source, tmp_path):
     folder = tmp_path / "lift"
     assert convert(source, folder, "lerobot") == 0
@@ -336,7 +340,7 @@ def test_folders_of_other_programs_are_read(source, tmp_path):
 # robosuite's raw demonstrations.
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_robosuites_script_gathers_is_played_back(tmp_path, caplog):
     import robosuite
     from robosuite.controllers import load_composite_controller_config

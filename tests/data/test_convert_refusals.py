@@ -93,6 +93,7 @@ def cut(path, share=0.5):
     path.write_bytes(content[: int(share * len(content))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

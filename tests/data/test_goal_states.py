@@ -113,6 +113,7 @@ def test_a_mixture_has_its_shares(tmp_path):
     assert (found == 2).mean() == pytest.approx(0.3 * 0.5 + 0.6 / 50, abs=0.008)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_goals_depend_on_seed_and_position_alone(tmp_path, num_workers):
     path = write_numbered(tmp_path / "in.hdf5", [9, 11, 7])
@@ -225,6 +226,7 @@ def test_subgoals_lie_on_the_way(
 GOALS = {"observation": {"modalities": {"goal": {"low_dim": ["position"]}}}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mode", "rewards"),
     [*((name, mode, False) for name in ("bc", "iql") for mode in MODES), ("iql", "mixture", True)],

@@ -24,7 +24,7 @@ def flatten(tree, prefix=""):
 @pytest.mark.parametrize("cache_mode", ["all", "low_dim", None])
 def test_items_equal_robomimics(path, cache_mode):
     recorded = json.loads(path.read_text())
-    items = np.load(path.parent / "items.npz")
+    items = dict(np.load(path.parent / "items.npz"))
     settings = recorded["settings"] | {"hdf5_cache_mode": cache_mode}
     dataset = SequenceDataset(hdf5_path=DATASETS / recorded["dataset"], **settings)
 

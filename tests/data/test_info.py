@@ -193,6 +193,7 @@ def test_the_best_and_the_last_success_of_a_run_have_intervals(small_config, cap
     assert "50.0% of 4, 95 % interval 25.0% to 75.0%, return 0.5, epoch 3" in said
 
 
+@pytest.mark.slow
 def test_who_has_seen_enough_is_told_no_more():
     command = [sys.executable, "-m", "offrl", "info", "datasets/lift/low_dim.hdf5"]
     pipe = subprocess.PIPE

@@ -90,6 +90,7 @@ def test_every_step_has_what_followed_it_and_only_terminations_are_ends(folder):
     }
 
 
+@pytest.mark.slow
 def test_a_name_of_minaris_trains_and_is_evaluated_in_its_environment(folder, small_config):
     record("InvertedPendulum-v5", "mujoco/pendulum/random-v0")
     overrides = {

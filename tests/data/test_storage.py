@@ -1,5 +1,6 @@
 """Images as frames in a file: the same wherever they are read; other compressions and chunks."""
 
+import shutil
 from contextlib import closing
 from itertools import islice
 
@@ -89,12 +90,12 @@ def test_chunks_are_as_large_as_asked_but_whole_steps(chunk_bytes, length):
         assert rows == length or (rows + 1) * 20 > chunk_bytes
 
 
-@pytest.fixture
-def files(tmp_path):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
     """The same three demonstrations with images, raw and as frames."""
-    paths = {}
+    folder, paths = tmp_path_factory.mktemp("frames"), {}
     for kind in (None, "png", "jpeg"):
-        paths[kind] = tmp_path / f"{kind}.hdf5"
+        paths[kind] = folder / f"{kind}.hdf5"
         with DemoWriter(paths[kind], compression=kind) as writer:
             for i in range(3):
                 steps = np.random.default_rng(i).normal(size=(6, 2)).clip(-1, 1)
@@ -103,11 +104,17 @@ def files(tmp_path):
     return paths
 
 
+@pytest.fixture
+def files(written, tmp_path):
+    """Copies of them, to be damaged."""
+    return {kind: shutil.copy(path, tmp_path) for kind, path in written.items()}
+
+
 @pytest.mark.parametrize("cache_mode", ["all", "low_dim", None])
-def test_training_sees_the_same_images_whether_they_are_frames_or_not(files, cache_mode):
+def test_training_sees_the_same_images_whether_they_are_frames_or_not(written, cache_mode):
     def batch(kind):
         data = SequenceDataset(
-            files[kind], ["camera", "mask"], hdf5_cache_mode=cache_mode, seq_length=3
+            written[kind], ["camera", "mask"], hdf5_cache_mode=cache_mode, seq_length=3
         )
         return data.get_batch(list(range(len(data))))
 
@@ -120,9 +127,9 @@ def test_training_sees_the_same_images_whether_they_are_frames_or_not(files, cac
         assert 0 < far.max() <= 6
 
 
-def test_reading_processes_decode_frames(files):
+def test_reading_processes_decode_frames(written):
     def images(kind):
-        data = SequenceDataset(files[kind], ["camera"], hdf5_cache_mode="low_dim")
+        data = SequenceDataset(written[kind], ["camera"], hdf5_cache_mode="low_dim")
         with closing(iter(BatchLoader(data, 4, seed=0, num_workers=2))) as batches:
             return [batch["obs"]["camera"].numpy() for batch in islice(batches, 4)]
 
@@ -131,8 +138,8 @@ def test_reading_processes_decode_frames(files):
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
-def test_frames_are_fit_to_train_on(files, kind):
-    found, raw = Validation(files[kind]), Validation(files[None])
+def test_frames_are_fit_to_train_on(written, kind):
+    found, raw = Validation(written[kind]), Validation(written[None])
     assert found.wrong == [] and found.counts["steps"] == 18
     assert found.counts["arrays"] == found.counts["checksums"] == raw.counts["arrays"]
 

@@ -58,6 +58,7 @@ def test_the_probability_of_improvement_is_that_of_pairs():
     assert improvement(x, y) == pytest.approx(1 - improvement(y, x))
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_mean_of_the_seeds_in_most_cases():
     """Of many studies of ten seeds, as often as a bootstrap of so few can."""
     rng, holds = np.random.default_rng(1), 0
@@ -170,6 +171,7 @@ def test_more_algorithms_take_more_seeds():
     }
 
 
+@pytest.mark.slow
 def test_those_that_lack_a_task_do_not_hold_up_the_others(tmp_path):
     tasks = dict.fromkeys(("Can", "Square", "Door"), 0.5)
     results = study({"a": tasks, "b": tasks, "begun": {"Can": 0.5}})
@@ -185,6 +187,7 @@ def test_those_that_lack_a_task_do_not_hold_up_the_others(tmp_path):
     assert Scores(results).common == ["Can"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("names", [["_mine"], [f"iql, {'a.long_key ' * 9}{i}" for i in (1, 2)]])
 def test_names_that_matplotlib_would_hide_or_cut_are_drawn(names, tmp_path):
@@ -238,6 +241,7 @@ def test_algorithms_that_share_no_task_are_not_compared(tmp_path):
     assert "none are compared" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_one_task_has_all_that_several_have_and_every_pair_is_compared(tmp_path):
     write_report(study({"a": {"Can": 0.9}, "b": {"Can": 0.5}, "c": {"Can": 0.1}}), tmp_path)
     assert {path.stem for path in tmp_path.glob("*.png")} == NAMES
@@ -246,6 +250,7 @@ def test_one_task_has_all_that_several_have_and_every_pair_is_compared(tmp_path)
     assert all(f"| {one} | {other} | 1.00" in text for one, other in combinations("abc", 2))
 
 
+@pytest.mark.slow
 def test_a_report_says_what_is_missing_and_why(tmp_path):
     why = "bad: the loss\nbecame NaN"
     lost = Result("bad", "Square", 3, "failed", why, repeat="offrl study x")
@@ -334,6 +339,7 @@ def test_no_mean_is_taken_of_trainings_that_differ_in_more_than_their_seeds(tmp_
         results_of(reports_of(tmp_path, one, replace(one, seed=2, **unlike)))
 
 
+@pytest.mark.slow
 def test_algorithms_of_a_task_that_had_other_data_are_named(tmp_path):
     same = [replace(r, data="aa") for r in study(GOOD_AND_BAD)]
     unlike = [replace(r, data="bb") if (r.algorithm, r.task) == ("bad", "Can") else r for r in same]
@@ -352,6 +358,7 @@ def test_a_damaged_table_is_said(tmp_path, name, content):
         results_of([tmp_path])
 
 
+@pytest.mark.slow
 def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
     from offrl.training import train
 
@@ -372,6 +379,7 @@ def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
     assert "exists; choose another name" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_data_of_one_name_that_is_not_the_same_is_called_by_its_folder(tmp_path, small_config):
     """robomimic calls the files of all tasks alike."""
     from offrl.training import train

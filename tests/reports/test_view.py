@@ -135,6 +135,7 @@ def test_the_page_names_no_network_and_fetches_nothing(tmp_path):
         assert not re.search(r"https?:|\bfetch\(|XMLHttp|import\(|innerHTML|@import|url\(", text)
 
 
+@pytest.mark.slow
 def test_the_same_folder_whatever_the_number_of_processes(images, tmp_path):
     data = write_demos(tmp_path / "demos.hdf5", lengths=range(3, 20))
     written = []
@@ -147,6 +148,7 @@ def test_the_same_folder_whatever_the_number_of_processes(images, tmp_path):
     assert written[0] == written[1] and len(written[0]) > 20
 
 
+@pytest.mark.slow
 def test_stored_images_are_filmed_side_by_side_in_what_browsers_play(images, tmp_path):
     assert view(images, "--output", tmp_path / "out") == 0
     assert overview(tmp_path / "out")["datasets"][0]["film"] == [True, True]
