@@ -56,6 +56,21 @@ ALGOS = {
 }
 
 
+# Of each kind of update rule ``make test`` has one learned.
+ONE_OF_EACH = {"bcq", "crr", "ddqn", "discrete_bcq", "discrete_cql", "iql", "sac_n", "td3_bc"}
+# Those that are where they belong long before.
+SOON = {"bcq", "crr", "ddpg", "ddqn", "discrete_bcq", "discrete_cql", "dqn", "iql", "rebrac"}
+SOON |= {"td3", "td3_bc"}
+STEPS_OF = dict.fromkeys(ALGOS, 1500) | {"sac_n": 1200} | dict.fromkeys(SOON, 600)
+
+
+def each(names, kept):
+    """Of which all others are thorough."""
+    return [
+        pytest.param(name, marks=[] if name in kept else pytest.mark.thorough) for name in names
+    ]
+
+
 @pytest.fixture(scope="module")
 def corridor(tmp_path_factory):
     return write_corridor(tmp_path_factory.mktemp("corridor") / "corridor.hdf5")
@@ -79,7 +94,7 @@ def write_corridor(path, share_right=0.5):
     return path
 
 
-def train(corridor, name, overrides, steps=1500, n_step=1):
+def train(corridor, name, overrides, steps=600, n_step=1):
     seed_everything(0)
     defaults = config_factory(name)
     rate = {"learning_rate": {"initial": 3e-3}}
@@ -150,17 +165,17 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", each(VARIANTS, {"dqn"}))
 def test_distributional_critics_and_perturbations(corridor, name):
-    right, left, actions = learned(train(corridor, name, VARIANTS[name]))
+    right, left, actions = learned(train(corridor, name, VARIANTS[name], STEPS_OF[name]))
     assert np.abs(right - BEST).max() < 0.15, (right, BEST)
     assert (right > left).all() and (actions > 0).all(), (right, left, actions)
 
 
-@pytest.mark.parametrize("name", ALGOS)
+@pytest.mark.parametrize("name", each(ALGOS, ONE_OF_EACH))
 def test_values_and_policy_are_those_of_the_exact_solution(corridor, name):
     overrides, tolerance, least_action = ALGOS[name]
-    algo = train(corridor, name, overrides)
+    algo = train(corridor, name, overrides, STEPS_OF[name])
     right, left, actions = learned(algo)
     assert np.abs(right - BEST).max() < tolerance, (right, BEST)
     if algo.is_discrete:  # the data has both steps
@@ -176,7 +191,7 @@ def test_the_datas_actions_go_nowhere(corridor):
     assert abs(float(everything["actions"].mean())) < 0.1
 
 
-@pytest.mark.parametrize("n_step", [2, 4])
+@pytest.mark.parametrize("n_step", each([2, 4], {4}))
 def test_returns_of_several_steps_stay_within_an_episode(corridor, n_step):
     """Windows reach over the ends of episodes: by the reward, and by the time limit."""
     algo = train(corridor, "bcq", ALGOS["bcq"][0], n_step=n_step)
@@ -196,14 +211,17 @@ def shares_of_steps(path):
 
 def test_discrete_cloning_learns_how_likely_each_action_is(tmp_path):
     path = write_corridor(tmp_path / "corridor.hdf5", share_right=0.8)
-    algo = train(path, "bc", {"actor_layer_dims": [32, 32]}, steps=600)
+    algo = train(path, "bc", {"actor_layer_dims": [32, 32]})
     with torch.no_grad():
         pi, _ = algo.action_distribution({"place": torch.eye(PLACES)[:, None]})
     probabilities = pi.logits[:, 0].softmax(-1).numpy()
     np.testing.assert_allclose(probabilities, shares_of_steps(path), atol=0.03)
 
 
-@pytest.mark.parametrize(("threshold", "goes_right"), [(0.3, False), (0.01, True)])
+@pytest.mark.parametrize(
+    ("threshold", "goes_right"),
+    [(0.3, False), pytest.param(0.01, True, marks=pytest.mark.thorough)],
+)
 def test_discrete_bcq_does_not_take_what_the_data_hardly_does(tmp_path, threshold, goes_right):
     path = write_corridor(tmp_path / "corridor.hdf5", share_right=0.15)
     right, left, actions = learned(train(path, "discrete_bcq", {"threshold": threshold}))
@@ -213,7 +231,7 @@ def test_discrete_bcq_does_not_take_what_the_data_hardly_does(tmp_path, threshol
     assert (actions == goes_right).all(), actions
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.5])
+@pytest.mark.parametrize("alpha", each([0.1, 0.5], {0.5}))
 def test_discrete_cql_finds_its_conservative_values(corridor, alpha):
     """The loss is flat at Q = r + gamma max Q' + alpha (1 - softmax Q / the data's share)."""
     shares, q = shares_of_steps(corridor), np.zeros((PLACES, 2))
