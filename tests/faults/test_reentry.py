@@ -88,7 +88,7 @@ def test_after_half_an_update_there_is_no_going_on(make_trainer, error):
     trainer.algo.optimizers["policy"].step = fail
     with pytest.raises(type(error) if isinstance(error, Exception) else error):
         list(trainer())
-    with pytest.raises(ValueError, match="bc: step 7 was left in its midst.*checkpoint .restore"):
+    with pytest.raises(ValueError, match="bc: step 7 .*restore"):
         next(trainer())
     trainer.algo.optimizers["policy"].step = step
     trainer.restore(before)
