@@ -167,6 +167,7 @@ def test_latency_needs_chunks_and_a_frequency(small_config, make):
     assert policy.executor == Executor(2, latency=3)
 
 
+@pytest.mark.slow
 def test_the_command_says_by_how_many_steps_chunks_are_late(small_config, demos, capsys):
     write_demos(demos, env_args=json.dumps(toy_args()))
     rollout = {"experiment": {"rollout": {"control_freq": 10}}}
@@ -313,6 +314,7 @@ def test_robomimics_template_trains_as_it_is(tmp_path):
     assert [record["type"] for record in trainer()][-1] == "epoch"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prediction_type", ["epsilon", "sample", "v_prediction"])
 @pytest.mark.parametrize("scheduler", [None, "DDIMScheduler", "DPMSolverMultistepScheduler"])
 def test_what_is_predicted_is_what_is_removed(prediction_type, scheduler):

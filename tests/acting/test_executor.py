@@ -157,6 +157,7 @@ def test_in_real_time_a_chunk_is_inferred_while_the_last_one_is_played():
     assert 1 <= executor.latency <= 10
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(1, 12), st.integers(1, 16), st.data())
 def test_whoever_acts_while_it_infers_stands_still_no_longer(horizon, latency, data):

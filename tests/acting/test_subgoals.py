@@ -95,6 +95,7 @@ def test_of_several_hands_the_farthest_counts():
     assert result.subgoal_distances == pytest.approx([0.3 * np.sqrt(3)])
 
 
+@pytest.mark.slow
 def test_workers_measure_what_is_measured_here():
     """The subgoals of a batch have different ages, as episodes have different intervals."""
     requests = [EpisodeRequest(seed, horizon=11, terminate_on_success=False) for seed in range(7)]

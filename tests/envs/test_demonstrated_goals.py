@@ -69,6 +69,7 @@ def test_the_goal_of_reach_is_the_hand_at_its_target():
 TASKS = [pytest.param("Lift", marks=pytest.mark.thorough), "push-v3", "reach-v3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_the_same_seed_is_the_same_goal_whatever_ran_before(task):
     used, fresh = make_env(args(task)), make_env(args(task))
@@ -101,6 +102,7 @@ def everything(env):
     return {name: getattr(data, name) for name in names} | {"random": generator}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "kwargs"),
     [
@@ -177,6 +179,7 @@ def test_pictures_are_the_same():
     )
 
 
+@pytest.mark.slow
 def test_the_second_environment_is_made_when_needed_and_closed_with_the_first(monkeypatch):
     made, closed = [], []
 
@@ -219,6 +222,7 @@ def test_without_a_demonstrator_a_sentence_says_so_until_one_is_registered(monke
         env.get_goal()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_without_a_seed_there_is_no_goal(task):
     env = make_env(args(task))
@@ -243,6 +247,7 @@ def test_a_state_that_was_set_has_no_goal():
             env.get_goal()
 
 
+@pytest.mark.slow
 def test_a_demonstrator_that_fails_is_said(monkeypatch):
     env = make_env(args("push-v3"))
     env.reset(seed=2)
@@ -271,6 +276,7 @@ class HandToGoal(Policy):
         }
 
 
+@pytest.mark.slow
 def test_a_policy_that_needs_goals_reaches_them():
     requests = [EpisodeRequest(seed, horizon=100) for seed in range(4)]
     with EnvPool(args("reach-v3"), 2) as pool:

@@ -132,6 +132,7 @@ def test_the_shipped_demonstrations_play_back(env):
             assert env.is_success()["task"]
 
 
+@pytest.mark.thorough
 def test_the_expert_lifts_the_cube(env):
     policy = ExpertPolicy(lift, noise=0.1)
     stats = [rollout(policy, env, horizon=100, seed=s) for s in range(5)]

@@ -112,14 +112,14 @@ def recorded(tmp_path):
 @pytest.mark.parametrize(
     ("config", "dims"),
     [
-        (OSC_POSE, 7),
-        (PUBLISHED, 7),
+        pytest.param(OSC_POSE, 7, marks=pytest.mark.thorough),
+        pytest.param(PUBLISHED, 7, marks=pytest.mark.thorough),
         ({**PUBLISHED, "damping": 0.5, "damping_limits": [0.5, 2]}, 7),
         ({**OSC_POSE, "control_delta": False}, 7),
         ({**OSC_POSE, "impedance_mode": "variable"}, 19),
         (OSC_POSITION, 4),
-        (JOINT_VELOCITY, 8),
-        ({**JOINT_VELOCITY, "kp": 0.03}, 8),
+        pytest.param(JOINT_VELOCITY, 8, marks=pytest.mark.thorough),
+        pytest.param({**JOINT_VELOCITY, "kp": 0.03}, 8, marks=pytest.mark.thorough),
         (JOINT_POSITION, 8),
         (IK_POSE, 7),
         (None, 8),  # nobody chose: joint velocities, where 1.5 takes poses
@@ -157,7 +157,13 @@ def test_an_absolute_goal_is_in_the_world():
     env.close()
 
 
-@pytest.mark.parametrize("config", [OSC_POSE, [OSC_POSE, {**OSC_POSE, "kp": 100}]])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(OSC_POSE, marks=pytest.mark.thorough),
+        [OSC_POSE, {**OSC_POSE, "kp": 100}],
+    ],
+)
 def test_two_robots_have_a_controller_each(config):
     args = env_args(config, "TwoArmLift", ["Panda"] * 2, env_configuration="single-arm-opposed")
     env = make_env(args)
@@ -167,7 +173,13 @@ def test_two_robots_have_a_controller_each(config):
     env.close()
 
 
-@pytest.mark.parametrize("config", [OSC_POSE, [[OSC_POSE, {**OSC_POSE, "kp": 100}]]])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(OSC_POSE, marks=pytest.mark.thorough),
+        [[OSC_POSE, {**OSC_POSE, "kp": 100}]],
+    ],
+)
 def test_a_robot_of_two_arms_takes_arm_and_gripper_in_turn(config):
     env = make_env(env_args(config, "TwoArmLift", ["Baxter"], env_configuration="bimanual"))
     assert list(parts(env)) == ["right", "right_gripper", "left", "left_gripper"]
@@ -210,7 +222,15 @@ def test_what_moves_otherwise_is_said_once(caplog):
     assert "limits" in said and "Play back by states" in said and "\n" not in said
 
 
-@pytest.mark.parametrize("name", ["lift", "can", "pot", "transport"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "can",
+        "transport",
+        pytest.param("lift", marks=pytest.mark.thorough),
+        pytest.param("pot", marks=pytest.mark.thorough),
+    ],
+)
 def test_recorded_states_show_what_was_seen_then(name, recorded):
     args, model, arrays = recorded(name)
     env = make_env(args)
@@ -257,7 +277,7 @@ def test_a_model_of_1_3_whose_meshes_are_gone_gets_present_robots(recorded):
     env.close()
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_model_of_no_use_leaves_the_present_scene(recorded, fast, caplog):
     say_once.cache_clear()
     args, model, arrays = recorded("lift")
@@ -295,6 +315,7 @@ def test_steps_of_an_earlier_environment_are_the_fast_ones_with_robosuites_bits(
     np.testing.assert_array_equal(ends[0][2], ends[1][2])
 
 
+@pytest.mark.thorough
 def test_few_observations_are_those_among_all(recorded):
     args, *_ = recorded("can")
     seen = []
@@ -306,6 +327,7 @@ def test_few_observations_are_those_among_all(recorded):
     np.testing.assert_array_equal(*seen)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_opens_its_environment(recorded):
     args, *_ = recorded("lift")
     env, _ = env_from_checkpoint(ckpt_dict={"provenance": {}, "env_metadata": args})
@@ -325,6 +347,7 @@ def test_a_state_of_another_scene_is_refused():
     env.close()
 
 
+@pytest.mark.thorough
 def test_wipe_opens_and_its_state_has_its_markers_where_they_were():
     env = make_env(env_args(OSC_POSE, "Wipe"))
     env.reset(seed=0)

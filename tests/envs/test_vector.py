@@ -137,6 +137,7 @@ def same(one, other):
     return one.dtype == other.dtype and np.array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_args", "horizon", "steps"),
     [
@@ -173,8 +174,8 @@ MAKERS = {
 @pytest.mark.parametrize(
     ("form", "steps"),
     [
-        *((form, 43) for form in MAKERS),
-        *((form, steps) for form in MAKERS if form != "processes" for steps in (0, 2)),
+        *((form, steps) for form in MAKERS if form != "processes" for steps in (0, 2, 43)),
+        pytest.param("processes", 43, marks=pytest.mark.slow),
         *(pytest.param("processes", steps, marks=pytest.mark.thorough) for steps in (0, 2)),
     ],
 )
@@ -278,7 +279,10 @@ TROUBLES = [
 
 @pytest.mark.parametrize(
     ("form", "trouble", "words"),
-    [*((ListVector, *trouble) for trouble in TROUBLES), (ProcessVector, *TROUBLES[-1])],
+    [
+        *((ListVector, *trouble) for trouble in TROUBLES),
+        pytest.param(ProcessVector, *TROUBLES[-1], marks=pytest.mark.thorough),
+    ],
 )
 def test_what_is_wrong_in_an_environment_is_named(form, trouble, words):
     args = walk_args(trouble=trouble, seed=episode_seed(0, 1, 0), far=9)
@@ -296,6 +300,7 @@ def test_a_last_observation_is_checked_too():
                 vector.step(np.zeros((2, 2)))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_named():
     args = walk_args(trouble="kill", seed=episode_seed(0, 2, 0), far=9)
     with closing(ProcessVector(args, 3, 0, num_processes=2)) as vector:
@@ -382,6 +387,7 @@ def test_whole_rewards_are_rewards():
     assert rewards.dtype == np.float64 and rewards.tolist() == [1, 0, 2]
 
 
+@pytest.mark.slow
 def test_processes_that_were_left_in_a_step_are_not_asked_again():
     from conftest import heeding
 
@@ -456,7 +462,7 @@ def test_episodes_that_do_not_end_are_warned_of_and_refused(caplog, monkeypatch)
         (walk_args(slow=0.002), 1, {}, "list"),
         # No module registers it elsewhere.
         pytest.param(walk_args("Walk-v0", slow=0.002), 2, {}, "list", marks=pytest.mark.thorough),
-        (walk_args(slow=0.002), 2, {}, "processes"),
+        pytest.param(walk_args(slow=0.002), 2, {}, "processes", marks=pytest.mark.slow),
     ],
 )
 def test_the_form_that_is_fastest_is_taken_and_logged(args, num_envs, options, kind, caplog):

@@ -16,6 +16,7 @@ def run(pool, seeds, horizon=40, **options):
     return sorted(pool.run(requests, WalkHome()), key=lambda r: r.request.seed)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_workers():
     found = []
     for num_workers in (1, 3):
@@ -72,6 +73,7 @@ def test_workers_start_while_the_first_is_asked():
         assert {slot: pool._workers[slot] for slot in first} == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trouble",
     [{"3": "kill", "1": "raise"}, pytest.param({"3": "hang"}, marks=pytest.mark.thorough)],
@@ -115,6 +117,7 @@ def test_an_environment_that_cannot_be_made_says_why():
         assert all("not installed" in r.error for r in run(pool, range(2)))
 
 
+@pytest.mark.slow
 def test_stopping_early_leaves_a_usable_pool():
     with EnvPool(toy_args(), 2) as pool:
         for _ in pool.run([EpisodeRequest(s, 40) for s in range(6)], WalkHome()):

@@ -76,6 +76,7 @@ def test_held_out_demonstrations_are_measured_if_there_are_any(trained):
     assert measured(on_all)[0]["logs"] != measured(held_out)[0]["logs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "frame_stack"), [("bc", 1), ("dt", 1), ("iql", 3)])
 def test_policies_without_values_or_with_memory_or_frames(trained, name, frame_stack):
     experiment = {"proxies": {"enabled": True, "fqe_steps": 2}}
@@ -144,6 +145,7 @@ def test_an_unfinished_demonstration_has_no_transition_at_its_end(tmp_path):
     assert following[dones == 0].tolist() == [1, 2, 4, 6, 7, 8]
 
 
+@pytest.mark.slow
 def test_a_policy_remembers_each_demonstration(small_config, demos):
     overrides = {"algo": {"rnn": {"enabled": True, "hidden_dim": 16, "horizon": 3}}}
     trainer = Trainer(small_config(overrides))
@@ -160,6 +162,7 @@ def test_a_policy_remembers_each_demonstration(small_config, demos):
             row += 1
 
 
+@pytest.mark.slow
 def test_the_command_measures_what_training_measured(small_config, demos, tmp_path, capsys):
     train = {
         "rewards": {"normalization": "min_max"},

@@ -78,6 +78,7 @@ def test_what_does_not_fit_is_one_line(env, algo_name, says, num_envs, trained):
     assert env.rpartition(":")[2] in said
 
 
+@pytest.mark.slow
 def test_an_episode_that_never_ends_is_one_line(trained, monkeypatch):
     monkeypatch.setattr(form, "LONGEST_EPISODE", 60)
     status, said = trained("odd_envs:Endless-v0")
@@ -145,6 +146,7 @@ def test_a_training_that_never_learns_is_warned_of(caplog):
     assert [t.config.train.online.random_steps for t in (early, usual)] == [400, 10_000]
 
 
+@pytest.mark.slow
 def test_no_step_of_a_training_is_lost_to_the_ends_of_its_episodes():
     trainer = Trainer(env_id="CartPole-v1", algo_name="dqn", num_steps=900)
     for _ in trainer():

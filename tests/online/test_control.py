@@ -187,6 +187,7 @@ def test_playing_without_a_display_films(tmp_path, monkeypatch):
     assert names == {"play-12345678.mp4", "play-12345678-2.mp4"}
 
 
+@pytest.mark.slow
 def test_who_says_last_what_solves_a_task_is_heard():
     few = {"solved_episodes": 2, "horizon": 50}
     solved, never = of(online=few | {"solved_return": -1e9}), {"online": {"solved_return": 1e9}}
@@ -198,6 +199,7 @@ def test_who_says_last_what_solves_a_task_is_heard():
     assert not Agent(solved).train(env)["Solved"]
 
 
+@pytest.mark.slow
 def test_learning_rates_move_with_the_epochs_of_a_training():
     rate = {"initial": 1e-3, "decay_factor": 0.5, "epoch_schedule": [1]}
     algo = {**CONFIG["algo"], "optim_params": {"critic": {"learning_rate": rate}}}
@@ -206,6 +208,7 @@ def test_learning_rates_move_with_the_epochs_of_a_training():
     assert agent.alg.optimizers["critic"].param_groups[0]["lr"] == pytest.approx(5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "save, num_steps", [({"enabled": False}, []), ({"every_n_seconds": 0}, [100, 200, 250])]
 )
@@ -414,6 +417,7 @@ def test_a_step_that_is_lost_is_warned_of_once(caplog):
     assert caplog.text.count("its last step is not learned from") == 1
 
 
+@pytest.mark.slow
 def test_sections_may_come_in_whole_configs(tmp_path):
     config = tmp_path / "more.json"
     config.write_text(json.dumps({"algo_name": "ddpg", "train": {"num_steps": 100}}))

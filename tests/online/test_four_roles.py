@@ -164,7 +164,7 @@ def test_the_program_trains_resumes_and_evaluates_a_users_roles(tmp_path):
 
     settings = (
         "train.num_steps=1024 experiment.epoch_every_n_steps=512 experiment.rollout.n=2 "
-        "experiment.rollout.rate=100 experiment.render_video=false train.online.num_updates=4 "
+        "experiment.rollout.rate=100 experiment.render_video=false train.online.num_updates=1 "
         "train.online.random_steps=300"
     ).split()
     trained = offrl(
@@ -192,6 +192,7 @@ def test_the_same_plain_name_stays_offrls_own(monkeypatch):
     assert ALGOS["dqn"](own())[0].__module__ == "offrl.algos.dqn"
 
 
+@pytest.mark.slow
 def test_a_users_roles_resume_bit_exactly(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     config = {"train": {"batch_size": 8, "online": {"collect_steps": 8, "random_steps": 16}}}
@@ -388,6 +389,7 @@ def test_a_decorated_training_that_is_left_early_is_finished(says, trainer, tmp_
     assert len(ended) == 1
 
 
+@pytest.mark.slow
 def test_given_environments_are_evaluated_in_the_one_that_is_named():
     make = lambda: gymnasium.make("CartPole-v1").unwrapped  # noqa: E731 (which has no name)
     config = {**SMALL_DQN, "experiment": {"rollout": {"n": 2, "horizon": 5}}}

@@ -58,6 +58,7 @@ def make(kind, algo_name, env="Pictures-v0", algo=None, num_frames=4, **distribu
     return kind(config, algo_name=algo_name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo_name", "env", "num_frames", "algo"),
     [

@@ -54,6 +54,7 @@ def test_a_demonstration_that_ends_is_rewarded_for_ever(places):
     torch.testing.assert_close(ready["rewards"], 10 * drawn["is_demo"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo_name", ["sqil", "gail", "dagger"])
 def test_one_explorer_gives_the_bits_of_a_trainer(places, algo_name):
     online = {"num_envs": 2, "collect_steps": 30, "random_steps": 0, "warmup_steps": 0}
@@ -94,6 +95,7 @@ def test_the_discriminator_sees_what_environments_take(places):
     assert beyond == bound != within
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [False, True])
 def test_the_discriminator_learns_to_tell_demonstrations(places, memory):
     algo = {"memory": {"enabled": memory, "hidden_dim": 16}}
@@ -102,6 +104,7 @@ def test_the_discriminator_learns_to_tell_demonstrations(places, memory):
     assert logs["Discriminator/Own"] < 0.5 < logs["Discriminator/Demos"]
 
 
+@pytest.mark.slow
 def test_a_penalty_keeps_the_discriminator_smooth(places):
     gradients = []
     for weight in (0.0, 10.0):
@@ -127,7 +130,7 @@ def test_sqil_returns_to_what_demonstrations_show(places):
 def test_discrete_sqil_balances_a_pole(poles):
     algo = {"optim_params": {"critic": RATE}, "exploration": {"steps": 1000}, "target_every": 100}
     train = {"data": poles, "batch_size": 128, "online": {"random_steps": 200}, "seed": 1}
-    trainer = make("discrete_sqil", POLE, 4000, train=train, algo=algo)
+    trainer = make("discrete_sqil", POLE, 2500, train=train, algo=algo)
     list(trainer())
     score = mean_return(lambda obs: trainer.alg.predict(as_row(obs)).numpy()[0], POLE)
     assert score > 150, score  # at random 22
@@ -169,6 +172,7 @@ def test_our_configs_learn(path, tmp_path):
 # -- going on, and what is refused ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "num"), [("sqil", 40), ("gail", 2)])
 def test_imitation_goes_on_with_the_same_bits(name, num, places):
     resumed_equals_uninterrupted(lambda: make(name, train={"data": places}), num)

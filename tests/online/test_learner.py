@@ -39,6 +39,7 @@ def weights(trainer):
     return torch.cat([p.detach().flatten() for p in trainer.alg.nets.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo_name", "online", "algo"),
     [
@@ -59,6 +60,7 @@ def test_one_explorer_in_turn_gives_the_bits_of_a_trainer(algo_name, online, alg
     assert torch.equal(weights(alone), weights(shared)) and not torch.equal(before, weights(alone))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo_name", ["impala", "ppo", "a2c", "reinforce"])
 @pytest.mark.parametrize(
     ("num_trajectories", "memory"),

@@ -62,6 +62,7 @@ def test_none_is_taken_in_evaluation(config, pool):
     trainer.close()
 
 
+@pytest.mark.slow
 def test_a_script_takes_none(config):
     agent, env = Agent(config), Environment(config)
     state = agent.append_state(env.reset()[0])

@@ -367,6 +367,7 @@ class Undotted(Plain):
         self.actor.load_state_dict(torch.load(model_name))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_checkpoints_of_any_name(tmp_path):
     said = {"alg_para": {"alg_name": "Undotted"}, "train": {"output_dir": str(tmp_path)}}
     config = pipeline_config(content(**said))

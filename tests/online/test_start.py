@@ -101,6 +101,7 @@ def online(path, num_steps=20, **changes):
     return merge(content, changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_actor_critic_goes_on_from_its_checkpoint(name, checkpoint_of, demos):
     path = checkpoint_of(name)
@@ -175,6 +176,7 @@ def test_the_config_that_ships_continues_any_checkpoint(checkpoint_of):
         assert config.algo.critic.layer_dims == [8, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cloning"),
     [("iql", {"gaussian": {"enabled": True}}), ("iql", {}), ("td3_bc", {}), ("sac_n", {})],
