@@ -1,6 +1,6 @@
 """Conversion of demonstrations: MB of arrays a second each way, and what bounds it.
 
-    python benchmarks/convert.py [--dataset images.hdf5] [--repeats 5]
+    python benchmarks/convert.py [--dataset images.hdf5] [--demos 300] [--repeats 5]
 
 Two files: one of vectors alone, one of two 84 x 84 cameras as well (made up, or given with
 ``--dataset``: how fast films are coded depends on what they show). Each is converted to every
@@ -111,6 +111,7 @@ def films(source: Path, folder: Path) -> Works:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dataset", type=Path, help="with images of the two cameras of Lift")
+    parser.add_argument("--demos", type=int, default=300, help="of vectors; of images 2 for 15")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     from measure import machine
@@ -118,11 +119,12 @@ def main() -> None:
     print(f"{machine()}\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        vectors = write_source(folder / "vectors.hdf5", 300, 300, 150)
+        vectors = write_source(folder / "vectors.hdf5", args.demos, 300, 150)
         once = (None,)
         formats = {"robomimic": once, "d4rl": once, "minari": once, "lerobot": once}
         report("vectors", vectors, ways(vectors, folder, formats), args.repeats)
-        images = args.dataset or write_source(folder / "images.hdf5", 40, 100, 10, 84)
+        num_filmed = max(1, args.demos * 2 // 15)
+        images = args.dataset or write_source(folder / "images.hdf5", num_filmed, 100, 10, 84)
         formats = {"robomimic": once, "minari": once, "lerobot": (1, 2)}
         runs = ways(images, folder, formats) | films(images, folder)
         report("images", images, runs, args.repeats)

@@ -13,7 +13,7 @@ POLICIES = ["mlp", "gmm", "vae", "rnn_gmm", "transformer_gmm", "iql", "awac", "t
 POLICIES += ["cql", "bcq", "sac_n", "edac"]
 SMALLEST = [
     "chunks --only flow small_unet act vq_bet --repeats 1 --steps 1",
-    "convert --repeats 1",
+    "convert --demos 15 --repeats 1",
     "demonstrators --n 2 --only Lift",
     "critics --repeats 1",
     "data_tools --gigabytes 0.01 --demos 2 --repeats 1",
