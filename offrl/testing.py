@@ -337,9 +337,9 @@ CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
     acting_in_a_batch_equals_one_by_one,
     partial(acting_in_a_batch_equals_one_by_one, frame_stack=3),
     a_copy_for_another_process_acts_the_same,
+    padded_steps_never_enter_the_loss,
     resumed_equals_uninterrupted,
     partial(resumed_equals_uninterrupted, train=STREAMED),
-    padded_steps_never_enter_the_loss,
 )
 if torch.cuda.is_available():
     CHECKS += (

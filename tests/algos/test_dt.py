@@ -66,7 +66,7 @@ def test_a_reward_that_is_not_told_is_missed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_discrete", [False, True])
+@pytest.mark.parametrize("is_discrete", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_return_is_had_for_the_asking(tmp_path, is_discrete):
     """The first step of an episode is rewarded if the action is above zero; the data's actions are
     a fair coin's."""
@@ -81,10 +81,9 @@ def test_a_return_is_had_for_the_asking(tmp_path, is_discrete):
             demo["rewards"], demo["dones"] = [actions[0, 0] > 0, 0], [0, 1]
     keys = config_factory("dt").train.dataset_keys
     actions = {"actions": {"format": "discrete" if is_discrete else None}}
-    data = SequenceDataset(
-        path, ["x"], ["actions"], keys, actions, seq_length=20, get_pad_mask=True
-    )
-    algo = make(["x"], data.obs_shapes, data.ac_dim, {"action_config": actions})
+    data = SequenceDataset(path, ["x"], ["actions"], keys, actions, seq_length=4, get_pad_mask=True)
+    train = {"action_config": actions, "seq_length": 4}
+    algo = make(["x"], data.obs_shapes, data.ac_dim, train, context_length=4)
     algo.inspect_data(data.values)
     assert algo.nets["policy"].target_return == 1 and algo.nets["policy"].return_scale == 1
     batches = iter(BatchLoader(data, batch_size=32, seed=0))

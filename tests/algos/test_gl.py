@@ -122,7 +122,7 @@ def forks(tmp_path_factory):
     return write_forks(tmp_path_factory.mktemp("forks") / "forks.hdf5")
 
 
-def trained(forks, steps=1500, **algo):
+def trained(forks, steps=1000, **algo):
     seed_everything(0)
     modalities = {"obs": {"low_dim": ["x"]}, "subgoal": {"low_dim": ["x"]}}
     config = {
@@ -140,14 +140,22 @@ def trained(forks, steps=1500, **algo):
 
 @pytest.mark.slow
 def test_a_regression_predicts_the_mean_of_what_may_come(forks):
-    planner = trained(forks, **REGRESSION)
+    planner = trained(forks, steps=400, **REGRESSION)
     x = torch.linspace(-0.8, 0.8, 5)[:, None]
     predicted = planner.get_subgoal_predictions({"x": x})["x"]
     np.testing.assert_allclose(predicted.detach(), x, atol=0.25)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prior", [{}, {"learn": True, "is_conditioned": True, "use_gmm": True}])
+@pytest.mark.parametrize(
+    "prior",
+    [
+        {},
+        pytest.param(
+            {"learn": True, "is_conditioned": True, "use_gmm": True}, marks=pytest.mark.thorough
+        ),
+    ],
+)
 def test_a_vae_draws_each_of_them(forks, prior):
     dims = {name: [32, 32] for name in ("encoder_layer_dims", "decoder_layer_dims")}
     planner = trained(

@@ -349,7 +349,7 @@ def test_iris_prefers_where_rewards_are(tmp_path):
     )
     iris = algo_factory("iris", config, {"x": (1,)}, 1, "cpu")
     dataset = SequenceDataset(tmp_path / "walks.hdf5", ["x"], seq_length=4, get_pad_mask=True)
-    for _ in range(800):
+    for _ in range(400):
         batch = dataset.get_batch(torch.randint(len(dataset), (64,)))
         iris.train_on_batch(iris.process_batch_for_training(batch), epoch=1)
     iris.set_eval()

@@ -27,7 +27,7 @@ TRANSFORMER = {
 CHUNKS = {"observation_horizon": 2, "action_horizon": 4, "prediction_horizon": 8}
 # name: algorithm, its section, number of training steps
 POLICIES = {
-    "unet": ("diffusion_policy", {"unet": UNET, "horizon": CHUNKS, **DDIM}, 600),
+    "unet": ("diffusion_policy", {"unet": UNET, "horizon": CHUNKS, **DDIM}, 400),
     "transformer": ("diffusion_policy", {"horizon": CHUNKS, **TRANSFORMER, **DDIM}, 600),
     "flow": ("flow_matching", {"unet": UNET, "horizon": CHUNKS, "num_inference_steps": 8}, 600),
     "act": (
@@ -66,7 +66,13 @@ def demos(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("unet", "vq_bet") else pytest.mark.thorough)
+        for name in POLICIES
+    ],
+)
 def test_both_ways_are_kept_apart(demos, name):
     algo_name, section, num_steps = POLICIES[name]
     optimizers = config_factory(algo_name).algo.optim_params

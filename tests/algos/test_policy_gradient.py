@@ -193,7 +193,9 @@ def test_the_loss_of_a_batch_falls(name, space, memory):
     still = {} if name in ("ppo", "impala") else {"discount": 0.0, "vf_coef": 10.0}
     algo, _, data = prepared(name, space, memory | still, rate=rate)
     batch = next(iter(algo.minibatches(data)))
-    losses = [algo.train_on_batch(batch, epoch=1)["Critic/Loss"].item() for _ in range(60)]
+    losses: list[float] = []
+    while len(losses) < 5 or (len(losses) < 60 and np.mean(losses[-5:]) >= 0.9 * losses[0]):
+        losses.append(algo.train_on_batch(batch, epoch=1)["Critic/Loss"].item())
     assert np.isfinite(losses).all() and np.mean(losses[-5:]) < 0.9 * losses[0]
     info = algo.train_on_batch(batch, epoch=1)
     assert all(value.dim() == 0 and not value.requires_grad for value in info.values())
@@ -411,7 +413,7 @@ def test_images_are_seen_through_one_encoder_or_two(share):
 # -- learning -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_ppo_balances_a_pole():
     algo = make("ppo", Recall.action_space)
     score = Rounds(algo, lambda: gymnasium.make("CartPole-v1"), 8).learn(60, 32)
@@ -419,7 +421,7 @@ def test_ppo_balances_a_pole():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "impala"])
+@pytest.mark.parametrize("name", [pytest.param("ppo", marks=pytest.mark.thorough), "impala"])
 def test_a_memory_is_learned(name):
     scores = {}
     for memory in (False, True):
@@ -429,7 +431,11 @@ def test_a_memory_is_learned(name):
     assert scores[False] < 0.75 and scores[True] > 0.9, scores
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "reinforce", "impala"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["ppo", "reinforce", *(pytest.param(n, marks=pytest.mark.thorough) for n in ("a2c", "impala"))],
+)
 def test_real_valued_actions_are_learned(name):
     algo = make(name, Aim.action_space, {"log_std_init": -0.5}, rate=3e-3)
     rounds = Rounds(algo, Aim, 32)
