@@ -209,6 +209,7 @@ def test_a_users_roles_resume_bit_exactly(monkeypatch):
     assert [list(other.round()) for _ in range(10)][-1][-1]["logs"] == last["logs"]
 
 
+@pytest.mark.slow
 def test_the_example_runs_as_a_script(monkeypatch, capsys):
     # It registers its roles under the name that it also asks for.
     monkeypatch.setattr(Trainer, "__call__", lambda self: iter(self.round()))

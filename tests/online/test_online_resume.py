@@ -61,7 +61,7 @@ CASES = {
         EXPLORERS,
     ),
 }
-QUICK, SLOW = ("dqn prioritized",), ("a2c", "td3 explorers")  # the others are thorough
+SLOW = "dqn prioritized", "a2c", "td3 explorers"  # the others are thorough
 NUM_STEPS, EPOCH = 400, 80
 
 
@@ -137,8 +137,7 @@ def assert_kills_change_nothing(config, folder):
 
 
 def marked(case):
-    mark = pytest.mark.slow if case in SLOW else pytest.mark.thorough
-    return pytest.param(case, marks=[] if case in QUICK else mark)
+    return pytest.param(case, marks=pytest.mark.slow if case in SLOW else pytest.mark.thorough)
 
 
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
