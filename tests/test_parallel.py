@@ -1,9 +1,10 @@
-"""Several processes of one training, as ``torchrun`` starts them."""
+"""Several processes of one training, as ``torchrun`` starts them or by what it gives them."""
 
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -95,6 +96,21 @@ def start(*command):
     return popen(command, env=ENVIRON, **pipes)
 
 
+def start_ranks(number, *command):
+    """Processes of one training with what ``torchrun`` gives them, without its own start."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]  # free in a moment
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests"}
+    world |= {"WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return [
+        programs.Popen(
+            command, env=ENVIRON | world | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes
+        )
+        for rank in range(number)
+    ]
+
+
 def output_of(process, fails=False):
     """What a process has said when it has come to its end."""
     output, _ = process.communicate(timeout=300)
@@ -108,9 +124,10 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     config = write_config(folder)
     assert main(["train", "--config", config, "--name", "one"]) == 0
-    (folder / "twice.py").write_text(REFUSED_AND_TRAINED)
-    process = start(*TORCHRUN, str(folder / "twice.py"), "train", "--config", config)
-    return folder, output_of(process)
+    script = folder / "twice.py"
+    script.write_text(REFUSED_AND_TRAINED)
+    processes = start_ranks(2, sys.executable, str(script), "train", "--config", config)
+    return folder, "".join(map(output_of, processes))
 
 
 @pytest.mark.slow

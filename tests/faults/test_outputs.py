@@ -129,10 +129,14 @@ def test_two_outputs_of_one_name_are_refused(checkpoint, tmp_path, capsys):
 
 # After the work.
 
+OTHERS = ["--json", "--video"]
+
 
 @needs_root
 @needs_camera
-@pytest.mark.parametrize("option", ["--json", "--record", "--video"])
+@pytest.mark.parametrize(
+    "option", ["--record", *(pytest.param(x, marks=pytest.mark.thorough) for x in OTHERS)]
+)
 def test_a_disk_that_runs_full_meanwhile_costs_that_output_alone(
     option, checkpoint, disk, tmp_path, capsys, monkeypatch
 ):

@@ -107,8 +107,13 @@ def assert_is_the_end_of(steps, rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frame_stack", [1, 3])
-@pytest.mark.parametrize("capacity", [1000, 150])
+@pytest.mark.parametrize(
+    ("capacity", "frame_stack"),
+    [
+        (150, 3),
+        *(pytest.param(*x, marks=pytest.mark.thorough) for x in ((1000, 1), (1000, 3), (150, 1))),
+    ],
+)
 def test_what_is_written_is_what_was_collected(capacity, frame_stack, tmp_path, collected):
     online = {"replay": {"capacity": capacity}, "horizon": 40}
     last = trained(tmp_path / "runs", "sac", "Pendulum-v1", 330, CONTINUOUS, online, frame_stack)
@@ -137,7 +142,7 @@ def test_discrete_actions_of_two_environments_that_terminate(tmp_path, collected
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo_name", ["bc", "iql"])
+@pytest.mark.parametrize("algo_name", [pytest.param("bc", marks=pytest.mark.thorough), "iql"])
 def test_what_is_written_can_be_trained_on(algo_name, tmp_path):
     last = trained(tmp_path / "runs", "td3", "Pendulum-v1", 300, CONTINUOUS)
     assert main(["export-replay", str(last), str(tmp_path / "replay.hdf5")]) == 0

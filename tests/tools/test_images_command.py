@@ -28,7 +28,8 @@ ALL = [*CAMERAS, "--depth", "--segmentation", "instance", "--shaped", "--done", 
 
 
 def images(output, *options, dataset=LIFT, n=2):
-    return ["images", "--dataset", str(dataset), "--n", str(n), "--output", str(output), *options]
+    where = ["--dataset", str(dataset), "--output", str(output), "--n", str(n)]
+    return ["images", *where, "--workers", "1", *options]
 
 
 def contents(path):
@@ -165,8 +166,13 @@ def test_without_cameras_it_needs_no_rendering_and_fills_in_what_is_missing(tmp_
     ("options", "words"),
     [
         (["--cameras", "ceiling"], "ceiling"),
-        (["--size", "24", "24", "24"], "--size: 3 sizes for 1 cameras"),
-        (["--filter-key", "nope"], "no filter key 'nope'"),
+        pytest.param(
+            *(["--size", "24", "24", "24"], "--size: 3 sizes for 1 cameras"),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            *(["--filter-key", "nope"], "no filter key 'nope'"), marks=pytest.mark.thorough
+        ),
     ],
 )
 @needs_camera
@@ -176,6 +182,7 @@ def test_what_cannot_be_done_is_said_and_nothing_left(tmp_path, capsys, options,
     assert words in said and "Traceback" not in said and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 @needs_camera
 def test_states_that_were_not_recorded_are_missed(tmp_path, capsys):
     bare = tmp_path / "bare.hdf5"
@@ -189,6 +196,7 @@ def test_states_that_were_not_recorded_are_missed(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["bare.hdf5"]
 
 
+@pytest.mark.thorough
 def test_what_is_wrong_with_the_data_leaves_nothing(tmp_path, capsys):
     """Masks are looked at before hours of rendering."""
     wrong = tmp_path / "wrong.hdf5"

@@ -100,7 +100,7 @@ def test_first_frames_are_one_picture(images, tmp_path):
     assert pixels[:, :16].max() == 0 and (pixels[:, 16:48] == 250).all()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @needs_camera
 def test_a_film_by_states_shows_the_recorded_states(tmp_path):
     film = tmp_path / "film.mp4"
@@ -199,7 +199,7 @@ def test_what_cannot_be_filmed_is_said(options, words, tmp_path, capsys, monkeyp
 
 
 @needs_camera
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_a_camera_that_is_not_there_leaves_nothing(first, tmp_path, capsys):
     output = ["--output", str(tmp_path / ("x.png" if first else "x.mp4"))]
     options = ["--n", "1", "--cameras", "ceiling", *(["--first"] * first), *output]

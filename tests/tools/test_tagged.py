@@ -22,6 +22,7 @@ experiment:
   {name: control, env: Pendulum-v1, epoch_every_n_steps: 200, save: {every_n_epochs: 1},
    rollout: {enabled: false}, logging: {log_tb: false}}
 train: {num_steps: 600, seed: 3, model_dest: models, online: {random_steps: 50}}
+algo: {actor: {layer_dims: [8]}, critic: {layer_dims: [8]}}
 """
 NAMES = ["agent-000000200", "agent-000000400", "agent-000000600", "agent-final", "control-ddpg"]
 

@@ -324,7 +324,11 @@ def test_an_interrupt_says_how_to_go_on(config_file, tmp_path):
 @pytest.mark.slow
 def test_a_debug_run_does_everything_in_little(tmp_path):
     result = programs.run(
-        [*TRAIN, "--config", "bc.json", "--debug", "--output", str(tmp_path / "runs")],
+        [
+            *(*TRAIN, "--config", "bc.json", "--debug", "--output", str(tmp_path / "runs")),
+            *("--set", "experiment.rollout.num_workers=1"),
+            *("--set", "experiment.render_video=false"),
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -42,7 +42,7 @@ def images(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "backbone", ["ShallowConv", pytest.param("ResNet18Conv", marks=[pytest.mark.slow])]
+    "backbone", ["ShallowConv", pytest.param("ResNet18Conv", marks=pytest.mark.thorough)]
 )
 @pytest.mark.parametrize("name", SMALL)
 def test_two_cameras_are_seen(images, tmp_path, name, backbone):

@@ -47,11 +47,21 @@ def image_config(small_config, demos):
 
 
 RNN = {"rnn": {"enabled": True, "horizon": 2, "hidden_dim": 8}}
+VAE = {"vae": {"enabled": True}}
+
+SEEN = [
+    *((cache, {}) for cache in ("all", "low_dim", None)),
+    *(("all", algo) for algo in (RNN, VAE)),
+    *(
+        pytest.param(cache, algo, marks=pytest.mark.thorough)
+        for cache in ("low_dim", None)
+        for algo in (RNN, VAE)
+    ),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", [{}, RNN, {"vae": {"enabled": True}}])
-@pytest.mark.parametrize("cache", ["all", "low_dim", None])
+@pytest.mark.parametrize(("cache", "algo"), SEEN)
 def test_a_policy_that_sees_trains_and_acts(image_config, tmp_path, cache, algo):
     train = {"hdf5_cache_mode": cache, "seq_length": 2, "hdf5_normalize_obs": True}
     trainer = Trainer(image_config(train, algo))
@@ -90,10 +100,10 @@ def test_pictures_of_another_kind_are_refused(image_config, demos):
                 demo["obs/picture"] = change(picture)
 
     spoil(lambda x: x.astype("float32") / 255)
-    with pytest.raises(ValueError, match="observation 'picture': images of type .*float32"):
+    with pytest.raises(ValueError, match="'picture'.*float32"):
         Trainer(image_config())
     spoil(lambda x: (255 * x).astype("uint8").transpose(0, 3, 1, 2))
-    with pytest.raises(ValueError, match=r"'picture' \(rgb\): images of shape \[3, 12, 10\]"):
+    with pytest.raises(ValueError, match=r"'picture'.*\[3, 12, 10\]"):
         Trainer(image_config())
 
 
@@ -108,11 +118,11 @@ def test_a_modality_of_a_users_own(small_config):
     algo = Trainer(small_config({"observation": keys | encoder})).algo
     obs = {"speed": torch.ones(1, 1, 2), "position": torch.ones(1, 1, 3)}
     assert float(algo.prepare_obs(obs)["position"].max()) == 10.0
-    with pytest.raises(ValueError, match="observation.encoder: says nothing about 'touch'"):
+    with pytest.raises(ValueError, match="observation.encoder: .*'touch'"):
         Trainer(small_config({"observation": keys}))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(working_backend() is None, reason="no rendering back end")
 def test_images_are_rendered_from_states_and_trained_on(tmp_path, capsys):
     path, runs = str(tmp_path / "images.hdf5"), str(tmp_path / "runs")

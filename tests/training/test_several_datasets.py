@@ -81,14 +81,14 @@ def test_filter_keys_and_limits_are_of_each_file(small_config, files):
 def test_files_that_do_not_agree_are_named(files, tmp_path):
     odd = str(tmp_path / "odd.hdf5")
     write_demos(odd, obs={"position": (4,), "speed": (2,)})
-    with pytest.raises(ValueError, match=r"obs/position has shape \[3\] in .*one.hdf5, but \[4\]"):
+    with pytest.raises(ValueError, match=r"obs/position .*\[3\] .*one.hdf5.*\[4\]"):
         SequenceDataset([files[0], odd], KEYS)
     with h5py.File(odd, "r+") as file:
         for demo in file["data"].values():
             length = len(demo["actions"])
             del demo["actions"]
             demo["actions"] = np.zeros((length, 5))
-    with pytest.raises(ValueError, match=r"actions has shape \[2\] in .*one.hdf5, but \[5\] in"):
+    with pytest.raises(ValueError, match=r"actions .*\[2\] .*one.hdf5.*\[5\]"):
         SequenceDataset([files[0], odd], ["speed"])
 
 

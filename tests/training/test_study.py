@@ -36,8 +36,9 @@ def study(tmp_path, monkeypatch):
     )
     write_demos(tmp_path / "demos.hdf5", env_args=json.dumps(toy_args()))
     small = copy.deepcopy(SMALL) | {"algo_name": "bc", "algo": {"actor_layer_dims": [16, 16]}}
-    small["experiment"]["rollout"] = {"n": 3, "horizon": 5, "rate": 2, "test_last": True}
-    small["experiment"]["render_video"] = False
+    rollout = {"n": 3, "horizon": 5, "rate": 2, "test_last": True, "num_workers": 1}
+    small["experiment"] |= {"rollout": rollout, "render_video": False}
+    small["experiment"]["logging"] = {"log_tb": False}
     (tmp_path / "small.json").write_text(json.dumps(small))
 
     def write(name="study.yaml", **content):
@@ -82,13 +83,17 @@ def wait_for(condition, seconds=60):
         time.sleep(0.05)
 
 
-def test_a_study_trains_its_cells_and_finds_them_finished(study, capsys):
-    path = study(seeds=[1, 2], grid={"train.batch_size": [4, 5]})
+@pytest.mark.parametrize(
+    ("sizes", "seeds"), [([4], [1]), pytest.param([4, 5], [1, 2], marks=pytest.mark.thorough)]
+)
+def test_a_study_trains_its_cells_and_finds_them_finished(study, capsys, sizes, seeds):
+    path = study(seeds=seeds, grid={"train.batch_size": sizes})
     assert main(["study", path, "--jobs", "2"]) == 0
-    assert "4 finished" in capsys.readouterr().out
+    num_cells = len(sizes) * len(seeds)
+    assert f"{num_cells} finished" in capsys.readouterr().out
     first = rows()
     assert [row["cell"] for row in first] == [
-        f"small-demos-batch_size_{size}-seed_{seed}" for size in (4, 5) for seed in (1, 2)
+        f"small-demos-batch_size_{size}-seed_{seed}" for size in sizes for seed in seeds
     ]
     for row in first:
         assert row["status"] == "finished" and row["why"] == ""
@@ -97,16 +102,17 @@ def test_a_study_trains_its_cells_and_finds_them_finished(study, capsys):
         assert row["train.batch_size"] in ("4", "5") and row["algorithm"] == "bc"
     assert main(["study", path]) == 0
     assert rows() == first
-    assert len(weights("out")) == 4
+    assert len(weights("out")) == num_cells
     results = results_of(["out"])
     assert [(r.algorithm, r.task, r.seed) for r in results] == [
-        (f"small, batch_size {size}", "demos", seed) for size in (4, 5) for seed in (1, 2)
+        (f"small, batch_size {size}", "demos", seed) for size in sizes for seed in seeds
     ]
     assert all(r.final and r.best and r.status == "finished" for r in results)
     assert results_of(["."]) == results, "of what is below"
     assert results_of(sorted(map(str, Path("out").glob("*/2*")))) == results, "of the runs"
 
 
+@pytest.mark.thorough
 def test_a_study_that_was_killed_equals_one_that_was_not(study):
     """SIGKILL leaves no child behind, and the same command goes on where each training was."""
     long = {"train.num_epochs": 60, "experiment.epoch_every_n_steps": 60}
@@ -157,6 +163,7 @@ def test_an_interrupt_saves_what_runs(study):
     assert result.repeat == f"offrl study {path}"
 
 
+@pytest.mark.thorough
 def test_what_fails_leaves_the_others_to_finish_and_is_taken_up_again(study, capsys):
     path = study(
         configs=[
@@ -373,7 +380,8 @@ def test_a_value_that_cannot_be_trained_leaves_the_others_to_be_tried(study, cap
     assert rows()[0]["search"].startswith("train.batch_size ")
 
 
-def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
+@pytest.mark.parametrize("corrected", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys, corrected):
     pytest.importorskip("optuna")
     search = {"dataset": "nowhere.hdf5", "trials": 3, "space": {"bad": {"train.batch_size": [4]}}}
     configs = ["small.json", {"config": "small.json", "name": "bad"}]
@@ -388,9 +396,10 @@ def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys):
     }
     assert capsys.readouterr().err.count("nowhere.hdf5: no such file") == 2  # not of each trial
     assert "no training of its search came to its end: nowhere.hdf5: no such" in rows()[1]["why"]
-    search = {**search, "dataset": "demos.hdf5", "trials": 1}  # corrected where it is
-    assert main(["study", study(search=search, configs=configs)]) == 0
-    assert rows()[1]["search"] == "train.batch_size 4 (trials: 1, on demos)"
+    if corrected:  # where it is
+        search = {**search, "dataset": "demos.hdf5", "trials": 1}
+        assert main(["study", study(search=search, configs=configs)]) == 0
+        assert rows()[1]["search"] == "train.batch_size 4 (trials: 1, on demos)"
 
 
 @pytest.mark.thorough
