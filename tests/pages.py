@@ -26,7 +26,7 @@ FENCE = re.compile(
 SHELL, PYTHON = ("", "bash"), "python"
 # What is less of the same, in commands that take minutes.
 LESS = {
-    r"(offrl .*--n) \d\d+": r"\1 4",
+    r"(offrl .*--n) \d\d+(?!.*--keep-failures)": r"\1 4",  # of a few all could have failed
     r"train\.num_epochs=\d\d+": "train.num_epochs=2 --set experiment.rollout.n=2",
     r"experiment\.rollout\.n=\d\d+": "experiment.rollout.n=2",
     r"--config (bc|online/cartpole_ppo)\.json --(name|seed) \w+(?=\s*(#|$))": r"\g<0> --debug",
