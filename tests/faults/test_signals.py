@@ -264,6 +264,7 @@ def test_the_clusters_script_of_the_docs_submits_itself_again(config, tmp_path):
     assert records(run_of(tmp_path, "job"))[-1]["epoch"] == 6
 
 
+@pytest.mark.thorough
 def test_the_lock_of_a_killed_run_ends_with_it(config, tmp_path):
     """Those that read data ahead hold none."""
     streamed = {"train": {"hdf5_cache_mode": None, "num_data_workers": 1, "num_epochs": 5}}

@@ -103,7 +103,7 @@ def test_a_name_a_number_and_a_seed_suffice(task, tmp_path):
         assert len(failure["actions"]) == (500 if task == "push-v3" else HORIZONS[task])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_door_keeps_its_latch(tmp_path):
     output = str(tmp_path / "door.hdf5")
     assert main([*"collect --env Door --n 1 --workers 1 --output".split(), output]) == 0

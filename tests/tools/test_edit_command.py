@@ -170,11 +170,11 @@ def test_a_filter_key_has_a_name(words, said, demos, out, capsys):
     assert said in one_error(capsys) and not out.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_simulator_is_asked_in_processes_and_actions_become_absolute(tmp_path, out, capsys):
     few, dense, far, slow = (tmp_path / f"{name}.hdf5" for name in ("few", "dense", "far", "slow"))
-    assert edit("subset", LIFT, "--n", 1, "--output", few) == 0
-    assert edit("rewards", few, "--dense", "--workers", 1, "--output", dense) == 0
+    assert edit("subset", LIFT, "--n", 3, "--output", few) == 0
+    assert edit("rewards", few, "--dense", "--workers", 2, "--output", dense) == 0
     assert edit("actions", few, "--absolute", "--workers", 1, "--output", far) == 0
     assert edit("downsample", far, "--factor", 2, "--output", slow) == 0
     with open_file(few) as a, open_file(dense) as b, open_file(far) as c, open_file(slow) as d:

@@ -139,7 +139,7 @@ def test_a_film_by_actions_says_how_far_it_went_astray(tmp_path, capsys):
     assert imageio.v3.imread(plot).std() > 10 and len(frames_of(film)) > 40
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_replay_that_goes_astray_is_measured(lift):
     """By the largest difference between positions or velocities."""
     env, demo = make_env(lift[0]), dict(lift[1])

@@ -44,7 +44,13 @@ def images(tmp_path_factory):
 @pytest.mark.parametrize(
     "backbone", ["ShallowConv", pytest.param("ResNet18Conv", marks=pytest.mark.thorough)]
 )
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("diffusion_policy", "act"),
+        *(pytest.param(x, marks=pytest.mark.thorough) for x in ("flow_matching", "vq_bet")),
+    ],
+)
 def test_two_cameras_are_seen(images, tmp_path, name, backbone):
     """The backbones of both learn, without statistics of batches, and what is random in training
     is not while acting."""
