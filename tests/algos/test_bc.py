@@ -71,7 +71,7 @@ def test_a_goal_is_asked_for_where_the_policy_needs_one():
 
 
 def test_an_observation_without_a_shape_is_named():
-    with pytest.raises(ValueError, match="no shape is known for 'robot0_eef_pos'; known: x"):
+    with pytest.raises(ValueError, match="robot0_eef_pos"):
         algo_factory("bc", config_factory("bc"), {"x": [3]}, ac_dim=2, device="cpu")
 
 

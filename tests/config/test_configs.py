@@ -11,6 +11,7 @@ CONFIGS = sorted({*(ROOT / "configs").glob("*.json")} - {ROOT / "configs/finetun
 ONLINE = sorted((ROOT / "configs/online").glob("*.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_trains_on_the_data_that_it_names(path):
     content = read_config_file(path)

