@@ -50,6 +50,7 @@ def test_a_policy_acts_as_it_did(name):
         np.testing.assert_allclose(action, expected, atol=tolerance, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_run_goes_on_as_it_would_have(name, tmp_path):
     """From the run folder, to the weights that the second epoch ended with."""

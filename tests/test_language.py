@@ -69,6 +69,7 @@ def config(small_config, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_sentences_have_embeddings(clip):
     home, away = language.embed(SENTENCES).values()
     assert home.shape == (8,) and home.dtype == np.float32
@@ -100,6 +101,7 @@ def test_constants_are_those_of_their_file(tmp_path):
     assert set(dataset.get_obs_normalization_stats()) == {"position"}
 
 
+@pytest.mark.slow
 def test_a_policy_learns_from_instructions_and_keeps_them(clip, config, monkeypatch, tmp_path):
     trainer = Trainer(config())
     seen = []
@@ -171,6 +173,7 @@ def test_instructions_are_for_all_datasets_or_for_none(clip, config, caplog):
     assert Trainer(unseen).instructions == {} and "does not see it; add lang_emb" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_stored_embedding_needs_no_model(small_config, demos):
     write_demos(demos, env_args=json.dumps(toy_args() | {"lang": "of whoever recorded it"}))
     with h5py.File(demos, "r+") as file:

@@ -196,6 +196,7 @@ def test_a_byte_order_mark_does_no_harm(tmp_path):
     assert check(b"\xef\xbb\xbf" + BC.encode(), tmp_path, said=json.loads(BC)) == "unharmed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "words"),
     [

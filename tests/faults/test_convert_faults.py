@@ -34,6 +34,7 @@ def write_source(path, num_demos=30, length=40, width=32, images=None):
     return path
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_disk_that_is_full_half_way_is_said_and_left_clean(to, tmp_path, capsys):

@@ -36,6 +36,7 @@ CANNOT_BE_MADE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env_args", "words"), CANNOT_BE_MADE)
 def test_an_environment_that_cannot_be_made_says_what_to_mend(env_args, words):
     with pytest.raises((ValueError, ImportError), match=words) as raised:
@@ -71,6 +72,7 @@ class Looking(WalkHome):
     obs_keys = ("position",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -86,6 +88,7 @@ def test_observations_that_no_policy_can_act_on_never_reach_one(fault, words):
     assert (result.error or "").startswith(words or "") and bool(result.error) == bool(words)
 
 
+@pytest.mark.slow
 def test_nan_from_a_simulator_is_no_evaluation_of_a_trained_policy(small_config):
     with EnvPool(faulty_args("position is NaN"), 1) as pool:
         for frame_stack, gmm in product((1, 2), (False, True)):
@@ -104,6 +107,7 @@ class Giving(Policy):
         return {env: self.actions[0] for env in obs_by_env}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gymnasium", "robosuite"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_from_a_policy_never_reaches_a_simulator(kind, bad):

@@ -248,6 +248,7 @@ def outcome(path, sound, **options):
     return "unharmed" if result == load(sound, **options) else "silent: other data"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.parametrize("cache", ["all", None])
 def test_damage_is_harmless_or_said_in_one_line(sound, damaged, kind, cache):

@@ -18,6 +18,7 @@ def make(algo, name="bc"):
     return algo_factory(name, config, {"x": (10,)}, ac_dim=4, device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "name"),
     [

@@ -162,6 +162,7 @@ def test_a_disk_that_runs_full_meanwhile_costs_that_output_alone(
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 def test_lost_episodes_are_named_and_what_there_is_is_written(checkpoint, tmp_path, capsys):
     args = toy_args(trouble={"1": "raise"})
     paths = tmp_path / "x.json", tmp_path / "x.hdf5"
@@ -255,6 +256,7 @@ def test_in_a_training_a_video_without_room_costs_a_warning(small_config, demos,
     assert evaluator.video is None and list(trainer.run.videos.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_failed_evaluation_says_what_to_do(small_config, demos, caplog):
     with h5py.File(demos, "r+") as file:
         file["data"].attrs["env_args"] = json.dumps(toy_args(trouble={"1000001": "raise"}))
@@ -287,6 +289,7 @@ def run(small_config):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [b'{"type": "tr', b"\0" * 99, b"\xff\xfe\n", b"12\n", b"{}\n"])
 def test_a_damaged_line_costs_no_learning_curve(damage, run):
     pytest.importorskip("matplotlib")

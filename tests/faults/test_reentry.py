@@ -138,6 +138,7 @@ def test_a_loop_left_within_an_evaluation_repeats_it(small_config, demos):
     assert kinds == [(kind, 2) for kind in epoch] + [(kind, 3) for kind in ["train", *epoch]]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_was_left_open_does_not_disturb_the_next(small_config, demos):
     with h5py.File(demos, "r+") as file:
         file["data"].attrs["env_args"] = json.dumps(toy_args())

@@ -85,6 +85,7 @@ def test_damaged_lines_of_a_log_are_left_out_which_is_said(finished, half, capsy
     assert same(weights(half), weights(finished[0]))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["logs", "metrics.jsonl", "metrics.csv", "models", "videos"])
 def test_what_is_missing_is_made_anew(finished, half, capsys, gone):
     (shutil.rmtree if (half / gone).is_dir() else os.unlink)(half / gone)

@@ -118,6 +118,7 @@ def train_own(tmp_path, demos, monkeypatch):
     return train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wrong_is_one_sentence(train_own, capsys, case):
     body, words = CASES[case]

@@ -85,6 +85,7 @@ def test_what_is_odd_is_remarked_on_and_does_not_fail(demos, change, words, caps
     assert any(x.startswith("remark: ") and words in x for x in out.splitlines()), out
 
 
+@pytest.mark.slow
 def test_sound_files_are_counted(demos, capsys):
     assert main(["validate", str(demos)]) == 0
     assert "0 wrong, 0 remarks; 3 demonstrations, 18 steps, 17 arrays" in capsys.readouterr().out

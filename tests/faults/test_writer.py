@@ -111,6 +111,7 @@ def test_a_recording_that_is_killed_keeps_every_finished_episode(tmp_path, num_k
         assert found.counts["demonstrations"] in (finished, finished + 1)
 
 
+@pytest.mark.slow
 def test_a_kill_between_two_writes_finds_both_made(tmp_path, monkeypatch):
     """Every change of what the file refers to is made by a child first, to the same bytes."""
     path, seen, waitpid = tmp_path / "own.partial.hdf5", [], os.waitpid
@@ -178,6 +179,7 @@ def small_disk(folder, size="1m"):
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_what_was_recorded_stays(tmp_path, caplog):
     with small_disk(tmp_path / "disk") as disk:
         (disk / "precious.hdf5").write_text("work of years")
@@ -194,6 +196,7 @@ def test_a_full_disk_is_one_line_and_what_was_recorded_stays(tmp_path, caplog):
         assert (disk / "precious.hdf5").read_text() == "work of years"
 
 
+@pytest.mark.slow
 def test_of_what_can_be_simulated_again_a_full_disk_keeps_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("offrl.outputs.MARGIN_BYTES", 2**20)  # the disk fills at the third
     options = ["--type", "metaworld", "--env", "reach-v3", "--n", "200", "--workers", "1"]
@@ -205,6 +208,7 @@ def test_of_what_can_be_simulated_again_a_full_disk_keeps_nothing(tmp_path, caps
         assert [path.name for path in disk.iterdir()] == ["precious"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["collect", "images"])
 def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, command, capsys):
     options = ["--dataset", "datasets/lift/low_dim.hdf5", "--n", "1"] if command == "images" else []
@@ -221,6 +225,7 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, comma
     assert capsys.readouterr().err.count("offrl: error: ") == 1
 
 
+@pytest.mark.slow
 def test_the_page_s_own_robot_records_what_training_takes(tmp_path, monkeypatch):
     page = (ROOT / "docs/howto/record.md").read_text()
     scripts = re.findall(r"```python\n(.*?)```", page, re.S)

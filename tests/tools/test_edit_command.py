@@ -81,6 +81,7 @@ COMMAND_LINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", COMMAND_LINES)
 def test_a_command_writes_a_file_that_is_fit_to_train_on_and_says_how_it_came(
     what, demos, out, capsys

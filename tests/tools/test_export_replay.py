@@ -218,6 +218,7 @@ def test_medium_data_is_made_by_one_command(tmp_path, capsys):
     assert not (tmp_path / "a.hdf5").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("online", [{}, {"normalize_rewards": True}])
 def test_rewards_and_actions_are_those_of_the_environment(online, tmp_path, collected):
     config = {"rewards": {"scale": 10.0, "shift": -1.0}}

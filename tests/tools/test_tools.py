@@ -66,6 +66,7 @@ def test_how_a_policy_without_act_is_run_is_said_at_the_terminal(checkpoint, mon
     assert "bc: workers reduced to 1; it serves no more" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_a_policy_did_is_a_dataset_to_train_on(checkpoint, tmp_path, small_config):
     path = tmp_path / "recorded.hdf5"
     assert evaluate(checkpoint, "--record", str(path)) == 0
@@ -97,6 +98,7 @@ def test_a_recording_that_fails_at_once_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_not_there_fails(checkpoint, capsys):
     assert evaluate(checkpoint, "--env", "toy_env:Missing-v0") == 1
     assert "the environment 'toy_env:Missing-v0'" in capsys.readouterr().err
@@ -122,6 +124,7 @@ def test_the_shipped_dataset_is_as_described():
     assert b"/site-packages/" not in path.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_doctor_shows_versions_devices_and_rendering(capsys):
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out

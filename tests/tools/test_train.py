@@ -86,6 +86,7 @@ def test_a_run_with_a_simulator_ends_with_a_test(config_file, demos, tmp_path, c
     assert "video:" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saves", [True, False])  # only what is saved is known to be the same
 def test_a_policy_that_is_the_best_and_the_last_is_tested_once(config_file, demos, tmp_path, saves):
     with h5py.File(demos, "r+") as file:
@@ -104,6 +105,7 @@ def test_a_policy_that_is_the_best_and_the_last_is_tested_once(config_file, demo
     assert kinds == (one_test if saves else two_tests)
 
 
+@pytest.mark.slow
 def test_a_run_whose_test_measured_nothing_has_failed(config_file, demos, capsys):
     with h5py.File(demos, "r+") as file:  # the seeds of the test
         file["data"].attrs["env_args"] = json.dumps(toy_args(trouble={0: "raise", 1: "raise"}))

@@ -41,6 +41,7 @@ def images(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backbone", ["ShallowConv", pytest.param("ResNet18Conv", marks=pytest.mark.thorough)]
 )
@@ -103,6 +104,7 @@ def test_two_cameras_are_seen(images, tmp_path, name, backbone):
     np.testing.assert_array_equal(*actions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_goals_are_seen(small_config, name):
     """In training, and in the actions that follow from the same observation."""

@@ -47,6 +47,7 @@ MEMORIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
 def test_the_environment_gives_the_goal_of_each_episode(trainer, memory):
     trainer = trainer(GOAL_ENV, memory)
@@ -69,6 +70,7 @@ def test_the_environment_gives_the_goal_of_each_episode(trainer, memory):
     assert not np.allclose(*actions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["GoalToy-v0", "WrappedGoalToy-v0"])
 def test_training_evaluates_with_goals(trainer, name):
     trainer = trainer(toy_args() | {"env_name": f"toy_env:{name}"})

@@ -132,6 +132,7 @@ def improved(records):
     return second >= first
 
 
+@pytest.mark.slow
 def test_metrics_are_lines_of_json_and_csv(toy_config):
     trainer, records = run_all(toy_config())
     lines = [json.loads(x) for x in (trainer.run.path / "metrics.jsonl").read_text().splitlines()]
@@ -159,6 +160,7 @@ def test_tensorboard_has_robomimics_tags(toy_config):
     assert [e.step for e in events.Scalars("Train/Loss")] == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("save", "epochs"),
     [
@@ -240,6 +242,7 @@ def test_a_diverged_training_keeps_the_last_good_checkpoint(small_config):
     assert all(torch.isfinite(w).all() for w in content["model"]["nets"].values())
 
 
+@pytest.mark.slow
 def test_logs_after_a_resume_are_those_of_an_uninterrupted_run(toy_config):
     trainer, _ = run_all(toy_config())
     whole = (trainer.run.path / "metrics.jsonl").read_text().splitlines()
@@ -319,6 +322,7 @@ def test_wandb_is_asked_for_only_if_installed(small_config):
         Logger(trainer)
 
 
+@pytest.mark.slow
 def test_a_learning_curve_is_drawn(toy_config):
     pytest.importorskip("matplotlib")
     trainer, _ = run_all(toy_config())
