@@ -9,7 +9,7 @@ from conftest import ROOT
 from offrl import config_factory
 from offrl.config import Section
 from offrl.registry import ALGOS
-from offrl.testing import CHECKS, STREAMED, AlgoCase
+from offrl.testing import CHECKS, STREAMED, AlgoCase, resumed_equals_uninterrupted
 from offrl.tree import merge
 
 HEADS = {
@@ -233,7 +233,8 @@ def floor(name, overrides):
 
 def marks_of(check, case):
     if case in FIRST:
-        return []
+        is_quick = check is not resumed_equals_uninterrupted or case in STREAMS
+        return [] if is_quick else [pytest.mark.slow]
     return [pytest.mark.slow if check_name(check) in CAN_DIFFER else pytest.mark.thorough]
 
 
@@ -264,6 +265,7 @@ def test_an_algorithm(case_of, check, case):
     check(case_of(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", STREAMS)
 def test_streamed_data_goes_on_where_it_was(case_of, case):
     STREAMED_CHECK(case_of(case))

@@ -110,6 +110,7 @@ def test_what_does_not_fit_together_is_one_sentence(name, overrides, words):
         algo_factory(name, config, shapes, 2, "cpu")
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_run_is_trained_resumed_and_exported(name, demos, tmp_path, capsys):
     config = write_config(tmp_path / "config.json", demos, name)
@@ -152,6 +153,7 @@ def test_a_planners_checkpoint_is_no_hierarchys(demos, tmp_path, capsys):
     assert "a checkpoint of 'gl', but 'hbc' was asked for" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @BOTH
 def test_what_robomimic_has_not_is_not_exported(name, demos, tmp_path, capsys):
     changes = {"train": {"frame_stack": 2}}

@@ -169,6 +169,7 @@ def test_a_subgoal_is_a_representation_of_length_root_r(config):
         algo.get_state_action_value(obs, first, goal)
 
 
+@pytest.mark.slow
 def test_images_are_goals_too(small_config, tmp_path):
     shapes = {"position": (3,), "view": (32, 32, 3)}
     path = write_demos(tmp_path / "images.hdf5", obs={"position": (3,)})

@@ -121,6 +121,7 @@ def test_a_function_chooses_the_class_by_the_config(small_config, enabled):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enabled", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_both_do_what_every_algorithm_must(enabled):
     by_function()

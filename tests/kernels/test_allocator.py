@@ -22,6 +22,7 @@ print(kept // 2**20, (allocator.resident_bytes() - before) // 2**20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc")
 def test_freed_memory_is_kept_up_to_a_limit():
     done = subprocess.run(

@@ -111,6 +111,7 @@ def test_a_policy_with_r3m_is_deployed_without_its_package(packages, monkeypatch
     assert all(torch.equal(loaded[name], weight) for name, weight in nets.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bc", "iql"])
 def test_networks_around_a_frozen_backbone_are_trained(packages, name):
     encoder = {
