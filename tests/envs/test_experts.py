@@ -34,8 +34,13 @@ def solved(task, n, noise=0.0, styles=(), num_workers=None):
 
 
 @pytest.mark.slow
-def test_a_demonstrator_solves_its_task():
-    assert solved("Lift", 4, noise=[0.0, 0.1], num_workers=1) >= 0.75
+@pytest.mark.parametrize("task", EXPERTS.names())
+def test_a_demonstrator_solves_its_task(task):
+    env_args = env_args_named(task)
+    env = make_env(env_args)
+    policy = ExpertPolicy(scripted_expert(env_args))
+    assert rollout(policy, env, horizon=policy.horizon, seed=SEEDS)["Success_Rate"] == 1
+    env.close()
 
 
 @pytest.mark.thorough
