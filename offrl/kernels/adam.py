@@ -44,7 +44,7 @@ class Direct(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if not set_to_none:
-            super().zero_grad(set_to_none)
+            inspect.unwrap(super().zero_grad.__func__)(self, set_to_none)
             return
         for group in self.param_groups:
             for parameter in group["params"]:

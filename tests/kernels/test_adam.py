@@ -1,11 +1,35 @@
 """The optimizers' steps and states are PyTorch's, with its private kernels and without."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import programs
 import pytest
 import torch
 
 from offrl.kernels.adam import Adam, AdamW
+
+ALL_THAT_IS_ASKED_OF_OPTIMIZERS = """
+import sys, torch
+from offrl.kernels.adam import Adam, AdamW, RMSprop
+for kind, options in ((Adam, "fused"), (AdamW, "fused"), (RMSprop, "foreach")):
+    first, second = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer = kind([first], **{options: True})
+    optimizer.add_param_group({"params": [second]})
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 0.5)
+    for _ in range(2):
+        first.grad, second.grad = torch.ones(3), torch.ones(3)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.load_state_dict(optimizer.state_dict())
+    torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)([torch.ones(3)], [first.detach()], 0)
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_the_compiler_is_not_imported():
+    programs.run([sys.executable, "-c", ALL_THAT_IS_ASKED_OF_OPTIMIZERS], check=True)
 
 
 @pytest.mark.parametrize("has_kernel", [True, False])
