@@ -57,11 +57,13 @@ def write_demos(path, lengths=(5, 7, 6), obs=None, seed=0, next_obs=False, env_a
 
 @contextmanager
 def heeding():
-    """Shells make what is in their background ignore interrupts, and a command that was interrupted
-    ignores every other signal on its way out."""
+    """Shells make what is in their background ignore interrupts, ``nohup`` hangups, and a command
+    that was interrupted ignores every other signal on its way out."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in numbers[1:]:
+        signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:

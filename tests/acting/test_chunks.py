@@ -148,8 +148,11 @@ def test_in_real_time_all_actions_are_those_of_some_chunk(make):
         policy.start_episode(seed=episode)
         with mock.patch.object(policy.policy, "chunk", side_effect=chunk):
             actions = [policy(observations(1, step)[0]) for step in range(8)]
-        played = {round(float(x), 3) for action in actions for x in action}
-        assert played <= {round(float(x), 3) for chunk in chunks for x in chunk.flatten()}
+        # On a busy machine there is nothing to play at first.
+        acted = [action for action in actions if action is not None]
+        played = {round(float(x), 3) for action in acted for x in action}
+        given = {round(float(x), 3) for chunk in chunks for x in chunk.flatten()}
+        assert played and played <= given
     assert len(chunks) >= 4
 
 
