@@ -23,7 +23,7 @@ class _ToAct:
         def reducer_override(self, what: Any) -> Any:
             if isinstance(what, torch.optim.Optimizer):  # of a user's own
                 return type(None), ()
-            if not isinstance(what, type) and hasattr(what, "state_to_act"):
+            if hasattr(type(what), "state_to_act"):
                 return copyreg.__newobj__, (type(what),), what.state_to_act()  # type: ignore[attr-defined]
             if isinstance(what, torch.device):
                 return torch.device, ("cpu",)

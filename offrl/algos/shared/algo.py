@@ -49,8 +49,8 @@ class Algo(Algorithm):
     ):
         self.epoch: int | None = None  # set by train_on_batch
         self.validates = False
-        self._only_acts = False  # what was deserialized was ``to_act``,
-        self._whole: Mapping[str, Any] | None = None  # of this
+        self._only_acts = False  # has what acting takes alone (``to_act``)
+        self._whole: Mapping[str, Any] | None = None  # the state of which that is a part
         self.global_config = config
         self.algo_config = config.algo
         self.obs_spec = obs_spec
@@ -80,6 +80,8 @@ class Algo(Algorithm):
     @property
     def optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         """The optimizer of each network."""
+        if self._whole is not None:
+            self._become_whole()
         return self._learning.optimizers
 
     @property
@@ -306,6 +308,8 @@ class Algo(Algorithm):
         """
         from offrl.kernels.end_to_end import parts_of
 
+        if self.validates:  # maybe a policy that only acts, which has no optimizers
+            return None
         if name not in self.optimizers:
             raise ValueError(
                 f"optimize: {name!r} has no optimizer; there are {', '.join(self.optimizers)} "
@@ -392,9 +396,7 @@ class Algo(Algorithm):
         """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do."""
         nets = state.get("nets", state)
         check_fit(self.global_config.algo_name, self.nets.state_dict(), nets)
-        self._only_acts = state.get("only_acts", False)
-        if self._only_acts:
-            self.__dict__.pop("_learning", None)
+        self._only_acts, self._whole = state.get("only_acts", False), None
         with self.trained_weights():
             self.nets.load_state_dict(nets)
             self._average.deserialize(state)

@@ -109,6 +109,7 @@ class Composite(Algo):
         return batch[name]
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
+        self._become_whole()  # parts cannot do so alone
         logs, loss = {}, 0.0
         for name, part in self.parts.items():
             n = len(name) + 1
@@ -118,6 +119,7 @@ class Composite(Algo):
         return logs | {"Loss": loss}
 
     def on_epoch_end(self, epoch: int) -> None:
+        self._become_whole()
         for part in self.parts.values():
             part.on_epoch_end(epoch)
 
@@ -133,6 +135,8 @@ class Composite(Algo):
 
     @contextmanager
     def trained_weights(self) -> Iterator[None]:
+        if self._whole is not None:
+            self._become_whole()
         with ExitStack() as all_parts:
             for part in self.parts.values():
                 all_parts.enter_context(part.trained_weights())
