@@ -1,8 +1,8 @@
 """``torch`` and ``Tensor`` for modules that are read without PyTorch, whose import takes seconds: a
 config is in the module of its algorithm, and needs no tensors.
 
-PyTorch is imported when something of it is first asked for. What runs at the import of such a
-module (decorators, defaults, base classes, annotations without quotes) must ask for nothing but
+PyTorch is imported when something of it is first asked for. Code that runs at the import of such a
+module (decorators, defaults, base classes, annotations without quotes) must use nothing but
 ``Tensor``.
 """
 

@@ -63,7 +63,7 @@ def rot_6d_to_matrix(rotation: Tensor) -> Tensor:
 
 
 def axis_angle_to_rot_6d(rotation: np.ndarray) -> np.ndarray:
-    """Axis times angle, ``[..., 3]`` in radians, to the first two rows of the rotation matrix,
+    """Turn axis times angle, ``[..., 3]`` in radians, into the first two rows of the matrix,
     ``[..., 6]``: ``cos(t) I + sin(t)/t K + (1 - cos(t))/t^2 v v^T`` (Rodrigues' formula)."""
     angle = np.linalg.norm(rotation, axis=-1)[..., None, None]
     x, y, z = np.moveaxis(rotation, -1, 0)

@@ -1,5 +1,5 @@
 # ruff: noqa: F401
-"""What ``offrl.config`` exports."""
+"""The names that ``offrl.config`` exports."""
 
 from offrl.config.algo import AlgoConfig, LearningRateConfig, OptimConfig, RegularizationConfig
 from offrl.config.build import config_factory, config_from_content, without_pretrained

@@ -52,7 +52,7 @@ _YamlLoader.add_implicit_resolver(
 
 
 def from_yaml(text: str) -> Any:
-    """What a text in YAML says; ``ValueError`` if it is not valid."""
+    """Read a text in YAML; ``ValueError`` if it is not valid."""
     try:
         return yaml.load(text, Loader=_YamlLoader)  # noqa: S506 (derives from SafeLoader)
     except RecursionError:

@@ -85,7 +85,7 @@ def values(dataset: h5py.Dataset) -> Any:
 
 
 def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:
-    """All of an array of numbers that was opened, or all images if those are frames."""
+    """Read all of an array of numbers that was opened, or all images if those are frames."""
     found = stored(dataset)
     if isinstance(found, Frames):
         return found[()]

@@ -36,8 +36,8 @@ class Direct(torch.optim.Optimizer):
 
     KERNELS: ClassVar[tuple[str, ...]]
 
-    # Around each of PyTorch's methods is a function that tells the compiler to leave it alone, and
-    # imports the compiler (torch._dynamo) for that. What is not so wrapped stays as it is.
+    # PyTorch wraps these methods in a function that tells the compiler to leave them alone, and
+    # imports the compiler (torch._dynamo) for that. Methods without a wrapper stay as they are.
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)

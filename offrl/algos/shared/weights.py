@@ -64,7 +64,7 @@ class Average:
             self.shown = shown
 
     def begun_anew(self) -> "Average":
-        """An average of the same weights that begins with them as they are now."""
+        """Give an average of the same weights that begins with them as they are now."""
         average = copy.copy(self)
         average._averages, average._num_steps = {}, {}
         return average
