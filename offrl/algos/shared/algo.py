@@ -408,7 +408,8 @@ class Algo(Algorithm):
 
     def state_to_act(self) -> dict[str, Any]:
         """Give the attributes of a copy for another process that only acts."""
-        state = {**self.__dict__, "_only_acts": True, "_whole": None}
+        own: Any = self.__reduce_ex__(2)[2]  # as a subclass's __getstate__ says
+        state = {**own, "_only_acts": True, "_whole": None}
         state.pop("_learning", None)
         if self._average.shown:  # the networks are all that acting takes
             state["_average"] = self._average.begun_anew()
