@@ -210,7 +210,8 @@ def policy_from_checkpoint(
     """Load a policy that is ready to act. Returns it and the checkpoint that it came from.
 
     Its networks have the averaged weights at once, where ``train.ema`` says so, and there are no
-    optimizers. These and the weights that were trained are loaded once it learns or is serialized.
+    optimizers. These and the weights that were trained are loaded once it learns or is serialized;
+    until then ``ckpt_dict`` must stay as it is.
     Checkpoints of robomimic are read as well. Raises ``FileNotFoundError``, or ``ValueError`` for
     what is no checkpoint or is damaged.
 

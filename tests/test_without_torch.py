@@ -1,4 +1,5 @@
-"""What reads data and configs does not import PyTorch, which takes seconds."""
+"""What reads data and configs does not import PyTorch, which takes seconds, and what trains and
+acts does not import PyTorch's compiler."""
 
 import subprocess
 import sys
@@ -60,10 +61,19 @@ if find_spec("rliable") and find_spec("matplotlib"):
     write_results(folder / "report.csv", results)
     assert main(["report", str(folder), "--output", str(folder / "report")]) == 0
     check("offrl report", "torch")
+
+line = f"train --config bc.json --debug --set experiment.rollout.enabled=false --output {folder}"
+assert main(line.split()) == 0
+(checkpoint,) = folder.glob("bc/*/last.pth")
+policy, content = offrl.policy_from_checkpoint(checkpoint)
+policy.start_episode()
+policy({key: [0.0] * shape[0] for key, shape in content["shape_metadata"]["all_shapes"].items()})
+check("training and acting", "torch._dynamo", "sympy", "matplotlib.pyplot")
+assert "_learning" not in vars(policy.policy)
 """
 
 
-def test_configs_and_the_commands_that_read_data_do_without_torch(tmp_path):
+def test_nothing_is_imported_without_need(tmp_path):
     command = [sys.executable, "-c", PROGRAM, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

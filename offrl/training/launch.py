@@ -151,10 +151,10 @@ def _drawn(trainer: Training, records: Iterable[Record]) -> Iterator[Record]:
     it is drawn once more."""
     last = time.monotonic()
     for record in records:
+        yield record
         if record["type"] == "epoch" and time.monotonic() - last > SECONDS_BETWEEN_CURVES:
             write_learning_curve(trainer.run)
             last = time.monotonic()
-        yield record
 
 
 def submit(

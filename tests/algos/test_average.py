@@ -164,6 +164,10 @@ def test_a_policy_that_acts_has_averages_alone_until_it_learns(tmp_path, name):
         parts = [algo, *getattr(algo, "parts", {}).values()]
         assert not any("_learning" in vars(part) or part._average._averages for part in parts)
         assert_same(algo.nets, trainer.algo.nets)
+    for policy in (loaded, elsewhere):  # which may be validated
+        ready = policy.policy.process_batch_for_training(batch)
+        info = policy.policy.train_on_batch(ready, epoch=1, validate=True)
+    assert "Loss" in loaded.policy.log_info(info)
     for forbidden in (elsewhere.policy.serialize, lambda: elsewhere.policy.learn(batch)):
         with pytest.raises(ValueError, match=r"only acts.*deserialize"):
             forbidden()

@@ -80,9 +80,12 @@ class Algo(Algorithm):
     @property
     def optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         """The optimizer of each network."""
-        if self._whole is not None:
-            self._become_whole()
+        self._load_whole()
         return self._learning.optimizers
+
+    @optimizers.setter
+    def optimizers(self, optimizers: "dict[str, torch.optim.Optimizer]") -> None:
+        self._learning.optimizers = optimizers
 
     @property
     def schedules(self) -> dict[str, Any]:
@@ -100,12 +103,16 @@ class Algo(Algorithm):
         configs = self.optim_params.items()
         return {name: make_optimizer(self._optimized(name), config) for name, config in configs}
 
-    def _become_whole(self) -> None:
-        """Load what acting alone did not take, for whoever learns or serializes."""
+    def _load_whole(self) -> None:
+        """Load what acting alone did not take, if that is here."""
         whole, self._whole = self._whole, None
         if whole is not None:
             self.deserialize(whole)
-        elif self._only_acts:
+
+    def _become_whole(self) -> None:
+        """Do so for whoever learns or serializes; ``ValueError`` if it is not here."""
+        self._load_whole()
+        if self._only_acts:
             raise ValueError(
                 f"this {self.global_config.algo_name} is a copy that only acts, without optimizers "
                 'and with averaged weights alone; call deserialize(checkpoint["model"]) before it '
@@ -229,8 +236,7 @@ class Algo(Algorithm):
 
     def set_train(self) -> None:
         """Put the networks into training mode (dropout, random crops)."""
-        if self._whole is not None:
-            self._become_whole()
+        self._load_whole()
         self.nets.train()
         self._average.show(False)
 
@@ -243,8 +249,7 @@ class Algo(Algorithm):
     @contextmanager
     def trained_weights(self) -> Iterator[None]:
         """A context in which the networks have the weights that are trained, and no averages."""
-        if self._whole is not None:
-            self._become_whole()
+        self._load_whole()
         shown = self._average.shown
         self._average.show(False)
         try:

@@ -135,8 +135,7 @@ class Composite(Algo):
 
     @contextmanager
     def trained_weights(self) -> Iterator[None]:
-        if self._whole is not None:
-            self._become_whole()
+        self._load_whole()
         with ExitStack() as all_parts:
             for part in self.parts.values():
                 all_parts.enter_context(part.trained_weights())
