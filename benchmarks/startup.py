@@ -4,7 +4,7 @@
 
 Each contestant is a process of its own. The bare ones import PyTorch, h5py and NumPy and do the
 same work in a few lines: they read the demonstrations, build the network and make one step, or load
-the weights and choose one action.
+the weights and choose one action, or read every array of the demonstrations.
 """
 
 from __future__ import annotations
@@ -80,6 +80,21 @@ policy.start_episode()
 shapes = content["shape_metadata"]["all_shapes"]
 print(policy({key: np.zeros(shape) for key, shape in shapes.items()}))
 """
+BARE_INFO = f"""
+import h5py, numpy as np
+def arrays(group):
+    for name in group:
+        item = h5py.h5o.open(group, name)
+        if isinstance(item, h5py.h5g.GroupID):
+            yield from arrays(item)
+        else:
+            yield item
+with h5py.File({str(DATA)!r}) as file:
+    for item in arrays(file["data"].id):
+        rows = np.empty(item.shape, item.dtype)
+        item.read(h5py.h5s.ALL, h5py.h5s.ALL, rows)
+        rows.min(), rows.max()
+"""
 FIVE_STEPS = [
     *("train", "--config", "bc.json"),
     *("--set", "train.num_epochs=1", "--set", "experiment.epoch_every_n_steps=5"),
@@ -121,6 +136,7 @@ def main() -> int:
                 "five steps": seconds("-m", "offrl", *train),
                 "bare action": seconds("-c", BARE_ACTION, checkpoint),
                 "one action": seconds("-c", ONE_ACTION, checkpoint),
+                "bare info": seconds("-c", BARE_INFO),
                 "help": seconds("-m", "offrl", "--help"),
                 "info": seconds("-m", "offrl", "info", str(DATA)),
             },
@@ -135,8 +151,9 @@ def main() -> int:
         ("five steps", "`offrl train`, five steps, the whole", "bare step"),
         ("bare action", "bare: one action", ""),
         ("one action", "`policy_from_checkpoint`, one action", "bare action"),
+        ("bare info", "bare: the range of each array of a dataset", ""),
+        ("info", "`offrl info` of a dataset", "bare info"),
         ("help", "`offrl --help`", ""),
-        ("info", "`offrl info` of a dataset", ""),
     ):
         more = f"{median(found[name]) - median(found[bare]):+.2f}" if bare else "-"
         rows.append([what, spread(found[name]), more])
