@@ -73,9 +73,13 @@ class Frames:
 
 def stored(dataset: h5py.h5d.DatasetID) -> Any:
     """What reads an array that was opened: itself, or the images if those are frames."""
-    if dataset.dtype == np.uint8 and dataset.rank == 2 and h5py.h5a.exists(dataset, b"frames"):
-        return Frames(dataset)
-    return dataset
+    return Frames(dataset) if _is_of_frames(dataset, dataset) else dataset
+
+
+def _is_of_frames(dataset: h5py.h5d.DatasetID, like: Any) -> bool:
+    """Whether an array holds frames; what is ``like`` it has its shape and type."""
+    may_be = len(like.shape) == 2 and like.dtype == np.uint8
+    return may_be and h5py.h5a.exists(dataset, b"frames")
 
 
 def values(dataset: h5py.Dataset) -> Any:
@@ -86,12 +90,11 @@ def values(dataset: h5py.Dataset) -> Any:
 
 def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:
     """Read all of an array of numbers that was opened, or all images if those are frames."""
-    found = stored(dataset)
-    if isinstance(found, Frames):
-        return found[()]
-    rows = np.empty(found.shape, found.dtype)
+    rows = np.empty(dataset.shape, dataset.dtype)
+    if _is_of_frames(dataset, rows):
+        return Frames(dataset)[()]
     if rows.size:
-        found.read(h5py.h5s.ALL, h5py.h5s.ALL, rows)
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, rows)
     return rows
 
 
