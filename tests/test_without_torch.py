@@ -4,6 +4,7 @@ acts does not import PyTorch's compiler."""
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT
 
 # A process of its own, as that of the tests has imported everything.
@@ -73,6 +74,7 @@ assert "_learning" not in vars(policy.policy)
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_without_need(tmp_path):
     command = [sys.executable, "-c", PROGRAM, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -25,9 +25,6 @@ log = logging.getLogger(__name__)
 
 OWN_ATTRIBUTES = ("num_samples", "text_crc32")  # of a demonstration: they follow from the others
 OF_DATA = ("env_args", "provenance", "total", "text_crc32")  # attributes with a place of their own
-# Of the table of chunks that each open array has: HDF5 2 makes one of 8191, and with it half of the
-# time of opening goes by.
-CHUNK_SLOTS = 521
 
 
 class DemoFile(Demos):
@@ -400,13 +397,13 @@ def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
     swmr: also while another program writes it (HDF5's "single writer, multiple readers").
     """
     try:
-        return h5py.File(path, "r", rdcc_nslots=CHUNK_SLOTS)
+        return h5py.File(path, "r")
     except OSError as failed:
         error = failed
     # Only if it has to be: with SWMR, HDF5 waits for ever for damaged metadata to become whole.
     if swmr and "already open" in str(error):
         with located(path, "the file"):
-            return h5py.File(path, "r", swmr=True, rdcc_nslots=CHUNK_SLOTS)
+            return h5py.File(path, "r", swmr=True)
     if "unable to lock file" in str(error):
         raise ValueError(f"{path}: another program is writing it; wait until that has ended")
     if isinstance(error, PermissionError):

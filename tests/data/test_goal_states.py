@@ -48,6 +48,7 @@ def write_numbered(path, lengths, next_obs=True):
     streams=st.booleans(),
     seed=st.integers(0, 2**32),
 )
+@pytest.mark.slow
 def test_a_goal_is_a_later_state_or_what_a_mixture_allows(
     tmp_path_factory, lengths, mode, frame_stack, seq_length, next_obs, streams, seed
 ):
