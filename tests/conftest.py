@@ -109,6 +109,21 @@ def small_config(demos, tmp_path):
     return make
 
 
+@pytest.fixture(scope="module")
+def pools():
+    """By their numbers of workers, whose start takes longer than their episodes."""
+    from toy_env import toy_args
+
+    from offrl.envs.workers import EnvPool
+
+    with (
+        EnvPool(toy_args(), 1) as one,
+        EnvPool(toy_args(), 2) as two,
+        EnvPool(toy_args(), 5) as five,
+    ):
+        yield {1: one, 2: two, 5: five}
+
+
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory):
     """The folder of a run that ``offrl train`` has finished, for tests that only read it (those

@@ -14,7 +14,7 @@ from offrl.__main__ import main
 from offrl.acting.executor import Executor, RealTime
 from offrl.algos import algo_factory
 from offrl.config import RolloutConfig
-from offrl.envs.workers import EnvPool, EpisodeRequest
+from offrl.envs.workers import EpisodeRequest
 from offrl.evaluation import evaluate, with_latency
 from offrl.training import Checkpointer
 from offrl.tree import merge
@@ -26,17 +26,6 @@ TINY = {
         "horizon": {"action_horizon": 2, "prediction_horizon": 4},
     }
 }
-
-
-@pytest.fixture(scope="module")
-def pools():
-    """By their numbers of workers, whose start takes longer than their episodes."""
-    with (
-        EnvPool(toy_args(), 1) as one,
-        EnvPool(toy_args(), 2) as two,
-        EnvPool(toy_args(), 5) as five,
-    ):
-        yield {1: one, 2: two, 5: five}
 
 
 @pytest.fixture

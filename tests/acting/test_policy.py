@@ -8,7 +8,7 @@ from toy_env import ToyEnv, toy_args
 from offrl import RolloutPolicy, Trainer
 from offrl.acting.episode import rollout
 from offrl.envs import make_env
-from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult
+from offrl.envs.workers import EpisodeRequest, EpisodeResult
 from offrl.evaluation.evaluate import evaluate, summarize
 from offrl.intervals import wilson_interval
 
@@ -25,17 +25,6 @@ def make_policy(small_config, dims):
 @pytest.fixture
 def policy(small_config):
     return make_policy(small_config, [16, 16])
-
-
-@pytest.fixture(scope="module")
-def pools():
-    """By their numbers of workers, whose start takes longer than their episodes."""
-    with (
-        EnvPool(toy_args(), 1) as one,
-        EnvPool(toy_args(), 2) as two,
-        EnvPool(toy_args(), 5) as five,
-    ):
-        yield {1: one, 2: two, 5: five}
 
 
 def run(policy, pool, n=10):
