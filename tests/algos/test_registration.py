@@ -1,6 +1,7 @@
 """Algorithms as users write them: registered in either way, old rules and new, with mistakes."""
 
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -19,7 +20,13 @@ from offrl import (
 from offrl.algos.base import PolicyAlgo, masked_mean
 from offrl.config import AlgoConfig, OptimConfig, Section
 from offrl.registry import ALGO_CONFIGS, ALGOS
-from offrl.testing import CHECKS, check_algo
+from offrl.testing import (
+    CHECKS,
+    AlgoCase,
+    a_copy_for_another_process_acts_the_same,
+    averages_are_for_acting_and_weights_for_training,
+    check_algo,
+)
 
 
 class MixtureConfig(Section):
@@ -68,6 +75,35 @@ class OwnMixture(Own):
         if not validate:
             self.optimize("policy", loss)
         return {"loss": loss.detach()}
+
+
+class OwnScale(Own):
+    """Learns a number with an optimizer of its own, and holds what cannot be copied."""
+
+    def _create_networks(self):
+        super()._create_networks()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.scales = torch.optim.SGD([self.scale], lr=0.1, momentum=0.9)
+        self.lock = threading.Lock()
+
+    def update(self, batch):
+        if not self.validates:
+            self.scale.grad = torch.ones(1)
+            self.scales.step()
+        return super().update(batch)
+
+    def serialize(self):
+        own = {"scale": self.scale.detach(), "scales": self.scales.state_dict()}
+        return super().serialize() | own
+
+    def deserialize(self, state):
+        super().deserialize(state)
+        if "scale" in state:
+            self.scale.data.copy_(state["scale"])
+            self.scales.load_state_dict(state["scales"])
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "lock"}
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +155,13 @@ def test_a_function_chooses_the_class_by_the_config(small_config, enabled):
     assert type(trainer.algo) is (OwnMixture if enabled else Own)
     losses = [r["logs"]["Loss"] for r in trainer() if r["type"] == "train"]
     assert losses[-1] < losses[0]
+
+
+def test_a_policy_that_only_acts_keeps_an_optimizer_of_the_users(tmp_path):
+    register_algo(OwnConfig)(OwnScale)
+    case = AlgoCase("own", {}, tmp_path)
+    averages_are_for_acting_and_weights_for_training(case)
+    a_copy_for_another_process_acts_the_same(case)
 
 
 @pytest.mark.slow

@@ -15,12 +15,14 @@ from gymnasium.vector import SyncVectorEnv
 
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import Algo
+from offrl.algos.shared.weights import to_act
 from offrl.config import AlgoConfig
 from offrl.envs.vector import GymnasiumVector
 from offrl.online import Agent, Algorithm, Model, Trainer, logger, register_roles
 from offrl.online.agent import PolicyAgent
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.seeding import rng_state, set_rng_state
+from offrl.tree import leaves
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL_DQN = {
@@ -203,7 +205,10 @@ def test_a_users_roles_resume_bit_exactly(monkeypatch):
     model, state, rng = copy.deepcopy(one.alg.serialize()), one.state(), rng_state()
     last = [list(one.round()) for _ in range(10)][-1][-1]
     other = make(config, env_id="CartPole-v1", algo_name="four_roles.dqn")
-    other.alg.deserialize(model)
+    other.alg.deserialize(to_act(model))
+    again = leaves(other.alg.serialize())
+    for name, leaf in leaves(model).items():
+        np.testing.assert_array_equal(again[name], leaf, err_msg=name)
     other.restore(state)
     set_rng_state(rng)
     assert [list(other.round()) for _ in range(10)][-1][-1]["logs"] == last["logs"]
