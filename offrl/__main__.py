@@ -32,12 +32,13 @@ class AboveTheBar(logging.Handler):
         tqdm.write(self.format(record), file=sys.stderr)
 
 
-def commands() -> dict[str, ModuleType]:
-    """The module of each command in ``offrl.tools``, by the command's name."""
-    return {
-        module.name.replace("_", "-"): importlib.import_module(f"offrl.tools.{module.name}")
-        for module in pkgutil.iter_modules(tools.__path__)
-    }
+def commands(named: str | None = None) -> dict[str, ModuleType]:
+    """The modules of ``offrl.tools`` by the names of their commands: that of the one ``named``, or,
+    if there is none of that name, all of them."""
+    names = {m.name.replace("_", "-"): m.name for m in pkgutil.iter_modules(tools.__path__)}
+    if named in names:
+        names = {named: names[named]}
+    return {name: importlib.import_module(f"offrl.tools.{names[name]}") for name in names}
 
 
 def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
@@ -66,9 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if os.getcwd() not in sys.path:  # a user's own algorithms, as with `python -m offrl`
         sys.path.append(os.getcwd())
-    modules = commands()
+    argv = sys.argv[1:] if argv is None else argv
+    modules = commands(argv[0] if argv else None)
     args = make_parser(modules).parse_args(argv)
-    args.words = _words(sys.argv[1:] if argv is None else argv)
+    args.words = _words(argv)
     package, terminal = logging.getLogger("offrl"), AboveTheBar()
     package.setLevel(logging.INFO)
     package.addHandler(terminal)

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos
-from offrl.data.storage import stored, values
+from offrl.data.storage import read_into, stored, values
 from offrl.processes import is_explained
 
 log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class DemoFile(Demos):
         for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
             dataset = self._checked(demo, key, part.shape, first.dtype)
             try:
-                dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, part)
+                read_into(part, dataset)
             except Exception as error:
                 raise unreadable(self.path, f"data/{demo}/{key}", error) from None
         return self._numbers(rows, demos, key, lengths)
@@ -333,7 +333,7 @@ def arrays_below(
             raise ValueError(f"{path} is a link that leads nowhere") from None
         if isinstance(item, h5py.h5g.GroupID):
             yield from arrays_below(item, f"{path}/")
-        elif isinstance(item, h5py.h5d.DatasetID) and item.shape:
+        elif isinstance(item, h5py.h5d.DatasetID) and item.rank:
             yield path, item
 
 

@@ -47,8 +47,6 @@ class DataInfo:
         self.lengths: list[int] = []
         with open_episodes(self.path) as demos:
             self.names = demos.demos()
-            if isinstance(demos, Demos):
-                demos.lengths(self.names)  # says of most that is wrong what that is
             self.env_args = demos.env_args
             sampled = {*np.linspace(0, len(self.names) - 1, SAMPLED).astype(int)}
             for i, demo in enumerate(self.names):
@@ -60,6 +58,8 @@ class DataInfo:
     def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
         is_file = isinstance(demos, DemoFile)
         trajectory = demos.opened(demo) if is_file else demos.trajectory(demo)
+        if isinstance(demos, Demos):
+            demos.lengths([demo])  # says of most that is wrong what that is
         digest, read = hashlib.sha256(), {}
         for name, array in trajectory.items():
             if not isinstance(array, (np.ndarray, h5py.h5d.DatasetID)):

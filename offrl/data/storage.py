@@ -8,6 +8,7 @@ with zeros, which decoders do not look at; its attributes are ``frames`` ("png" 
 import io
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import h5py
@@ -63,10 +64,6 @@ class Frames:
     def __getitem__(self, rows: Any) -> np.ndarray:
         return _decoded(self._dataset[rows], self.shape[1:])
 
-    def read(self, memory: Any, file: Any, out: np.ndarray) -> None:
-        """All of them, as ``h5py.h5d.DatasetID.read`` does."""
-        out[...] = self[()]
-
     def get_space_status(self) -> int:
         return self._dataset.id.get_space_status()
 
@@ -94,8 +91,22 @@ def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:
     if _is_of_frames(dataset, rows):
         return Frames(dataset)[()]
     if rows.size:
-        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, rows)
+        read_into(rows, dataset)
     return rows
+
+
+def read_into(rows: np.ndarray, dataset: Any) -> None:
+    """Fill an array of its shape with all of what ``stored`` gave."""
+    if isinstance(dataset, Frames):
+        rows[...] = dataset[()]
+    else:
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, rows, _type_in_memory(rows.dtype))
+
+
+@cache
+def _type_in_memory(dtype: np.dtype) -> h5py.h5t.TypeID:
+    """HDF5's name for a type of NumPy's: making it takes as long as reading a short array."""
+    return h5py.h5t.py_create(dtype)
 
 
 def _encoded(images: np.ndarray, kind: str) -> np.ndarray:
