@@ -66,22 +66,22 @@ def closed_port():
 
 def test_an_address_that_does_not_answer_is_named(monkeypatch):
     address = closed_port()
-    with pytest.raises(ConnectionError, match=f"no Ray answers at {address} .*ray status"):
+    with pytest.raises(ConnectionError, match=f"{address} .*ray status"):
         cluster.connected(address).__enter__()
     monkeypatch.setenv("RAY_ADDRESS", address)  # of a cluster that is gone
     port = address.rpartition(":")[2]
-    with pytest.raises(ConnectionError, match=f"no Ray answers at .*:{port} "):
+    with pytest.raises(ConnectionError, match=f":{port} .*ray status"):
         cluster.connected("auto").__enter__()
     monkeypatch.setattr(cluster, "ANSWER_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        with pytest.raises(ConnectionError, match=f"no Ray answers at {address} .*is no Ray"):
+        with pytest.raises(ConnectionError, match=rf"{address} \(.* Ray\)"):
             cluster.connected(address).__enter__()
 
 
 @pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:port"])
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(ValueError, match=f"'{address}' is no address .*local, auto or HOST:PORT"):
+    with pytest.raises(ValueError, match=f"'{address}' .*local, auto .*HOST:PORT"):
         cluster.connected(address).__enter__()
 
 
@@ -270,11 +270,11 @@ def test_what_cannot_work_is_said_as_by_processes(two_cpus):
     with RayPool(toy_args(), 1) as pool:
         with pytest.raises(RuntimeError, match="the map is gone"):
             pool.check(Lost())
-        with pytest.raises(ValueError, match="cannot be sent to Ray's actors: .*lock"):
+        with pytest.raises(ValueError, match="Ray.*lock"):
             pool.check(Locked())
         assert run(pool, [0])[0].error is None
     with RayPool(toy_args(broken=True), 1) as pool:
-        with pytest.raises(ValueError, match="'toy_env:Toy-v0': .*the simulator is not installed"):
+        with pytest.raises(ValueError, match="'toy_env:Toy-v0': .*RuntimeError"):
             pool.check(WalkHome())
 
 
@@ -284,11 +284,10 @@ def test_a_worker_of_other_versions_is_refused(two_cpus, monkeypatch):
     with RayPool(toy_args(), 1) as pool:
         for package, version in (("mujoco", "2.0"), ("offrl", "0.1.0 (another)")):
             monkeypatch.setattr(cluster, "versions", lambda p=package, v=version: ours | {p: v})
-            words = f"the node .* has {package} .*, and this program {package} {version}: install"
-            with pytest.raises(ValueError, match=re.escape(words).replace(r"\.\*", ".*")):
+            with pytest.raises(ValueError, match=f"{package} .*{package} {re.escape(version)}"):
                 pool.check(WalkHome())
         told = cluster.Report("box", {k: v for k, v in ours.items() if k != "gymnasium"})
-        with pytest.raises(ValueError, match="the node box has no gymnasium, and this program"):
+        with pytest.raises(ValueError, match="box .*gymnasium"):
             cluster.check_versions(told, ours)
 
 
@@ -303,7 +302,7 @@ def test_without_free_cpus_it_says_so(two_cpus, monkeypatch, caplog):
             assert pool.num_workers == 1
             assert "workers reduced to 1: the cluster has no more free CPUs" in caplog.text
             with RayPool(toy_args(), 1) as third:
-                with pytest.raises(ValueError, match="no worker within 2 s; see whether all CPUs"):
+                with pytest.raises(ValueError, match="2 s.*ray status"):
                     third.check(WalkHome())
 
 
@@ -332,7 +331,7 @@ def test_an_evaluation_while_training_is_that_of_processes(two_cpus, toy_config)
         found.append([(r["type"], r["logs"]) for r in records if r["type"] in kinds])
     assert len(found[0]) == 10 and found[0] == found[1]
     del on_ray["distributed"]
-    with pytest.raises(ValueError, match="backend: ray, but distributed.address names none"):
+    with pytest.raises(ValueError, match="rollout.backend: ray.*distributed.address"):
         Evaluator(Trainer(toy_config(on_ray)))
 
 
@@ -352,7 +351,7 @@ def test_an_evaluation_leaves_cpus_to_the_explorers(two_cpus, tmp_path):
 
     result = train(config(1))
     assert not result.problems and result.test is not None
-    with pytest.raises(ValueError, match="explorers: 2 leave none of the 2 CPUs"):
+    with pytest.raises(ValueError, match="distributed.explorers: 2"):
         train(config(2))
 
 
@@ -361,7 +360,7 @@ def test_submitted_trainings_have_the_results_of_local_ones(two_cpus, toy_config
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     configs = [toy_config({"train": {"seed": seed}}) for seed in (1, 2)]
     missing = toy_config({"train": {"data": "nowhere.hdf5"}})
-    with pytest.raises(ValueError, match="num_threads: 99, but no node of the Ray at local has"):
+    with pytest.raises(ValueError, match="num_threads: 99"):
         submit(configs, "local", num_threads=99)
     *results, refused = submit([*configs, missing], "local")
     assert isinstance(refused, FileNotFoundError) and "nowhere.hdf5: no such file" in str(refused)

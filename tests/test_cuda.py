@@ -29,7 +29,7 @@ def test_numbers_on_another_device_are_named(small_config):
     trainer = Trainer(small_config({"train": {"cuda": True}}))
     update = trainer.algo.update
     trainer.algo.update = lambda batch: update(batch) | {"kl": torch.zeros(())}
-    with pytest.raises(ValueError, match="bc, step 1 .epoch 1.: update returned 'kl' on cpu"):
+    with pytest.raises(ValueError, match="bc, step 1 .epoch 1.: .*'kl' .*cpu"):
         list(trainer())
 
 

@@ -128,7 +128,7 @@ def test_a_policy_learns_from_instructions_and_keeps_them(clip, config, monkeypa
     assert np.array_equal(policy({"position": np.zeros(3), "lang_emb": np.ones(8)}), action)
     policy.instruction = None  # the environment's
     assert not np.array_equal(policy({"position": np.zeros(3), "lang_emb": np.ones(8)}), action)
-    with pytest.raises(ValueError, match=r"lang_emb \(set policy.instruction, or --lang\)"):
+    with pytest.raises(ValueError, match="lang_emb .*policy.instruction.*--lang"):
         policy({"position": np.zeros(3)})
     resumed = Trainer(config(), run=trainer.run)
     assert np.array_equal(resumed.instructions["run away"], expected[1].numpy())

@@ -39,9 +39,9 @@ def test_results_wait_for_who_reads_them():
 @pytest.mark.parametrize(
     ("item", "error", "words"),
     [
-        ("explained", FileExistsError, "^.*doublers.py.*exists"),
-        ("crash", ChildProcessError, "ended .killed by signal 9.*--workers"),
-        (None, RuntimeError, "unsupported operand"),
+        ("explained", FileExistsError, "^.*doublers.py"),
+        ("crash", ChildProcessError, "signal 9.*--workers"),
+        (None, RuntimeError, "TypeError"),
     ],
 )
 def test_what_a_process_meets_is_said_here(item, error, words):
@@ -57,7 +57,7 @@ def test_what_is_met_later_hides_no_result():
 
 
 def test_what_cannot_be_made_is_said_here():
-    with pytest.raises(RuntimeError, match="it cannot be made"):
+    with pytest.raises(RuntimeError, match="make_nothing"):
         list(in_order(make_nothing, ("it",), [1, 2], 1))
 
 

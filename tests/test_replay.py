@@ -88,9 +88,9 @@ def test_numbers_that_nobody_uses_are_passed_over_and_missing_ones_are_not():
     draws = [Draw.recorded(x, "torch.randn") for x in (torch.randn(6, 2), wanted, torch.randn(9))]
     with Replay(draws):
         assert torch.equal(torch.randn(4, 1, 3), wanted[:, None])
-        with pytest.raises(AssertionError, match="not recorded"):
+        with pytest.raises(AssertionError, match=r"\(4, 3\)"):
             torch.randn(4, 3)
-        with pytest.raises(AssertionError, match="not recorded"):
+        with pytest.raises(AssertionError, match=r"\(4,\)"):
             torch.rand(4)
 
 

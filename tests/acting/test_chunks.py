@@ -150,9 +150,9 @@ def test_in_real_time_all_actions_are_those_of_some_chunk(make):
 
 def test_latency_needs_chunks_and_a_frequency(small_config, make):
     rollout = RolloutConfig(latency_ms=50)
-    with pytest.raises(ValueError, match=r"latency_ms, asynchronous: bc predicts no chunks"):
+    with pytest.raises(ValueError, match=r"latency_ms, asynchronous: bc"):
         with_latency(RolloutPolicy(Trainer(small_config()).algo), rollout, {})
-    with pytest.raises(ValueError, match=r"control_freq: .* 'toy_env:Toy-v0' is not known"):
+    with pytest.raises(ValueError, match=r"control_freq: .*'toy_env:Toy-v0'"):
         with_latency(RolloutPolicy(make()), rollout, toy_args())
     robosuites = {"env_kwargs": {"control_freq": 20}}
     policy = with_latency(RolloutPolicy(make()), RolloutConfig(latency_ms=101), robosuites)
@@ -179,22 +179,22 @@ def test_the_command_says_by_how_many_steps_chunks_are_late(small_config, demos,
     [
         (
             {"algo": {"horizon": {"action_horizon": 4}}},
-            r"algo\.horizon: action_horizon \(4\) \+ observation_horizon \(2\) - 1 is more",
+            r"algo\.horizon: action_horizon \(4\) .*observation_horizon \(2\)",
         ),
         (
             {"algo": {"horizon": {"prediction_horizon": 5}}},
-            r"prediction_horizon: 5 is no multiple of 2",
+            r"algo\.horizon\.prediction_horizon: 5",
         ),
-        ({"train": {"frame_stack": 3}}, r"train\.frame_stack: 3, but algo\.horizon\.observation"),
-        ({"train": {"seq_length": 2}}, r"train\.seq_length: 2 actions .* asks for 3"),
+        ({"train": {"frame_stack": 3}}, r"train\.frame_stack: 3.*algo\.horizon\.observation"),
+        ({"train": {"seq_length": 2}}, r"train\.seq_length: 2.*algo\.horizon .*3"),
         (
             {"algo": {"horizon": {"prediction_horizon": 20}}},
-            r"demos\.hdf5: algo\.horizon: a chunk has 19 actions .* longest demonstration 7",
+            r"demos\.hdf5: algo\.horizon: .*19.*7",
         ),
         ({"algo": {"ddpm": {"beta_schedule": "cosine"}}}, r"ddpm\.beta_schedule: .* 'cosine'"),
         (
             {"algo": {"scheduler": "DDIMSheduler"}},
-            r"no .DDIMSheduler. .* Did you mean .DDIMScheduler",
+            r"algo\.scheduler: .*'DDIMSheduler'.*'DDIMScheduler'",
         ),
         (
             {
@@ -203,18 +203,18 @@ def test_the_command_says_by_how_many_steps_chunks_are_late(small_config, demos,
                     "scheduler": "EulerAncestralDiscreteScheduler",
                 }
             },
-            r"AncestralDiscreteScheduler cannot remove noise so \(.*sample.*\); change ",
+            r"EulerAncestralDiscreteScheduler .*\(.*sample.*\)",
         ),
         (
             {"algo": {"ddpm": {"num_train_timesteps": 4, "num_inference_timesteps": 5}}},
-            r"DDPMScheduler cannot remove noise so \(.* larger than .* 4",
+            r"DDPMScheduler .*\(.*5.*4.*\)",
         ),
-        ({"algo": {"scheduler": "EDMEulerScheduler"}}, r"no 'EDMEulerScheduler' for this noise"),
+        ({"algo": {"scheduler": "EDMEulerScheduler"}}, r"algo\.scheduler: .*'EDMEulerScheduler'"),
         (
             {"algo": {"ddim": {"enabled": True}}},
-            r"algo\.ddim\.enabled are both true",
+            r"algo\.ddpm\.enabled.*algo\.ddim\.enabled",
         ),
-        ({"algo": {"unet": {"down_dims": [12]}}}, r"algo\.unet: down_dims: 12 is no multiple of 8"),
+        ({"algo": {"unet": {"down_dims": [12]}}}, r"algo\.unet: down_dims: 12"),
         (
             {
                 "algo": {
@@ -222,12 +222,12 @@ def test_the_command_says_by_how_many_steps_chunks_are_late(small_config, demos,
                     "transformer": {"enabled": True, "embed_dim": 30},
                 }
             },
-            r"algo\.transformer: embed_dim \(30\) must be a multiple of num_heads \(4\)",
+            r"algo\.transformer: embed_dim \(30\) .*num_heads \(4\)",
         ),
-        ({"algo": {"unet": {"kernel_size": 4}}}, r"algo\.unet: kernel_size: 4 is even"),
+        ({"algo": {"unet": {"kernel_size": 4}}}, r"algo\.unet: kernel_size: 4"),
         (
             {"algo": {"ema": {"power": 0.5}}, "train": {"ema": {"power": 0.7}}},
-            r"algo\.ema\.power is 0\.5 and train\.ema\.power 0\.7, which are the same key",
+            r"algo\.ema\.power .*0\.5.*train\.ema\.power .*0\.7",
         ),
     ],
 )
@@ -237,7 +237,7 @@ def test_what_cannot_be_is_refused_before_training(small_config, overrides, mess
 
 
 def test_a_policy_of_codes_needs_epochs_in_which_they_are_learned(small_config):
-    with pytest.raises(ValueError, match=r"train\.num_epochs: 1 epoch is too few for codes and"):
+    with pytest.raises(ValueError, match=r"train\.num_epochs"):
         Trainer(small_config({"algo": {}, "train": {"num_epochs": 1}}, "vq_bet"))
 
 
@@ -269,7 +269,7 @@ def test_actions_that_are_never_reached_are_refused(tmp_path, small_config):
     with h5py.File(path, "r+") as file:
         file["data/demo_0/actions"][0, 0] = 3.0
     changes = merge(TINY, {"train": {"data": str(path)}})
-    with pytest.raises(ValueError, match=r"wide\.hdf5: actions reach 3, .* \[-1, 1\] .*min_max"):
+    with pytest.raises(ValueError, match=r"wide\.hdf5: .*actions\.normalization.*min_max"):
         Trainer(small_config(changes, "diffusion_policy"))
     for remedy in (
         {"train": {"action_config": {"actions": {"normalization": "min_max"}}}},

@@ -139,7 +139,7 @@ def test_a_policy_that_derives_from_nothing_acts_as_one_that_does(plain, derived
 
 
 def test_what_is_no_policy_is_told_to_become_one(goal_pool):
-    match = "object has no act, so is no policy: derive it from offrl.acting.Policy"
+    match = "object .*offrl.acting.Policy"
     with pytest.raises(ValueError, match=match):
         rollout(object(), make_env(toy_args()), horizon=1)
     with pytest.raises(ValueError, match=match):
@@ -147,7 +147,7 @@ def test_what_is_no_policy_is_told_to_become_one(goal_pool):
 
 
 def test_an_environment_without_goals_is_named():
-    with pytest.raises(ValueError, match="ToyEnv gives no goals"):
+    with pytest.raises(ValueError, match="ToyEnv .*get_goal"):
         rollout(Chasing(), make_env(toy_args()), horizon=1)
 
 

@@ -225,5 +225,5 @@ def test_in_real_time_an_episode_begins_behind_what_is_inferred_still():
 
 
 def test_one_robot_alone_acts_in_real_time():
-    with pytest.raises(ValueError, match="2 environments, but one robot"):
+    with pytest.raises(ValueError, match="^2 "):
         RealTime(Executor(1)).step(2, None, lambda rows: None)

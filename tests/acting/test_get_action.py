@@ -105,10 +105,10 @@ def test_it_serves_one_environment_at_a_time(make):
     policy = RolloutPolicy(make(), batch_size=4)
     policy.start_episode(env=2, seed=3)
     policy.start_episode(env=2, seed=4)
-    with pytest.raises(ValueError, match="bc defines get_action and no act.*environment 0 beside"):
+    with pytest.raises(ValueError, match="bc .*get_action.*environment 0"):
         policy.start_episode(env=0)
 
 
 def test_proxies_need_many_actions_at_once(make):
-    with pytest.raises(ValueError, match="bc: proxies ask .* define act beside get_action"):
+    with pytest.raises(ValueError, match=r"bc: .*\bact\b.*get_action"):
         proxies(make(), None, None)

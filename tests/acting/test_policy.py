@@ -67,7 +67,7 @@ def test_actions_are_in_the_units_of_the_data(policy):
 
 def test_a_missing_observation_is_named(policy):
     policy.start_episode()
-    with pytest.raises(ValueError, match="needs the observation speed; the environment gave posit"):
+    with pytest.raises(ValueError, match="speed.*position"):
         policy({"position": np.zeros(3)})
     with pytest.raises(ValueError, match="start_episode"):
         RolloutPolicy(policy.policy)({"position": np.zeros(3), "speed": np.zeros(2)})
@@ -106,7 +106,7 @@ def test_a_summary_leaves_out_what_could_not_be_run():
 def test_an_action_that_is_not_finite_never_leaves_the_policy(policy):
     policy.start_episode()
     obs = {"position": np.array([0.0, np.nan, 0.0]), "speed": np.zeros(2)}
-    with pytest.raises(ValueError, match=r"action is NaN or infinite \(position is\)"):
+    with pytest.raises(ValueError, match="NaN.*position"):
         policy(obs)
 
 
@@ -134,5 +134,5 @@ def test_observations_may_become_finer_during_an_episode(policy):
 
 def test_an_observation_of_another_shape_is_named(policy):
     policy.start_episode()
-    with pytest.raises(ValueError, match=r"'position': of shape \[4\], .* made for \[3\]"):
+    with pytest.raises(ValueError, match=r"'position'.*\[4\].*\[3\]"):
         policy({"position": np.zeros(4), "speed": np.zeros(2)})

@@ -127,9 +127,7 @@ def test_a_checkpoint_with_averages_is_refused_where_there_are_none(tmp_path):
     )
     changes = overrides(tmp_path, {"enabled": False})
     changes["experiment"]["ckpt_path"] = str(path)
-    with pytest.raises(
-        ValueError, match=r"checkpoint\.pth: train\.ema\.enabled: false, but .* true"
-    ):
+    with pytest.raises(ValueError, match=r"checkpoint\.pth: train\.ema\.enabled"):
         Trainer(config_factory("bc", changes))
     changes["train"]["ema"]["enabled"] = True
     Trainer(config_factory("bc", changes))
@@ -169,7 +167,7 @@ def test_a_policy_that_acts_has_averages_alone_until_it_learns(tmp_path, name):
         info = policy.policy.train_on_batch(ready, epoch=1, validate=True)
     assert "Loss" in loaded.policy.log_info(info)
     for forbidden in (elsewhere.policy.serialize, lambda: elsewhere.policy.learn(batch)):
-        with pytest.raises(ValueError, match=r"only acts.*deserialize"):
+        with pytest.raises(ValueError, match=f"{name} .*deserialize"):
             forbidden()
     elsewhere.policy.deserialize(content["model"])
     for algo in (loaded.policy, elsewhere.policy, trainer.algo):

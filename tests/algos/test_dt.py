@@ -61,7 +61,7 @@ def test_a_reward_that_is_not_told_is_missed():
     policy = RolloutPolicy(make(["x"], {"x": (2,)}, 2))
     policy.start_episode()
     policy({"x": np.zeros(2)})
-    with pytest.raises(ValueError, match="counts rewards: call policy"):
+    with pytest.raises(ValueError, match="reward="):
         policy({"x": np.zeros(2)})
 
 
@@ -100,13 +100,13 @@ def test_a_return_is_had_for_the_asking(tmp_path, is_discrete):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"train": {"seq_length": 30}}, "train.seq_length: 30.*algo.context_length is 20"),
+        ({"train": {"seq_length": 30}}, "train.seq_length: 30.*algo.context_length"),
         ({"train": {"rewards": {"scale": 2.0}}}, "train.rewards.*algo.return_scale"),
-        ({"algo": {"num_heads": 3}}, r"embed_dim \(128\) must be a multiple of num_heads \(3\)"),
-        ({"train": {"rewards": {"clip": [1.0, 0.0]}}}, "clip.*the first must be less"),
+        ({"algo": {"num_heads": 3}}, r"embed_dim \(128\) .*num_heads \(3\)"),
+        ({"train": {"rewards": {"clip": [1.0, 0.0]}}}, "train.rewards.clip"),
         (
             {"train": {"dataset_keys": ["actions", "returns"]}},
-            "train.dataset_keys: lacks 'rewards'",
+            "train.dataset_keys: .*'rewards'",
         ),
     ],
 )
@@ -141,5 +141,5 @@ def test_a_policy_that_counts_rewards_does_not_act_without_them(small_config):
     algo = Trainer(small_config({"algo": SMALL}, "dt")).algo
     obs = {"position": torch.zeros(1, 3), "speed": torch.zeros(1, 2)}
     algo.get_action(obs)
-    with pytest.raises(ValueError, match="dt counts rewards while acting: use RolloutPolicy"):
+    with pytest.raises(ValueError, match="dt .*RolloutPolicy"):
         algo.get_action(obs)

@@ -70,12 +70,12 @@ SHORT = {"train": {"seq_length": 2}}
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("hbc", SHORT, "train.seq_length: 2, but algo.planner.subgoal_horizon is 3"),
-        ("iris", SHORT, "seq_length: 2, but algo.value_planner.planner.subgoal_horizon is 3"),
+        ("hbc", SHORT, "train.seq_length: 2.*algo.planner.subgoal_horizon"),
+        ("iris", SHORT, "train.seq_length: 2.*algo.value_planner.planner.subgoal_horizon"),
         (
             "hbc",
             {"observation": ACTOR_GOALS},
-            "observation.actor.modalities.goal: names colour, which the planner does not predict",
+            "observation.actor.modalities.goal: .*colour",
         ),
         (
             "iris",
@@ -84,21 +84,21 @@ SHORT = {"train": {"seq_length": 2}}
                     "value_planner": {"value": {"modalities": {"obs": {"low_dim": ["colour"]}}}}
                 }
             },
-            "observation.value_planner.value.modalities.obs: names colour",
+            "observation.value_planner.value.modalities.obs: .*colour",
         ),
-        ("hbc", {"algo": {"optim_params": {"policy": {}}}}, "algo.optim_params: each part has"),
+        ("hbc", {"algo": {"optim_params": {"policy": {}}}}, "algo.optim_params: "),
         (
             "hbc",
             {"algo": {"latent_subgoal": {"enabled": True}, "planner": {"vae": {"enabled": False}}}},
-            "algo.latent_subgoal.enabled: a regression has no latents",
+            "algo.latent_subgoal.enabled: .*algo.planner.vae.enabled",
         ),
         (
             "iris",
             {"algo": {"latent_subgoal": {"enabled": True}}},
-            "algo.latent_subgoal.enabled: the value function of iris",
+            "algo.latent_subgoal.enabled: .*iris",
         ),
-        ("hbc", {"algo": {"mode": "joint"}}, "algo.mode: .*'separate' or 'cascade'"),
-        ("hbc", {"observation": {"modalities": {}}}, "observation.modalities: unknown key"),
+        ("hbc", {"algo": {"mode": "joint"}}, "algo.mode: .*'separate'.*'cascade'"),
+        ("hbc", {"observation": {"modalities": {}}}, "observation.modalities: "),
     ],
 )
 def test_what_does_not_fit_together_is_one_sentence(name, overrides, words):
@@ -209,31 +209,31 @@ def test_robomimics_decoders_are_always_conditioned():
 
 PLACES = {
     "hbc": [
-        ({"algo": {"planner": {"subgoal_horizon": 9}}}, "algo.planner.subgoal_horizon: 9, but"),
+        ({"algo": {"planner": {"subgoal_horizon": 9}}}, "algo.planner.subgoal_horizon: 9"),
         (
             {"algo": {"planner": {"vae": {"prior": {"use_gmm": True}}}}},
-            "algo.planner.vae.prior.use_gmm: needs algo.planner.vae.prior.learn",
+            "algo.planner.vae.prior.use_gmm: .*algo.planner.vae.prior.learn",
         ),
         (
             {"observation": {"planner": {"modalities": {"goal": KEYS}}}},
-            "^observation.planner.modalities.goal: the data has no goals",
+            "^observation.planner.modalities.goal: .*train.goal_mode",
         ),
     ],
     "iris": [
         (
             {"algo": {"value_planner": {"planner": {"subgoal_horizon": 9}}}},
-            "algo.value_planner.planner.subgoal_horizon: 9, but",
+            "algo.value_planner.planner.subgoal_horizon: 9",
         ),
         (
             {"algo": {"value_planner": {"value": {"critic": {"value_bounds": [0.0, 0.1]}}}}},
-            "algo.value_planner.value.critic.value_bounds: .0, 0.1., but",
+            "algo.value_planner.value.critic.value_bounds: .0, 0.1.",
         ),
         (
             {
                 "algo": {"value_planner": {"value": {"n_step": 5}}},
                 "train": {"seq_length": 4},
             },
-            "train.seq_length: 4, but algo.value_planner.value.n_step is 5",
+            "train.seq_length: 4.*algo.value_planner.value.n_step",
         ),
     ],
 }

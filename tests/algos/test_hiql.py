@@ -36,28 +36,28 @@ def test_a_goal_is_all_that_is_seen_unless_the_config_says_more(config):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train": {"goal_rewards": False}}, "train.goal_rewards: hiql learns to reach goals"),
+        ({"train": {"goal_rewards": False}}, "train.goal_rewards: hiql"),
         (
             {"observation": {"modalities": {"goal": {"low_dim": []}}}},
-            "the policy sees no goals; .*observation.modalities.goal",
+            "train.goal_rewards: .*observation.modalities.goal",
         ),
-        ({"algo": {"critic": {"use_huber": True}}}, "algo.critic.use_huber: .*set it to false"),
+        ({"algo": {"critic": {"use_huber": True}}}, "algo.critic.use_huber"),
         (
             {"algo": {"critic": {"value_bounds": [-50, 0]}}},
-            "value_bounds: .* returns reach from -100 to 0",
+            "algo.critic.value_bounds: .*-100 .*0",
         ),
         (
             {"experiment": {"proxies": {"enabled": True, "fqe_steps": 5}}},
-            "experiment.proxies.fqe_steps: fitted Q",
+            "experiment.proxies.fqe_steps",
         ),
         (
             {"algo": {"subgoal_steps": 8}},
-            "algo.subgoal_steps: 8, but the longest demonstration has 7 steps",
+            "algo.subgoal_steps: 8.* 7",
         ),
-        ({"train": {"goal_mode": "last"}}, 'goal_rewards: .*goal_mode to "mixture"'),
+        ({"train": {"goal_mode": "last"}}, 'train.goal_rewards: .*train.goal_mode.*"mixture"'),
         (
             {"observation": {"modalities": {"goal": {"low_dim": ["depth"]}}}},
-            "has no 'obs/depth'.*observation.modalities",
+            "'obs/depth'.*observation.modalities",
         ),
     ],
 )
@@ -72,8 +72,8 @@ REWARDED = {"goal_rewards": True, "goal_mode": "mixture"}
 @pytest.mark.parametrize(
     ("name", "seen", "words"),
     [
-        ("iql", [], "train.goal_rewards: the policy sees no goals"),
-        ("bc", ["position"], "train.goal_rewards: bc learns from no rewards"),
+        ("iql", [], "train.goal_rewards: .*observation.modalities.goal"),
+        ("bc", ["position"], "train.goal_rewards: bc"),
     ],
 )
 def test_rewards_of_goals_need_goals_and_who_learns_from_them(small_config, name, seen, words):
@@ -165,7 +165,7 @@ def test_a_subgoal_is_a_representation_of_length_root_r(config):
     assert algo.current_subgoal is None
     value = algo.get_state_value(obs, goal)
     assert value.shape == (5, 1) and not torch.allclose(value, algo.get_state_value(obs, obs))
-    with pytest.raises(ValueError, match="its values are of states and goals, not of actions"):
+    with pytest.raises(ValueError, match="hiql: "):
         algo.get_state_action_value(obs, first, goal)
 
 
@@ -211,5 +211,5 @@ def test_proxies_leave_out_values_of_other_rewards(small_config, name):
     trainer = Trainer(small_config(changes, name))
     data = trainer.dataset.single_steps()
     assert proxies(trainer.algo, data, data).keys() == {"Action_Difference"}
-    with pytest.raises(ValueError, match="goal_rewards, but fitted Q evaluation"):
+    with pytest.raises(ValueError, match=f"{name}: .*train.goal_rewards"):
         proxies(trainer.algo, data, data, fqe_steps=1)

@@ -40,7 +40,7 @@ def test_no_milestone_is_a_constant_rate():
 def test_linear_goes_down_to_the_factor_and_stays():
     actual = rates({"scheduler_type": "linear", "epoch_schedule": [4], "decay_factor": 0.2}, 6)
     assert actual == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2])
-    with pytest.raises(ValueError, match="takes one number"):
+    with pytest.raises(ValueError, match="learning_rate.epoch_schedule"):
         rates({"scheduler_type": "linear", "epoch_schedule": [4, 5]}, 1)
 
 

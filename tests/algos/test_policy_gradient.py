@@ -140,7 +140,7 @@ def test_rounds_that_are_none_are_refused():
     with pytest.raises(ValueError, match="train.num_steps"):
         algo.process_batch_for_training({"obs": batch["obs"], "actions": batch["actions"]})
     batch["mask"][0, -1] = True
-    with pytest.raises(ValueError, match="the last row of the mask holds a step.*add a row"):
+    with pytest.raises(ValueError, match="ppo: .*mask"):
         algo.process_batch_for_training(batch)
     with pytest.raises(ValueError, match=r"train\.data.*train\.num_steps"):
         algo.inspect_data(lambda key: torch.zeros(3))

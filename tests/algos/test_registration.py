@@ -197,7 +197,7 @@ def test_what_an_algorithm_reads_decides_what_is_loaded(small_config):
     said = {"hdf5_load_next_obs": False, "seq_length": 2, "dataset_keys": ["actions"]}
     assert config_factory("own", {"train": said}).train.to_dict().items() >= said.items()
     batch = Trainer(small_config({}, "own")).algo.process_batch_for_training
-    with pytest.raises(ValueError, match="train.dataset_keys: lacks 'returns'"):
+    with pytest.raises(ValueError, match="train.dataset_keys: .*'returns'"):
         batch(
             {"obs": {k: torch.zeros(1, 3, n) for k, n in (("position", 3), ("speed", 2))}}
             | {"next_obs": {k: torch.zeros(1, 3, n) for k, n in (("position", 3), ("speed", 2))}}
@@ -222,23 +222,23 @@ def broken(info):
 @pytest.mark.parametrize(
     ("info", "words"),
     [
-        (lambda loss: {"l2": loss}, "own, step 3 .epoch 1.: update returned no 'loss', but l2"),
-        (lambda loss: None, "own, step 3 .epoch 1.: update returned no 'loss', but nothing"),
+        (lambda loss: {"l2": loss}, "own, step 3 .epoch 1.: .*'loss'.*l2"),
+        (lambda loss: None, "own, step 3 .epoch 1.: .*'loss'"),
         (
             lambda loss: {"loss": loss, "kl": torch.zeros((), device="meta")},
-            "own, step 3 .epoch 1.: update returned 'kl' on meta, but the loss is on cpu",
+            "own, step 3 .epoch 1.: .*'kl'.*meta.*cpu",
         ),
         (
             lambda loss: {"loss": loss, "kl": torch.zeros(4)},
-            r"own, step 3 .epoch 1.: update returned 'kl' of shape \[4\]; one number is needed",
+            r"own, step 3 .epoch 1.: .*'kl'.*\[4\]",
         ),
         (
             lambda loss: {"loss": loss.expand(3)},
-            r"own, step 3 .epoch 1.: the loss has shape \[3\]; one number is needed",
+            r"own, step 3 .epoch 1.: .*loss.*\[3\]",
         ),
         (
             lambda loss: {"loss": loss * float("nan")},
-            "own: the loss became NaN or infinite at step 3 .epoch 1.",
+            "own: .*loss.*NaN.*step 3 .epoch 1.",
         ),
     ],
 )
@@ -252,10 +252,10 @@ def test_what_an_update_returns_is_checked(small_config, info, words):
     ("mistake", "words"),
     [
         ("climbs", "from .* to"),
-        ("trains_while_validating", "changed weights"),
-        ("sees_padding", "steps outside the demonstration count"),
+        ("trains_while_validating", r"train_on_batch\(validate=True\)"),
+        ("sees_padding", "pad_mask"),
         ("forgets", "trains differently"),
-        ("returns_nothing", "returned no 'loss', but nothing"),
+        ("returns_nothing", "'loss'"),
     ],
 )
 def test_the_checks_find_what_is_wrong(mistake, words):

@@ -216,9 +216,9 @@ def test_edac_needs_two_critics():
 @pytest.mark.parametrize(
     ("name", "missing", "message"),
     [
-        ("iql", "next_obs", "train.hdf5_load_next_obs: set it to true"),
-        ("cal_ql", "returns", "train.dataset_keys: lacks 'returns'"),
-        ("dt", "timesteps", "train.dataset_keys: lacks 'timesteps'"),
+        ("iql", "next_obs", "train.hdf5_load_next_obs"),
+        ("cal_ql", "returns", "train.dataset_keys: .*'returns'"),
+        ("dt", "timesteps", "train.dataset_keys: .*'timesteps'"),
     ],
 )
 def test_data_that_the_config_does_not_ask_for(name, missing, message):
@@ -248,8 +248,8 @@ def test_robomimic_configs_count_every_step_of_a_window():
 @pytest.mark.parametrize(
     ("changes", "algo", "message"),
     [
-        ({"rewards": 0.0}, {}, "rewards are all zero or missing, and td3_bc"),
-        ({"rewards": 0.5}, {"critic": {"value_bounds": [0.0, 1.0]}}, "value_bounds.*reach from"),
+        ({"rewards": 0.0}, {}, "rewards.*td3_bc"),
+        ({"rewards": 0.5}, {"critic": {"value_bounds": [0.0, 1.0]}}, "algo.critic.value_bounds"),
     ],
 )
 def test_data_without_anything_to_learn_is_refused(small_config, demos, changes, algo, message):
@@ -330,5 +330,5 @@ def test_cqls_target_is_of_a_drawn_action_or_of_the_mean():
     "critic", [{"num_action_samples": 4}, {"deterministic_backup": False}], ids=str
 )
 def test_what_contradicts_a_target_of_the_mean_is_refused(critic):
-    with pytest.raises(ValueError, match="algo.critic: target_action: mean"):
+    with pytest.raises(ValueError, match="algo.critic: target_action"):
         make("cql", {"critic": {"target_action": "mean", **critic}})

@@ -244,10 +244,10 @@ def test_it_is_accepted_in_files(tmp_path):
 
 @pytest.mark.parametrize("value", [3, None, {"a": "b"}, ["x"]], ids=str)
 def test_it_must_be_text(value):
-    with pytest.raises(ValueError, match=r"\$schema: .* a text, not"):
+    with pytest.raises(ValueError, match=r"\$schema"):
         config_factory("bc", {"$schema": value})
 
 
 def test_it_is_known_at_the_top_alone():
-    with pytest.raises(ValueError, match=r"train\.\$schema: unknown"):
+    with pytest.raises(ValueError, match=r"train\.\$schema"):
         config_factory("bc", {"train": {"$schema": "x"}})

@@ -236,7 +236,7 @@ def test_the_seeds_of_a_scan_are_seeds(folder):
     ]
     assert [cell.name for cell in cells] == [f"base_bs_64_seed_{s}-seed_{s}" for s in (101, 102)]
     alone = write(folder, configs=["scan/base_bs_64_seed_102.json"], seeds=[1])
-    with pytest.raises(ValueError, match="leave out the seeds of the study"):
+    with pytest.raises(ValueError, match="train.seed"):
         cells_of(read_study(alone), folder)
 
 

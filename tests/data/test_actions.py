@@ -57,24 +57,24 @@ def test_held_out_actions_are_as_wide_as_those_of_the_training(tmp_path):
     stats = train.get_action_normalization_stats()
     valid = load(write(tmp_path / "valid.hdf5", [1, 0]), action_stats=stats)
     assert valid.ac_dim == train.ac_dim == 5
-    with pytest.raises(ValueError, match=r"at step 1: action 5, but there are 5.*num_actions"):
+    with pytest.raises(ValueError, match="num_actions"):
         load(write(tmp_path / "other.hdf5", [1, 5]), action_stats=stats)
 
 
 def test_files_share_the_number_of_actions(tmp_path):
     paths = [write(tmp_path / "a.hdf5", [0, 1]), write(tmp_path / "b.hdf5", [3], [0])]
     assert load(paths).ac_dim == 4
-    with pytest.raises(ValueError, match=r"b.hdf5: demo_0/actions at step 0: action 3, but"):
+    with pytest.raises(ValueError, match="b.hdf5: demo_0/actions .*num_actions"):
         load(paths, {"actions": {"format": "discrete", "num_actions": 3}})
 
 
 @pytest.mark.parametrize(
     ("actions", "config", "message"),
     [
-        ([0, 0.5], DISCRETE, r"demo_1/actions at step 1: 0.5 is no discrete action.*set.*to null"),
-        ([0, -1], DISCRETE, r"demo_1/actions at step 1: -1 is no discrete action"),
-        ([[0, 1], [1, 0]], DISCRETE, r"demo_0/actions at step 0 is 2 numbers; set it to null"),
-        ([0, 1], {}, r"demo_0/actions at step 0 is an integer; .*actions.format to \"discrete\""),
+        ([0, 0.5], DISCRETE, "demo_1/actions .*0.5 .*actions.format"),
+        ([0, -1], DISCRETE, "demo_1/actions .*-1 .*actions.format"),
+        ([[0, 1], [1, 0]], DISCRETE, "actions.format: .*demo_0/actions .* 2 "),
+        ([0, 1], {}, 'demo_0/actions .*actions.format .*"discrete"'),
     ],
 )
 def test_actions_that_do_not_fit_the_format_are_refused(tmp_path, actions, config, message):
@@ -85,7 +85,7 @@ def test_actions_that_do_not_fit_the_format_are_refused(tmp_path, actions, confi
 
 def test_a_discrete_action_stands_alone(tmp_path):
     path = write(tmp_path / "demos.hdf5", [0, 1], grip=[1, 0])
-    with pytest.raises(ValueError, match="the only one in train.action_keys.*one of several"):
+    with pytest.raises(ValueError, match="actions.format: .*train.action_keys"):
         load(path, action_keys=["actions", "grip"])
     joined = load(path, {}, action_keys=["actions", "grip"])  # integers beside others are numbers
     assert joined[1]["actions"].tolist() == [[1.0, 0.0]]
@@ -94,8 +94,8 @@ def test_a_discrete_action_stands_alone(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"num_actions": 3}, 'action_config.actions: num_actions.*set format to "discrete"'),
-        ({"format": "discrete", "normalization": "min_max"}, "set normalization to null"),
+        ({"num_actions": 3}, "action_config.actions: num_actions"),
+        ({"format": "discrete", "normalization": "min_max"}, "config.actions: .*normalization"),
         ({"format": "discrete", "num_actions": 0}, "action_config.actions.num_actions"),
     ],
 )

@@ -77,7 +77,7 @@ def test_rewards_are_clipped_then_normalised_then_scaled_then_shifted():
 
 @pytest.mark.parametrize("normalization", ["min_max", "gaussian", "return"])
 def test_rewards_that_are_all_the_same_cannot_be_normalised(normalization):
-    with pytest.raises(ValueError, match="train.rewards.normalization.*are the same"):
+    with pytest.raises(ValueError, match="train.rewards.normalization"):
         transformed(np.ones(4), np.array([2, 2]), {"normalization": normalization})
 
 

@@ -99,7 +99,7 @@ def test_filters_by_return_and_number(tmp_path):
     assert best.demos == ["demo_3", "demo_4"] and best[0]["obs"]["flat"][0].tolist() == [3, 0]
     first = SequenceDataset(path, ["flat"], demo_limit=2, load_next_obs=False)
     assert len(first) == 9
-    with pytest.raises(ValueError, match="no filter key 'train'.*train.hdf5_filter_key=null"):
+    with pytest.raises(ValueError, match="'train'.*train.hdf5_filter_key"):
         SequenceDataset(path, ["flat"], filter_by_attribute="train")
 
 
@@ -111,27 +111,27 @@ def edit(path, change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda f: f.pop("terminals"), "no terminals"),
-        (lambda f: f.pop("timeouts"), "where time limits cut episodes off.*add a dataset timeouts"),
-        (lambda f: f["observations"].__setitem__((6, 1), np.nan), "demo_1/obs/flat .*NaN.*step 2"),
+        (lambda f: f.pop("terminals"), "observations.*terminals"),
+        (lambda f: f.pop("timeouts"), "timeouts"),
+        (lambda f: f["observations"].__setitem__((6, 1), np.nan), "demo_1/obs/flat .*step 2"),
         (
             lambda f: (f.pop("rewards"), f.create_dataset("rewards", data=[0.0])),
-            r"rewards has shape \[1\], which does not go with observations \[16, 2\]",
+            r"rewards .*\[1\].* observations \[16, 2\]",
         ),
         (
             lambda f: (f.pop("terminals"), f.create_dataset("terminals", data=np.zeros((16, 2)))),
-            r"terminals has shape \[16, 2\]",
+            r"terminals .*\[16, 2\]",
         ),
         (
             lambda f: f.create_dataset("next_observations", data=np.zeros((16, 3))),
-            r"next_observations has shape \[16, 3\]",
+            r"next_observations .*\[16, 3\]",
         ),
         (
             lambda f: (
                 f.pop("observations"),
                 f.create_dataset("observations", data=np.zeros((0, 2))),
             ),
-            "observations is empty",
+            "broken.hdf5: observations",
         ),
     ],
 )
@@ -145,5 +145,5 @@ def test_broken_files_are_refused(tmp_path, change, words):
 
 def test_another_observation_is_answered_by_the_name_of_the_one_there_is(tmp_path):
     path = write_d4rl(tmp_path / "d4rl.hdf5")
-    with pytest.raises(ValueError, match=r"modalities.obs.low_dim to \[\"flat\"\]"):
+    with pytest.raises(ValueError, match=r"modalities.obs.low_dim .*\[\"flat\"\]"):
         SequenceDataset(path, ["object"])

@@ -62,7 +62,7 @@ def test_where_one_motion_would_be_clipped_nothing_is_summed(length, factor, dat
     actions = np.zeros((length, 3))
     step = data.draw(st.integers(0, length - 1))
     actions[step, data.draw(st.integers(0, 1))] = data.draw(st.sampled_from([-1.01, 1.01]))
-    with pytest.raises(ValueError, match=f"from step {step // factor * factor} on"):
+    with pytest.raises(ValueError, match=f"a place/actions .*step {step // factor * factor} "):
         summed(actions, factor, 1, "a place")
     actions[:, :2] = 0
     actions[step, 2] = 5  # a command is not summed
@@ -114,9 +114,9 @@ def test_the_environment_is_asked_at_the_new_rate(env_args, factor, rate, tmp_pa
 @pytest.mark.parametrize(
     ("env_args", "kind", "words"),
     [
-        (ROBOSUITE, "absolute", "control_freq 20 divided by 3 is no whole number"),
-        ({"env_name": "Hopper-v4", "type": 2, "env_kwargs": {}}, "absolute", "no control_freq"),
-        (None, None, "say so: --kind delta, or --kind absolute"),
+        (ROBOSUITE, "absolute", "control_freq 20 .*3"),
+        ({"env_name": "Hopper-v4", "type": 2, "env_kwargs": {}}, "absolute", "v4 .*control_freq"),
+        (None, None, "--kind"),
     ],
 )
 def test_a_rate_that_no_environment_has_is_refused(env_args, kind, words, tmp_path):
@@ -129,8 +129,8 @@ def test_a_rate_that_no_environment_has_is_refused(env_args, kind, words, tmp_pa
     ("arrays", "words"),
     [
         ({"action_dict/abs_pos": np.zeros((7, 3))}, "demo_0/action_dict/abs_pos .*--drop action_d"),
-        ({"actions": np.ones((7, 3))}, "demo_0/actions add up to more than 1 from step 0 on"),
-        ({"actions": np.arange(7)}, "say --kind absolute"),
+        ({"actions": np.ones((7, 3))}, "demo_0/actions .*step 0 "),
+        ({"actions": np.arange(7)}, "demo_0/actions .*--commands.*--kind"),
     ],
 )
 def test_what_cannot_be_said_of_intervals_is_refused(arrays, words, tmp_path):

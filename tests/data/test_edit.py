@@ -114,7 +114,7 @@ def test_successes_and_failures_are_told_apart_and_can_be_shared_alike(own, tmp_
 
 
 def test_a_part_of_nothing_is_refused(own):
-    with open_file(own) as file, pytest.raises(ValueError, match="would be under mask/train"):
+    with open_file(own) as file, pytest.raises(ValueError, match="mask/train"):
         edits.split(file, 0.99)
 
 
@@ -159,7 +159,7 @@ def test_masks_follow_their_demonstrations_and_empty_ones_are_left_out(own, tmp_
 
 
 def test_nothing_that_fulfils_is_said(own):
-    with open_file(own) as file, pytest.raises(ValueError, match="no demonstration fulfils .*99"):
+    with open_file(own) as file, pytest.raises(ValueError, match="success .*length > 99"):
         that_fulfil(file, [Condition("success"), Condition("length > 99")])
 
 
@@ -183,9 +183,9 @@ def test_what_does_not_say_whether_it_succeeded_is_refused(tmp_path):
     with DemoWriter(tmp_path / "x.hdf5") as writer:
         writer.write({"actions": np.zeros((3, 1))})
     with open_file(tmp_path / "x.hdf5") as file:
-        with pytest.raises(ValueError, match="data/demo_0 does not say where it succeeded"):
+        with pytest.raises(ValueError, match="data/demo_0 .*success"):
             that_fulfil(file, [Condition("success")])
-        with pytest.raises(ValueError, match="asks for age; known are length, return, success"):
+        with pytest.raises(ValueError, match="'age > 3'.*length, return, success"):
             that_fulfil(file, [Condition("age > 3")])
 
 
@@ -197,9 +197,9 @@ def test_demonstrations_are_chosen_by_number_name_and_chance(own):
         drawn = choose(file, n=4, seed=1)
         assert drawn == choose(file, n=4, seed=1) == sorted(drawn) and len(set(drawn)) == 4
         assert any(choose(file, n=4, seed=seed) != drawn for seed in range(2, 5))
-        with pytest.raises(ValueError, match="mask/valid has no demo_1; it has 1 demonstrations"):
+        with pytest.raises(ValueError, match="mask/valid .*demo_1"):
             choose(file, filter_key="valid", names=["demo_1"])
-        with pytest.raises(ValueError, match="9 demonstrations are asked for, but there are 8"):
+        with pytest.raises(ValueError, match="9 .* 8; .*--n"):
             choose(file, n=9)
 
 
@@ -232,11 +232,11 @@ def changed(**kwargs):
 @pytest.mark.parametrize(
     ("env_args", "words"),
     [
-        ({**ENV, "env_name": "Can"}, 'env_name is "Lift" in .*a.hdf5 and "Can" in .*b.hdf5'),
-        ({**ENV, "type": 2}, "type is 1"),
-        (changed(control_freq=10), "env_kwargs.control_freq is 20 .* and 10"),
-        (changed(controller_configs={"type": "X"}), "env_kwargs.controller_configs is null"),
-        (None, 'env_name is "Lift" .* and null'),
+        ({**ENV, "env_name": "Can"}, 'env_name .*"Lift" .*a.hdf5 .*"Can" .*b.hdf5'),
+        ({**ENV, "type": 2}, " type .* 1 .* 2 "),
+        (changed(control_freq=10), "env_kwargs.control_freq .*20 .* 10 "),
+        (changed(controller_configs={"type": "X"}), "env_kwargs.controller_configs .*null"),
+        (None, 'env_name .*"Lift" .*null'),
     ],
 )
 def test_recordings_of_two_tasks_are_not_merged(env_args, words, tmp_path):
@@ -266,17 +266,13 @@ def test_arrays_that_do_not_go_together_are_named_before_anything_is_copied(tmp_
             del demo["actions"]
             demo.move("actions3", "actions")
     with open_file(one) as a, open_file(other) as b, open_file(doubles) as c:
-        with pytest.raises(
-            ValueError, match=r"a.hdf5: lacks obs/camera, which .*--drop obs/camera"
-        ):
+        with pytest.raises(ValueError, match="a.hdf5: .*obs/camera.*--drop obs/camera"):
             edits.merge([a, b])
-        with pytest.raises(
-            ValueError, match=r"float64 \[3\], but in .*a.hdf5 of float32 \[3\]; .*rep"
-        ):
+        with pytest.raises(ValueError, match=r"float64 \[3\].*a.hdf5 .*float32 \[3\]"):
             edits.merge([a, c])
         with edited(edits.repack(c), tmp_path / "d.hdf5") as d:
             assert len(edits.merge([a, d]).demos) == 6
-        with pytest.raises(ValueError, match="a.hdf5: would be merged with itself"):
+        with pytest.raises(ValueError, match="a.hdf5"):
             edits.merge([a, a])
 
 
@@ -321,12 +317,12 @@ def test_names_can_be_exchanged_and_things_left_out(own, tmp_path):
 @pytest.mark.parametrize(
     ("names", "dropped", "words"),
     [
-        ({"obs/c": "obs/d"}, [], "has no obs/c; it has actions, .*mask/train"),
-        ({}, ["obs/c"], "has no obs/c"),
-        ({"rewards": "dones"}, [], "two things would be called dones"),
-        ({"mask/train": "mask/valid"}, [], "two things would be called mask/valid"),
-        ({"mask/train": "train"}, [], "mask/train cannot become train"),
-        ({"obs/a": "mask/a"}, [], "obs/a cannot become mask/a"),
+        ({"obs/c": "obs/d"}, [], "obs/c.*actions, .*mask/train"),
+        ({}, ["obs/c"], "obs/c"),
+        ({"rewards": "dones"}, [], " dones;"),
+        ({"mask/train": "mask/valid"}, [], " mask/valid;"),
+        ({"mask/train": "train"}, [], "mask/train .* train"),
+        ({"obs/a": "mask/a"}, [], "obs/a .*mask/a"),
     ],
 )
 def test_names_that_cannot_be_are_refused(own, names, dropped, words):

@@ -253,10 +253,10 @@ def test_a_training_with_drawn_goals_resumes_to_the_same_bits(small_config, name
         ({"goal_mode": "first"}, "train.goal_mode: .*'last'.*'mixture'"),
         (
             {"goal_mode": "mixture", "goal_shares": {"random": 0.9}},
-            "train.goal_shares: current, future and random add up to 1.6; let it be 1",
+            "train.goal_shares: .*1.6",
         ),
-        ({"goal_discount": 1.0}, "train.goal_discount: .*less than 1"),
-        ({"goal_rewards": True}, 'train.goal_rewards: .*set train.goal_mode to "mixture"'),
+        ({"goal_discount": 1.0}, "train.goal_discount"),
+        ({"goal_rewards": True}, "train.goal_rewards: .*train.goal_mode"),
         (
             {
                 "goal_rewards": True,
@@ -267,7 +267,7 @@ def test_a_training_with_drawn_goals_resumes_to_the_same_bits(small_config, name
         ),
         (
             {"goal_rewards": True, "goal_mode": "mixture", "rewards": {"scale": 2.0}},
-            "train.rewards: changes the rewards of the data, but train.goal_rewards",
+            "train.rewards: .*train.goal_rewards",
         ),
     ],
 )
@@ -279,13 +279,13 @@ def test_what_cannot_be_drawn_is_refused(small_config, train, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"goal_mode": "first"}, "goal_mode: 'first'; allowed: null, last, future_uniform"),
-        ({"goal_mode": "mixture", "goal_shares": {"current": 1.0}}, "has the keys current, future"),
-        ({"goal_mode": "future_geometric", "goal_discount": 1.0}, "goal_discount: 1; it lies"),
+        ({"goal_mode": "first"}, "goal_mode: 'first'.*last, future_uniform"),
+        ({"goal_mode": "mixture", "goal_shares": {"current": 1.0}}, "goal_shares.*current, future"),
+        ({"goal_mode": "future_geometric", "goal_discount": 1.0}, "goal_discount: 1"),
         ({"goal_mode": "last", "goal_rewards": True}, 'goal_rewards: .*goal_mode "mixture"'),
         (
             {"goal_mode": "mixture", "goal_rewards": True, "dataset_keys": ["returns"]},
-            "train.goal_rewards: nobody knows the returns",
+            "train.goal_rewards: .*train.dataset_keys",
         ),
     ],
 )

@@ -32,7 +32,7 @@ def test_a_recording_goes_on_where_it_was_cut_off(tmp_path):
         assert not path.exists()
     with DemoWriter(path, ENV_ARGS, resume=True) as writer:
         assert writer.num_demos == 3
-        with pytest.raises(ValueError, match=r"demo_3/obs/position has steps of .* \[7\]"):
+        with pytest.raises(ValueError, match=r"demo_3/obs/position .* \[7\]"):
             writer.write(episode(0.3) | {"obs/position": np.zeros((4, 7))})
         assert writer.write(episode(0.3, steps=6)) == "demo_3"
         writer.write_split()
@@ -51,10 +51,10 @@ def test_another_recording_is_not_gone_on_with(tmp_path):
     partial = tmp_path / "own.partial.hdf5"
     before = partial.read_bytes()
     for env_args, notes in ((ENV_ARGS, None), (None, {"command": "offrl images --n 2"})):
-        with pytest.raises(ValueError, match="was cut off in another recording"):
+        with pytest.raises(ValueError, match="own.partial.hdf5"):
             DemoWriter(path, env_args, provenance=notes, resume=True)
     partial.write_bytes(before[: len(before) // 2])
-    with pytest.raises(ValueError, match="own.partial.hdf5: what was recorded before cannot be"):
+    with pytest.raises(ValueError, match="own.partial.hdf5"):
         DemoWriter(path, ENV_ARGS, resume=True)
 
 
@@ -98,5 +98,5 @@ def test_provenance_is_in_the_file(tmp_path):
         writer.write(episode(0.0))
     with h5py.File(tmp_path / "own.hdf5") as file:
         assert json.loads(file["data"].attrs["provenance"]) == {"command": "by hand"}
-    with pytest.raises(ValueError, match="compression is 'zip', none of"):
+    with pytest.raises(ValueError, match="compression .*'zip'"):
         DemoWriter(tmp_path / "other.hdf5", compression="zip")

@@ -61,19 +61,19 @@ def test_broken_content_is_located(demos, change, words, cache_mode):
 
 
 def test_a_missing_filter_key_lists_the_ones_there_are(demos):
-    with pytest.raises(ValueError, match="no filter key 'test'.*train, valid"):
+    with pytest.raises(ValueError, match="'test'.*train, valid"):
         load(demos, filter_by_attribute="test")
     edit(demos, lambda f: f.__setitem__("mask/lost", np.array(["demo_9"], dtype="S")))
-    with pytest.raises(ValueError, match="mask/lost names missing demos: demo_9"):
+    with pytest.raises(ValueError, match="mask/lost .*demo_9"):
         load(demos, filter_by_attribute="lost")
 
 
 def test_a_missing_or_truncated_file_is_named(demos, tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere.hdf5: no such dataset"):
+    with pytest.raises(FileNotFoundError, match="nowhere.hdf5"):
         load(tmp_path / "nowhere.hdf5")
     content = demos.read_bytes()
     demos.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match="not a readable HDF5 file.*truncated"):
+    with pytest.raises(ValueError, match="demos.hdf5"):
         load(demos)
 
 
@@ -100,9 +100,9 @@ def test_the_best_demonstrations_by_their_returns(tmp_path):
     with h5py.File(path, "a") as file:
         for demo in file["data"]:
             file[f"data/{demo}/rewards"][...] = 0
-    with pytest.raises(ValueError, match="all demonstrations have the return 0, by which"):
+    with pytest.raises(ValueError, match="train.data.top_share"):
         SequenceDataset(path, ["position"], top_share=0.5)
     with h5py.File(path, "a") as file:
         del file["data/demo_1/rewards"]
-    with pytest.raises(ValueError, match="demo_1 has no rewards, by which train.data.top_share"):
+    with pytest.raises(ValueError, match="demo_1 .*train.data.top_share"):
         SequenceDataset(path, ["position"], top_share=0.5)

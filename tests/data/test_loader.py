@@ -104,13 +104,13 @@ def test_a_reader_that_is_killed_is_found_where_its_data_is_awaited():
     next(batches)
     readers = set(active_children()) - others
     min(readers, key=id).kill()
-    with pytest.raises(ChildProcessError, match="killed by signal 9.*train.num_data_workers"):
+    with pytest.raises(ChildProcessError, match="signal 9.*train.num_data_workers"):
         list(islice(batches, 10_000))
     assert not readers & set(active_children())
 
 
 def test_too_large_a_batch_is_refused(dataset):
-    with pytest.raises(ValueError, match="train.batch_size: 19 is more than the 18 windows"):
+    with pytest.raises(ValueError, match="train.batch_size"):
         BatchLoader(dataset, 19, seed=1)
 
 

@@ -91,9 +91,9 @@ def test_parts_of_actions_have_the_names_that_robomimic_gives_them(tmp_path):
 
 def test_actions_of_other_robots_have_no_such_parts(tmp_path):
     with open_file(recorded(tmp_path / "a.hdf5", np.zeros((6, 4)))) as file:
-        with pytest.raises(ValueError, match=r"demo_0/actions has steps of \[4\] numbers"):
+        with pytest.raises(ValueError, match=r"demo_0/actions .*\[4\]"):
             actions(file, None, "delta", parts=True).write(tmp_path / "b.hdf5", {"command": "x"})
-        with pytest.raises(ValueError, match="say so: --kind delta, or --kind absolute"):
+        with pytest.raises(ValueError, match="--kind"):
             actions(file, None, None, parts=True)
 
 
@@ -130,11 +130,9 @@ def test_actions_in_another_range_are_taken_for_no_environment_s(tmp_path):
                 lambda: downsample(out, 2, "delta"),
                 lambda: merge([file, out]),
             ):
-                with pytest.raises(
-                    ValueError, match="another range; undo that first: .*undo-range"
-                ):
+                with pytest.raises(ValueError, match="--undo-range"):
                     edit()
-        with pytest.raises(ValueError, match="its actions are as they were recorded"):
+        with pytest.raises(ValueError, match="action_map"):
             from_range(file)
-        with pytest.raises(ValueError, match="LOW is to be below HIGH"):
+        with pytest.raises(ValueError, match="--range 1 1"):
             to_range(file, 1, 1)

@@ -263,7 +263,7 @@ def test_what_is_saved_comes_back(same_step):
 
 def test_nothing_is_drawn_from_nothing():
     replay = Replay(ReplayStore(1, 10, COLUMNS), ["x"], Window())
-    with pytest.raises(ValueError, match="holds no step yet"):
+    with pytest.raises(ValueError):
         replay.draw(1, 4)
 
 

@@ -58,7 +58,7 @@ def test_windows_are_what_they_should_be(
         hdf5_cache_mode=cache_mode,
     )
     if min(lengths) - skip_start - skip_end < 1 and not pad_seq_length:
-        with pytest.raises(ValueError, match="too few for windows"):
+        with pytest.raises(ValueError, match="train.pad_seq_length"):
             SequenceDataset(**arguments)
         return
     dataset = SequenceDataset(**arguments)
@@ -273,7 +273,7 @@ def test_what_is_to_be_a_number_per_step_is_one(demos, key):
             values = demo[key][()]
             del demo[key]
             demo[key] = np.stack([values, values], axis=1)
-    with pytest.raises(ValueError, match=rf"{key} has shape \[2\] at each step"):
+    with pytest.raises(ValueError, match=rf"{key} .*\[2\]"):
         SequenceDataset(demos, KEYS)
 
 

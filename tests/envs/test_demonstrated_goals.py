@@ -141,9 +141,7 @@ def test_a_constant_scene_stays_an_environments_own(monkeypatch):
     asked, left = make_env(args("NutAssemblyRound")), make_env(args("NutAssemblyRound"))
     for seed in range(4):
         assert differing(asked.reset(seed=seed)[0], left.reset(seed=seed)[0]) == []
-        with pytest.raises(
-            Misfit, match=f"NutAssemblyRound: its demonstrator fails with seed {seed}"
-        ):
+        with pytest.raises(Misfit, match=f"NutAssemblyRound: .*seed {seed}"):
             asked.get_goal()
         for _ in range(3):
             assert differing(asked.step(np.ones(7))[0], left.step(np.ones(7))[0]) == []
@@ -211,14 +209,10 @@ def test_the_second_environment_is_made_when_needed_and_closed_with_the_first(mo
 def test_without_a_demonstrator_a_sentence_says_so_until_one_is_registered(monkeypatch):
     env = make_env(args("NutAssemblyRound"))
     env.reset(seed=0)
-    with pytest.raises(
-        Misfit, match="NutAssemblyRound has no demonstrator.*register one, or define get_goal"
-    ):
+    with pytest.raises(Misfit, match="NutAssemblyRound .*offrl.registry.EXPERTS.*get_goal"):
         env.get_goal()
     monkeypatch.setitem(EXPERTS._entries, "NutAssemblyRound", lambda obs: np.zeros(3))
-    with pytest.raises(
-        Misfit, match="NutAssemblyRound: its demonstrator cannot act.*expected 7, got 3"
-    ):
+    with pytest.raises(Misfit, match="NutAssemblyRound: .*7.*3"):
         env.get_goal()
 
 
@@ -226,12 +220,11 @@ def test_without_a_demonstrator_a_sentence_says_so_until_one_is_registered(monke
 @pytest.mark.parametrize("task", TASKS)
 def test_without_a_seed_there_is_no_goal(task):
     env = make_env(args(task))
-    sentence = f"{task}: the goal is .* this one has none; begin it with reset"
-    with pytest.raises(Misfit, match=sentence):
+    with pytest.raises(Misfit, match=f"{task}: .*reset"):
         env.get_goal()
     env.reset(seed=0)
     env.reset()
-    with pytest.raises(Misfit, match=sentence):
+    with pytest.raises(Misfit, match=f"{task}: .*reset"):
         env.get_goal()
 
 
@@ -243,7 +236,7 @@ def test_a_state_that_was_set_has_no_goal():
     for part in (state, {"states": state["states"]}):
         env.reset(seed=0)
         env.reset_to(part)
-        with pytest.raises(Misfit, match="this one has none"):
+        with pytest.raises(Misfit, match="Lift: .*reset"):
             env.get_goal()
 
 
@@ -252,7 +245,7 @@ def test_a_demonstrator_that_fails_is_said(monkeypatch):
     env = make_env(args("push-v3"))
     env.reset(seed=2)
     monkeypatch.setattr(experts, "metaworld_expert", lambda task: lambda obs: np.zeros(4))
-    with pytest.raises(Misfit, match="push-v3: its demonstrator fails with seed 2"):
+    with pytest.raises(Misfit, match="push-v3: .*seed 2"):
         env.get_goal()
 
 
@@ -293,10 +286,7 @@ def test_an_evaluation_in_robosuite_gets_goals_and_gives_up_at_once_without(capl
     assert [(r.error, r.length) for r in results] == [(None, 40)] * 2
     with (
         EnvPool(args("NutAssemblyRound"), 1) as pool,
-        pytest.raises(
-            ValueError,
-            match="the environment 'NutAssemblyRound': NutAssemblyRound has no demonstrator",
-        ),
+        pytest.raises(ValueError, match="'NutAssemblyRound': .*offrl.registry.EXPERTS"),
     ):
         pool.check(policy)
     assert not caplog.records
@@ -314,6 +304,6 @@ def test_simulators_know_the_demonstrators_of_the_module_that_the_type_names(tmp
     monkeypatch.syspath_prepend(tmp_path)
     with (
         EnvPool(args("NutAssemblyRound") | {"type": "stacking.robosuite_with_experts"}, 1) as pool,
-        pytest.raises(ValueError, match="NutAssemblyRound: its demonstrator fails with seed 0"),
+        pytest.raises(ValueError, match="NutAssemblyRound: .*seed 0"),
     ):
         pool.check(HandToGoal("robot0_eef_pos", 7))

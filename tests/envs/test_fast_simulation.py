@@ -351,7 +351,7 @@ def test_a_last_bit_is_noticed(monkeypatch, towards):
 
 
 def test_the_switch_is_offrls_alone():
-    with pytest.raises(ValueError, match="env_kwargs.offrl_fast is 'yes'; give true or false"):
+    with pytest.raises(ValueError, match="env_kwargs.offrl_fast.*'yes'"):
         make("Lift", offrl_fast="yes")
     assert "offrl_fast" not in make("Lift", offrl_fast=False).serialize()["env_kwargs"]
     env_args = {"env_name": "Lift", "type": 1, "env_kwargs": {"offrl_fast": True, "horizon": 9}}
@@ -363,7 +363,7 @@ def test_an_action_that_is_refused_leaves_nothing_behind():
     twins = Twins("Lift")
     twins.reset(seed=0)
     for env in (twins.fast, twins.plain):
-        with pytest.raises(AssertionError, match="invalid action dimension"):
+        with pytest.raises(AssertionError, match="7.*3"):
             env.step(np.zeros(3))
     twins.steps(3, np.random.default_rng(0))
     controller = twins.fast._env.robots[0].part_controllers["right"]

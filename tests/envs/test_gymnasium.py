@@ -117,5 +117,5 @@ def test_what_drawing_takes_is_named(monkeypatch):
     env = make_env({"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}})
     monkeypatch.setattr(type(env.unwrapped), "render", render)
     env.reset(seed=0)
-    with pytest.raises(ImportError, match=r"to draw CartPole-v1: pip install 'offrl\[classic\]'"):
+    with pytest.raises(ImportError, match=r"CartPole-v1: .*offrl\[classic\]"):
         env.render()

@@ -133,7 +133,7 @@ def test_unknown_tasks_name_those_there_are(tmp_path, capsys):
     command = "collect --env push-v2 --type metaworld --output".split()
     assert main([*command, str(tmp_path / "x.hdf5")]) == 1
     assert "Did you mean 'push-v3'" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="Did you mean 'reach-v3'"):
+    with pytest.raises(ValueError, match="'reach-v3'"):
         make_env(task("reach"))
 
 

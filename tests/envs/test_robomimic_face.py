@@ -94,7 +94,7 @@ def test_an_environment_that_knows_success_alone_is_adapted_too():
     env = RobomimicFace(Reporting(gymnasium.make("CartPole-v1")))
     assert env.reset()["flat"].shape == (4,) and env.name == "CartPole-v1"
     assert env.is_success() == {"task": True}
-    with pytest.raises(NotImplementedError, match="CartPoleEnv has no get_state"):
+    with pytest.raises(NotImplementedError, match="CartPoleEnv .*get_state"):
         env.get_state()
 
 
@@ -105,11 +105,11 @@ def test_what_a_simulator_cannot_do_is_said(cart_pole):
         lambda: cart_pole.reset_to({"states": np.zeros(4)}),
         lambda: cart_pole.set_goal(flat=np.zeros(4)),
     ):
-        with pytest.raises(NotImplementedError, match="CartPole.* has no "):
+        with pytest.raises(NotImplementedError, match="CartPoleEnv"):
             call()
-    with pytest.raises(ValueError, match="call reset"):
+    with pytest.raises(ValueError, match="CartPole-v1: .*reset"):
         cart_pole.get_observation()
-    with pytest.raises(ValueError, match='"human" and "rgb_array"'):
+    with pytest.raises(ValueError, match='"human".*"rgb_array"'):
         cart_pole.render(mode="depth")
     with pytest.raises(ValueError, match="render_mode"):
         env = RobomimicFace(gymnasium.make("CartPole-v1"))

@@ -141,7 +141,7 @@ def test_a_goal_is_a_relative_action_again():
 def test_motions_that_one_action_cannot_ask_for_are_refused():
     with DemoFile(ROOT / "datasets/lift/low_dim.hdf5") as file:
         relabel = interval_actions(json.dumps(file.env_args), 4)
-        with pytest.raises(ValueError, match="the motion of the 4 steps from step 0 on .*absolute"):
+        with pytest.raises(ValueError, match="4 .*0 .*--absolute"):
             relabel(file.recording("demo_0"))
 
 
@@ -151,9 +151,9 @@ def test_motions_that_one_action_cannot_ask_for_are_refused():
     [
         (lift(controller_configs=with_arm(type="JOINT_POSITION", input_type="delta")), "OSC_POSE"),
         (lift(controller_configs=with_arm(impedance_mode="variable_kp")), "impedance"),
-        (lift(controller_configs=with_arm(input_type="absolute")), "absolute already"),
-        ({"env_name": "Hopper-v4", "type": 2}, "no task of robosuite's"),
-        (None, "is None, and no task"),
+        (lift(controller_configs=with_arm(input_type="absolute")), "input_type"),
+        ({"env_name": "Hopper-v4", "type": 2}, "env_args.*Hopper-v4"),
+        (None, "env_args.*None"),
     ],
     ids=["joints", "impedance", "absolute", "gymnasium", "none"],
 )
@@ -191,7 +191,7 @@ def test_simulators_without_that_switch_have_no_dense_rewards():
     gym = {"env_name": "Hopper-v4", "type": 2, "env_kwargs": {}}
     assert rewarding(gym, dense=False) == gym
     for env_args in (gym, None):
-        with pytest.raises(ValueError, match="no task of robosuite's"):
+        with pytest.raises(ValueError, match="env_args"):
             rewarding(env_args, dense=True)
 
 

@@ -342,7 +342,7 @@ def test_a_checkpoint_opens_its_environment(recorded):
 
 def test_a_state_of_another_scene_is_refused():
     env = make_env(env_args(OSC_POSE))
-    with pytest.raises(ValueError, match=r"Lift: a state of shape \[31\], where .* has \[32\]"):
+    with pytest.raises(ValueError, match=r"Lift: .*\[31\].*\[32\]"):
         env.reset_to({"states": np.zeros(31)})
     env.close()
 

@@ -265,14 +265,11 @@ def test_a_horizon_truncates_and_a_success_terminates():
 
 
 TROUBLES = [
-    ("nan", "Walk-v0, environment 1: the observation 'place' is NaN or infinite"),
-    (
-        "shape",
-        r"Walk-v0, environment 1: the observation 'place' has the shape \[3\].*says \[2\]",
-    ),
-    ("type", "Walk-v0, environment 1: the observation 'steps' is float64.*says int64"),
-    ("missing", "Walk-v0, environment 1: no observation 'steps'; there are place"),
-    ("reward", "Walk-v0, environment 1: the reward is NaN or infinite"),
+    ("nan", "Walk-v0, environment 1: .*'place'.*NaN"),
+    ("shape", r"Walk-v0, environment 1: .*'place'.*\[3\].*\[2\]"),
+    ("type", "Walk-v0, environment 1: .*'steps'.*float64.*int64"),
+    ("missing", "Walk-v0, environment 1: .*'steps'.*place"),
+    ("reward", "Walk-v0, environment 1: .*reward.*NaN"),
     ("raise", r"Walk-v0, environment 1: FloatingPointError: physics exploded \(.*test_vector"),
 ]
 
@@ -295,7 +292,7 @@ def test_what_is_wrong_in_an_environment_is_named(form, trouble, words):
 def test_a_last_observation_is_checked_too():
     with closing(ListVector(walk_args(trouble="nan", far=9), 2, 0, horizon=2)) as vector:
         vector.reset()
-        with pytest.raises(ValueError, match="environment 0: the last observation 'place'"):
+        with pytest.raises(ValueError, match="Walk-v0, environment 0: .*'place'.*NaN"):
             for _ in range(2):
                 vector.step(np.zeros((2, 2)))
 
@@ -315,17 +312,17 @@ def test_actions_that_do_not_fit_are_refused(form):
     vector.reset()
     shape = (3, 2) if form == "list" else (3,)
     wrong = [
-        (np.zeros((2, *shape[1:]), dtype=int), r"actions have the shape \[2.*take \[3"),
-        (np.zeros((*shape, 1), dtype=int), r"actions have the shape"),
-        (np.full(shape, "left"), "actions are <U4, and the environments take"),
+        (np.zeros((2, *shape[1:]), dtype=int), r"actions.*\[2.*\[3"),
+        (np.zeros((*shape, 1), dtype=int), r"actions.*\[3.*, 1\].*\[3"),
+        (np.full(shape, "left"), "actions.*<U4"),
     ]
     if form == "list":
         nan = np.zeros(shape)
         nan[2] = np.nan
-        wrong.append((nan, "environment 2: the action is NaN or infinite"))
+        wrong.append((nan, "environment 2: .*action.*NaN"))
     else:
-        wrong.append((np.zeros(3), "actions are float64, and the environments take int64"))
-        wrong.append((np.full(3, 7), "CartPole-v1: AssertionError: .*invalid"))
+        wrong.append((np.zeros(3), "actions.*float64.*int64"))
+        wrong.append((np.full(3, 7), "CartPole-v1: AssertionError"))
     for actions, words in wrong:
         with pytest.raises(ValueError, match=words):
             vector.step(actions)
@@ -345,16 +342,13 @@ class Broken(gymnasium.vector.VectorWrapper):
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        ({"rewards": np.array([0, np.nan, 0])}, "CartPoleVectorEnv, environment 1: the reward"),
-        ({"rewards": np.zeros(2)}, r"rewards are float64 of shape \[2\]; give floats \[3\]"),
-        ({"truncated": np.zeros(3)}, r"truncated are float64 .*; give bools \[3\]"),
-        ({"obs": np.full((3, 4), np.inf)}, "environment 0: the observation 'flat' is NaN or inf"),
-        (
-            {"obs": np.zeros((3, 5))},
-            r"all environments: .* 'flat' has the shape \[3, 5\].*\[3, 4\]",
-        ),
-        ({"obs": np.zeros((3, 4), int)}, "'flat' is int64, and its space says float32"),
-        ({"infos": {"success": np.array([0, 7, 0])}}, "success is 7; give True or False"),
+        ({"rewards": np.array([0, np.nan, 0])}, "CartPoleVectorEnv, environment 1: .*reward.*NaN"),
+        ({"rewards": np.zeros(2)}, r"rewards.*float64.*\[2\].*\[3\]"),
+        ({"truncated": np.zeros(3)}, r"truncated.*float64.*\[3\]"),
+        ({"obs": np.full((3, 4), np.inf)}, "environment 0: .*'flat'.*NaN"),
+        ({"obs": np.zeros((3, 5))}, r"'flat'.*\[3, 5\].*\[3, 4\]"),
+        ({"obs": np.zeros((3, 4), int)}, "'flat'.*int64.*float32"),
+        ({"infos": {"success": np.array([0, 7, 0])}}, "success.*7"),
     ],
 )
 def test_what_is_wrong_in_a_given_vector_is_named(says, words):
@@ -374,7 +368,7 @@ def test_vectors_that_do_not_say_when_episodes_begin_or_where_they_ended_are_ref
     env = Broken(sync(AutoresetMode.SAME_STEP))
     env.says = {"infos": {}}
     vector = GymnasiumVector(env, 0)
-    with pytest.raises(ValueError, match="infos has no final_obs"):
+    with pytest.raises(ValueError, match="infos.*final_obs"):
         run(vector, vector.reset(), 20)
 
 
@@ -396,20 +390,20 @@ def test_processes_that_were_left_in_a_step_are_not_asked_again():
         with heeding(), pytest.raises(KeyboardInterrupt):
             threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
             vector.step(actions)
-        with pytest.raises(ValueError, match="Walk-v0: a step was left in its middle"):
+        with pytest.raises(ValueError, match="Walk-v0"):
             vector.state()
 
 
 def test_what_cannot_be_stored_or_is_of_another_form_says_so():
     vector = GymnasiumVector(sync(AutoresetMode.NEXT_STEP), 0)
     vector.reset()
-    with pytest.raises(ValueError, match="SyncVectorEnv: .* cannot be stored: its env"):
+    with pytest.raises(ValueError, match="SyncVectorEnv: .*make_vector_env"):
         vector.state()
     state = MAKERS["native"](0)
     state.reset()
-    with pytest.raises(ValueError, match="of the form 'gymnasium', and these 'episodes'"):
+    with pytest.raises(ValueError, match="'gymnasium'.*'episodes'"):
         MAKERS["list"](0).restore(state.state())
-    with pytest.raises(ValueError, match="3 environments are stored, and these are 2"):
+    with pytest.raises(ValueError, match="CartPole-v1: 3 .*2"):
         NativeVector(CARTPOLE, 2, 0).restore(state.state())
 
 
@@ -418,7 +412,7 @@ def test_arrays_that_are_parts_of_others_are_not_stored():
     vector = GymnasiumVector(env, 0)
     vector.reset()
     env.angles = env.state[2]
-    with pytest.raises(ValueError, match="its state and angles are parts of the same array"):
+    with pytest.raises(ValueError, match="CartPoleVectorEnv: .*state.*angles"):
         vector.state()
 
 
@@ -434,7 +428,7 @@ def test_a_simulator_that_is_not_deterministic_is_named(caplog):
 def test_episodes_that_do_not_end_are_warned_of_and_refused(caplog, monkeypatch):
     monkeypatch.setattr("offrl.envs.vector.form.LONGEST_EPISODE", 30)
     args = walk_args("test_vector:EndlessWalk-v0", far=1e9)
-    words = "environment 0: an episode does not end, after 30 steps; set a horizon"
+    words = "environment 0: .*train.online.horizon"
     env = SyncVectorEnv([lambda: Walk(far=1e9)] * 2)
     for vector in (make_vector_env(args, 2, 0), GymnasiumVector(env, 0)):
         with closing(vector):
@@ -480,15 +474,15 @@ def test_the_form_that_is_fastest_is_taken_and_logged(args, num_envs, options, k
 
 
 def test_what_makes_no_vector_says_what_to_mend():
-    with pytest.raises(ValueError, match="The nearest name is 'CartPole-v1'"):
+    with pytest.raises(ValueError, match="'CartPole-v1'"):
         make_vector_env({"env_name": "CartPol-v1"}, 2, 0)
-    with pytest.raises(ValueError, match="The nearest name is 'Walk-v0'"):
+    with pytest.raises(ValueError, match="'Walk-v0'"):
         make_env({"env_name": "test_vector:Wolk-v0"})
-    with pytest.raises(ValueError, match="no observation 'image'; it has place, steps"):
+    with pytest.raises(ValueError, match="'image'.*place, steps"):
         make_vector_env(walk_args(), 2, 0, obs_keys=["image"])
-    with pytest.raises(ValueError, match="num_envs is 0 and horizon None; give at least 1"):
+    with pytest.raises(ValueError, match="num_envs"):
         make_vector_env(CARTPOLE, 0, 0)
-    with pytest.raises(ValueError, match="env_args must be an object"):
+    with pytest.raises(ValueError, match="env_args"):
         make_vector_env(None, 2, 0)
 
 

@@ -329,7 +329,7 @@ def test_values_are_cut_and_errors_counted():
     with pytest.raises(ValueError) as error:
         config_factory("bc", {"train": {"batch_size": "x" * 10**6}})
     assert "got 'xxx" in str(error.value) and len(str(error.value)) < 200
-    with pytest.raises(ValueError, match="and 990 more"):
+    with pytest.raises(ValueError, match="990"):
         config_factory("bc", {f"key{i}": 1 for i in range(1000)})
 
 
@@ -348,12 +348,12 @@ def test_what_could_not_be_read_again_is_no_config(value):
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("num_crops", "x", "num_crops takes int, not 'x'"),
-        ("num_crops", 0, "one is needed"),
-        ("num_crops", 1.5, "num_crops takes int"),
-        ("crop_height", True, "crop_height takes int"),
-        ("pos_enc", 3, "pos_enc takes bool"),
-        ("crop_hight", 3, "takes no 'crop_hight'; did you mean crop_height"),
+        ("num_crops", "x", "num_crops .*int.*'x'"),
+        ("num_crops", 0, "num_crops, num_samples"),
+        ("num_crops", 1.5, "num_crops .*int.*1.5"),
+        ("crop_height", True, "crop_height .*int.*True"),
+        ("pos_enc", 3, "pos_enc .*bool.*3"),
+        ("crop_hight", 3, "'crop_hight'.*crop_height"),
     ],
 )
 def test_options_of_a_randomizer_are_of_its_types(option, value, words):
@@ -366,7 +366,7 @@ def test_options_of_a_randomizer_are_of_its_types(option, value, words):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a..b", ".x", "a\0b", "a b", "a/b", "x" * 5000])
 def test_names_that_no_module_has_are_unknown(name):
-    with pytest.raises(ValueError, match="unknown algorithm") as error:
+    with pytest.raises(ValueError, match="iql") as error:
         ALGOS[name]
     assert len(str(error.value)) < 500
 
@@ -382,7 +382,7 @@ def test_a_window_that_an_algorithm_wants_is_checked_as_one_that_a_config_says()
 
     try:
         register_algo(GreedyConfig)(Greedy)
-        with pytest.raises(ValueError, match="train.seq_length: input should be less.*100000") as e:
+        with pytest.raises(ValueError, match="train.seq_length: .*100000") as e:
             config_factory("greedy")
         assert "\n" not in str(e.value)
     finally:

@@ -17,22 +17,22 @@ from offrl.registry import ENVS
 
 TOY = "toy_env:Toy-v0"
 CANNOT_BE_MADE = [
-    (None, "env_args must be an object"),
-    ({}, "names no environment.*experiment.env"),
-    ({"env_name": 5}, "names no environment"),
-    ({"env_name": TOY, "env_kwargs": [1]}, "env_args of 'toy_env:Toy-v0': env_kwargs must be an"),
-    ({"env_name": TOY, "env_kwargs": {"env_name": "Lift"}}, "without env_name"),
-    (toy_args(colour="red"), "unexpected keyword argument 'colour'.*mend env_kwargs"),
-    (toy_args(id=5), "Toy-v0.*multiple values for argument 'id'.*mend env_kwargs"),
-    ({"env_name": "Missing-v0"}, "gymnasium does not make 'Missing-v0'.*doesn't exist"),
-    ({"env_name": "Hopper-v99"}, "gymnasium does not make 'Hopper-v99'.*v99"),
-    ({"env_name": "not a name!"}, "gymnasium does not make 'not a name!'"),
-    ({"env_name": "no_such_module:Toy-v0"}, "no_such_module.*can be imported"),
+    (None, "env_args .*env_name.*None"),
+    ({}, "env_name.*experiment.env"),
+    ({"env_name": 5}, "env_name.*experiment.env"),
+    ({"env_name": TOY, "env_kwargs": [1]}, r"env_args of 'toy_env:Toy-v0': env_kwargs .*\[1\]"),
+    ({"env_name": TOY, "env_kwargs": {"env_name": "Lift"}}, "env_kwargs .*'env_name': 'Lift'"),
+    (toy_args(colour="red"), "'colour'.*env_kwargs"),
+    (toy_args(id=5), "Toy-v0.*'id'.*env_kwargs"),
+    ({"env_name": "Missing-v0"}, "gymnasium .*'Missing-v0'"),
+    ({"env_name": "Hopper-v99"}, "gymnasium .*'Hopper-v99'.*v99"),
+    ({"env_name": "not a name!"}, "gymnasium .*'not a name!'"),
+    ({"env_name": "no_such_module:Toy-v0"}, "gymnasium .*no_such_module"),
     ({"env_name": TOY, "type": 77}, "env_args type 77"),
-    ({"env_name": TOY, "type": "robosuit"}, "Did you mean 'robosuite'"),
+    ({"env_name": TOY, "type": "robosuit"}, "'robosuit'.*'robosuite'"),
     ({"env_name": TOY, "type": [1]}, r"env_args type \[1\]"),
-    ({"env_name": "Lyft", "type": 1}, "robosuite has no task 'Lyft'; it has .*Lift"),
-    ({"env_name": "Lift", "type": 1, "env_kwargs": {"colour": 5}}, "argument 'colour'.*mend env_k"),
+    ({"env_name": "Lyft", "type": 1}, "robosuite .*'Lyft'.*Lift"),
+    ({"env_name": "Lift", "type": 1, "env_kwargs": {"colour": 5}}, "'Lift'.*'colour'.*env_kwargs"),
 ]
 
 
@@ -46,7 +46,7 @@ def test_an_environment_that_cannot_be_made_says_what_to_mend(env_args, words):
 
 def test_a_mistake_in_the_description_is_said_once_and_at_once(caplog):
     with EnvPool(toy_args(colour="red"), 2) as pool:
-        with pytest.raises(ValueError, match="unexpected keyword argument 'colour'") as raised:
+        with pytest.raises(ValueError, match="'colour'") as raised:
             pool.check(WalkHome())
         assert "worker.py" not in str(raised.value) and not caplog.records  # no further attempt
 
@@ -54,15 +54,15 @@ def test_a_mistake_in_the_description_is_said_once_and_at_once(caplog):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("reset returns obs alone", "reset returned dict instead of obs, info"),
-        ("step returns four", r"step: not enough values .*expected 5, got 4\): obs, rew"),
-        ("reward is NaN", "rewards add up to nan"),
-        ("success is text", "success is 'no'; give True or False"),
-        ("success is NaN", "success is nan; give True or False"),
+        ("reset returns obs alone", "reset .*dict.*obs, info"),
+        ("step returns four", "step: .*5.*4.*obs, reward"),
+        ("reward is NaN", "rewards .*nan"),
+        ("success is text", "success .*'no'"),
+        ("success is NaN", "success .*nan"),
     ],
 )
 def test_an_environment_that_breaks_the_contract_is_told_how(fault, words):
-    with pytest.raises(ValueError, match=f"the environment's {words}"):
+    with pytest.raises(ValueError, match=words):
         rollout(WalkHome(), make_env(faulty_args(fault)), horizon=3)
 
 
@@ -118,7 +118,7 @@ def test_nan_from_a_policy_never_reaches_a_simulator(kind, bad):
     env = make_env(env_args)
     stepped = []
     env.step = lambda action: stepped.append(action)
-    with pytest.raises(ValueError, match="the policy's action is NaN or infinite"):
+    with pytest.raises(ValueError, match=rf"\[{bad} {bad}"):
         rollout(Giving(np.full(size, bad)), env, horizon=3)
     assert not stepped
 
@@ -160,7 +160,7 @@ def test_observations_of_an_own_environment_type_must_be_dicts():
     ENVS.register("bare")(Bare)
     try:
         obs, _ = make_env({"env_name": "x", "type": "bare"}).reset(seed=0)
-        with pytest.raises(ValueError, match="observation is ndarray"):
+        with pytest.raises(ValueError, match="ndarray"):
             check_obs(obs, ["position"])
     finally:
         del ENVS._entries["bare"]

@@ -33,7 +33,7 @@ def make(algo, name="bc"):
 )
 def test_a_network_that_cannot_fit_is_refused_before_it_is_made(algo, name):
     before = resident_bytes()
-    with pytest.raises(ValueError, match=f"{name}: its networks take .* of memory are free"):
+    with pytest.raises(ValueError, match=f"{name}: .*observation.encoder"):
         make(algo, name)
     assert resident_bytes() - before < 2**30
 
@@ -41,7 +41,7 @@ def test_a_network_that_cannot_fit_is_refused_before_it_is_made(algo, name):
 def test_several_networks_that_only_together_do_not_fit_are_refused():
     before = resident_bytes()
     layer = math.isqrt(int(free_bytes("cpu") / 4 / 3))  # a third of the memory
-    with pytest.raises(ValueError, match="its networks take at least [0-9.]+ [GT]B"):
+    with pytest.raises(ValueError, match="bc: .*observation.encoder"):
         make({"actor_layer_dims": [layer] * 6})
     assert resident_bytes() - before < 2**30
 
@@ -65,7 +65,7 @@ def test_training_needs_four_times_the_weights(monkeypatch):
     what = "bc", algo.optimizers.values(), algo.device
     memory.check_training_fits(*what)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 3 * weights - 1)
-    with pytest.raises(ValueError, match="bc: to train its networks takes"):
+    with pytest.raises(ValueError, match="bc: .*observation.encoder"):
         memory.check_training_fits(*what)
 
 

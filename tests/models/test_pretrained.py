@@ -57,7 +57,7 @@ def test_a_checkpoint_needs_no_package(packages, monkeypatch, name):
     weights = r3m_conv(r3m_model_class=name).state_dict()
     monkeypatch.delitem(sys.modules, "r3m")
     r3m_conv(r3m_model_class=name, pretrained=False).load_state_dict(weights)
-    with pytest.raises(ImportError, match="R3MConv: needs the package r3m.*github.com"):
+    with pytest.raises(ImportError, match="R3MConv: .*r3m.*github.com"):
         r3m_conv(r3m_model_class=name)
 
 

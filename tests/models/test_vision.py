@@ -44,7 +44,7 @@ def test_imagenet_weights_load_from_the_cache_and_are_asked_for_offline(tmp_path
         raise OSError("no route to host")
 
     monkeypatch.setattr("torch.hub.load_state_dict_from_url", offline)
-    with pytest.raises(ValueError, match=r"pretrained: .*no route to host.*download https://"):
+    with pytest.raises(ValueError, match="pretrained: .*no route to host.*https://"):
         VisualCore((3, 32, 32), backbone_kwargs={"pretrained": True})
 
 
@@ -220,10 +220,10 @@ def test_arguments_of_others_are_left_out_and_of_none_are_errors():
     config = EncoderConfig(obs_randomizer_class="ColorRandomizer", obs_randomizer_kwargs=leftover)
     KeyEncoder(ObsKey("rgb", (3, 8, 8), config), core_relu=True)
     for kwargs, words in (
-        ({"backbone_kwargs": {"pretraned": True}}, "ResNet18Conv: takes no 'pretraned'"),
+        ({"backbone_kwargs": {"pretraned": True}}, "ResNet18Conv: .*'pretraned'"),
         (
             {"backbone": "ShallowConv"},
-            "VisualCore: takes no 'backbone'; did you mean backbone_class",
+            "VisualCore: .*'backbone'.*backbone_class",
         ),
     ):
         config = EncoderConfig(core_class="VisualCore", core_kwargs=kwargs)

@@ -64,7 +64,7 @@ def test_an_agent_is_made_of_an_algorithm_or_of_a_config():
     plain = Mine(Rule())
     assert isinstance(plain, Agent) and isinstance(Mine(CONFIG), Agent)
     assert plain.predict(np.ones(3, np.float32)) == [3.0]
-    with pytest.raises(ValueError, match="made of an Algorithm alone"):
+    with pytest.raises(ValueError, match="play: .*Algorithm"):
         plain.play()
 
 
@@ -140,9 +140,9 @@ def test_training_writes_its_files_and_playing_reads_them(tmp_path):
     assert played["n"] == 2 and played["Horizon"] == 30
     assert Agent(CONFIG, model_file=final, device="cpu").play(env) == played
     assert Agent(CONFIG, model=agent.alg.model).play() == played
-    with pytest.raises(FileExistsError, match="move it away"):
+    with pytest.raises(FileExistsError, match="train.model_dest"):
         agent.train(env, gitsha="12345678", model_dest=tmp_path / "models")
-    with pytest.raises(ValueError, match="of 'ddpg'; this agent is of 'sac'"):
+    with pytest.raises(ValueError, match="'ddpg'.*'sac'"):
         Agent(CONFIG | {"algo_name": "sac", "algo": {}}, model_file=final)
 
 
@@ -432,7 +432,7 @@ def test_a_commit_is_shortened_and_must_be_a_name(tmp_path):
     agent = Agent(CONFIG, log_level=20)
     agent.train(None, {"num_steps": 100}, "0123456789abcdef", tmp_path)
     assert (tmp_path / "agent-final-01234567.pth").exists()
-    with pytest.raises(ValueError, match="gitsha: 'abc/def' cannot stand"):
+    with pytest.raises(ValueError, match="gitsha: 'abc/def'"):
         agent.train(None, {"num_steps": 100}, "abc/def", tmp_path)
 
 

@@ -159,23 +159,18 @@ def test_dagger_goes_on_beside_an_expert_with_memory(tmp_path):
 
 
 def test_a_task_without_a_scripted_expert_is_said():
-    with pytest.raises(
-        ValueError, match="algo.expert: Acrobot-v1 has no scripted expert; .*Lift.*Meta-World"
-    ):
+    with pytest.raises(ValueError, match="algo.expert: Acrobot-v1 .*Lift.*Meta-World"):
         make("dagger", "Acrobot-v1")
 
 
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ({"ac_dim": 3}, "actions are vectors of 3 numbers, but imitated:Place-v0 takes vectors"),
-        (
-            {"obs": ("camera",)},
-            "observation 'camera': missing, but the policy sees it; there are flat",
-        ),
-        ({"shape": 3}, "'flat': of shape .2., but the policy was made for .3."),
-        ({"name": "dt", "algo": {"embed_dim": 16}}, "to be told the rewards so far"),
-        ({"name": "gl"}, "it has no act"),
+        ({"ac_dim": 3}, " 3 .*imitated:Place-v0"),
+        ({"obs": ("camera",)}, "'camera'.*flat"),
+        ({"shape": 3}, r"'flat'.*\[2\].*\[3\]"),
+        ({"name": "dt", "algo": {"embed_dim": 16}}, "rewards"),
+        ({"name": "gl"}, r"\bact\b"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_asked_is_named(made, message, tmp_path):
@@ -187,7 +182,7 @@ def test_a_checkpoint_that_cannot_be_asked_is_named(made, message, tmp_path):
 def test_an_expert_that_fails_is_named(monkeypatch):
     trainer = make("dagger")
     trainer.agent.expert._function = lambda obs: obs["gripper"]
-    with pytest.raises(ValueError, match="the scripted expert of imitated:Place-v0 cannot act"):
+    with pytest.raises(ValueError, match="algo.expert: .*imitated:Place-v0 .*'gripper'"):
         next(trainer.round())
 
 

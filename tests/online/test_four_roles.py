@@ -334,12 +334,12 @@ def test_own_roles_act_on_what_they_learn_from(own):
 
 
 def test_what_own_roles_cannot_do_is_named(own, monkeypatch):
-    with pytest.raises(ValueError, match="constant is given one observation at a time"):
+    with pytest.raises(ValueError, match="train.frame_stack, seq_length: .*constant"):
         own(frame_stack=2)
-    with pytest.raises(ValueError, match="prioritized: .*constant does not say how wrong"):
+    with pytest.raises(ValueError, match="train.online.replay.prioritized: .*constant"):
         own(online={"replay": {"prioritized": True}})
     monkeypatch.setattr(Own, "LOSS", "error")
-    with pytest.raises(ValueError, match="learn returned error; let it return the loss"):
+    with pytest.raises(ValueError, match="constant: learn.*error.*'loss'"):
         list(own().round())
 
 
@@ -364,7 +364,7 @@ def test_what_was_drawn_before_is_not_learned_from_after_going_on(trainer):
 def test_priorities_of_no_steps_are_refused():
     config = {"train": {"online": {"replay": {"prioritized": True}}}}
     trainer = Trainer(config, env_id="CartPole-v1", algo_name="dqn")
-    with pytest.raises(ValueError, match="the replay holds no step yet"):
+    with pytest.raises(ValueError):
         trainer._run_train()
     trainer.close()
 
@@ -400,7 +400,7 @@ def test_given_environments_are_evaluated_in_the_one_that_is_named():
     make = lambda: gymnasium.make("CartPole-v1").unwrapped  # noqa: E731 (which has no name)
     config = {**SMALL_DQN, "experiment": {"rollout": {"n": 2, "horizon": 5}}}
     nameless = Trainer(config, algo_name="dqn", envs=SyncVectorEnv([make] * 2))
-    with pytest.raises(ValueError, match="If envs were given, name one"):
+    with pytest.raises(ValueError, match="env_id"):
         nameless.evaluate()
     named = Trainer(config, "CartPole-v1", "dqn", envs=SyncVectorEnv([make] * 2))
     assert named.evaluate()["logs"]["Horizon"] == 5
@@ -471,7 +471,7 @@ def test_a_round_is_learned_from_at_once(algo_name):
 
 
 def test_batches_without_a_time_are_named(trainer):
-    with pytest.raises(ValueError, match=r"actions have the shape \[4\].*\[B, T, A\]"):
+    with pytest.raises(ValueError, match=r"learn: .*\[4\].*\[B, T, A\]"):
         trainer.agent.learn({"obs": {"flat": np.zeros((4, 4))}, "actions": np.zeros(4)})
 
 

@@ -139,21 +139,21 @@ def test_a_checkpoint_of_a_residual_policy_holds_its_base(residual, tmp_path):
 
 
 def test_a_correction_does_not_begin_by_cloning():
-    with pytest.raises(ValueError, match="bc_start_steps: the base is cloned already"):
+    with pytest.raises(ValueError, match="algo.actor.bc_start_steps"):
         make("residual", {"actor": {"bc_start_steps": 5}})
 
 
 def test_a_residual_policy_needs_a_base_that_fits(residual, small_config):
     algo, _ = make("residual")
-    with pytest.raises(ValueError, match="residual: there is no policy to correct"):
+    with pytest.raises(ValueError, match="residual: .*experiment.ckpt_path"):
         algo.process_batch_for_training(batch())
         algo.act({key: x for key, x in batch()["obs"].items()})
-    with pytest.raises(ValueError, match="bc remembers earlier steps"):
+    with pytest.raises(ValueError, match="residual: bc"):
         algo.start_from(read_checkpoint(ROOT / "tests/checkpoints/bc_rnn.pth"))
         algo.act({key: x for key, x in batch()["obs"].items()})
-    with pytest.raises(ValueError, match="vq_bet cannot be a base policy: that sees no goals"):
+    with pytest.raises(ValueError, match="^vq_bet"):
         algo.start_from(Trainer(small_config({"algo": {}}, "vq_bet")).state())
     content = read_checkpoint(BC)
     content["shape_metadata"] = content["shape_metadata"] | {"ac_dim": 3}
-    with pytest.raises(ValueError, match="do not fit this bc network"):
+    with pytest.raises(ValueError, match=r"\bbc\b.*\[2\].*\[3\]"):
         algo.start_from(content)

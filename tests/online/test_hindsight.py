@@ -100,9 +100,9 @@ def test_goals_that_are_never_reached_are_learned_in_hindsight():
 @pytest.mark.parametrize(
     "env, options, message",
     [
-        ("CartPole-v1", {"seen": ["flat"]}, "hindsight_share: CartPole-v1 has no achieved_goal"),
-        ("test_hindsight:Blind-v0", {}, "has no compute_reward"),
-        ("test_hindsight:BitFlip-v0", {"seen": ["observation"]}, "obs: lacks desired_goal"),
+        ("CartPole-v1", {"seen": ["flat"]}, "hindsight_share: CartPole-v1 .*achieved_goal"),
+        ("test_hindsight:Blind-v0", {}, "hindsight_share: .*Blind-v0 .*compute_reward"),
+        ("test_hindsight:BitFlip-v0", {"seen": ["observation"]}, "modalities.obs: .*desired_goal"),
     ],
 )
 def test_what_has_no_goals_is_refused(env, options, message):
@@ -112,19 +112,17 @@ def test_what_has_no_goals_is_refused(env, options, message):
 
 def test_a_reward_of_all_goals_together_is_refused():
     trainer = Trainer(config(0.8), "test_hindsight:Deaf-v0", "dqn", 1000)
-    with pytest.raises(
-        ValueError, match="compute_reward returned the shape .* give a reward for each"
-    ):
+    with pytest.raises(ValueError, match="Deaf-v0: compute_reward"):
         for _ in trainer():
             pass
 
 
 def test_goals_of_data_are_none_of_acting():
     goals = {"observation": {"modalities": {"goal": {"low_dim": ["achieved_goal"]}}}}
-    with pytest.raises(ValueError, match="modalities.goal: no goals are chosen while acting"):
+    with pytest.raises(ValueError, match="observation.modalities.goal"):
         Trainer(goals, "test_hindsight:BitFlip-v0", "dqn", 1000)
 
 
 def test_returns_are_not_known_of_other_goals():
-    with pytest.raises(ValueError, match="hindsight_share: cal_ql learns from the returns"):
+    with pytest.raises(ValueError, match="hindsight_share: cal_ql"):
         Trainer(config(0.8) | {"algo": {}}, "test_hindsight:Turn-v0", "cal_ql", 1000)

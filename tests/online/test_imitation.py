@@ -184,7 +184,7 @@ def test_discrete_sqil_goes_on_with_the_same_bits(poles):
 
 @pytest.mark.parametrize("name", ["sqil", "gail"])
 def test_imitation_needs_demonstrations(name):
-    with pytest.raises(ValueError, match=f"train.data: {name} imitates demonstrations; name"):
+    with pytest.raises(ValueError, match=f"train.data: {name}"):
         make(name)
 
 
@@ -193,5 +193,5 @@ def test_imitation_is_not_learned_from_data_alone(name, places):
     observation = {"modalities": {"obs": {"low_dim": ["flat"]}}}
     train = {"data": places, "cuda": False, "batch_size": 32}
     config = config_factory(name, {"train": train, "observation": observation})
-    with pytest.raises(ValueError, match=f"train.num_steps: {name} .* of its own"):
+    with pytest.raises(ValueError, match=f"train.num_steps: {name}"):
         Offline(config)

@@ -242,7 +242,7 @@ def test_a_training_that_lost_an_explorer_says_so_in_its_exit_status(tmp_path, m
 
 def test_when_all_are_lost_the_training_ends():
     learner = failing(lambda number, life: True)
-    with pytest.raises(ChildProcessError, match="the pole broke. No explorer is left"):
+    with pytest.raises(ChildProcessError, match="the pole broke.*--resume"):
         list(islice(learner(), 40))
 
 
@@ -253,7 +253,7 @@ def test_weights_of_another_shape_are_refused():
     )
     next(iter(one()))
     explorer = other.broker._explorers[0]
-    with pytest.raises(ValueError, match="the weights do not fit.*of another shape"):
+    with pytest.raises(ValueError, match=r"ppo.*\[8, 4\].*\[9, 4\]"):
         explorer.load(one.broker._weights)
 
 

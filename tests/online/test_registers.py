@@ -292,22 +292,22 @@ def test_an_evaluation_explores_nothing():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"alg_para": {"alg_name": "Plian"}}, "alg_para.alg_name: unknown algorithm 'Plian'. Did "),
-        ({"env_para": {"env_name": "Carts"}}, "env_para.env_name: .* Did you mean 'Cart'"),
-        ({"agent_para": {"agent_name": "X"}}, "agent_para.agent_name: unknown agent .*Recording"),
+        ({"alg_para": {"alg_name": "Plian"}}, "alg_para.alg_name: .*'Plian'.*'Plain'"),
+        ({"env_para": {"env_name": "Carts"}}, "env_para.env_name: .*'Cart'"),
+        ({"agent_para": {"agent_name": "X"}}, "agent_para.agent_name: .*Recording"),
         (
             {"model_para": {"actor": {"model_name": "Linear"}}},
-            "model_para.actor.model_name: unknown model 'Linear'. Did you mean 'LinearPolicy'",
+            "model_para.actor.model_name: .*'Linear'.*'LinearPolicy'",
         ),
-        ({"model_para": {"actor": {}}}, "model_para.actor: model_name: the name of a model"),
-        ({"model_para": {}}, "model_para.actor: field required"),
-        ({"env_nums": 3}, "env_nums: unknown key. Did you mean env_num"),
-        ({"env_num": 0}, "env_num: input should be greater than or equal to 1, got 0"),
-        ({"mode": "tain"}, "mode: input should be 'train', 'evaluate' or 'train_with_evaluate'"),
-        ({"agent_para": {"agent_config": {"max_steps": 0}}}, "max_steps: a whole number from 1"),
-        ({"modules": ["no_such_module"]}, "modules: there is no module 'no_such_module'"),
-        ({"checkpoint": "nowhere.pth"}, "nowhere.pth: no such file"),
-        ({"alg_para": {"alg_name": "Plain", "alg_confg": {}}}, "Did you mean alg_para.alg_config"),
+        ({"model_para": {"actor": {}}}, "model_para.actor: model_name"),
+        ({"model_para": {}}, "model_para.actor"),
+        ({"env_nums": 3}, "env_nums: .*env_num"),
+        ({"env_num": 0}, "env_num: "),
+        ({"mode": "tain"}, "mode: .*'train'.*'evaluate'.*'train_with_evaluate'"),
+        ({"agent_para": {"agent_config": {"max_steps": 0}}}, "max_steps: "),
+        ({"modules": ["no_such_module"]}, "modules: .*'no_such_module'"),
+        ({"checkpoint": "nowhere.pth"}, "nowhere.pth"),
+        ({"alg_para": {"alg_name": "Plain", "alg_confg": {}}}, "alg_confg: .*alg_para.alg_config"),
     ],
 )
 def test_a_wrong_file_is_refused(pipeline, change, message):
@@ -319,17 +319,17 @@ def test_weights_of_another_shape_are_refused(pipeline, tmp_path):
     one = pipeline()
     name = one.algs["agent_0"].save(tmp_path, 1)
     actor = {"model_name": "LinearPolicy", "state_dim": [4], "action_dim": 3}
-    with pytest.raises(ValueError, match=f"{name}: these weights are not those of .*size mismatch"):
+    with pytest.raises(ValueError, match=f"{name}: .*LinearPolicy"):
         pipeline(model_para={"actor": actor}, checkpoint=str(tmp_path / name))
     (tmp_path / name).write_bytes(b"no weights")
-    with pytest.raises(ValueError, match="no file of weights, or damaged"):
+    with pytest.raises(ValueError, match=name):
         pipeline(checkpoint=str(tmp_path / name))
 
 
 def test_a_part_must_be_what_it_is_entered_as(caplog):
-    with pytest.raises(ValueError, match="agent Bad: derive it from offrl.online.Agent"):
+    with pytest.raises(ValueError, match="agent Bad: .*offrl.online.Agent"):
         Registers.agent(type("Bad", (), {}))
-    with pytest.raises(ValueError, match="environment Bad: define init_env"):
+    with pytest.raises(ValueError, match="environment Bad: .*init_env"):
         Registers.env(type("Bad", (Environment,), {}))
     Registers.model(type("Twice", (), {"__module__": "one"}))
     Registers.model(type("Twice", (), {"__module__": "other"}))

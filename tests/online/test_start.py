@@ -208,27 +208,27 @@ def test_an_actor_critic_goes_on_from_a_cloned_policy(head, goes_on, checkpoint_
 
 def test_a_cloned_policy_that_does_not_fit_is_refused(checkpoint_of):
     path = checkpoint_of("bc", {"actor_layer_dims": [8, 8], "gmm": {"enabled": True}})
-    with pytest.raises(ValueError, match=r"of 'bc' that the actor of iql .*algo\.actor must"):
+    with pytest.raises(ValueError, match=r"'bc'.* iql .*algo\.actor"):
         OnlineTrainer(online(path, algo_name="iql"))
-    with pytest.raises(ValueError, match="algo_name: .* is a policy of dt, which learns nothing"):
+    with pytest.raises(ValueError, match=r"algo_name: .*\bdt\b"):
         OnlineTrainer(online(checkpoint_of("dt")))
-    with pytest.raises(ValueError, match="a checkpoint of 'bc', but 'ppo' was asked for"):
+    with pytest.raises(ValueError, match="'bc'.*'ppo'"):
         OnlineTrainer(online(path, algo_name="ppo"))
     others = online(checkpoint_of("td3_bc"), algo={"vf_quantile": 0.8})
-    with pytest.raises(ValueError, match="a checkpoint of 'td3_bc', but 'iql' was asked for"):
+    with pytest.raises(ValueError, match="'td3_bc'.*'iql'"):
         OnlineTrainer(others, algo_name="iql")
 
 
 def test_an_environment_that_does_not_fit_is_refused(checkpoint_of, tmp_path):
     path = checkpoint_of("iql")
-    with pytest.raises(ValueError, match=r"'flat' of shape \[3\].*MountainCar.* as \[2\]"):
+    with pytest.raises(ValueError, match=r"'flat'.*\[3\].*MountainCar.*\[2\]"):
         OnlineTrainer(online(path, experiment={"env": "MountainCarContinuous-v0"}))
     content = read_checkpoint(path)
     content["shape_metadata"]["ac_dim"] = 2
     write_checkpoint(tmp_path / "other.pth", content)
-    with pytest.raises(ValueError, match="its actions have 2 numbers, and those of Pendulum-v1 1"):
+    with pytest.raises(ValueError, match=" 2 .*Pendulum-v1 1"):
         OnlineTrainer(online(tmp_path / "other.pth"))
-    with pytest.raises(FileNotFoundError, match=r"experiment.ckpt_path: nowhere.pth: no such file"):
+    with pytest.raises(FileNotFoundError, match="experiment.ckpt_path: nowhere.pth"):
         OnlineTrainer(online("nowhere.pth"))
 
 
@@ -324,7 +324,7 @@ def test_resuming_with_other_demonstrations_is_refused(checkpoint_of, demos, tmp
         file["data/demo_0/actions"][0, 0] += 0.1
     run, config = RunFolder.open(path)
     assert config.meta.provenance["dataset_fingerprint"]
-    with pytest.raises(ValueError, match="mine.hdf5 is not the data that this run was trained on"):
+    with pytest.raises(ValueError, match="mine.hdf5 .*experiment.ckpt_path"):
         OnlineTraining(config, run)
 
 
@@ -383,23 +383,23 @@ def test_batches_of_demonstrations_alone_have_no_priorities(share, demos):
 
 def test_an_imitation_without_demonstrations_in_a_batch_is_refused(demos):
     train = {"data": str(demos), "online": {"replay": {"demo_share": 0.001}}}
-    with pytest.raises(ValueError, match="sqil imitates demonstrations, and a batch of"):
+    with pytest.raises(ValueError, match="train.online.replay.demo_share: sqil"):
         OnlineTrainer({"train": train}, "Pendulum-v1", "sqil")
 
 
 def test_returns_of_other_rewards_are_refused(checkpoint_of):
     content = online(checkpoint_of("cal_ql"), train={"online": {"clip_rewards": True}})
-    with pytest.raises(ValueError, match="cal_ql learns from the returns of episodes"):
+    with pytest.raises(ValueError, match="clip_rewards: cal_ql"):
         OnlineTrainer(content)
 
 
 @pytest.mark.parametrize("normalized", [False, True])
 def test_a_start_goes_on_to_see_what_it_learned_from(normalized, checkpoint_of, demos):
     path = checkpoint_of("td3_bc", train={"hdf5_normalize_obs": normalized})
-    with pytest.raises(ValueError, match=r"normalize_obs: the policy of .* set it to false"):
+    with pytest.raises(ValueError, match="train.online.normalize_obs"):
         OnlineTrainer(online(path, train={"online": {"normalize_obs": True}}))
     config = merge(of_scripts(demos), {"train": {"online": {"normalize_obs": True}}})
-    with pytest.raises(ValueError, match=r"normalize_obs: the policy of .* set it to false"):
+    with pytest.raises(ValueError, match="train.online.normalize_obs"):
         Agent(config, model_file=path)
 
 

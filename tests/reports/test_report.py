@@ -309,7 +309,7 @@ def test_of_trainings_that_cannot_be_told_apart_none_is_lost(tmp_path):
         (tmp_path / name).mkdir()
         write_results(tmp_path / name / "report.csv", [result("bc", "Can", 1, rate)])
     assert len(results_of([tmp_path / "a", tmp_path / "a"])) == 1
-    with pytest.raises(ValueError, match=r"both of bc on Can with seed 1: .*a and .*b;"):
+    with pytest.raises(ValueError, match="bc .*Can .*1: .*/a .*/b"):
         results_of([tmp_path / "a", tmp_path / "b"])
 
 
@@ -333,9 +333,7 @@ def test_of_a_training_and_what_is_known_less_of_it_the_training_counts(tmp_path
 def test_no_mean_is_taken_of_trainings_that_differ_in_more_than_their_seeds(tmp_path, unlike):
     one = replace(result("bc", "Can", 1, 0.5), data="f00d", repeat="offrl study a.yaml")
     (what,) = unlike
-    with pytest.raises(
-        ValueError, match=f"bc on Can differ in their {what} .*: with seed 1 offrl s"
-    ):
+    with pytest.raises(ValueError, match=f"bc .*Can .* {what} .*offrl study a.yaml"):
         results_of(reports_of(tmp_path, one, replace(one, seed=2, **unlike)))
 
 
@@ -354,7 +352,7 @@ def test_algorithms_of_a_task_that_had_other_data_are_named(tmp_path):
 @pytest.mark.parametrize(("name", "content"), [("report.csv", "a,b\n1"), ("study.csv", "a")])
 def test_a_damaged_table_is_said(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=f"{name}.* lacks the columns"):
+    with pytest.raises(ValueError, match=f"{name} .* seed, status"):
         results_of([tmp_path])
 
 
@@ -373,7 +371,7 @@ def test_runs_by_themselves_are_reported(tmp_path, small_config, capsys):
     assert text.startswith("# Mine") and "2 trainings of 1 algorithm on 1 task" in text
     assert "no training has been evaluated" in text  # there was no simulator
     assert f"{own_parts} is left out: a run of a user's own parts" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="own parts; its figures are in metrics.jsonl"):
+    with pytest.raises(ValueError, match="own: .*metrics.jsonl"):
         results_of([own_parts])
     assert main(["report", runs, "--output", str(tmp_path / "report")]) == 1
     assert "exists; choose another name" in capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_keys_of_earlier_versions_are_moved_or_reported_once(caplog):
         "pool_kwargs": {"num_kp": 16},
     }
     assert [r.message for r in caplog.records if "experiment.mse" in r.message]
-    with pytest.raises(ValueError, match="experiment.mse: unknown key"):
+    with pytest.raises(ValueError, match="experiment.mse"):
         config_factory("bc", {"experiment": {"mse": {}}})
 
 
@@ -261,9 +261,9 @@ def test_keys_of_robomimics_other_revisions_say_what_is_so_anyway():
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("algo.transformer.causal", False, "only True is known here, not False; a step sees"),
-        ("train.data_format", "r2d2", "only 'robomimic' is known here, not 'r2d2'; turn"),
-        ("experiment.rollout.batched", True, "episodes always run in parallel, in num_workers"),
+        ("algo.transformer.causal", False, "True.*False"),
+        ("train.data_format", "r2d2", "'robomimic'.*'r2d2'"),
+        ("experiment.rollout.batched", True, "False.*True.*num_workers"),
         ("experiment.rollout.num_batch_envs", "x", "integer"),
         ("experiment.rollout.batched", 0, "boolean"),
     ],

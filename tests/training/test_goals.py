@@ -61,7 +61,7 @@ def test_the_environment_gives_the_goal_of_each_episode(trainer, memory):
 
     other = {0: {"position": np.full(3, 5.0)}}
     obs = {0: {"position": np.zeros(3), "speed": np.zeros(2)}}
-    with pytest.raises(ValueError, match="environment 0: no goal was given"):
+    with pytest.raises(ValueError, match="environment 0"):
         policy.act(obs, {1: {"position": np.zeros(3)}})
     actions = []
     for goal in ({0: {"position": np.zeros(3)}}, other):
@@ -80,7 +80,7 @@ def test_training_evaluates_with_goals(trainer, name):
 
 
 def test_an_environment_without_goals_stops_before_training(trainer):
-    with pytest.raises(ValueError, match="goals.*rollout.enabled=false"):
+    with pytest.raises(ValueError, match="get_goal.*rollout.enabled=false"):
         Evaluator(trainer(toy_args()))
 
 
@@ -92,7 +92,7 @@ def test_an_environment_without_an_observation_stops_before_training(small_confi
             "experiment": {"rollout": {"enabled": True}, "render_video": False},
         }
     )
-    with pytest.raises(ValueError, match="observation touch"):
+    with pytest.raises(ValueError, match="touch"):
         Evaluator(Trainer(config))
 
 

@@ -132,41 +132,41 @@ CONVOLUTIONS = {"core_kwargs": {"conv_kwargs": {"kernel_size": [2]}}}
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"train": {"data": None}}, "train.data: name a dataset"),
-        ({"train": {"data": "nowhere.hdf5"}}, "nowhere.hdf5: no such file"),
-        ({"train": {"batch_size": 1000}}, "train.batch_size: 1000 is more than the 18 windows"),
-        ({"train": {"hdf5_filter_key": "best"}}, "no filter key 'best'.*train, valid"),
+        ({"train": {"data": None}}, "train.data: "),
+        ({"train": {"data": "nowhere.hdf5"}}, "nowhere.hdf5"),
+        ({"train": {"batch_size": 1000}}, "train.batch_size"),
+        ({"train": {"hdf5_filter_key": "best"}}, "'best'.*train, valid"),
         ({"experiment": {"validate": True}}, "train.hdf5_validation_filter_key"),
         (
             {"observation": {"modalities": {"obs": {"low_dim": ["position", "touch"]}}}},
-            "no 'obs/touch'; it has obs/position, obs/speed",
+            "'obs/touch'.*obs/position, obs/speed",
         ),
         (
             {"observation": {"modalities": {"obs": {"rgb": ["position"], "low_dim": ["speed"]}}}},
-            "'position' \\(rgb\\): images of shape",
+            "'position' \\(rgb\\)",
         ),
         (
             {"observation": {"modalities": {"goal": {"low_dim": ["speed"]}}}},
-            "modalities.goal: the data has no goals; set train.goal_mode",
+            "modalities.goal: .*train.goal_mode",
         ),
         (
             {"observation": {"modalities": {"subgoal": {"low_dim": ["speed"]}}}},
-            "modalities.subgoal: bc uses no subgoals",
+            "modalities.subgoal: bc",
         ),
-        ({"train": {"action_keys": ["rewards"]}}, "says nothing about the action key 'rewards'"),
+        ({"train": {"action_keys": ["rewards"]}}, "train.action_config: .*'rewards'"),
         (
             {"train": {"action_config": {"actions": {"format": "rot_6d"}}}},
-            "actions.format: rot_6d has six numbers, but .*demo_0/actions at step 0 has 2",
+            "actions.format: rot_6d .*demo_0/actions .*2",
         ),
         (
             {"observation": {"encoder": {"low_dim": {"obs_randomizer_class": "CropRandomizer"}}}},
-            r"'position': observation.encoder.low_dim does not work for shape \[3\]",
+            r"'position': observation.encoder.low_dim .*\[3\]",
         ),
         (
             {"observation": {"encoder": {"low_dim": {"core_class": "ScanCore"} | CONVOLUTIONS}}},
-            "observation.encoder.low_dim does not work",
+            "observation.encoder.low_dim .*'out_channels'",
         ),
-        ({"train": {"pad_frame_stack": False, "frame_stack": 9}}, "demo_0 has 5 steps, too few"),
+        ({"train": {"pad_frame_stack": False, "frame_stack": 9}}, "demo_0 .*train.pad_frame_stack"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_at_once(small_config, overrides, words):

@@ -1,0 +1,144 @@
+"""The wording of errors, in one table: what is wrong, where, and what to do.
+
+Other tests know an error by its type, and by the key or the name in it.
+"""
+
+import copy
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SMALL, write_demos
+
+from offrl import RolloutPolicy, Trainer, config_factory, policy_from_checkpoint
+from offrl.config.files import find_config, parse_override, read_config_file
+from offrl.data.expressions import Condition
+from offrl.envs import make_env
+from offrl.tree import merge
+
+TOUCH = {"low_dim": ["touch"]}
+
+
+class Place:
+    """A folder with demonstrations, and what people do there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.demos = write_demos(folder / "demos.hdf5")
+        self.content = self.demos.read_bytes()
+
+    def config(self, algo_name="bc", **sections):
+        paths = {"data": str(self.demos), "output_dir": str(self.folder / "runs")}
+        small = merge(copy.deepcopy(SMALL), {"train": paths})
+        return config_factory(algo_name, merge(small, sections))
+
+    def trainer(self, **train):
+        return Trainer(self.config(algo={"actor_layer_dims": [8]}, train=train))
+
+    def holding(self, name, content):
+        (self.folder / name).write_bytes(content)
+        return self.folder / name
+
+    def act(self, value):
+        policy = RolloutPolicy(self.trainer().algo)
+        policy.start_episode()
+        policy({"position": np.full(3, value), "speed": np.zeros(2)})
+
+
+# ``{folder}`` is where it happens, and ``...`` what other libraries say, or a list of names.
+TABLE = [
+    # configs
+    (
+        lambda place: place.config(train={"batch_sise": 4}),
+        "train.batch_sise: unknown key. Did you mean train.batch_size?",
+    ),
+    (
+        lambda place: place.config(train={"batch_size": "many"}),
+        "train.batch_size: input should be a valid integer, got 'many'",
+    ),
+    (
+        lambda place: place.config("bcc"),
+        "unknown algorithm 'bcc'. Did you mean 'bc'? Known: a2c, act, ..., xql.",
+    ),
+    (
+        lambda place: find_config("bcc.json"),
+        "bcc.json: no such file (looked for .../configs/bcc.json, ...). Did you mean 'bc.json'?",
+    ),
+    (
+        lambda place: read_config_file(place.holding("bad.json", b'{"train": ')),
+        "{folder}/bad.json: not valid JSON: ...",
+    ),
+    (
+        lambda place: parse_override("train.batch_size"),
+        "--set train.batch_size: expected KEY=VALUE, e.g. train.batch_size=256",
+    ),
+    # data
+    (
+        lambda place: place.trainer(data=str(place.folder / "nowhere.hdf5")),
+        "{folder}/nowhere.hdf5: no such file",
+    ),
+    (
+        lambda place: place.trainer(data=str(place.holding("cut.hdf5", place.content[:1000]))),
+        "{folder}/cut.hdf5: not a readable HDF5 file (...); it may be cut off: copy it again",
+    ),
+    (
+        lambda place: place.trainer(hdf5_filter_key="test"),
+        "{folder}/demos.hdf5: no filter key 'test' (mask/test); the file has: train, valid; name "
+        "one of them, or use all demonstrations (train.hdf5_filter_key=null)",
+    ),
+    (
+        lambda place: place.trainer(batch_size=19),
+        "train.batch_size: 19 is more than the 18 windows of {folder}/demos.hdf5 (3 demos); lower "
+        "it",
+    ),
+    (
+        lambda place: place.trainer(frame_stack=40, pad_frame_stack=False),
+        "{folder}/demos.hdf5: demo_0 has 5 steps, too few for windows of frame_stack 40 and "
+        "seq_length 1 without padding; set train.pad_seq_length and train.pad_frame_stack to true",
+    ),
+    (
+        lambda place: Trainer(place.config(observation={"modalities": {"obs": TOUCH}})),
+        "{folder}/demos.hdf5: data/demo_0 has no 'obs/touch'; it has obs/position, obs/speed; a "
+        "config names what it uses in observation.modalities",
+    ),
+    (
+        lambda place: Condition("lenght < 3")({"length": 3}),
+        "the condition 'lenght < 3' asks for lenght; known are length",
+    ),
+    (
+        lambda place: Condition("len(x) < 3"),
+        "the condition 'len(x) < 3' uses Call; allowed are ..., e.g. 'length < 100 and return > "
+        "0.5'",
+    ),
+    # environments and policies
+    (
+        lambda place: make_env({"env_name": "Hopper-v99", "type": 2, "env_kwargs": {}}),
+        "gymnasium does not make 'Hopper-v99': .... The nearest name is 'Hopper-v5'. One of your "
+        'own is named "module:Id", where the module registers it and can be imported',
+    ),
+    (
+        lambda place: policy_from_checkpoint(place.folder / "nowhere.pth"),
+        "{folder}/nowhere.pth: no such checkpoint",
+    ),
+    (
+        lambda place: policy_from_checkpoint(place.holding("cut.pth", b"PK")),
+        "{folder}/cut.pth: not a checkpoint, or one that is cut off; copy it again",
+    ),
+    (
+        lambda place: RolloutPolicy(place.trainer().algo)({}),
+        "call policy.start_episode() before the first observation",
+    ),
+    (
+        lambda place: place.act(np.nan),
+        "the action is NaN or infinite (position is): ...; call start_episode() before going on",
+    ),
+]
+
+
+@pytest.mark.parametrize(("cause", "message"), TABLE, ids=[message[:40] for _, message in TABLE])
+def test_errors_say_what_is_wrong_where_and_what_to_do(tmp_path, cause, message):
+    pattern = re.escape(message.replace("{folder}", str(tmp_path))).replace(re.escape("..."), ".*")
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        cause(Place(tmp_path))
+    assert re.fullmatch(pattern, str(error.value), re.S), str(error.value)
