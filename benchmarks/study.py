@@ -22,21 +22,19 @@ from measure import alternate, machine, markdown, ratios, spread
 
 from offrl.config.files import find_file
 
-SEEDS = 8
 
-
-def study(folder: Path, steps: int, jobs: int) -> Callable[[], float]:
+def study(folder: Path, args: argparse.Namespace, jobs: int) -> Callable[[], float]:
     """A study with so many jobs that begins anew each time; its seconds."""
     output = folder / f"jobs_{jobs}"
     content = {
         "output": str(output),
         "configs": ["bc.json"],
         "datasets": [str(find_file("datasets/lift/low_dim.hdf5"))],
-        "seeds": [*range(SEEDS)],
+        "seeds": [*range(args.cells)],
         "set": {
             "train.num_epochs": 1,
-            "experiment.epoch_every_n_steps": steps,
-            "experiment.rollout.n": 20,
+            "experiment.epoch_every_n_steps": args.steps,
+            "experiment.rollout.n": args.episodes,
             "experiment.validate": False,
             "experiment.render_video": False,
         },
@@ -64,12 +62,12 @@ def report(folder: Path, num_runs: int) -> Callable[[], float]:
     runs = sorted(run.parent for run in (folder / "jobs_2").glob("*/*/metrics.jsonl"))
     many = folder / "many"
     for number in range(num_runs):
-        name = f"algorithm_{number // SEEDS}"
+        name = f"algorithm_{number // len(runs)}"
         copy = many / name / str(number)
         copy.mkdir(parents=True)
-        for file in (*runs[number % SEEDS].glob("config-*.json"), runs[0] / "metrics.jsonl"):
+        for file in (*runs[number % len(runs)].glob("config-*.json"), runs[0] / "metrics.jsonl"):
             text = file.read_text(encoding="utf-8")
-            text = text.replace(runs[number % SEEDS].parent.name, name)
+            text = text.replace(runs[number % len(runs)].parent.name, name)
             (copy / file.name).write_text(text, encoding="utf-8")
 
     def run() -> float:
@@ -83,17 +81,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1500, help="of each cell")
+    parser.add_argument("--cells", type=int, default=8)
+    parser.add_argument("--episodes", type=int, default=20, help="of each cell's evaluation")
     parser.add_argument("--runs", type=int, default=100, help="in the report")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        contestants = {f"{jobs} jobs": study(Path(folder), args.steps, jobs) for jobs in (1, 2)}
+        contestants = {f"{jobs} jobs": study(Path(folder), args, jobs) for jobs in (1, 2)}
         seconds = alternate(contestants, args.repeats, warm_up=False)
         seconds["report"] = alternate(
             {"report": report(Path(folder), args.runs)}, args.repeats, warm_up=False
         )["report"]
     share = spread(ratios(seconds["2 jobs"], seconds["1 jobs"]))
     rows = [
-        [f"a study of {SEEDS} cells, one after the other", spread(seconds["1 jobs"], 1), "1"],
+        [f"a study of {args.cells} cells, one after the other", spread(seconds["1 jobs"], 1), "1"],
         ["two side by side", spread(seconds["2 jobs"], 1), share],
         [f"a report of {args.runs} runs", spread(seconds["report"], 1), "-"],
     ]

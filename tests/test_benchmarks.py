@@ -26,7 +26,7 @@ SMALLEST = [
     "online --repeats 1 --seconds 0.01",
     "scaling --quick",
     "startup --repeats 1",
-    "study --repeats 1 --steps 20 --runs 12",
+    "study --repeats 1 --steps 20 --cells 2 --episodes 2 --runs 4",
     *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
     "view --repeats 1 --rendered 1",
 ]

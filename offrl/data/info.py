@@ -184,7 +184,7 @@ class _Key:
         if not rows.size:
             return
         axis = None if self.is_image else 0
-        low, high = rows.min(axis=axis), rows.max(axis=axis)
+        low, high = np.minimum.reduce(rows, axis), np.maximum.reduce(rows, axis)
         if self._low is None:
             self._low, self._high = low, high
         elif self._low.shape == low.shape:

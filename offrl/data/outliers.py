@@ -19,11 +19,12 @@ def features(demo: Mapping[str, Any]) -> dict[str, float]:
     actions = np.asarray(demo["actions"], np.float64)
     vectors = [v for k, v in demo.items() if k.startswith("obs/") and is_vectors(v, len(actions))]
     with np.errstate(all="ignore"):  # what is not finite stays so
+        sizes = np.abs(actions)
         return {
             "length": float(len(actions)),
             "return": float(np.sum(demo.get("rewards", np.nan), dtype=np.float64)),
-            "largest action": float(np.abs(actions).max()),
-            "mean action": float(np.abs(actions).mean()),
+            "largest action": float(sizes.max()),
+            "mean action": float(sizes.mean()),
             "jerkiness": float(np.abs(np.diff(actions, axis=0)).mean())
             if len(actions) > 1
             else 0.0,

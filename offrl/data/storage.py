@@ -75,7 +75,7 @@ def stored(dataset: h5py.h5d.DatasetID) -> Any:
 
 def _is_of_frames(dataset: h5py.h5d.DatasetID, like: Any) -> bool:
     """Whether an array holds frames; what is ``like`` it has its shape and type."""
-    may_be = len(like.shape) == 2 and like.dtype == np.uint8
+    may_be = like.dtype == np.uint8 and len(like.shape) == 2
     return may_be and h5py.h5a.exists(dataset, b"frames")
 
 

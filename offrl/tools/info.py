@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _data_facts(path: str, reads_all: bool) -> dict[str, Any]:
-    from tqdm import tqdm
-
     from offrl.data.files import find_data
     from offrl.data.info import DataInfo
 
-    with tqdm(unit="demo", leave=False, disable=None) as bar:
+    if not sys.stderr.isatty():  # importing a bar that nobody sees would take a twentieth of it all
+        return DataInfo(find_data(path), reads_all).facts()
+    from tqdm import tqdm
+
+    with tqdm(unit="demo", leave=False) as bar:
         return DataInfo(find_data(path), reads_all, bar.update).facts()
 
 

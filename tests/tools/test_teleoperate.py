@@ -59,7 +59,9 @@ class Screen:
         while not (found := self._find(self.display.screen().root, name)) or (
             found.get_attributes().map_state != X.IsViewable or len(np.unique(self.pixels())) < 100
         ):
-            assert program.poll() is None and time.monotonic() < end, program.communicate()[0]
+            if program.poll() is not None or time.monotonic() > end:
+                program.kill()
+                raise AssertionError(f"no window {name!r}; {program.communicate()[0]}")
             time.sleep(0.1)
         found.set_input_focus(X.RevertToParent, X.CurrentTime)
         self.display.sync()
