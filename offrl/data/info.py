@@ -16,7 +16,7 @@ from offrl.data.hdf5 import DemoFile, located
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import remarks_on
-from offrl.data.storage import Frames, stored, whole
+from offrl.data.storage import Frames, stored, values, whole
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
@@ -80,7 +80,7 @@ class DataInfo:
                 elif self._reads_all:
                     key.add(whole(array) if is_file else array, place)
                 elif is_sampled:
-                    images = stored(array) if is_file else array
+                    images = values(h5py.Dataset(array)) if is_file else array
                     key.add(images[array.shape[0] // 2][None], place)
                 key.num_rows += len(read[name]) if name in read else array.shape[0]
                 key.bytes_on_disk += array.get_storage_size() if is_file else array.nbytes

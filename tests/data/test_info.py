@@ -75,21 +75,23 @@ def test_a_mask_that_names_what_is_not_there_is_wrong(tmp_path, capsys):
     assert "wrong: " in (said := capsys.readouterr().out) and "demo_99" in said
 
 
-@pytest.mark.thorough
-def test_ranges_of_images_are_of_a_sample_or_of_all(tmp_path):
+@pytest.mark.parametrize(
+    ("compression", "storage"), [("png", "png frames"), (None, "checksums"), ("lzf", "lzf, checks")]
+)
+def test_ranges_of_images_are_of_a_sample_or_of_all(tmp_path, compression, storage):
     path = tmp_path / "images.hdf5"
-    with DemoWriter(path, compression="png") as writer:
-        for i in range(200):
+    with DemoWriter(path, compression=compression, durable=False) as writer:
+        for i in range(70):
             images = np.full((4, 8, 8, 3), 100, np.uint8)
             images[0] = i
-            writer.write({"actions": np.full((4, 2), i / 200), "obs/camera_image": images})
+            writer.write({"actions": np.full((4, 2), i / 70), "obs/camera_image": images})
     sampled, all_of_them = DataInfo(path).facts(), DataInfo(path, reads_all=True).facts()
     key = "obs/camera_image"
     assert (sampled["keys"][key]["min"], sampled["keys"][key]["max"]) == (100, 100)
-    assert (all_of_them["keys"][key]["min"], all_of_them["keys"][key]["max"]) == (0, 199)
+    assert (all_of_them["keys"][key]["min"], all_of_them["keys"][key]["max"]) == (0, 100)
     assert sampled["keys"][key]["shape"] == [8, 8, 3]
-    assert sampled["keys"][key]["storage"] == "png frames"
-    assert sampled["bytes_in_memory"] == 200 * 4 * (8 * 8 * 3 + 2 * 4)
+    assert sampled["keys"][key]["storage"].startswith(storage)
+    assert sampled["bytes_in_memory"] == 70 * 4 * (8 * 8 * 3 + 2 * 4)
 
 
 @pytest.mark.parametrize(
