@@ -97,7 +97,8 @@ def test_every_config_trains_evaluates_and_tests(config, tmp_path):
     if config.stem == "finetune":
         pytest.skip("it goes on from a checkpoint; tests/online/test_start.py has one")
     command = [sys.executable, "train.py", "--config", config.name, "--debug"]
-    less = ("train.num_epochs=1", "experiment.rollout.num_workers=1")
+    epochs = 2 if config.stem == "vq_bet" else 1  # codes, and then a policy
+    less = (f"train.num_epochs={epochs}", "experiment.rollout.num_workers=1")
     for setting in ("experiment.render_video=false", *less):
         command += ["--set", setting]
     done = programs.run(

@@ -100,6 +100,8 @@ def kill_and_compare(num_kills, seed, folder, algo="bc"):
     write_demos(folder / "demos.hdf5", env_args=json.dumps(toy_args()))
     paths = {"train": {"data": str(folder / "demos.hdf5"), "output_dir": str(folder / "runs")}}
     config = merge(merge(SMALL, CONFIG), paths) | {"algo_name": algo} | ALGORITHMS[algo]
+    if algo != "bc":  # the steps of hierarchies take longer
+        config["experiment"]["epoch_every_n_steps"] = 50
     (folder / "config.json").write_text(json.dumps(config))
     begun = time.monotonic()
     finish(start(folder, "whole"))
