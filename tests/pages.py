@@ -27,7 +27,10 @@ SHELL, PYTHON = ("", "bash"), "python"
 # What is less of the same, in commands that take minutes.
 LESS = {
     r"(offrl .*--n) \d\d+(?!.*--keep-failures)": r"\1 4",  # of a few all could have failed
-    r"train\.num_epochs=\d\d+": "train.num_epochs=2 --set experiment.rollout.n=2",
+    r"(python compare\.py .*) \d\d": r"\1 4",
+    r"experiment\.rollout\.n: \d+": "experiment.rollout.n: 2",
+    r"train\.num_epochs=\d\d+": "train.num_epochs=2 --set experiment.rollout.n=2 "
+    "--set experiment.epoch_every_n_steps=100",
     r"experiment\.rollout\.n=\d\d+": "experiment.rollout.n=2",
     r"--config (bc|online/cartpole_ppo)\.json --(name|seed) \w+(?=\s*(#|$))": r"\g<0> --debug",
 }
@@ -61,7 +64,7 @@ class Block:
     def script(self) -> str:
         """What bash runs for it."""
         if self.file:
-            return _here_document(f"cat > {shlex.quote(self.file)}", self.code)
+            return _here_document(f"cat > {shlex.quote(self.file)}", _less(self.code))
         if self.language == PYTHON:
             return _here_document("python -", self.code)
         return _less(self.code) if self.is_slow else self.code

@@ -1,10 +1,11 @@
 """Every benchmark runs, in little; what it says of speed then means nothing."""
 
 import os
+import pkgutil
 import shutil
-import subprocess
 import sys
 
+import programs
 import pytest
 from conftest import ROOT
 
@@ -22,7 +23,7 @@ SMALLEST = [
     "evaluation --parts reset playback policy --repeats 1",
     "hierarchy --repeats 1",
     "images --demos 4 --steps 12 --repeats 1",
-    "kernels --turns 2 --seconds 0.01",
+    "kernels ensemble adam norm memory --turns 2 --seconds 0.01",
     "online --repeats 1 --seconds 0.01",
     "scaling --quick",
     "startup --repeats 1",
@@ -58,6 +59,15 @@ def test_every_policy_of_the_trainings_is_tried(monkeypatch):
     assert set(throughput.POLICIES) == set(POLICIES)
 
 
+def test_what_a_kernel_replaces_is_there(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    from kernels import KERNELS
+
+    for kernel in KERNELS.values():
+        for name in [*kernel.plain, *kernel.ours]:
+            pkgutil.resolve_name(name)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("command", SMALLEST)
 def test_a_benchmark_runs(command):
@@ -65,7 +75,7 @@ def test_a_benchmark_runs(command):
     program = NEEDED.get(script)
     if program and not shutil.which(program):
         pytest.skip(f"no {program} on the PATH")
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, str(FOLDER / f"{script}.py"), *options],
         cwd=ROOT,
         env=os.environ | {"PIP_NO_INDEX": "1"},  # peers that are not there stay away
