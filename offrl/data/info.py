@@ -65,11 +65,11 @@ class DataInfo:
             if not isinstance(array, (np.ndarray, h5py.h5d.DatasetID)):
                 read[name] = array
                 continue
-            if name not in self._keys:
-                self._keys[name] = _Key(name, array)
-            key = self._keys[name]
             place = f"{demos.root}{demo}/{name}"
             with located(self.path, place):
+                if name not in self._keys:
+                    self._keys[name] = _Key(name, array)
+                key = self._keys[name]
                 if array.dtype.kind not in "fiub":
                     if name in NUMBERS:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
@@ -79,7 +79,7 @@ class DataInfo:
                     key.add(rows, place)
                 elif self._reads_all:
                     key.add(whole(array) if is_file else array, place)
-                elif is_sampled:
+                elif is_sampled and array.shape[0]:
                     images = values(h5py.Dataset(array)) if is_file else array
                     key.add(images[array.shape[0] // 2][None], place)
                 key.num_rows += len(read[name]) if name in read else array.shape[0]

@@ -11,6 +11,8 @@ from offrl.reports.records import read_records
 
 log = logging.getLogger(__name__)
 
+NO_CURVE = "none: a warning says why, or it takes pip install 'offrl[plot]'"
+
 
 def write_learning_curve(run: Any) -> Path | None:
     """Losses and success rate over the steps, ``learning_curve-SHA8.png`` in the run folder.
@@ -56,7 +58,7 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
         _draw_success(results, records)
     for axes in (losses, results):
         axes.set_xlabel("steps in the environment" if acted else "gradient steps")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # of a name as it is, with its dollars
     figure.savefig(path, dpi=110)
 
 

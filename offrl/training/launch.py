@@ -20,7 +20,7 @@ from offrl.checkpoint import policy_from_checkpoint
 from offrl.config import Config, config_from_content
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import ONE_THREAD
-from offrl.reports.plot import write_learning_curve
+from offrl.reports.plot import NO_CURVE, write_learning_curve
 from offrl.training.base import Record, Training
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
@@ -64,7 +64,7 @@ class Result:
             "result": "not measured" if self.test is None else success_line(self.test),
             "run folder": self.run.path,
             "checkpoint": self.checkpoint or "none (experiment.save.enabled is false)",
-            "learning curve": self.learning_curve or "none; it takes pip install 'offrl[plot]'",
+            "learning curve": self.learning_curve or NO_CURVE,
             "TensorBoard": f"tensorboard --logdir {self.run.logs}",
             "video": self.video or f"none: {self.no_video}",
         }

@@ -14,7 +14,7 @@ from offrl import parallel
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.pipeline import Pipeline, summary
 from offrl.online.trainer import Record
-from offrl.reports.plot import write_learning_curve
+from offrl.reports.plot import NO_CURVE, write_learning_curve
 from offrl.reports.records import read_records
 from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
@@ -43,7 +43,7 @@ class PipelineResult:
             "result": f"{return_line(self.last)}, {self.steps} steps, {trained}",
             "run folder": self.run.path,
             "checkpoint": self.checkpoint or "none, as nothing was trained",
-            "learning curve": self.learning_curve or "none; it takes pip install 'offrl[plot]'",
+            "learning curve": self.learning_curve or NO_CURVE,
             "TensorBoard": f"tensorboard --logdir {self.run.logs}",
         }
         return lines | ({"problems": "; ".join(self.problems)} if self.problems else {})

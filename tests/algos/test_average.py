@@ -13,6 +13,7 @@ from offrl.checkpoint import write_checkpoint
 from offrl.seeding import seed_everything
 from offrl.testing import AlgoCase, resumed_equals_uninterrupted
 from offrl.training.trainer import Trainer
+from offrl.tree import leaves
 
 OBS = {"position": torch.zeros(1, 3), "speed": torch.zeros(1, 2)}
 SMALL = {"bc": {"actor_layer_dims": [8]}, "hbc": {"planner": {"subgoal_horizon": 2}}}
@@ -176,6 +177,31 @@ def test_a_policy_that_acts_has_averages_alone_until_it_learns(tmp_path, name):
         algo.learn(batch)
     assert_same(loaded.policy.nets, trainer.algo.nets)
     assert_same(elsewhere.policy.nets, trainer.algo.nets)
+
+
+@pytest.mark.parametrize("ema", [False, True])
+@pytest.mark.parametrize("name", ["bc", "hbc"])
+def test_what_is_changed_in_a_policy_that_acts_stays_when_it_learns(tmp_path, name, ema):
+    changes = overrides(tmp_path, {"enabled": ema}) | {"algo": SMALL[name]}
+    if name == "hbc":
+        changes["observation"] = {"planner": changes["observation"]}
+    trainer = Trainer(config_factory(name, changes))
+    list(trainer())
+    content = trainer.state()
+    before = copy.deepcopy(content["model"])
+    algo = policy_from_checkpoint(ckpt_dict=content, device="cpu")[0].policy
+    weight = next(algo.nets.parameters())
+    weight.data.mul_(0.5)
+    halved = weight.detach().clone()
+    for part in getattr(algo, "parts", {}).values():  # each by itself
+        assert part.serialize()["optimizers"]
+    algo.set_statistics(obs={}, actions={})
+    state = algo.serialize()
+    assert torch.equal(weight, halved) and not state["normalization"]["actions"]
+    algo.learn(next(iter(trainer.experiment.loader)))
+    now = leaves(content["model"])  # which is the user's
+    for path, leaf in leaves(before).items():
+        assert not isinstance(leaf, torch.Tensor) or torch.equal(now[path], leaf), path
 
 
 def assert_same(first, second):

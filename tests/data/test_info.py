@@ -94,6 +94,25 @@ def test_ranges_of_images_are_of_a_sample_or_of_all(tmp_path, compression, stora
     assert sampled["bytes_in_memory"] == 70 * 4 * (8 * 8 * 3 + 2 * 4)
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_images_that_are_none_and_frames_that_are_damaged(tmp_path, damaged):
+    path, key = tmp_path / "images.hdf5", "obs/camera_image"
+    with DemoWriter(path, compression="png", durable=False) as writer:
+        images = np.zeros((4, 8, 8, 3), np.uint8)
+        writer.write({"actions": np.zeros((4, 2)), key: images})
+    with h5py.File(path, "a") as file:
+        demo = file["data/demo_0"]
+        demo.attrs["num_samples"] = h5py.Empty("i4")  # says nothing
+        demo["obs/none"] = images[:0]
+        if damaged:
+            del demo[key].attrs["frame_shape"]
+    if damaged:
+        with pytest.raises(ValueError, match=f"images.hdf5: data/demo_0/{key} .*frame_shape"):
+            DataInfo(path)
+    else:
+        assert DataInfo(path).facts()["keys"][key]["shape"] == [8, 8, 3]
+
+
 @pytest.mark.parametrize(
     ("trajectory", "expected"),
     [

@@ -325,6 +325,6 @@ def test_wandb_is_asked_for_only_if_installed(small_config):
 @pytest.mark.slow
 def test_a_learning_curve_is_drawn(toy_config):
     pytest.importorskip("matplotlib")
-    trainer, _ = run_all(toy_config())
+    trainer, _ = run_all(toy_config({"experiment": {"name": r"no formula $\frac{$"}}))
     path = write_learning_curve(trainer.run)
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000

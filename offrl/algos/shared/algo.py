@@ -12,7 +12,7 @@ from offrl import parallel
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
 from offrl.algos.shared.roles import Algorithm
-from offrl.algos.shared.weights import Average, check_fit, weights_of
+from offrl.algos.shared.weights import Average, averages_of, check_fit, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.lazy import Tensor, torch
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
@@ -49,8 +49,8 @@ class Algo(Algorithm):
     ):
         self.epoch: int | None = None  # set by train_on_batch
         self.validates = False
-        self._only_acts = False  # has what acting takes alone (``to_act``)
-        self._whole: Mapping[str, Any] | None = None  # the state of which that is a part
+        self._only_acts = False  # is a copy for another process (``state_to_act``)
+        self._of_learning: Mapping[str, Any] = {}  # the state of optimizers that are not made yet
         self.global_config = config
         self.algo_config = config.algo
         self.obs_spec = obs_spec
@@ -80,7 +80,6 @@ class Algo(Algorithm):
     @property
     def optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         """The optimizer of each network."""
-        self._load_whole()
         return self._learning.optimizers
 
     @optimizers.setter
@@ -95,23 +94,18 @@ class Algo(Algorithm):
     @cached_property
     def _learning(self) -> Learning:
         """Made when it is first asked for, and so never for a policy that only acts."""
-        self._become_whole()
+        self._refuse_a_copy()
         with self.trained_weights():
-            return Learning(self._make_optimizers(), self.optim_params, self.global_config)
+            learning = Learning(self._make_optimizers(), self.optim_params, self.global_config)
+        learning.deserialize(self._of_learning)
+        self._of_learning = {}
+        return learning
 
     def _make_optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         configs = self.optim_params.items()
         return {name: make_optimizer(self._optimized(name), config) for name, config in configs}
 
-    def _load_whole(self) -> None:
-        """Load what acting alone did not take, if that is here."""
-        whole, self._whole = self._whole, None
-        if whole is not None:
-            self.deserialize(whole)
-
-    def _become_whole(self) -> None:
-        """Do so for whoever learns or serializes; ``ValueError`` if it is not here."""
-        self._load_whole()
+    def _refuse_a_copy(self) -> None:
         if self._only_acts:
             raise ValueError(
                 f"this {self.global_config.algo_name} is a copy that only acts, without optimizers "
@@ -195,7 +189,7 @@ class Algo(Algorithm):
         """Make one update, or none with ``validate``. Returns detached tensors without dimensions,
         ``"loss"`` among them, so that nothing waits for the device."""
         if not validate:
-            self._become_whole()
+            self._refuse_a_copy()
         begins = epoch != self.epoch and not validate
         self.epoch, self.validates = epoch, validate
         weights = nullcontext() if validate else self.trained_weights()
@@ -236,7 +230,6 @@ class Algo(Algorithm):
 
     def set_train(self) -> None:
         """Put the networks into training mode (dropout, random crops)."""
-        self._load_whole()
         self.nets.train()
         self._average.show(False)
 
@@ -249,7 +242,6 @@ class Algo(Algorithm):
     @contextmanager
     def trained_weights(self) -> Iterator[None]:
         """A context in which the networks have the weights that are trained, and no averages."""
-        self._load_whole()
         shown = self._average.shown
         self._average.show(False)
         try:
@@ -383,7 +375,7 @@ class Algo(Algorithm):
     def serialize(self) -> dict[str, Any]:
         """Give all state, as tensors, numbers, strings, lists and dicts. ``ValueError`` for a copy
         in another process that only acts."""
-        self._become_whole()
+        self._refuse_a_copy()
         with self.trained_weights():
             nets = dict(self.nets.state_dict())
             ema = self._average.serialize()
@@ -398,23 +390,33 @@ class Algo(Algorithm):
         }
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do."""
+        """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do.
+        What ``to_act`` made of it is loaded as far as acting takes it, and the rest when it is
+        asked for."""
         nets = state.get("nets", state)
         check_fit(self.global_config.algo_name, self.nets.state_dict(), nets)
-        self._only_acts, self._whole = state.get("only_acts", False), None
-        with self.trained_weights():
-            self.nets.load_state_dict(nets)
-            self._average.deserialize(state)
+        self._only_acts, to_act = False, state.get("to_act", False)
+        if to_act:
+            self._average.show(False)
+            self.nets.load_state_dict({**nets, **averages_of(state)})
+            self._average.deserialize(state, nets)
+        else:
+            with self.trained_weights():
+                self.nets.load_state_dict(nets)
+                self._average.deserialize(state)
         if state.get("optimizers") or state.get("lr_schedulers"):
-            self._learning.deserialize(state)
+            of_learning = {key: state.get(key, {}) for key in ("optimizers", "lr_schedulers")}
+            if to_act and "_learning" not in vars(self):
+                self._of_learning = of_learning
+            else:
+                self._learning.deserialize(of_learning)
         if "normalization" in state:
             self.set_statistics(**state["normalization"])
-        self._whole = state.get("whole")
 
     def state_to_act(self) -> dict[str, Any]:
         """Give the attributes of a copy for another process that only acts."""
         own: Any = self.__reduce_ex__(2)[2]  # as a subclass's __getstate__ says
-        state = {**own, "_only_acts": True, "_whole": None}
+        state = {**own, "_only_acts": True, "_of_learning": {}}
         state.pop("_learning", None)
         if self._average.shown:  # the networks are all that acting takes
             state["_average"] = self._average.begun_anew()

@@ -109,7 +109,6 @@ class Composite(Algo):
         return batch[name]
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        self._become_whole()  # parts cannot do so alone
         logs, loss = {}, 0.0
         for name, part in self.parts.items():
             n = len(name) + 1
@@ -119,7 +118,6 @@ class Composite(Algo):
         return logs | {"Loss": loss}
 
     def on_epoch_end(self, epoch: int) -> None:
-        self._become_whole()
         for part in self.parts.values():
             part.on_epoch_end(epoch)
 
@@ -135,7 +133,6 @@ class Composite(Algo):
 
     @contextmanager
     def trained_weights(self) -> Iterator[None]:
-        self._load_whole()
         with ExitStack() as all_parts:
             for part in self.parts.values():
                 all_parts.enter_context(part.trained_weights())
@@ -150,7 +147,7 @@ class Composite(Algo):
             part.set_statistics(obs, actions, **({"subgoals": subgoals} if says else {}))
 
     def serialize(self) -> dict[str, Any]:
-        self._become_whole()
+        self._refuse_a_copy()
         parts = {name: part.serialize() for name, part in self.parts.items()}
         for state in parts.values():
             del state["nets"]  # they are in those of the whole
@@ -169,9 +166,10 @@ class Composite(Algo):
     def deserialize(self, state: Mapping[str, Any]) -> None:
         with self.trained_weights():
             super().deserialize(state)
-            for name, part in state.get("parts", {}).items():
-                own = self.parts[name]
-                own.deserialize({"nets": own.nets.state_dict(), **part})
+        for name, part in state.get("parts", {}).items():
+            n = len(name) + 1
+            nets = {k[n:]: x for k, x in state["nets"].items() if k.startswith(f"{name}.")}
+            self.parts[name].deserialize({"nets": nets, **part})
 
 
 def check_horizon(key: str, config: AlgoConfig, lengths: Sequence[int]) -> None:

@@ -1,5 +1,6 @@
 """Optimizers, their learning-rate schedules and clipped gradients, from ``algo.optim_params``."""
 
+import copy
 import math
 import warnings
 from bisect import bisect_right
@@ -50,9 +51,9 @@ class Learning:
         }
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
-        """Take over that part of a checkpoint."""
+        """Take over a copy of that part of a checkpoint."""
         for name, optimizer in state.get("optimizers", {}).items():
-            self.optimizers[name].load_state_dict(optimizer)
+            self.optimizers[name].load_state_dict(copy.deepcopy(optimizer))
         for name, stored in state.get("lr_schedulers", {}).items():
             if schedule := self.schedules[name]:
                 schedule.load_state_dict(stored)

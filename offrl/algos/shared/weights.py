@@ -19,6 +19,7 @@ class Average:
         self._weights = learning if config.enabled else {}
         self._averages: dict[str, Tensor] = {}  # none as long as they equal the weights
         self._num_steps: dict[str, int] = {}  # of each optimizer
+        self._put_off: Mapping[str, Tensor] = {}  # the weights, if they are not here yet
         self.shown = False
 
     def follow(self, optimizer: str, parameters: "Iterable[torch.nn.Parameter]") -> None:
@@ -58,6 +59,10 @@ class Average:
     def show(self, shown: bool) -> None:
         """Let the networks compute with the averages, or with the weights again."""
         if shown != self.shown:
+            for name, weight in self._put_off.items():
+                average = self._weights[name]  # shown in its place
+                self._averages[name] = torch.empty_like(average).copy_(weight)
+            self._put_off = {}
             for name, average in self._averages.items():
                 weight = self._weights[name]
                 weight.data, average.data = average.data, weight.data
@@ -66,7 +71,7 @@ class Average:
     def begun_anew(self) -> "Average":
         """Give an average of the same weights that begins with them as they are now."""
         average = copy.copy(self)
-        average._averages, average._num_steps = {}, {}
+        average._averages, average._num_steps, average._put_off = {}, {}, {}
         return average
 
     def serialize(self) -> dict[str, Any]:
@@ -77,20 +82,30 @@ class Average:
         weights = {name: average.detach() for name, average in averages.items()}
         return {"ema": {"weights": weights, "num_steps": dict(self._num_steps)}}
 
-    def deserialize(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``serialize`` gave; without it, begin with the weights as they are."""
+    def deserialize(
+        self, state: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Take over what ``serialize`` gave; without it, begin with the weights as they are.
+
+        weights: those that are trained, where the networks have the averages already. These are
+            shown from here on, and the weights take a place of their own when they are asked for.
+        """
         stored = state.get("ema")
         if stored is not None and not self._config.enabled:
             raise ValueError(
                 "train.ema.enabled: false, but the checkpoint holds averaged weights, which its "
                 "policy acts with; set it to true"
             )
-        self._averages = {}
-        if stored is not None:
-            self._begin()
+        self._averages, self._put_off, self._num_steps = {}, {}, {}
+        if stored is None:
+            return
+        self._num_steps = dict(stored["num_steps"])
+        if weights is not None:
+            self._put_off, self.shown = {name: weights[name] for name in self._weights}, True
+            return
+        self._begin()
         for name, average in self._averages.items():
             average.copy_(stored["weights"][name].detach())
-        self._num_steps = {} if stored is None else dict(stored["num_steps"])
 
 
 def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,25 +116,20 @@ def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what ``serialize`` gave as an algorithm takes it that only acts: averaged weights in the
-    place of those that are trained, and nothing of optimizers. It has all that was given under
-    ``"whole"``, should the algorithm learn after all."""
-    nets = dict(model.get("nets", model)) | dict(_averages(model))
-    return _only_acting(model) | {"nets": nets, "whole": model}
+    """Give what ``serialize`` gave so marked that an algorithm loads what acting takes alone:
+    averaged weights in the place of those that are trained, and no optimizers. It loads these
+    should it learn, or be serialized, after all."""
+    return _marked(model if "nets" in model else {"nets": model})
 
 
-def _averages(model: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    for name, average in model.get("ema", {}).get("weights", {}).items():
-        yield f"{prefix}{name}", average
-    for name, part in model.get("parts", {}).items():
-        yield from _averages(part, f"{prefix}{name}.")
+def _marked(model: Mapping[str, Any]) -> dict[str, Any]:
+    parts = {name: _marked(part) for name, part in model.get("parts", {}).items()}
+    return {**model, "to_act": True, **({"parts": parts} if parts else {})}
 
 
-def _only_acting(model: Mapping[str, Any]) -> dict[str, Any]:
-    left_out = ("ema", "optimizers", "lr_schedulers")
-    state = {key: value for key, value in model.items() if key not in left_out}
-    parts = {name: _only_acting(part) for name, part in model.get("parts", {}).items()}
-    return {**state, **({"parts": parts} if parts else {}), "only_acts": True}
+def averages_of(model: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """The averaged weights in what ``serialize`` gave, but for those of parts."""
+    return model.get("ema", {}).get("weights", {})
 
 
 def check_fit(algo_name: str, own: Mapping[str, Tensor], weights: Mapping[str, Any]) -> None:
