@@ -1,7 +1,7 @@
 """The weights of an algorithm: their moving average, and those that checkpoints hold."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from offrl.config import EMAConfig
