@@ -44,8 +44,6 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
 
     figure = Figure(figsize=(10, 3.6))
     losses, results = figure.subplots(1, 2)
-    # The margins are known, and finding the best ones takes as long as all else.
-    figure.subplots_adjust(left=0.085, right=0.925, bottom=0.14, top=0.84, wspace=0.22)
     acted = records["collect"]
     _draw_losses(losses, records)
     # Where the environment knows no success, as in most benchmarks of online RL.
@@ -58,6 +56,9 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
         _draw_success(results, records)
     for axes in (losses, results):
         axes.set_xlabel("steps in the environment" if acted else "gradient steps")
+    # The margins are known, and finding the best ones takes as long as all else.
+    right = 0.985 if len(figure.axes) == 2 else 0.925  # where returns have a scale of their own
+    figure.subplots_adjust(left=0.085, right=right, bottom=0.14, top=0.84, wspace=0.22)
     figure.suptitle(title, parse_math=False)  # of a name as it is, with its dollars
     figure.savefig(path, dpi=110)
 
