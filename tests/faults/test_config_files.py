@@ -52,7 +52,8 @@ def contradictions(said, config):
     """What a config that was taken has otherwise than the file: paths."""
     for path, value in leaves(said):
         found = config
-        for key in path:
+        # Robomimic's diffusion policy has the average of weights among its own keys.
+        for key in ("train", *path[1:]) if path[:2] == ("algo", "ema") else path:
             found = found.get(key, "nothing") if isinstance(found, dict) else "nothing"
         if path == ("train", "data") and value is not None:
             entries = value if isinstance(value, list) else [value]
