@@ -28,9 +28,11 @@ SHELL, PYTHON = ("", "bash"), "python"
 LESS = {
     r"(offrl .*--n) \d\d+(?!.*--keep-failures)": r"\1 4",  # of a few all could have failed
     r"(python compare\.py .*) \d\d": r"\1 4",
-    r"experiment\.rollout\.n: \d+": "experiment.rollout.n: 2",
-    r"train\.num_epochs=\d\d+": "train.num_epochs=2 --set experiment.rollout.n=2 "
-    "--set experiment.epoch_every_n_steps=100",
+    r"experiment\.rollout\.n: \d+": "experiment.rollout.n: 2\n  experiment.rollout.horizon: 60",
+    r'"rollout": \{"n": \d+,': '"render_video": false, "rollout": {"n": 2,',
+    r"train\.num_epochs=\d\d+": "train.num_epochs=2 --set experiment.epoch_every_n_steps=100 "
+    "--set experiment.rollout.n=2 --set experiment.rollout.horizon=60 "
+    "--set experiment.render_video=false",
     r"experiment\.rollout\.n=\d\d+": "experiment.rollout.n=2",
     r"--config (bc|online/cartpole_ppo)\.json --(name|seed) \w+(?=\s*(#|$))": r"\g<0> --debug",
 }

@@ -20,7 +20,7 @@ SMALLEST = [
     "data_tools --gigabytes 0.01 --demos 2 --repeats 1",
     "distributed --repeats 1 --seconds 0.5",
     "edit --demos 2 --steps 50 --repeats 1",
-    "evaluation --parts reset playback policy --repeats 1",
+    "evaluation --parts reset policy --repeats 1",
     "hierarchy --repeats 1",
     "images --demos 4 --steps 12 --repeats 1",
     "kernels ensemble adam norm memory --turns 2 --seconds 0.01",

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import h5py
 import numpy as np
-import programs
 import pytest
 from conftest import ROOT
 from gymnasium.spaces import Box
@@ -61,7 +60,8 @@ class Screen:
         ):
             if program.poll() is not None or time.monotonic() > end:
                 program.kill()
-                raise AssertionError(f"no window {name!r}; {program.communicate()[0]}")
+                seen = found and found.get_attributes().map_state, len(np.unique(self.pixels()))
+                raise AssertionError(f"no window {name!r}, {seen}; {program.communicate()[0]}")
             time.sleep(0.1)
         found.set_input_focus(X.RevertToParent, X.CurrentTime)
         self.display.sync()
@@ -121,7 +121,7 @@ def start(screen):
     started = []
 
     def run(*arguments):
-        program = programs.Popen(
+        program = subprocess.Popen(
             [sys.executable, "-c", EASY, "teleoperate", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
