@@ -1,7 +1,7 @@
 # All set-up included; needs only Python 3.10 to 3.12.
 #   make demo      trains on the demonstrations that ship
-#   make quick     tests without learning runs and real simulators, in 3 minutes
-#   make test      the tests that CI runs, in 9 minutes
+#   make quick     tests without learning runs and real simulators, in 2 minutes
+#   make test      the tests that CI runs, in 8 minutes
 #   make test-all  all of them, every loss with its sign flipped and every command of the docs too
 #   make docs      the site of the pages in docs/, into site/
 #   make drawings  the pictures on them, from the code and the results
