@@ -66,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rendered", type=int, default=4, help="episodes that are filmed")
+    parser.add_argument("--episodes", type=int, default=5000, help="of the large page")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, sync_playwright() as driver:
         root = Path(name)
@@ -75,19 +76,19 @@ def main() -> None:
             seconds = alternate(makers, args.repeats, warm_up=False)
             faster = f"{ratio(seconds['1'], seconds['2']):.2f}"
             rows.append([f"200 episodes, {what}", *map(spread, seconds.values()), faster])
-        many = write_many(root / "many.hdf5", 5000)
+        many = write_many(root / "many.hdf5", args.episodes)
         seconds = alternate(
             {str(n): timed(making(many, root / f"many{n}", n)) for n in (1, 2)}, 1, warm_up=False
         )
         faster = f"{ratio(seconds['1'], seconds['2']):.2f}"
-        rows.append(["5000 episodes, no films", *map(spread, seconds.values()), faster])
+        rows.append([f"{args.episodes} episodes, no films", *map(spread, seconds.values()), faster])
         print(f"{machine()}\n")
         print(markdown(["make, s", "1 process", "2 processes", "times faster"], rows))
 
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        pages = {"200 episodes": root / "lift1", "5000 episodes": root / "many1"}
+        pages = {"200 episodes": root / "lift1", f"{args.episodes} episodes": root / "many1"}
         rows = [
             [what, *map(spread, opening(browser, folder, args.repeats))]
             for what, folder in pages.items()

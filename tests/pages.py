@@ -31,9 +31,9 @@ LESS = {
     r"experiment\.rollout\.n: \d+": "experiment.rollout.n: 2\n  experiment.rollout.horizon: 60",
     r'"rollout": \{"n": \d+,': '"render_video": false, "rollout": {"n": 2,',
     r"train\.num_epochs=\d\d+": "train.num_epochs=2 --set experiment.epoch_every_n_steps=100 "
-    "--set experiment.rollout.n=2 --set experiment.rollout.horizon=60 "
+    "--set experiment.rollout.n=2",
+    r"experiment\.rollout\.n=\d+": "experiment.rollout.n=2 --set experiment.rollout.horizon=60 "
     "--set experiment.render_video=false",
-    r"experiment\.rollout\.n=\d\d+": "experiment.rollout.n=2",
     r"--config (bc|online/cartpole_ppo)\.json --(name|seed) \w+(?=\s*(#|$))": r"\g<0> --debug",
 }
 SHIPPED = ("configs", "datasets", "examples", "benchmarks", "docs/migrating", "tests", "train.py")

@@ -28,8 +28,8 @@ SMALLEST = [
     "scaling --quick",
     "startup --repeats 1",
     "study --repeats 1 --steps 20 --cells 2 --episodes 2 --runs 4",
-    *(f"throughput --policy {policy} --repeats 1 --steps 2" for policy in POLICIES),
-    "view --repeats 1 --rendered 1",
+    *(f"throughput --policy {policy} --repeats 1 --steps 1" for policy in POLICIES),
+    "view --repeats 1 --rendered 1 --episodes 300",
 ]
 # They need robomimic or hours; what all others share has no contest of its own.
 OTHERS = {
