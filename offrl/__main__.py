@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # side by side ten times slower, this one costs nothing (docs/benchmarks.md).
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    # Those of NumPy begin with it and spin for 2**26 cycles, a tenth of a second of each core.
+    # NumPy starts a thread on each core when it is imported, and each spins for 2**26 cycles (0.1 s
+    # of processor time) before it sleeps. These sleep after 2**10.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
     if os.getcwd() not in sys.path:  # a user's own algorithms, as with `python -m offrl`
         sys.path.append(os.getcwd())

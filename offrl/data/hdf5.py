@@ -252,9 +252,10 @@ class DemoFile(Demos):
             if not h5py.h5a.exists(group, b"num_samples"):
                 return None
             attribute = h5py.h5a.open(group, b"num_samples")
-            if attribute.shape is None:  # it is empty
+            shape = attribute.shape
+            if shape is None:  # it is empty
                 return None
-            value = np.empty(attribute.shape, np.int64)
+            value = np.empty(shape, np.int64)
             attribute.read(value)
             return int(value.item())
 

@@ -105,7 +105,7 @@ def read_into(rows: np.ndarray, dataset: Any) -> None:
 
 @cache
 def _type_in_memory(dtype: np.dtype) -> h5py.h5t.TypeID:
-    """HDF5's name for a type of NumPy's: making it takes as long as reading a short array."""
+    """Make HDF5's form of a NumPy type, once: it takes as long as reading a short array."""
     return h5py.h5t.py_create(dtype)
 
 

@@ -95,13 +95,12 @@ class RolesAlgo(PolicyAlgo):
         self.written.sync_target()
 
     def serialize(self) -> dict[str, Any]:
-        state = super().serialize()  # first: it may load what the optimizers hold
         optimizers = self._kept(torch.optim.Optimizer)
         own = {
             "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
             "numbers": self._kept((int, float)),
         }
-        return state | own
+        return super().serialize() | own
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
         super().deserialize({key: x for key, x in state.items() if key != "optimizers"})

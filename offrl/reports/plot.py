@@ -11,7 +11,7 @@ from offrl.reports.records import read_records
 
 log = logging.getLogger(__name__)
 
-NO_CURVE = "none: a warning says why, or it takes pip install 'offrl[plot]'"
+NO_CURVE = "none: see the warning, or install matplotlib (pip install 'offrl[plot]')"
 
 
 def write_learning_curve(run: Any) -> Path | None:

@@ -146,14 +146,18 @@ def test_an_average_can_begin_with_weights_that_had_none(tmp_path):
     assert torch.equal(algo.get_action(OBS), source.algo.get_action(OBS))
 
 
-@pytest.mark.parametrize("name", ["bc", "hbc"])
-def test_a_policy_that_acts_has_averages_alone_until_it_learns(tmp_path, name):
-    ema = {"enabled": True, "power": None, "max_decay": 0.9}
+def trained(tmp_path, name, ema):
     changes = overrides(tmp_path, ema) | {"algo": SMALL[name]}
     if name == "hbc":
         changes["observation"] = {"planner": changes["observation"]}
     trainer = Trainer(config_factory(name, changes))
     list(trainer())
+    return trainer
+
+
+@pytest.mark.parametrize("name", ["bc", "hbc"])
+def test_a_policy_that_acts_has_averages_alone_until_it_learns(tmp_path, name):
+    trainer = trained(tmp_path, name, {"enabled": True, "power": None, "max_decay": 0.9})
     content = copy.deepcopy(trainer.state())
     batch = next(iter(trainer.experiment.loader))
     loaded, _ = policy_from_checkpoint(ckpt_dict=copy.deepcopy(content), device="cpu")
@@ -182,11 +186,7 @@ def test_a_policy_that_acts_has_averages_alone_until_it_learns(tmp_path, name):
 @pytest.mark.parametrize("ema", [False, True])
 @pytest.mark.parametrize("name", ["bc", "hbc"])
 def test_what_is_changed_in_a_policy_that_acts_stays_when_it_learns(tmp_path, name, ema):
-    changes = overrides(tmp_path, {"enabled": ema}) | {"algo": SMALL[name]}
-    if name == "hbc":
-        changes["observation"] = {"planner": changes["observation"]}
-    trainer = Trainer(config_factory(name, changes))
-    list(trainer())
+    trainer = trained(tmp_path, name, {"enabled": ema})
     content = trainer.state()
     before = copy.deepcopy(content["model"])
     algo = policy_from_checkpoint(ckpt_dict=content, device="cpu")[0].policy

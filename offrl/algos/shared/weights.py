@@ -128,7 +128,7 @@ def _marked(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def averages_of(model: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """The averaged weights in what ``serialize`` gave, but for those of parts."""
+    """Give the averaged weights in what ``serialize`` gave, without those of parts."""
     return model.get("ema", {}).get("weights", {})
 
 
