@@ -27,7 +27,10 @@ SHELL, PYTHON = ("", "bash"), "python"
 # What makes commands that take minutes, and the files that they read, do less of the same.
 LESS = {
     r"(offrl .*--n) \d\d+(?!.*--keep-failures)": r"\1 4",  # of a few all could have failed
+    r"(offrl images .*--n) \d+": r"\1 2",
     r"(python compare\.py .*) \d\d": r"\1 4",
+    r"train\.num_epochs: \d+": "train.num_epochs: 2",
+    r'"num_epochs": \d\d+': '"num_epochs": 10',
     r"experiment\.rollout\.n: \d+": "experiment.rollout.n: 2\n  experiment.rollout.horizon: 60",
     r'"rollout": \{"n": \d+,': '"render_video": false, "rollout": {"n": 2,',
     r"train\.num_epochs=\d\d+": "train.num_epochs=2 --set experiment.epoch_every_n_steps=100 "
