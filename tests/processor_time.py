@@ -52,26 +52,28 @@ class _Times:
 
     def __init__(self):
         self.of_tests = Counter()
+        self.of_files = Counter()  # without what only make test-all runs
 
     def pytest_runtest_logreport(self, report):
-        self.of_tests[report.nodeid] += getattr(report, "processor_time", 0.0)
+        spent = getattr(report, "processor_time", 0.0)
+        self.of_tests[report.nodeid] += spent
+        if "thorough" not in report.keywords:
+            self.of_files[report.nodeid.partition("::")[0]] += spent
 
     def pytest_terminal_summary(self, terminalreporter, config):
-        total, of_files = seconds(), Counter()  # the processes of tests have ended
-        for test, spent in self.of_tests.items():
-            of_files[test.partition("::")[0]] += spent
+        total = seconds()  # the processes of tests have ended
         noted = json.loads(NOTED.read_text()) if NOTED.exists() else {}
         say = terminalreporter.write_line
         say(f"{total:.0f} s of processor time; most in", bold=True)
         for test, spent in self.of_tests.most_common(10):
             say(f"{spent:8.1f} s  {test}")
         factor, more = GROWN
-        for file, spent in of_files.most_common():
+        for file, spent in self.of_files.most_common():
             before = noted.get(file, 0.0)
             if spent > max(factor * before, before + more):
                 say(f"grew: {file}: {spent:.1f} s, was {before:.1f} s", yellow=True)
         if config.option.note_seconds:
-            files = {file: round(spent, 1) for file, spent in sorted(of_files.items())}
+            files = {file: round(spent, 1) for file, spent in sorted(self.of_files.items())}
             NOTED.write_text(json.dumps(files, indent=0) + "\n")
         most = config.option.most_seconds
         if most is not None and total > most:
