@@ -1,9 +1,9 @@
 """PLAS (Zhou et al., 2020, arXiv:2011.07213): the actor moves in the latent space of a VAE of the
 data's actions, so whatever it does the data has seen; a perturbation may lead a little beyond."""
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from offrl import models
 from offrl.algos.base import register_algo
@@ -21,10 +21,21 @@ from offrl.lazy import Tensor, torch
 
 
 class PLASVAEConfig(VAEConfig):
-    enabled: Literal[True] = Field(True, description="Must be true: PLAS is built on a VAE.")
+    enabled: bool = Field(
+        True,
+        description="Must be true: PLAS is built on a VAE.",
+        json_schema_extra={"const": True},
+    )
     latent_clip: None = Field(
         None, description="Must be null: the actor limits latents by max_latent_action."
     )
+
+    @field_validator("enabled")
+    @classmethod
+    def _is_true(cls, enabled: bool) -> bool:
+        if not enabled:
+            raise ValueError("set it to true: PLAS is built on a VAE")
+        return enabled
 
 
 class SamplerConfig(Section):
