@@ -18,6 +18,7 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from offrl import config_factory  # noqa: E402
+from offrl.registry import ALGO_CONFIGS, ALGOS, ENVS  # noqa: E402
 
 # Else a tenth of the time goes to looking through what thousands of tests left alive.
 gc.set_threshold(50_000, 20, 100)
@@ -86,6 +87,16 @@ SMALL = {
     },
     "observation": {"modalities": {"obs": {"low_dim": ["position", "speed"]}}},
 }
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    """What a test registers is gone after it, but for what offrl has imported of its own."""
+    before = [(registry, {*registry._entries}) for registry in (ALGOS, ALGO_CONFIGS, ENVS)]
+    yield
+    for registry, known in before:
+        for name in {*registry._entries} - known - registry._own:
+            del registry._entries[name]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from offrl import (
 )
 from offrl.algos.base import PolicyAlgo, masked_mean
 from offrl.config import AlgoConfig, OptimConfig, Section
-from offrl.registry import ALGO_CONFIGS, ALGOS
+from offrl.registry import ALGO_CONFIGS
 from offrl.testing import (
     CHECKS,
     AlgoCase,
@@ -107,13 +107,8 @@ class OwnScale(Own):
 
 
 @pytest.fixture(autouse=True)
-def registries():
-    """As they were, afterwards."""
-    ALGOS.names(), ALGO_CONFIGS.names()  # the package's own are all there from here on
-    before = dict(ALGOS._entries), dict(ALGO_CONFIGS._entries)
+def own(registries):
     ALGO_CONFIGS.register("own")(OwnConfig)
-    yield
-    ALGOS._entries, ALGO_CONFIGS._entries = before
 
 
 def by_function():

@@ -112,11 +112,8 @@ def test_algorithms_set_defaults_of_other_sections():
         ALGO_NAME = "with_defaults"
         DEFAULTS = {"train": {"batch_size": 1024}}
 
-    try:
-        assert config_factory("with_defaults").train.batch_size == 1024
-        assert config_factory("with_defaults", {"train": {"batch_size": 1}}).train.batch_size == 1
-    finally:
-        del ALGO_CONFIGS._entries["with_defaults"]
+    assert config_factory("with_defaults").train.batch_size == 1024
+    assert config_factory("with_defaults", {"train": {"batch_size": 1}}).train.batch_size == 1
 
 
 def test_yaml_numbers_are_numbers(tmp_path):

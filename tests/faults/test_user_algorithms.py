@@ -11,7 +11,6 @@ from comparison import records
 from conftest import ROOT, SMALL
 
 from offrl.__main__ import main
-from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.tree import merge
 
 MODULE = """
@@ -90,15 +89,6 @@ CASES = {
         r"called sys.exit\(3\)",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def registries():
-    """Without these algorithms, afterwards."""
-    yield
-    for registry in (ALGOS, ALGO_CONFIGS):
-        for name in [name for name in registry._entries if name.startswith("own_")]:
-            del registry._entries[name]
 
 
 @pytest.fixture

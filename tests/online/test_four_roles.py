@@ -291,10 +291,8 @@ class Own(Algorithm):
 
 
 @pytest.fixture
-def own(monkeypatch):
+def own():
     """A function: what differs from the defaults -> a trainer of own roles on Pendulum."""
-    for registry in (ALGOS, ALGO_CONFIGS):
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     register_roles(OwnConfig, Constant, Own)
 
     def make(**train):
