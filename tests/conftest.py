@@ -91,7 +91,7 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def registries():
-    """What a test registers is gone after it, but for what offrl has imported of its own."""
+    """Remove what a test registered, after it; entries of offrl's own modules stay."""
     before = [(registry, {*registry._entries}) for registry in (ALGOS, ALGO_CONFIGS, ENVS)]
     yield
     for registry, known in before:

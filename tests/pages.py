@@ -24,7 +24,7 @@ FENCE = re.compile(
     r"^(?P<note><!-- [^\n]* -->\n\n?)?```(?P<language>\w*|\{[^\n]*)\n(?P<code>.*?)^```", re.M | re.S
 )
 SHELL, PYTHON = ("", "bash"), "python"
-# What makes commands that take minutes, and the files that they read, do less of the same.
+# Replacements by which commands that take minutes, and the files that they read, do less.
 LESS = {
     r"(offrl .*--n) \d\d+(?!.*--keep-failures)": r"\1 4",  # of a few all could have failed
     r"(offrl images .*--n) \d+": r"\1 2",

@@ -174,7 +174,7 @@ class _Search:
         """Tell of each evaluation, and prune."""
         trial, told = self.trials[cell.name], self.told[cell.name]
         evaluations = self._evaluations(cell)
-        for epoch in sorted(evaluations.keys() - told):  # the pruner reads the latest of all
+        for epoch in sorted(evaluations.keys() - told):  # pruning judges the latest epoch
             told.add(epoch)
             trial.report(evaluations[epoch], epoch)
             if cell.name not in self.pruned and trial.should_prune():

@@ -210,6 +210,7 @@ def test_numbers_that_make_no_network_are_refused(path, value):
     [
         ("xql", "algo.vf_quantile", 0.7),
         ("plas", "algo.action_sampler.vae.enabled", False),
+        ("plas", "algo.action_sampler.vae.enabled", 1),
         ("plas", "algo.action_sampler.vae.latent_clip", 1.0),
     ],
 )
