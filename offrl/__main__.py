@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from offrl import __version__, tools
+from offrl.links import following
 from offrl.processes import Interrupted, is_explained
 
 
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     package.setLevel(logging.INFO)
     package.addHandler(terminal)
     try:
-        with _signals_interrupt():
+        with _signals_interrupt(), following(getattr(args, "follow_links", False)):
             return modules[args.command].run(args)
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)

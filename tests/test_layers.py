@@ -10,6 +10,7 @@ LAYERS = {
     "intervals": 0,
     "language": 0,
     "lazy": 0,
+    "links": 0,
     "normalize": 0,
     "outputs": 0,
     "parallel": 0,

@@ -52,6 +52,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
         Part("normalize", ["statistics"]),
         Part("language", ["text → vectors"]),
         Part("lazy", ["PyTorch, when needed"]),
+        Part("links", ["which are followed"]),
         Part("tree", ["nested dicts"]),
         Part("seeding", ["all random state"]),
         Part("outputs", ["whole files or none"]),

@@ -43,6 +43,16 @@ def add_address(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_follow_links(parser: argparse.ArgumentParser) -> None:
+    """The option for data that is not in one folder."""
+    parser.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="read what links in data lead to outside of its folder, too: only of data that you "
+        "trust",
+    )
+
+
 def finite(text: str) -> float:
     """An argument that is a number, neither NaN nor infinite."""
     number = float(text)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
-from offrl.tools import count, finite, seed, sentence
+from offrl.tools import add_follow_links, count, finite, seed, sentence
 
 HELP = "make a new file of demonstrations out of others: split, filter, merge, relabel or repack"
 EPILOG = (
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         number = "+" if name == "merge" else 1
         sub.add_argument("inputs", metavar="IN", nargs=number, help="a file in robomimic's layout")
         sub.add_argument("--output", required=True, help="the HDF5 file to write")
+        add_follow_links(sub)
         command.add_arguments(sub)
 
 

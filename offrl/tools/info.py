@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from offrl.tools import add_follow_links
+
 HELP = "show what is in data, in a run folder or in a checkpoint"
 EPILOG = "example: offrl info datasets/lift/low_dim.hdf5"
 
@@ -23,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read all images to find their ranges, not only a sample",
     )
+    add_follow_links(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from offrl.tools import collect, count
+from offrl.tools import add_follow_links, collect, count
 
 if TYPE_CHECKING:
     from offrl.config.study import DatasetEntry
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train on Ray: local, auto (the one of this machine) or HOST:PORT of its head "
         "(default: in processes of this machine)",
     )
+    add_follow_links(parser)
 
 
 def run(args: argparse.Namespace) -> int:

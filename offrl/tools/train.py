@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offrl.tools import seed
+from offrl.tools import add_follow_links, seed
 
 HELP = "train a policy from a config file, and measure its success rate"
 EPILOG = (
@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the config with all its defaults, and stop",
     )
+    add_follow_links(parser)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

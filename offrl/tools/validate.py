@@ -2,6 +2,8 @@
 
 import argparse
 
+from offrl.tools import add_follow_links
+
 HELP = "look for damage and mistakes in HDF5 files of demonstrations; reads every byte"
 EPILOG = "example: offrl validate datasets/lift/low_dim.hdf5"
 
@@ -12,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="an HDF5 file in robomimic's or D4RL's layout"
     )
+    add_follow_links(parser)
 
 
 def run(args: argparse.Namespace) -> int:
