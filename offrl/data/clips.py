@@ -75,7 +75,10 @@ def decode(path: Path, start: float, num_frames: int, fps: float) -> np.ndarray:
         colours = av.video.reformatter.VideoReformatter()
         film.seek(int(start / stream.time_base), stream=stream)
         for frame in film.decode(stream):
-            if frame.time > start - 0.5 / fps:
+            late = frame.time - start - len(images) / fps
+            if late > -0.5 / fps:
+                if late > 0.5 / fps:
+                    raise ValueError(f"it has no frame of step {len(images)} of the episode")
                 images.append(colours.reformat(frame, format="rgb24").to_ndarray())
             if len(images) == num_frames:
                 return np.stack(images)

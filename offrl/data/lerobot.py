@@ -8,6 +8,8 @@ several observations. What offrl noted in ``meta/offrl.json`` tells them apart a
 
 import io
 import json
+import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from offrl.data.clips import decode
 from offrl.data.demos import Episodes
 from offrl.data.exchange import places, read_notes, vectors
 from offrl.data.hdf5 import located
+from offrl.links import inside
 
 VERSION = "v3.0"
 INFO, STATS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
@@ -26,6 +29,11 @@ EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.par
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 STATE, IMAGES = "observation.state", "observation.images."
+# The fields of paths in info.json, by its keys.
+PLACES = {
+    "data_path": ("chunk_index", "file_index"),
+    "video_path": ("video_key", "chunk_index", "file_index"),
+}
 ARRAYS = {"action": "actions", "next.reward": "rewards", "next.done": "dones"}
 SUCCESS = "next.success"
 # What numbers the steps: features that all data sets have.
@@ -63,27 +71,24 @@ class LeRobotFolder(Episodes):
         parquet()
         self.path = folder
         with located(folder, INFO):
-            self._info = json.loads((folder / INFO).read_text(encoding="utf-8"))
-            version, self._features = self._info["codebase_version"], self._info["features"]
-            self._fps = self._info["fps"]
-            self._kinds = {name: feature["dtype"] for name, feature in self._features.items()}
-        if not version.startswith("v3."):
-            raise ValueError(
-                f"{folder}: is of LeRobot's layout {version}; bring it to {VERSION} with LeRobot's "
-                "script lerobot.datasets.v30.convert_dataset_v21_to_v30"
-            )
+            self._info = _read_info(self._inside(INFO))
+        self._features, self._fps = self._info["features"], self._info["fps"]
+        self._kinds = {name: feature["dtype"] for name, feature in self._features.items()}
         notes = folder / NOTES
-        self._notes = read_notes(folder, notes.read_bytes()) if notes.is_file() else None
+        self._notes = None
+        if notes.exists():
+            self._notes = read_notes(folder, self._inside(NOTES).read_bytes())
         with located(folder, TASKS):
-            table = parquet().read_table(folder / TASKS)
+            table = parquet().read_table(self._inside(TASKS))
             (words,) = set(table.column_names) - {"task_index"}
             self._tasks = dict(
                 zip(table["task_index"].to_pylist(), table[words].to_pylist(), strict=True)
             )
         with located(folder, "meta/episodes"):
-            self._episodes = list(self._listed())
+            self._episodes = sorted(self._listed(), key=lambda row: row["episode_index"])
         if not self._episodes:
             raise ValueError(f"{folder}: has no episodes")
+        self._count()
         self._open: _Steps | None = None
 
     @property
@@ -110,24 +115,57 @@ class LeRobotFolder(Episodes):
                     arrays.update(self._read(name, feature, episode, table, keys))
         return arrays
 
+    def _inside(self, name: str) -> Path:
+        """A file of the folder, by its name in it. In the cache of a hub files are links, from
+        ``snapshots/COMMIT`` to ``blobs``."""
+        folder = self.path.resolve()
+        places = [folder]
+        if folder.parent.name == "snapshots":
+            places.append(folder.parents[1] / "blobs")
+        return inside(self.path / name, *places, place=f"{self.path}: {name}")
+
     def _listed(self) -> Iterator[dict[str, Any]]:
         """What is noted of each episode, but its statistics."""
         for path in sorted(self.path.glob("meta/episodes/*/*.parquet")):
-            file = parquet().ParquetFile(path)
+            file = parquet().ParquetFile(self._inside(str(path.relative_to(self.path))))
             names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
             yield from file.read(names).to_pylist()
 
+    def _count(self) -> None:
+        """Refuse episodes that are lacking, or there twice."""
+        numbers = [episode["episode_index"] for episode in self._episodes]
+        found = {
+            "total_episodes": len(set(numbers)),
+            "total_frames": sum(episode["length"] for episode in self._episodes),
+        }
+        for key, number in found.items():
+            if self._info.get(key, number) != number or len(set(numbers)) < len(numbers):
+                raise ValueError(
+                    f"{self.path}: meta/episodes has {len(numbers)} rows of {len(set(numbers))} "
+                    f"episodes ({found['total_frames']} steps), but {key} in {INFO} is "
+                    f"{self._info.get(key)}; copy the folder again"
+                )
+
+    def _place(self, key: str, **fields: Any) -> Path:
+        """The file that a path in ``info.json`` stands for."""
+        return self._inside(self._info[key].format(**fields))
+
     def _steps(self, episode: Mapping[str, Any]) -> Any:
-        """The rows of an episode. One file stays open: episodes are read in their order."""
+        """The rows of an episode, in their order. One file stays open, for the next episode."""
         number, length = episode["episode_index"], episode["length"]
-        chunk, file = episode["data/chunk_index"], episode["data/file_index"]
-        name = self._info["data_path"].format(chunk_index=chunk, file_index=file)
-        with located(self.path / name, f"episode {number}"):
-            if self._open is None or self._open.name != name:
-                self._open = _Steps(self.path, name)
-            table = self._open.read(number)
-            if len(table) != length:
-                raise ValueError(f"it has {len(table)} steps, but {length} were recorded")
+        path = self._place(
+            "data_path",
+            chunk_index=episode["data/chunk_index"],
+            file_index=episode["data/file_index"],
+        )
+        with located(path, f"episode {number}"):
+            if self._open is None or self._open.path != path:
+                self._open = _Steps(path)
+            table = self._open.read(number).sort_by("frame_index")
+            if table["frame_index"].to_pylist() != list(range(length)):
+                raise ValueError(
+                    f"its {len(table)} steps are not numbered 0 to {length - 1} by frame_index"
+                )
         return table
 
     def _read(
@@ -143,39 +181,47 @@ class LeRobotFolder(Episodes):
         known = {camera_feature(key): key for key in steps if steps[key].is_image}
         key = known.get(name) or _key(name)
         if name == STATE and steps:
-            state = _array(table[name], feature["shape"])
+            state = _array(name, table, feature["shape"])
             for part, columns, step in places(steps, vectors(steps)):
                 if keys is None or part in keys:
                     yield part, state[:, columns].astype(step.dtype).reshape(-1, *step.shape)
         elif name == SUCCESS:
-            yield "success", bool(_array(table[name], ()).any())
+            yield "success", bool(_array(name, table, ()).any())
         elif keys is not None and key not in keys:
             return
         elif feature["dtype"] == "video":
             yield key, self._film(name, episode)
         elif feature["dtype"] == "image":
-            yield key, np.stack([_image(cell["bytes"]) for cell in table[name].to_pylist()])
+            images = [_image(cell["bytes"]) for cell in table[name].to_pylist()]
+            yield key, self._sized(name, np.stack(images))
         else:
             shape = steps[key].shape if key in steps else feature["shape"]
-            array = _array(table[name], () if name in ARRAYS and name != "action" else shape)
+            array = _array(name, table, () if name in ARRAYS and name != "action" else shape)
             yield key, array.astype(np.float32) if array.dtype == bool else array
 
     def _film(self, name: str, episode: Mapping[str, Any]) -> np.ndarray:
-        path = self._info["video_path"].format(
+        path = self._place(
+            "video_path",
             video_key=name,
             chunk_index=episode[f"videos/{name}/chunk_index"],
             file_index=episode[f"videos/{name}/file_index"],
         )
         start = episode[f"videos/{name}/from_timestamp"]
-        return decode(self.path / path, start, episode["length"], self._fps)
+        return self._sized(name, decode(path, start, episode["length"], self._fps))
+
+    def _sized(self, name: str, images: np.ndarray) -> np.ndarray:
+        shape, size = list(self._features[name]["shape"]), list(images.shape[1:3])
+        if size not in (shape[:2], shape[1:]):
+            raise ValueError(f"{name} is of {size} pixels, but {INFO} says {shape}")
+        return images
 
 
 class _Steps:
     """A file of steps, of which an episode's are read: of its row groups those that hold some."""
 
-    def __init__(self, folder: Path, name: str):
-        self.name = name
-        self._file = parquet().ParquetFile(folder / name)
+    def __init__(self, path: Path):
+        self.path = path
+        self._file = parquet().ParquetFile(path)
         groups = [self._file.metadata.row_group(i) for i in range(self._file.num_row_groups)]
         paths = [groups[0].column(i).path_in_schema for i in range(groups[0].num_columns)]
         column = paths.index("episode_index")
@@ -189,12 +235,48 @@ class _Steps:
         return table.filter(np.asarray(table["episode_index"]) == number)
 
 
-def _array(column: Any, shape: Sequence[int]) -> np.ndarray:
-    """The values ``[T, *shape]`` of a column of numbers or of lists of them."""
-    values = column.combine_chunks()
-    while hasattr(values, "flatten") and values.type.num_fields:
+def _read_info(path: Path) -> dict[str, Any]:
+    """What ``info.json`` says, of the kinds that the layout asks for."""
+    info = json.loads(path.read_text(encoding="utf-8"))
+    version = str(info["codebase_version"])
+    if not version.startswith("v3."):
+        remedy = f"offrl reads {VERSION}"
+        if version.startswith("v2."):
+            remedy = (
+                f"bring it to {VERSION} with LeRobot's script "
+                "lerobot.datasets.v30.convert_dataset_v21_to_v30"
+            )
+        raise ValueError(f"{path.parents[1]}: is of LeRobot's layout {version}; {remedy}")
+    dtypes = [feature["dtype"] for feature in info["features"].values()]
+    float(info["fps"])
+    for key in PLACES if "video" in dtypes else ("data_path",):
+        template = info.get(key)
+        field = rf"\{{({'|'.join(PLACES[key])})(:0?\d?d)?\}}"
+        if not isinstance(template, str) or not re.fullmatch(rf"([^{{}}]|{field})+", template):
+            raise ValueError(
+                f"{path}: {key} is {template!r:.80}, but has to be a path with the fields "
+                f"{', '.join(PLACES[key])}, as {DATA_PATH if key == 'data_path' else VIDEO_PATH}"
+            )
+    return info
+
+
+def _array(name: str, table: Any, shape: Sequence[int]) -> np.ndarray:
+    """The values ``[T, *shape]`` of a column of numbers or of lists of them. ``ValueError`` where
+    a list is longer or shorter: the values behind it would move to other places."""
+    import pyarrow.compute as compute
+
+    values, rows = table[name].combine_chunks(), len(table)
+    while values.type.num_fields:
+        sizes = compute.list_value_length(values).unique().to_pylist()
+        if len(sizes) > 1:
+            raise ValueError(f"{name} has lists of {sizes} values, but {INFO} says {list(shape)}")
         values = values.flatten()
-    return np.asarray(values).reshape(len(column), *shape)
+    if values.null_count or len(values) != rows * math.prod(shape):
+        raise ValueError(
+            f"{name} has {len(values) - values.null_count} values in {rows} steps, but {INFO} says "
+            f"{list(shape)} for each"
+        )
+    return np.asarray(values).reshape(rows, *shape)
 
 
 def _image(file: bytes) -> np.ndarray:

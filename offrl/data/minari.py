@@ -13,6 +13,7 @@ import numpy as np
 from offrl.data.demos import DemoArrays, Episodes
 from offrl.data.exchange import Plan, Step, flags, following, read_notes, timeouts
 from offrl.data.hdf5 import located
+from offrl.links import inside
 from offrl.outputs import check_space, whole_folder
 
 MINARI = "minari:"  # before the name of one of Minari's datasets
@@ -43,6 +44,8 @@ class MinariEpisodes(Episodes):
     def __init__(self, folder: Path):
         minari = _import()
         self.path = folder
+        for name in ("metadata.json", "main_data.hdf5"):
+            inside(folder / "data" / name, folder, place=f"{folder}: data/{name}")
         try:
             self._dataset = minari.MinariDataset(folder / "data")
         except (FileNotFoundError, ValueError):

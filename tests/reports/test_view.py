@@ -407,7 +407,27 @@ def broken_config(tmp_path):
     return [run], "not valid JSON"
 
 
-CASES = [
+def link_out(name):
+    def case(tmp_path):
+        """What a page must not show, which people pass on."""
+        run = make_run(tmp_path / "run")
+        (run / name).unlink(missing_ok=True)
+        (tmp_path / "secret").write_text('{"password": "1234"}')
+        (run / name).symlink_to(tmp_path / "secret")
+        return [run], "follow-links"
+
+    case.__name__ = f"link of {name}"
+    return case
+
+
+def pipe(tmp_path):
+    os.mkfifo(make_run(tmp_path / "run") / "videos/film.mp4")
+    return [tmp_path / "run"], "no regular file"
+
+
+CASES = [link_out(name) for name in ("videos/film.mp4", "metrics.jsonl", "config-12345678.json")]
+CASES += [
+    pipe,
     truncated,
     no_data,
     nothing,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from offrl.config.files import read_config_file
+from offrl.links import inside
 from offrl.reports.records import read_records
 from offrl.reports.view.page import thinned, write_script
 from offrl.tree import leaves
@@ -19,14 +20,18 @@ AXES = ("step", "epoch", "time")
 
 
 class RunPage:
-    """What the folder of a run holds."""
+    """What the folder of a run holds. ``ValueError`` for links that lead out of it, as the page is
+    made to be passed on."""
 
     def __init__(self, path: str):
         self.path = Path(path).expanduser()
         self.label = path
-        self.config = read_config_file(sorted(self.path.glob("config-*.json"))[0])
+        self.config = read_config_file(self._own(min(self.path.glob("config-*.json"))))
         videos = self.path.joinpath("videos").glob("*.mp4")
-        self.videos = sorted(video for video in videos if not video.name.startswith("."))
+        self.videos = [self._own(video) for video in sorted(videos) if video.name[0] != "."]
+
+    def _own(self, path: Path) -> Path:
+        return inside(path, self.path, place=f"{path}")
 
     def describe(self) -> dict[str, Any]:
         """What the overview says."""
@@ -35,7 +40,7 @@ class RunPage:
 
     def write(self, folder: Path, place: str) -> None:
         """The script ``PLACE.js`` and copies of the videos, ``PLACE-N.mp4``."""
-        records, num_damaged = read_records(self.path / "metrics.jsonl")
+        records, num_damaged = read_records(self._own(self.path / "metrics.jsonl"))
         by_kind = defaultdict(list)
         for record in records:
             by_kind[" ".join(filter(None, [record["type"], record.get("env")]))].append(record)
