@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import DemoArrays
+from offrl.data.elsewhere import is_written, sources
 from offrl.data.exchange import (
     Plan,
     Step,
@@ -21,7 +22,7 @@ from offrl.data.exchange import (
     timeouts,
     vectors,
 )
-from offrl.data.hdf5 import is_written, located, open_hdf5
+from offrl.data.hdf5 import located, open_hdf5
 from offrl.data.storage import CHUNK_BYTES
 from offrl.outputs import check_space, new_file, whole_file
 
@@ -102,6 +103,7 @@ class D4RLFile(DemoArrays):
                 shape = getattr(dataset, "shape", None)
                 if not shape:
                     raise ValueError(f"{path}: {key} is no array of steps; copy the file again")
+                sources(dataset.id)
                 if not is_written(dataset.id):
                     raise ValueError("not all of it was ever written")
             if shape[:1] != obs[:1] or shape not in allowed.get(key, [shape]):

@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos
+from offrl.data.elsewhere import arrays_below, is_written, linked_files, sources
 from offrl.data.storage import read_into, stored, values
 from offrl.processes import is_explained
 
@@ -110,6 +111,7 @@ class DemoFile(Demos):
                     f"{self.path}: mask/{filter_key} is no list of names of demonstrations; write "
                     "it again, e.g. as numpy.array(['demo_0'], dtype='S')"
                 )
+            sources(mask.id)
             return list(mask.asstr()[()])
 
     def _chosen(self, filter_key: str, stored: set[str]) -> list[str]:
@@ -263,6 +265,7 @@ class DemoFile(Demos):
         group = self._group(demo)
         try:
             dataset = h5py.h5d.open(group, key.encode())
+            sources(dataset)
             if dataset.shape and dataset.dtype:
                 return stored(dataset)
         except Exception:
@@ -324,22 +327,6 @@ class DemoFile(Demos):
                 raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
 
 
-def arrays_below(
-    group: h5py.h5g.GroupID, root: str = ""
-) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
-    """All arrays below a group, whatever kind of link leads there, by path."""
-    for name in group:
-        path = root + name.decode("utf8", "surrogateescape")
-        try:
-            item = h5py.h5o.open(group, name)
-        except KeyError:
-            raise ValueError(f"{path} is a link that leads nowhere") from None
-        if isinstance(item, h5py.h5g.GroupID):
-            yield from arrays_below(item, f"{path}/")
-        elif isinstance(item, h5py.h5d.DatasetID) and item.rank:
-            yield path, item
-
-
 def text_sum(attributes: Mapping[str, Any]) -> int:
     """CRC-32 of the text among attributes, for which HDF5 has no checksums: what ``text_crc32``
     holds beside them."""
@@ -369,11 +356,6 @@ def held_out_key(filter_key: str) -> str:
     return f"{head}valid{tail}" if train else ""
 
 
-def is_written(dataset: h5py.h5d.DatasetID) -> bool:
-    """Whether all of an array was written: the rest would read as zeros."""
-    return 0 in dataset.shape or dataset.get_space_status() == h5py.h5d.SPACE_STATUS_ALLOCATED
-
-
 @contextmanager
 def located(path: str | Path, place: str) -> Iterator[None]:
     """Say of whatever HDF5 stumbles over, in exceptions of many kinds, where that is and what to
@@ -395,10 +377,21 @@ def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
 
 
 def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
-    """The file, to read; ``ValueError`` if it is not one of HDF5.
+    """The file, to read; ``ValueError`` if it is not one of HDF5, or leads to files that may not be
+    read.
 
     swmr: also while another program writes it (HDF5's "single writer, multiple readers").
     """
+    file = _opened(path, swmr)
+    try:
+        linked_files(file)
+    except ValueError:
+        file.close()
+        raise
+    return file
+
+
+def _opened(path: Path, swmr: bool) -> h5py.File:
     try:
         return h5py.File(path, "r")
     except OSError as failed:

@@ -11,8 +11,9 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos, Episodes
+from offrl.data.elsewhere import in_other_files
 from offrl.data.files import open_episodes
-from offrl.data.hdf5 import DemoFile, located
+from offrl.data.hdf5 import DemoFile, located, open_hdf5
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import remarks_on
@@ -142,6 +143,9 @@ class DataInfo:
 
     def _remarks(self) -> list[str]:
         remarks = [remark for _, key in sorted(self._keys.items()) for remark in key.remarks()]
+        if self.path.is_file():
+            with open_hdf5(self.path) as file:
+                remarks += in_other_files(file)
         for same in self._alike.values():
             if len(same) > 1:
                 shown = ", ".join(same[:10]) + (", ..." if len(same) > 10 else "")

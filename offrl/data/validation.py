@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
-from offrl.data.hdf5 import DemoFile, check_text, held_out_key, is_written, located, open_hdf5
+from offrl.data.elsewhere import is_written, in_other_files, sources
+from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
 from offrl.data.remarks import SWITCHES, remarks_on
 from offrl.data.storage import values
 
@@ -50,6 +51,7 @@ class Validation:
 
     def _check_demos(self) -> None:
         with DemoFile(self.path) as file, open_hdf5(self.path) as raw:
+            self.remarks += in_other_files(raw)
             with self._noted():
                 _ = file.env_args
             demos, alike = file.demos(), defaultdict(list)
@@ -134,6 +136,7 @@ class Validation:
 
     def _check_d4rl(self) -> None:
         with open_hdf5(self.path) as raw:
+            self.remarks += in_other_files(raw)
             for name in raw:
                 for _ in self._arrays(raw, name, name):
                     pass
@@ -164,6 +167,7 @@ class Validation:
             yield from self._arrays(item, child, f"{place}/{child}")
 
     def _read(self, dataset: h5py.Dataset, place: str) -> np.ndarray | None:
+        sources(dataset.id)
         key, rows = _key(place), values(dataset)[()]
         size = dataset.size * dataset.dtype.itemsize if dataset.size else 0
         self.counts.update(arrays=1, bytes=size, checksums=int(dataset.fletcher32))

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 
-from offrl.data.hdf5 import OWN_ATTRIBUTES, arrays_below, located, text_sum
+from offrl.data.elsewhere import arrays_below
+from offrl.data.hdf5 import OWN_ATTRIBUTES, located, text_sum
 from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, create, values
 from offrl.outputs import DiskFull, check_space, in_words, new_file, put
 

@@ -1,0 +1,141 @@
+"""What an HDF5 file takes from other files: by links, virtual arrays and external storage. HDF5
+follows them all in silence, to any file, and reads zeros where the source of an array is gone."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from offrl.links import inside
+
+
+def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Path]:
+    """The place of each link to another file that is there, and that file.
+
+    Raises ``ValueError`` for a file that may not be read (``links.inside``), also where another
+    one leads to it. seen: the files whose links are known to be in order.
+    """
+    names: list[bytes] = []
+
+    def see(name: bytes, info: Any) -> None:
+        if info.type == h5py.h5l.TYPE_EXTERNAL:
+            names.append(name)
+
+    with suppress(RuntimeError, KeyError, OSError):  # what is damaged is told of where it is read
+        file.id.links.visit(see, info=True)
+    found, seen = {}, set() if seen is None else seen
+    for name in names:
+        place, target = name.decode(errors="replace"), file.id.links.get_val(name)[0]
+        named = target.decode(errors="surrogateescape")
+        other = _found(file.filename, named, f"{file.filename}: {place}")
+        if other is not None:  # else whoever reads it is told
+            found[place] = other
+        if other is not None and other not in seen:
+            seen.add(other)
+            with suppress(OSError), h5py.File(other, "r") as opened:
+                linked_files(opened, seen)
+    return found
+
+
+def in_other_files(file: h5py.File) -> list[str]:
+    """Sentences on the parts of a file that lie in others."""
+    places: defaultdict[Path, list[str]] = defaultdict(list)
+    for place, other in linked_files(file).items():
+        places[other].append(place)
+
+    def see(name: bytes, info: Any) -> None:
+        if info.type == h5py.h5o.TYPE_DATASET:
+            for other in sources(h5py.h5d.open(file.id, name)):
+                places[other].append(name.decode(errors="replace"))
+
+    with suppress(ValueError, RuntimeError, KeyError, OSError):
+        h5py.h5o.visit(file.id, see, info=True)
+    return [
+        f"{place}{f' and {len(more)} more' if more else ''} is a link or a virtual array that leads "
+        f"to {other}: copy that along with this file, or make one file of both with offrl edit "
+        "repack"
+        for other, (place, *more) in places.items()
+    ]
+
+
+def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
+    """The other files that a virtual array lies in.
+
+    Raises ``ValueError`` for external storage, which is any file's bytes, and for a virtual array
+    of which a part is not there, or in a file that may not be read (``links.inside``).
+    """
+    if dataset.get_offset() is not None:  # it lies here in one piece
+        return set()
+    settings, path = dataset.get_create_plist(), h5py.h5f.get_name(dataset).decode()
+    place = f"{path}: {h5py.h5i.get_name(dataset).decode(errors='replace').strip('/')}"
+    if settings.get_layout() == h5py.h5d.CONTIGUOUS and settings.get_external_count():
+        raise ValueError(
+            f"{place} is kept outside of HDF5 (external storage), in what may be any file; ask for "
+            "a file that holds it"
+        )
+    found: set[Path] = set()
+    if settings.get_layout() != h5py.h5d.VIRTUAL:
+        return found
+    num_there = 0
+    for i in range(settings.get_virtual_count()):
+        name, key = settings.get_virtual_filename(i), settings.get_virtual_dsetname(i)
+        other = Path(path) if name == "." else _found(path, name, place)
+        if other is None or not _is_there(other, key, settings.get_virtual_srcspace(i)):
+            raise ValueError(
+                f"{place} is a virtual array of {key} in {name}, not all of which is there, so that "
+                "HDF5 would read zeros; put that file back beside this one"
+            )
+        found |= {other} - {Path(path)}
+        num_there += settings.get_virtual_vspace(i).get_select_npoints()
+    if num_there < dataset.get_space().get_simple_extent_npoints():
+        raise ValueError(f"{place} is a virtual array, for parts of which it names no source")
+    return found
+
+
+def arrays_below(
+    group: h5py.h5g.GroupID, root: str = ""
+) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+    """All arrays below a group, whatever kind of link leads there, by path."""
+    for name in group:
+        path = root + name.decode("utf8", "surrogateescape")
+        try:
+            item = h5py.h5o.open(group, name)
+        except KeyError:
+            raise ValueError(f"{path} is a link that leads nowhere") from None
+        if isinstance(item, h5py.h5g.GroupID):
+            yield from arrays_below(item, f"{path}/")
+        elif isinstance(item, h5py.h5d.DatasetID) and item.rank:
+            sources(item)
+            yield path, item
+
+
+def _found(path: str, name: str, place: str) -> Path | None:
+    """The file that HDF5 takes for a name in the file at ``path``, where it looks one after the
+    other; ``None`` if there is none."""
+    folder, own, last = Path(path).parent, Path(path).resolve().parent, Path(name).name
+    for tried in (folder / name, Path(name), folder / last, Path(last), own / name):
+        if tried.exists():
+            found = inside(tried, folder, own, place=place)
+            if h5py.is_hdf5(found):
+                return found
+    return None
+
+
+def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:
+    """Whether a file has an array of which these rows were written."""
+    with h5py.File(path, "r") as file:
+        source = file.get(key)
+        if not isinstance(source, h5py.Dataset):
+            return False
+        sources(source.id)
+        shape, ends = source.shape, space.get_select_bounds()[1]
+        fits = len(shape) == len(ends) and all(e < n for e, n in zip(ends, shape, strict=True))
+        return fits and is_written(source.id)
+
+
+def is_written(dataset: h5py.h5d.DatasetID) -> bool:
+    """Whether all of an array was written: the rest would read as zeros."""
+    return 0 in dataset.shape or dataset.get_space_status() == h5py.h5d.SPACE_STATUS_ALLOCATED
