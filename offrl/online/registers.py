@@ -1,6 +1,5 @@
 """The parts of a pipeline: entered under their names, and built by a file that combines them."""
 
-import importlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +7,7 @@ from typing import Any, TypeVar
 
 from offrl.algos.base import Algorithm
 from offrl.config.pipeline import PipelineConfig
+from offrl.modules import allow_names, import_all
 from offrl.online.agent import Agent as AnyAgent
 from offrl.online.control import Agent
 from offrl.online.environment import Environment
@@ -50,8 +50,7 @@ class Parts:
     """The parts that a config names. ``ValueError`` for what is not known, with what is."""
 
     def __init__(self, config: PipelineConfig):
-        for module in config.modules:
-            _import(module)
+        import_all(config.modules)
         self.config = config
         actor = config.model_para.actor
         named = {
@@ -60,6 +59,7 @@ class Parts:
             "agent_para.agent_name": ("agent", config.agent_para.agent_name),
             "model_para.actor.model_name": ("model", actor["model_name"]),
         }
+        allow_names(name for _, name in named.values())
         found = {}
         for path, (kind, name) in named.items():
             try:
@@ -79,15 +79,3 @@ class Parts:
 
     def agent(self, env: Any, alg: Any) -> Any:
         return self._found["agent"](env, alg, self.config.agent_para.agent_config)
-
-
-def _import(module: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise ValueError(
-            f"modules: there is no module {module!r} here, beside the file, or among the "
-            "installed packages"
-        ) from None
