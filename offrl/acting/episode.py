@@ -129,7 +129,8 @@ class EpisodeResult:
     """The result of an episode."""
 
     request: EpisodeRequest  #: What was asked for.
-    success: bool = False  #: Whether the task was solved at some step.
+    #: Whether the task was solved at some step; ``None`` where nothing was said of success.
+    success: bool | None = None
     total_reward: float = 0.0  #: The sum of the rewards.
     length: int = 0  #: The number of steps.
     #: Images ``[H, W, 3]`` of uint8.
@@ -177,8 +178,9 @@ def run_episode(
         if trajectory:
             trajectory.before_step(obs, action)
         obs, reward, terminated, truncated, _ = returned(env.step(action), "step")
-        succeeds = truth(env.is_success()["task"], "success")
-        result.success = result.success or succeeds
+        succeeds = said_success(env.is_success()["task"])
+        if succeeds is not None:
+            result.success = bool(result.success) or succeeds
         result.total_reward += float(reward)
         result.length += 1
         if subgoal is not None:
@@ -187,7 +189,7 @@ def run_episode(
                 result.subgoal_distances.append(nearest)
                 nearest = math.inf
         if trajectory:
-            trajectory.add(rewards=reward, dones=terminated or succeeds)
+            trajectory.add(rewards=reward, dones=terminated or bool(succeeds))
         if terminated or truncated or (result.success and request.terminate_on_success):
             break
     if request.frame_every:
@@ -209,17 +211,14 @@ def rollout(
     """Run one episode of a policy in this process.
 
     Returns ``{"Return", "Horizon", "Success_Rate"}``: the sum of the rewards, the number of steps,
-    and 1 or 0.
+    and 1 or 0; without the last one where the environment reports no success.
     """
     policy = as_policy(policy)
     policy.start_episode(seed=seed)
     request = EpisodeRequest(seed, horizon, terminate_on_success)
     result = run_episode(env, request, policy, policy.needs_goal)
-    return {
-        "Return": result.total_reward,
-        "Horizon": result.length,
-        "Success_Rate": float(result.success),
-    }
+    rate = {} if result.success is None else {"Success_Rate": float(result.success)}
+    return {"Return": result.total_reward, "Horizon": result.length, **rate}
 
 
 def returned(values: Any, method: str) -> Any:
@@ -240,6 +239,11 @@ def truth(value: Any, name: str) -> bool:
     if number.size != 1 or number.dtype.kind not in "biuf" or number.item() not in (0, 1):
         raise Misfit(f"the environment's {name} is {value!r:.80}; give True or False")
     return bool(number.item())
+
+
+def said_success(said: Any) -> bool | None:
+    """What an environment says of success; ``None`` where it says nothing of it."""
+    return None if said is None else truth(said, "success")
 
 
 def check_obs(obs: Any, keys: Sequence[str]) -> None:

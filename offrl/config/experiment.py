@@ -50,7 +50,8 @@ class SaveConfig(Section):
     on_best_rollout_success_rate: bool = Field(
         True,
         description="Keep a checkpoint whenever the success rate in the simulator is the highest "
-        "so far. Of equal success rates the higher mean return counts.",
+        "so far. Of equal success rates the higher mean return counts, and it alone where the "
+        "environment reports no success.",
     )
 
     def is_due(self, epoch: int, seconds: float) -> bool:

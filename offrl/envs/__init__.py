@@ -36,10 +36,10 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
     """Make the environment that ``env_args`` (``env_name``, ``type``, ``env_kwargs``) describe.
 
     Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.
-    Beside gymnasium's methods there are ``is_success() -> {"task": bool}``, ``serialize()`` (the
-    ``env_args`` again) and, where the simulator can, ``get_state()``, ``reset_to(state)``,
-    ``render()``, ``mark(positions)``, which shows positions ``[3]`` in what is rendered, and
-    ``get_goal()``, the goal ``{key: [...]}`` of the episode.
+    Beside gymnasium's methods there are ``is_success() -> {"task": bool}`` (``None`` where no
+    success is reported), ``serialize()`` (the ``env_args`` again) and, where the simulator can,
+    ``get_state()``, ``reset_to(state)``, ``render()``, ``mark(positions)``, which shows positions
+    ``[3]`` in what is rendered, and ``get_goal()``, the goal ``{key: [...]}`` of the episode.
     Raises ``ValueError`` for what makes no environment.
 
     env_args: as they stand in data and checkpoints.

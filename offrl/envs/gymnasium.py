@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import RETURNS, Misfit, returned, truth
+from offrl.acting.episode import RETURNS, Misfit, returned, said_success
 from offrl.envs import maybe_metaworlds, tasks_of
 from offrl.registry import ENVS
 
@@ -24,7 +24,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
     and ``env_args``.
 
     A plain vector becomes the observation ``flat``, as in robomimic. Success is what ``info``
-    says under ``is_success`` or ``success``; without either no episode succeeds.
+    says under ``is_success`` or ``success``; without either there is none.
     """
 
     def __init__(self, env: gymnasium.Env, env_name: str, env_kwargs: dict[str, Any]):
@@ -35,7 +35,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
             "type": 2,
             "env_kwargs": env_kwargs,
         }
-        self._success = False
+        self._success: bool | None = None  # unknown
         self._name_observations()
 
     def _name_observations(self) -> None:
@@ -50,7 +50,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         obs, info = returned(self.env.reset(**kwargs), "reset")
-        self._success = False
+        self._success = None if self._success is None else False
         return self._as_dict(obs), info
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
@@ -61,10 +61,10 @@ class GymnasiumAdapter(gymnasium.Wrapper):
                 raise
             # One of gymnasium's own wrappers was the first to miss some.
             raise Misfit(f"the environment's step: {error}: {', '.join(RETURNS['step'])}") from None
-        self._success = truth(info.get("is_success", info.get("success", False)), "success")
+        self._success = said_success(info.get("is_success", info.get("success")))
         return self._as_dict(obs), float(reward), terminated, truncated, info
 
-    def is_success(self) -> dict[str, bool]:
+    def is_success(self) -> dict[str, bool | None]:
         return {"task": self._success}
 
     def serialize(self) -> dict[str, Any]:

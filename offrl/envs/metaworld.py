@@ -30,6 +30,7 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         super().__init__(env_name, env_kwargs)
         self._given = env_name, env_kwargs
+        self._success = False
         flat = self.env.observation_space
         state = gymnasium.spaces.Box(flat.low[:-GOAL], flat.high[:-GOAL], dtype=flat.dtype)
         self.observation_space = gymnasium.spaces.Dict({"flat": flat, "state": state})

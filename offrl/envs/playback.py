@@ -102,7 +102,7 @@ class Replay:
     def __init__(self, env: Any, demo: Mapping[str, Any]):
         self.env, self.demo = env, demo
         self.divergence: list[float] = []
-        self.success = False
+        self.success: bool | None = None  # where nothing is said of it
 
     def __iter__(self) -> Iterator[int]:
         """The step that comes next, once the environment is there."""
@@ -111,7 +111,8 @@ class Replay:
             self.divergence.append(self._difference(obs, step))
             yield step
             obs, *_ = returned(self.env.step(action), "step")
-            self.success = self.success or bool(self.env.is_success()["task"])
+            said = self.env.is_success()["task"]
+            self.success = self.success if said is None else bool(self.success or said)
 
     def film(self, cameras: Sequence[str] = (), size: int | None = None) -> Iterator[np.ndarray]:
         """A frame ``[H, W, 3]`` before each action."""

@@ -78,7 +78,9 @@ class RobomimicFace:
         return self._done
 
     def is_success(self) -> dict[str, bool]:
-        return (self._success or self._method("is_success"))()
+        """Whether the task is solved now; false as well where no success is reported."""
+        said = (self._success or self._method("is_success"))()
+        return {name: bool(is_so) for name, is_so in said.items()}
 
     def _at(self, obs: Any, reward: float = 0.0, done: bool = False) -> dict[str, np.ndarray]:
         self._obs, self._reward, self._done = obs, reward, done

@@ -100,8 +100,9 @@ def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:
     """Average the episodes that ran: ``Success_Rate`` with its 95 % interval
     (``Success_Rate_Low``, ``Success_Rate_High``), ``Return``, ``Horizon`` (length) and ``n``.
 
-    ``Crashed`` counts the episodes that could not be run. If all of them crashed, there is no
-    success rate.
+    ``Crashed`` counts the episodes that could not be run. If all of them crashed, there is nothing
+    else. If nothing is said of success in any episode, there is no success rate; if something is
+    in some, the others count as failures.
 
     Of policies with subgoals that say where end effectors are to be, ``Subgoals`` counts those that
     were followed for all of their steps, ``Subgoals_Reached`` is the share of them to which the end
@@ -111,12 +112,12 @@ def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:
     ran = [r for r in ordered if r.error is None]
     logs: dict[str, float] = {"n": len(ran), "Crashed": len(ordered) - len(ran)}
     if ran:
-        successes = sum(r.success for r in ran)
-        low, high = wilson_interval(successes, len(ran))
+        if any(r.success is not None for r in ran):
+            successes = sum(bool(r.success) for r in ran)
+            low, high = wilson_interval(successes, len(ran))
+            logs["Success_Rate"] = successes / len(ran)
+            logs |= {"Success_Rate_Low": low, "Success_Rate_High": high}
         logs |= {
-            "Success_Rate": successes / len(ran),
-            "Success_Rate_Low": low,
-            "Success_Rate_High": high,
             "Return": sum(r.total_reward for r in ran) / len(ran),
             "Horizon": sum(r.length for r in ran) / len(ran),
         }

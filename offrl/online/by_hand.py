@@ -120,7 +120,7 @@ class ByHand:
             rewards=np.array([reward]),
             terminated=np.array([is_end and self._is_terminated]),
             truncated=np.array([is_end and not self._is_terminated]),
-            successes=np.array([False]),
+            successes=np.array([-1]),
             is_step=np.array([is_step]),
             final_obs={0: {key: x[0] for key, x in obs.items()}} if is_end else {},
         )

@@ -12,7 +12,9 @@ from offrl.online.agent import PolicyAgent
 from offrl.online.parts import Parts, as_array, as_tensor
 from offrl.tree import map_leaves
 
-Ended = list[tuple[float, int, bool]]  # the return, length and success of episodes
+# The return and length of episodes, and whether one succeeded at some step: 1, 0, or -1 where
+# nothing was said of that.
+Ended = list[tuple[float, int, int]]
 
 
 class Collector:
@@ -32,6 +34,7 @@ class Collector:
         self._begins = np.ones(self.envs.num_envs, dtype=bool)  # where episodes begin with it
         self._returns = np.zeros(self.envs.num_envs)  # of the running episodes
         self._lengths = np.zeros(self.envs.num_envs, dtype=np.int64)
+        self._succeeded = np.full(self.envs.num_envs, -1)
         last = self.config.train.online.solved_episodes
         self._last_returns: deque[float] = deque(maxlen=last)
         self._memory: Any = None  # of the policy, when the round began
@@ -85,14 +88,16 @@ class Collector:
         self.step += int(np.count_nonzero(stepped.is_step))
         self._returns += stepped.rewards
         self._lengths += stepped.is_step
+        self._succeeded = np.maximum(self._succeeded, stepped.successes)
         over = stepped.terminated | stepped.truncated
         if over.any():
             for env in np.flatnonzero(over):
-                success = bool(stepped.successes[env])
-                ended.append((float(self._returns[env]), int(self._lengths[env]), success))
+                counts = (self._returns, self._lengths, self._succeeded)
+                ended.append(tuple(x[env].item() for x in counts))
             self._last_returns.extend(self._returns[over].tolist())
             self._returns[over] = 0.0
             self._lengths[over] = 0
+            self._succeeded[over] = -1
 
     def _take_rollout(self) -> dict[str, Any]:
         """The steps of the round (``Rollout.take``), and what the policy remembered before it."""
@@ -108,6 +113,7 @@ class Collector:
             "begins": torch.from_numpy(self._begins.copy()),
             "returns": torch.from_numpy(self._returns.copy()),
             "lengths": torch.from_numpy(self._lengths.copy()),
+            "succeeded": torch.from_numpy(self._succeeded.copy()),
             "last_returns": list(self._last_returns),
             "statistics": self.statistics.state(),
         }
@@ -118,6 +124,8 @@ class Collector:
         self._begins = state["begins"].numpy().copy()
         self._returns = state["returns"].numpy().copy()
         self._lengths = state["lengths"].numpy().copy()
+        if "succeeded" in state:  # which earlier versions did not keep
+            self._succeeded = state["succeeded"].numpy().copy()
         self._last_returns = deque(state["last_returns"], self._last_returns.maxlen)
         self.statistics.restore(state["statistics"])
         if state["envs"] is not None:

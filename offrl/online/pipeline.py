@@ -4,7 +4,7 @@ import copy
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -98,10 +98,10 @@ class Pipeline:
             trajectory = self._receive()
             if trajectory.explorer >= self._num_exploring:
                 if trajectory.ended:
-                    yield self.record("rollout", summary(trajectory.ended))
+                    yield self.record("rollout", summary_of(trajectory.ended))
                 continue
             self._take_in(trajectory)
-            yield self.record("progress", summary(self._ended))
+            yield self.record("progress", summary_of(self._ended))
             ready = [x for x, alg in self.algs.items() if alg.train_ready(self._num_prepared[x])]
             if ready:
                 self.epoch += 1
@@ -133,7 +133,7 @@ class Pipeline:
 
     def _collected(self) -> Record:
         """What came since the last training; by how many versions its weights were old."""
-        logs = summary(self._ended) | {
+        logs = summary_of(self._ended) | {
             "Trajectories": len(self._staleness),
             "Staleness": float(np.mean(self._staleness)),
             "Lost_Explorers": len(self.broker.lost),
@@ -199,10 +199,10 @@ class Pipeline:
             if trajectory.ended and due[trajectory.explorer]:
                 due[trajectory.explorer] -= 1
                 ended += trajectory.ended
-                yield self.record("episode", summary(trajectory.ended))
+                yield self.record("episode", summary_of(trajectory.ended))
         returns = [x[0] for x in ended] or [math.nan]
         spread = {"Return_Std": float(np.std(returns)), "Crashed": num - len(ended)}
-        yield self.record("test", summary(ended) | spread)
+        yield self.record("test", summary_of(ended) | spread)
 
 
 def newest(path: Path) -> Path:
@@ -228,11 +228,6 @@ def _checked_owners(said: Mapping[str, str], names: Sequence[str]) -> dict[str, 
             f"{did_you_mean(str(strange[0]), names)} Known: {', '.join(names)}."
         )
     return {name: said.get(name, name) if said else names[0] for name in names}
-
-
-def summary(ended: Iterable[Any]) -> dict[str, float]:
-    """The numbers of episodes that ended. Whether one succeeded is not known here."""
-    return {name: x for name, x in summary_of([*ended]).items() if name != "Success_Rate"}
 
 
 def _numbers(name: str, told: Any) -> dict[str, float]:

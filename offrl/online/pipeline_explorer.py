@@ -107,7 +107,7 @@ class PipelineExplorer:
                     steps[name].append(self._step(index, name))
             self._length += 1
             if not self._states:
-                ended = [(float(np.mean([*self._returns.values()])), self._length, False)]
+                ended = [(float(np.mean([*self._returns.values()])), self._length, -1)]
                 break
         num_steps = sum(map(len, steps.values()))
         taken = steps if self._explores else {}  # nobody learns from an evaluation

@@ -272,8 +272,10 @@ def summary_of(ended: Ended) -> dict[str, float]:
     """The logs of a ``collect`` record."""
     logs: dict[str, float] = {"Episodes": len(ended)}
     if ended:
-        means = np.mean(ended, axis=0)
-        logs |= dict(zip(("Return", "Horizon", "Success_Rate"), means.tolist(), strict=True))
+        returns, lengths, successes = np.array(ended).T
+        logs |= {"Return": float(returns.mean()), "Horizon": float(lengths.mean())}
+        if (successes >= 0).any():
+            logs["Success_Rate"] = float((successes > 0).mean())
     return logs
 
 

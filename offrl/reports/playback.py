@@ -114,7 +114,7 @@ class Divergence(NamedTuple):
     """What came of replaying a demonstration's actions; see ``Replay``."""
 
     of_steps: list[float]
-    success: bool
+    success: bool | None
 
 
 class Filmed(NamedTuple):

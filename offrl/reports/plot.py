@@ -46,11 +46,9 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
     losses, results = figure.subplots(1, 2)
     acted = records["collect"]
     _draw_losses(losses, records)
-    # Where the environment knows no success, as in most benchmarks of online RL.
-    succeeds = any(
-        r["logs"].get("Success_Rate") for r in (*acted, *records["rollout"], *records["test"])
-    )
-    if acted and not succeeds:
+    measured = [r["logs"] for r in (*acted, *records["rollout"], *records["test"])]
+    rates = [logs["Success_Rate"] for logs in measured if "Success_Rate" in logs]
+    if (measured and not rates) or (acted and not any(rates)):  # as in most of online RL
         _draw_returns(results, records)
     else:
         _draw_success(results, records)
@@ -97,6 +95,7 @@ def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:
     for kind, style, label in (("rollout", "o-", "during training"), ("test", "D", "final test")):
         # A rate over those episodes alone that did not crash says something else.
         rated = [r["logs"] | r for r in records[kind] if r["logs"]["Crashed"] == 0]
+        rated = [r for r in rated if "Success_Rate" in r]
         if rated:
             rates = [r["Success_Rate"] for r in rated]
             below = [r["Success_Rate"] - r["Success_Rate_Low"] for r in rated]

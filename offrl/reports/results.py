@@ -32,13 +32,14 @@ APART = (
     "report them apart, or give what differs another name (experiment.name, or name in the study)"
 )
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
+MEASURES = ("Success_Rate", "Return")  # of an evaluation; the first may be lacking
 
 
 @dataclass(frozen=True)
 class Measured:
     """The result of an evaluation."""
 
-    success: float
+    success: float | None  #: The rate; ``None`` where none is reported.
     total: float  #: The mean return.
     n: int  #: Episodes.
 
@@ -55,7 +56,7 @@ class Result:
     final: Measured | None = None  #: Of the policy that the training ended with.
     best: Measured | None = None  #: Of its best checkpoint.
     #: During the training ``(step, success rate, return)``.
-    curve: list[tuple[int, float, float]] = field(default_factory=list)
+    curve: list[tuple[int, float | None, float]] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)  #: That count as 0 and as 100; none: as is.
     steps: int = 0
     minutes: float = 0.0
@@ -205,7 +206,7 @@ def _of_run(path: Path, **known: Any) -> Result:
         **found,
         final=_measured(last) if is_whole else None,
         best=_measured(run.logs("test")) if is_whole else None,
-        curve=[(r["step"], r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in evaluations],
+        curve=[(r["step"], *map(r["logs"].get, MEASURES)) for r in evaluations],
         steps=run.steps,
         minutes=round(run.seconds / 60, 3),
         commit=run.provenance.get("git_commit", ""),
@@ -215,9 +216,9 @@ def _of_run(path: Path, **known: Any) -> Result:
 
 
 def _measured(logs: Mapping[str, float]) -> Measured | None:
-    if "Success_Rate" not in logs:
+    if "Return" not in logs:
         return None
-    return Measured(logs["Success_Rate"], logs["Return"], int(logs["n"]))
+    return Measured(*map(logs.get, MEASURES), int(logs["n"]))
 
 
 def write_results(path: Path, results: Iterable[Result]) -> None:

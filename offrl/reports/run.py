@@ -48,7 +48,7 @@ class Run:
     def evaluations(self) -> list[dict[str, Any]]:
         """The records of evaluations during the training, all of whose episodes were run."""
         found = self.of_type("rollout")
-        return [r for r in found if "Success_Rate" in r["logs"] and not r["logs"].get("Crashed")]
+        return [r for r in found if "Return" in r["logs"] and not r["logs"].get("Crashed")]
 
     def kept_checkpoints(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """The checkpoints that are kept of epochs that were evaluated, with the records of it."""
@@ -93,7 +93,7 @@ class Run:
 
 
 def run_facts(path: Path) -> dict[str, Any]:
-    """What was trained on what, how long, with which success, and how to do it again."""
+    """What was trained on what, how long, with which result, and how to do it again."""
     run = Run(path)
     config = run.config
     if run.is_of_own_parts:
@@ -118,8 +118,8 @@ def run_facts(path: Path) -> dict[str, Any]:
                 timedelta(seconds=round(times[-1] - times[0]))
             ),
         },
-        "best_success": _rates(max(rollouts, key=_rank, default=None)),
-        "last_success": _rates(rollouts[-1] if rollouts else None),
+        "best_evaluation": _rates(max(rollouts, key=_rank, default=None)),
+        "last_evaluation": _rates(rollouts[-1] if rollouts else None),
         "test": _rates(tests[-1] if tests else None),
         "versions": run.provenance,
         "repeat": shlex.join(again),

@@ -60,11 +60,11 @@ class Scores:
                 score = self.number(result, measured.success, measured.total)
                 self._scores.setdefault((result.algorithm, result.task), {})[result.seed] = score
 
-    def number(self, result: Result, success: float, total: float) -> float:
+    def number(self, result: Result, success: float | None, total: float) -> float:
         """What counts on a result's task of a success rate and a mean return."""
         measure = self.measures[result.task]
         if measure == SUCCESS:
-            return success
+            return success or 0.0  # some say nothing until there is one
         if measure == NORMALISED:
             low, high = result.returns
             return 100 * (total - low) / (high - low)
@@ -234,14 +234,11 @@ def _least_chance(num_seeds: int, num_others: int, num_tasks: int) -> float:
 
 
 def _measure(results: Sequence[Result]) -> str:
-    """What counts on a task: successes, where there are any."""
-    curves = [point[1] for result in results for point in result.curve]
-    tests = [m.success for r in results for m in (r.final, r.best) if m]
-    if any(curves) or any(tests) or not (curves or tests):
-        return SUCCESS
-    totals = [m.total for r in results for m in (r.final, r.best) if m]
-    totals += [point[2] for result in results for point in result.curve]
-    if not any(totals):
+    """What counts on a task: successes, where there are any, or all that is known is failure."""
+    found = [(m.success, m.total) for r in results for m in (r.final, r.best) if m]
+    found += [tuple(point[1:]) for result in results for point in result.curve]
+    rates = [rate for rate, _ in found if rate is not None]
+    if not found or any(rates) or (rates and not any(total for _, total in found)):
         return SUCCESS
     return NORMALISED if all(r.returns for r in results) else RETURN
 

@@ -60,12 +60,16 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
 def result_line(cell: Cell, output: Path) -> str:
     """What a finished cell reached, in words."""
     row = row_of(cell, output)
-    rates = [
-        f"{which} {row[f'{which}_success_rate']:.2f} (return {row[f'{which}_return']:.2f})"
-        for which in reversed(TESTS.values())
-        if row[f"{which}_success_rate"] != ""
+    tested = [which for which in reversed(TESTS.values()) if row[f"{which}_return"] != ""]
+    is_rated = any(row[f"{which}_success_rate"] != "" for which in tested)
+    told = [
+        f"{which} {row[f'{which}_success_rate'] or 0:.2f} (return {row[f'{which}_return']:.2f})"
+        if is_rated
+        else f"{which} {row[f'{which}_return']:.2f}"
+        for which in tested
     ]
-    return f"success rate of the {', of the '.join(rates)}" if rates else "finished"
+    what = "success rate" if is_rated else "return"
+    return f"{what} of the {', of the '.join(told)}" if told else "finished"
 
 
 def _text(path: Path) -> str:

@@ -62,7 +62,7 @@ def finals(scores: Scores) -> Iterator[Final]:
 
 
 def _rate(tests: Sequence[Measured]) -> Interval | None:
-    successes, n = sum(round(m.n * m.success) for m in tests), sum(m.n for m in tests)
+    successes, n = sum(round(m.n * (m.success or 0)) for m in tests), sum(m.n for m in tests)
     return (successes / n, *wilson_interval(successes, n)) if n else None
 
 

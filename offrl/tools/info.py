@@ -102,7 +102,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
             continue
         elif name.startswith("bytes_"):
             yield label + _in_bytes(value)
-        elif name in ("best_success", "last_success", "test"):
+        elif name in ("best_evaluation", "last_evaluation", "test"):
             yield label + _in_rates(value)
         elif name == "success":
             yield f"{label}{value['rate']:.1%} of {value['demonstrations']}"
@@ -153,12 +153,15 @@ def _words(value: Any) -> str:
 
 
 def _in_rates(rates: Mapping[str, float]) -> str:
-    if "success_rate" not in rates:
+    if "return" not in rates:
         return f"none: no episode of epoch {rates['epoch']} could be run"
+    total = f"return {rates['return']:.4g}"
+    if "success_rate" not in rates:
+        return f"{total}, n = {rates['n']}, epoch {rates['epoch']}"
     low, high = rates["success_rate_low"], rates["success_rate_high"]
     return (
-        f"{rates['success_rate']:.1%} of {rates['n']}, 95 % interval {low:.1%} to {high:.1%}, "
-        f"return {rates['return']:.4g}, epoch {rates['epoch']}"
+        f"success rate {rates['success_rate']:.1%} of {rates['n']}, 95 % interval {low:.1%} to "
+        f"{high:.1%}, {total}, epoch {rates['epoch']}"
     )
 
 

@@ -146,7 +146,8 @@ def _say(played: Mapping[str, Any]) -> None:
     """How far each demonstration's replay went astray, and whether it succeeded."""
     for demo, (of_steps, success) in played.items():
         largest = max(of_steps)
+        outcome = {True: ", succeeds", False: ", does not succeed", None: ""}[success]
         print(
             f"{demo}: largest difference {largest:.2g} at step {of_steps.index(largest)} of "
-            f"{len(of_steps)}, {'succeeds' if success else 'does not succeed'}"
+            f"{len(of_steps)}{outcome}"
         )

@@ -150,8 +150,8 @@ def _say_what_was_lost(results: Sequence[Any]) -> list[str]:
     if not num_lost:
         return []
     return [
-        f"{num_lost} of {len(results)} episodes could not be run, so that this is no success rate "
-        "of all of them; mend the simulator, or where memory is short use fewer --workers"
+        f"{num_lost} of {len(results)} episodes could not be run, so that this is no result of "
+        "all of them; mend the simulator, or where memory is short use fewer --workers"
     ]
 
 
@@ -164,7 +164,8 @@ def _record(path: Path, env_args: dict[str, Any], results: Sequence[Any]) -> Non
         raise ValueError("--record: no episode was run")
     with DemoWriter(path, env_args_for_robomimic(env_args)) as writer, writer.repeatable():
         for result in recorded:
-            writer.write(result.trajectory, seed=result.request.seed, success=result.success)
+            success = {} if result.success is None else {"success": result.success}
+            writer.write(result.trajectory, seed=result.request.seed, **success)
         writer.write_split()
 
 

@@ -76,20 +76,20 @@ class Checkpointer:
             self.best["best_valid_loss"] = logs["Loss"]
             self._improved.add("validation")
         # A rate over fewer episodes than another's, as some were lost, chooses nothing.
-        if record["type"] == "rollout" and "Success_Rate" in logs and not logs.get("Crashed"):
+        if record["type"] == "rollout" and "Return" in logs and not logs.get("Crashed"):
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
             # Of equally successful policies the one of higher return, then the one trained longer
             # (but not every one that never succeeds).
-            score = (logs["Success_Rate"], logs["Return"])
+            score = (logs.get("Success_Rate", -math.inf), logs["Return"])
             best = (self.best["best_success_rate"], self.best["best_success_return"])
-            if score > best or (score == best and logs["Success_Rate"] > 0):
+            if "Success_Rate" in logs and (score > best or (score == best and score[0] > 0)):
                 self.best["best_success_rate"], self.best["best_success_return"] = score
                 self._improved.add("rollout_success_rate")
 
     def _save(self, epoch: int) -> None:
-        is_best = [c for c in CRITERIA if c in self._improved and self.config[f"on_best_{c}"]]
+        is_best = [c for c in CRITERIA if c in self._improved and self._keeps(c)]
         self._improved.clear()
         path = self.trainer.run.checkpoint(epoch)
         self.best["best_checkpoints"] |= dict.fromkeys(is_best, path.name)
@@ -100,6 +100,13 @@ class Checkpointer:
         if is_best or self.trainer.is_last or waited > self.LAST_EVERY * self._cost:
             self._write_last()
             self._last_written = time.monotonic()
+
+    def _keeps(self, criterion: str) -> bool:
+        """Whether the best by a criterion is kept. Where nothing is reported of success, the return
+        takes its place."""
+        stands_in = criterion == "rollout_return" and self.best["best_success_rate"] == -math.inf
+        keeps_successful = self.config.on_best_rollout_success_rate
+        return self.config[f"on_best_{criterion}"] or (stands_in and keeps_successful)
 
     def _write_last(self) -> None:
         run = self.trainer.run

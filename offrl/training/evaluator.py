@@ -65,6 +65,7 @@ class Evaluator:
     ) -> Iterator[Record]:
         """Run the episodes: ``episode`` records, then one of type ``kind``."""
         everything: list[EpisodeResult] = []
+        is_rated = True
         episode = "episode" if kind == "rollout" else f"{kind}_episode"
         for name, pool in self._pools.items():
             results: list[EpisodeResult] = []
@@ -80,9 +81,13 @@ class Evaluator:
             else:
                 self._write_video(kind + re.sub(r"[^\w.-]", "_", f"_{name}"), results)
                 pool.close()  # its simulators would wait for all the others
-                yield self.trainer.record(f"env_{kind}", summarize(results)) | {"env": name}
+                logs = summarize(results)
+                yield self.trainer.record(f"env_{kind}", logs) | {"env": name}
+                is_rated = is_rated and ("Success_Rate" in logs or not logs["n"])
             everything += results
-        yield self.trainer.record(kind, summarize(everything))
+        logs = summarize(everything)  # without a rate where not all environments have one
+        rated = {name: x for name, x in logs.items() if is_rated or "Success" not in name}
+        yield self.trainer.record(kind, rated)
 
     def test(self, algo: Any, kind: str = "test") -> Iterator[Record]:
         """Run the final test, on initial states that were not used to choose a checkpoint."""
@@ -209,9 +214,10 @@ def _report_lost(kind: str, name: str, results: Sequence[EpisodeResult]) -> None
 
 
 def _describe(result: EpisodeResult) -> dict[str, float]:
+    success = {} if result.success is None else {"Success": float(result.success)}
     return {
         "Seed": result.request.seed,
-        "Success": float(result.success),
+        **success,
         "Return": result.total_reward,
         "Horizon": result.length,
         "Crashed": float(result.error is not None),

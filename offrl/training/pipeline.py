@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 from offrl import parallel
 from offrl.config.pipeline import PipelineConfig
-from offrl.online.pipeline import Pipeline, summary
-from offrl.online.trainer import Record
+from offrl.online.pipeline import Pipeline
+from offrl.online.trainer import Record, summary_of
 from offrl.reports.plot import NO_CURVE, write_learning_curve
 from offrl.reports.records import read_records
 from offrl.training.interrupts import Interrupts
@@ -105,7 +105,7 @@ def train_pipeline(
             pipeline.save()
     return PipelineResult(
         *(run, pipeline.checkpoint, write_learning_curve(run), pipeline.step, pipeline.epoch),
-        *(summary(pipeline.last), pipeline.problems),
+        *(summary_of(pipeline.last), pipeline.problems),
     )
 
 

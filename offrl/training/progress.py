@@ -68,15 +68,18 @@ def _shown(logs: Mapping[str, float]) -> dict[str, str]:
 
 
 def success_line(logs: dict[str, float]) -> str:
-    """A success rate in words, with its 95 % interval; behind the return where nothing succeeds."""
+    """A success rate in words, with its 95 % interval: behind the return where nothing succeeds,
+    left out where no success is reported."""
     crashed = f", {logs['Crashed']:.0f} not run" if logs["Crashed"] else ""
-    if "Success_Rate" not in logs:
+    if "Return" not in logs:
         return f"no episode could be run{crashed}"
+    totals = f"return {logs['Return']:.2f}, length {logs['Horizon']:.0f}"
+    if "Success_Rate" not in logs:
+        return f"{totals} (n = {logs['n']:.0f}{crashed})"
     rate = (
         f"success rate {logs['Success_Rate']:.2f} (95 % interval {logs['Success_Rate_Low']:.2f} to "
         f"{logs['Success_Rate_High']:.2f}, n = {logs['n']:.0f}{crashed})"
     )
-    totals = f"return {logs['Return']:.2f}, length {logs['Horizon']:.0f}"
     return f"{rate}, {totals}" if logs["Success_Rate"] else f"{totals}, {rate}"
 
 

@@ -206,9 +206,10 @@ class _Search:
 
 
 def _score(logs: Mapping[str, float]) -> float:
-    """The success rate, and of equal ones the return: it adds less than one episode's success."""
+    """The success rate, if any is reported, and of equal ones the return: it adds less than one
+    episode's success."""
     share = 0.5 + math.atan(logs["Return"]) / math.pi
-    return logs["Success_Rate"] + share / (2 * logs["n"])
+    return logs.get("Success_Rate", 0.0) + share / (2 * logs["n"])
 
 
 def _has(space: list[Any] | Range, value: Any) -> bool:

@@ -103,6 +103,17 @@ def test_a_summary_leaves_out_what_could_not_be_run():
     assert summarize(results[2:]) == {"n": 0, "Crashed": 1}
 
 
+@pytest.mark.parametrize(
+    ("said", "rate"),
+    [((None, None), None), ((None, True), 0.5), ((False, None), 0.0), ((False, False), 0.0)],
+)
+def test_a_success_rate_is_of_what_reports_success(said, rate):
+    request = EpisodeRequest(0, 10)
+    logs = summarize([EpisodeResult(request, success=x, total_reward=3.0) for x in said])
+    assert logs.get("Success_Rate") == rate and (logs["n"], logs["Return"]) == (2, 3.0)
+    assert sum(name.startswith("Success") for name in logs) == (0 if rate is None else 3)
+
+
 def test_an_action_that_is_not_finite_never_leaves_the_policy(policy):
     policy.start_episode()
     obs = {"position": np.array([0.0, np.nan, 0.0]), "speed": np.zeros(2)}

@@ -172,7 +172,7 @@ def test_an_environment_is_wrapped_in_place():
     assert env.action_space.high == 1 and env.observation_space["flat"].shape == (3,)
     env.reset()
     assert env.step(np.zeros(1, np.float32))[1] > 0
-    assert env.is_success() == {"task": False} and env.serialize()["env_name"] == "Pendulum-v1"
+    assert env.is_success() == {"task": None} and env.serialize()["env_name"] == "Pendulum-v1"
 
 
 def test_playing_without_a_display_films(tmp_path, monkeypatch):

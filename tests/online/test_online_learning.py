@@ -1,5 +1,7 @@
 """What is learned from own steps in gymnasium's smallest tasks, in seconds."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -77,3 +79,27 @@ def test_it_learns_its_task(name):
             returns += [logs["Return"]] * int(logs["Episodes"])
     trainer.close()
     assert np.mean(returns[-5:]) > least, returns[-30:]
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_an_episode_succeeded_if_it_did_at_any_step(num_envs):
+    """As in evaluations; also if the training is interrupted between that step and the end."""
+    online = {"num_envs": num_envs, "collect_steps": 10, "terminate_on_success": False}
+    config = {"train": {"cuda": False, "batch_size": 10, "online": online}}
+    rates, state = [], None
+    for _ in range(2):
+        with closing(Trainer(config, "odd_envs:Passing-v0", "ppo", seed=1)) as trainer:
+            if state is not None:
+                trainer.restore(state)
+            record, *_ = trainer.round()
+            rates.append((record["logs"]["Episodes"], record["logs"].get("Success_Rate")))
+            state = trainer.state()
+    assert rates == [(0, None), (num_envs, 1.0)]
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])  # in a list, and in CartPole's own vectorised form
+def test_where_no_success_is_reported_collecting_has_none(num_envs):
+    config = {"train": {"cuda": False, "online": {"num_envs": num_envs, "collect_steps": 80}}}
+    with closing(Trainer(config, "CartPole-v1", "ppo", seed=1)) as trainer:
+        logs = next(trainer.round())["logs"]
+    assert logs["Episodes"] and "Success_Rate" not in logs

@@ -228,7 +228,7 @@ def test_agents_in_one_environment_act_in_turn(pipeline):
     list(one())
     (explorer,) = one.broker._explorers.values()
     assert explorer.env.calls == [0, 1, 0, 1, 0, 1, 1, 1]  # the first one is done before
-    assert one.last[0] == ((3 * 1 + 5 * 2) / 2, 5, False) and one.step == 8
+    assert one.last[0] == ((3 * 1 + 5 * 2) / 2, 5, -1) and one.step == 8
     assert one.algs.keys() == {"agent_0"}  # which both share
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from itertools import combinations, product
 
+import h5py
 import numpy as np
 import pytest
 from conftest import write_demos
@@ -440,3 +441,51 @@ def test_a_folder_without_results_is_said(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--output", str(tmp_path / "report")]) == 1
     assert "neither a run folder" in capsys.readouterr().err
     assert not (tmp_path / "report").exists()
+
+
+def test_where_no_success_is_reported_a_report_is_of_returns(tmp_path):
+    """All returns may be 0, and one success makes the others failures."""
+    silent = [
+        replace(
+            result("a", "Pole", seed, 0.0),
+            final=Measured(None, total, 50),
+            best=None,
+            curve=[(100, None, total)],
+        )
+        for seed, total in ((1, 0.0), (2, 0.0))
+    ]
+    assert Scores(silent).measures == {"Pole": "return"}
+    write_report(silent, tmp_path)
+    assert "success" not in (tmp_path / "report.md").read_text().split("## Final scores")[0]
+    assert "| a | 0.00 (0.00 to 0.00) | - |" in (tmp_path / "report.md").read_text()
+    assert [r.final for r in results_of([tmp_path])] == [r.final for r in silent]
+    spoken = [*silent, result("a", "Pole", 3, 1.0)]
+    assert Scores(spoken).measures == {"Pole": "success rate"}
+    assert Scores(spoken).of("a", "Pole") == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.slow
+def test_where_none_is_reported_there_is_none_anywhere(tmp_path, capsys):
+    train = {"num_steps": 32, "batch_size": 16, "cuda": False, "output_dir": str(tmp_path)}
+    train["online"] = {"num_envs": 2, "collect_steps": 16}
+    rollout = {"n": 2, "num_workers": 1, "horizon": 30}
+    experiment = {"name": "pole", "env": "CartPole-v1", "rollout": rollout, "render_video": False}
+    config = {"algo_name": "ppo", "train": train, "experiment": experiment}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["train", "--config", str(tmp_path / "config.json")]) == 0
+    (run,) = tmp_path.glob("pole/2*")
+    (checkpoint,) = run.glob("models/*.pth")
+    record = tmp_path / "demos.hdf5"
+    figures = tmp_path / "figures.json"
+    options = ["--n", "1", "--workers", "1", "--json", str(figures), "--record", str(record)]
+    assert main(["rollout", "--checkpoint", str(checkpoint), *options]) == 0
+    for path in (run, checkpoint, record):
+        assert main(["info", str(path)]) == 0
+    assert main(["report", str(run), "--output", str(tmp_path / "report")]) == 0
+    said = capsys.readouterr().out
+    assert "result:         return " in said and "best evaluation:    return " in said
+    written = [run / "metrics.jsonl", run / "metrics.csv", run / "logs/log.txt", figures]
+    for text in (said, *(path.read_text() for path in written)):
+        assert "success" not in text.lower().replace("on_best_rollout_success_rate", "")
+    with h5py.File(record) as file:
+        assert "success" not in file["data/demo_0"].attrs

@@ -198,7 +198,18 @@ def test_checkpoints_are_kept_when_asked_for(small_config, save, epochs):
         assert checkpointer.best_checkpoint == trainer.run.checkpoint(3)
 
 
-def test_the_best_by_success_goes_before_the_best_by_validation(small_config):
+@pytest.mark.parametrize(
+    ("rates", "criterion"),
+    [
+        ([0.9, 0.5, 0.4], "rollout_success_rate"),
+        ([None, None, None], "rollout_return"),
+        ([0.0, None, 0.0], "rollout_success_rate"),
+    ],
+)
+def test_the_best_in_the_simulator_goes_before_the_best_by_validation(
+    small_config, rates, criterion
+):
+    """By the return where no success is reported, or nothing succeeds."""
     save = {"every_n_epochs": None, "on_best_validation": True}
     trainer = Trainer(small_config({"experiment": {"save": save}}))
 
@@ -206,13 +217,16 @@ def test_the_best_by_success_goes_before_the_best_by_validation(small_config):
         for record in records:
             if record["type"] == "epoch":
                 epoch = record["epoch"]
+                rate = rates[epoch - 1]
+                rated = {} if rate is None else {"Success_Rate": rate}
                 yield trainer.record("valid", {"Loss": 1 / epoch})
-                yield trainer.record("rollout", {"Success_Rate": 1 / epoch, "Return": 0.0})
+                yield trainer.record("rollout", {**rated, "Return": -epoch})
             yield record
 
     checkpointer = Checkpointer(trainer)
     list(checkpointer(scored(trainer())))
     assert checkpointer.best_checkpoint == trainer.run.checkpoint(1)
+    assert checkpointer.best["best_checkpoints"][criterion] == checkpointer.best_checkpoint.name
 
 
 def test_one_process_trains_in_a_folder_at_a_time(small_config):

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import describe, returned, truth
+from offrl.acting.episode import describe, returned, said_success
 from offrl.envs import make_env
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 
@@ -81,7 +81,7 @@ class Episodes:
             rewards,
             terminated,
             truncated,
-            successes,
+            successes.astype(np.int8),
             is_step,
             final_obs,
         )
@@ -121,22 +121,22 @@ class Episodes:
         except Exception as error:
             raise self._named(row, error) from error
 
-    def _act(self, row: int, action: np.ndarray) -> tuple[Batch, float, bool, bool, bool]:
+    def _act(self, row: int, action: np.ndarray) -> tuple[Batch, float, bool, bool, int]:
         env, taken = self._envs[row], self._actions[row]
         taken.append(action)
         try:
             # A copy: some write to what they are given.
             values = env.step(action.copy() if action.shape else action.item())
             obs, reward, terminated, truncated, _ = returned(values, "step")
-            success = truth(env.is_success()["task"], "success")
+            success = said_success(env.is_success()["task"])
             obs, reward = self.contract.observed(obs), float(reward)
         except Exception as error:
             raise self._named(row, error) from error
         if not self.is_limited:
             self.contract.check_length(row, len(taken))
-        terminated = bool(terminated) or (success and self._terminate_on_success)
+        terminated = bool(terminated) or bool(success and self._terminate_on_success)
         truncated = bool(truncated) or len(taken) == self._horizon
-        return obs, reward, terminated, truncated, success
+        return obs, reward, terminated, truncated, -1 if success is None else int(success)
 
     def _replay(self, row: int, episode: int, actions: np.ndarray) -> Batch:
         """What is observed after these actions in an episode. One that ends before was another."""

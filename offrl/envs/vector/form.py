@@ -19,7 +19,7 @@ class Stepped(NamedTuple):
     rewards: np.ndarray  #: ``[N]``
     terminated: np.ndarray  #: ``[N]``, bool.
     truncated: np.ndarray  #: ``[N]``, bool: time limits.
-    successes: np.ndarray  #: ``[N]``, bool.
+    successes: np.ndarray  #: ``[N]``, int8: 1, 0, or -1 where nothing is said of success.
     #: ``[N]``, bool: false where an environment only began its next episode, and its action had no
     #: effect.
     is_step: np.ndarray

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from offrl.acting.episode import describe, returned, truth
+from offrl.acting.episode import describe, returned, said_success
 from offrl.envs.vector.episodes import episode_seed
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 from offrl.envs.vector.snapshot import put_back, snapshot
@@ -79,7 +79,7 @@ class GymnasiumVector(VectorEnv):
         final_obs: dict[int, Batch] = {}
         if self._mode is AutoresetMode.NEXT_STEP:
             is_step, self._ended = ~self._ended, ended
-            successes &= is_step
+            successes[~is_step] = -1
         elif ended.any():
             if self._mode is AutoresetMode.SAME_STEP:
                 successes = np.where(ended, _last_successes(infos, successes), successes)
@@ -195,8 +195,9 @@ def _successes(infos: Mapping[str, Any], num_envs: int) -> np.ndarray:
         if name in infos:
             values, is_said = infos[name], infos.get(f"_{name}", np.ones(num_envs, dtype=bool))
             pairs = zip(is_said, values, strict=True)
-            return np.array([bool(said) and truth(value, name) for said, value in pairs])
-    return np.zeros(num_envs, dtype=bool)
+            found = [said_success(value) if is_so else None for is_so, value in pairs]
+            return np.array([-1 if x is None else x for x in found], dtype=np.int8)
+    return np.full(num_envs, -1, dtype=np.int8)
 
 
 def _last_successes(infos: Mapping[str, Any], successes: np.ndarray) -> np.ndarray:

@@ -1,7 +1,11 @@
 "use strict";
 // Training runs: curves over each other, evaluated episodes, videos, configs side by side.
 
-const FIRST_METRICS = ["Success_Rate", "Loss", "Return"];
+// The metrics that are shown at first.
+const firstMetrics = (names) =>
+  (names.includes("Success_Rate") ? ["Success_Rate", "Loss", "Return"] : ["Return", "Loss"]).filter(
+    (name) => names.includes(name),
+  );
 const AXES = { step: "gradient steps", epoch: "epochs", time: "seconds" };
 
 const runs = {
@@ -47,16 +51,17 @@ const runs = {
         ),
       ),
     ];
+    const first = firstMetrics(names);
     this.metrics = [
-      ...FIRST_METRICS.filter((name) => names.includes(name)),
-      ...names.filter((name) => !FIRST_METRICS.includes(name) && !/_(Low|High)$/.test(name)),
+      ...first,
+      ...names.filter((name) => !first.includes(name) && !/_(Low|High)$/.test(name)),
     ];
-    this.chosen = new Set(this.metrics.filter((name) => FIRST_METRICS.includes(name)));
+    this.chosen = new Set(first);
     // Returns, where they say more than the success rate.
     const rates = this.runs
       .flatMap(({ curves }) => Object.values(curves))
       .filter(({ logs }) => logs.Return && logs.Success_Rate);
-    if (rates.every(({ logs }) => logs.Return.every((x, row) => x === logs.Success_Rate[row])))
+    if (rates.length && rates.every(({ logs }) => logs.Return.every((x, row) => x === logs.Success_Rate[row])))
       this.chosen.delete("Return");
     this.drawAll();
   },
@@ -114,7 +119,8 @@ const runs = {
           el("span", {
             class: "result",
             text: result(run),
-            title: "final test, else best during training: success rate and its 95 % interval",
+            title:
+              "final test, else best during training: success rate and its 95 % interval, or the return where no success is reported",
           }),
         );
         row.onclick = () => {
@@ -170,13 +176,13 @@ const runs = {
 
   drawEpisodes() {
     const run = this.runs[this.picked];
-    const names = ["epoch", "Seed", "Success", "Return", "Horizon", "Crashed"];
+    const isRated = run.episodes.some((episode) => "Success" in episode);
+    const outcomes = isRated ? ["Success", "Return"] : ["Return"];
+    const names = ["epoch", "Seed", ...outcomes, "Horizon", "Crashed"];
     const shown = (i, name) => {
       const value = run.episodes[i][name];
       return name === "Success"
-        ? value
-          ? "✓"
-          : "✗"
+        ? ({ 1: "✓", 0: "✗" })[value] ?? ""
         : name === "Crashed"
           ? value
             ? "crashed"
@@ -204,7 +210,7 @@ const runs = {
         isNumber: true,
         value: (i) => run.episodes[i][name] ?? null,
         text: (i) => shown(i, name),
-        classOf: (i) => (name === "Success" ? (run.episodes[i][name] ? "good" : "bad") : ""),
+        classOf: (i) => (name === "Success" ? ({ 1: "good", 0: "bad" })[run.episodes[i][name]] ?? "" : ""),
       })),
     );
     table.columns[0].value = (i) =>
@@ -273,14 +279,16 @@ views.runs = runs;
 const isDashed = (kind) => !["train", "rollout", "test", "test_last"].includes(kind);
 const words = (name) => name.replaceAll("_", " ").toLowerCase();
 
-// The success rate of the final test, else the best during training.
+// The success rate, or the return where no success is reported, of the final test, else the best
+// during training.
 function result({ curves: { test, rollout } }) {
   const { logs } = test || rollout || { logs: {} };
-  const rates = logs.Success_Rate || [];
-  const at = rates.indexOf(Math.max(...rates.filter((rate) => rate !== null)));
+  const values = logs.Success_Rate || logs.Return || [];
+  const at = values.indexOf(Math.max(...values.filter((value) => value !== null)));
   if (at < 0) return "";
+  if (!logs.Success_Rate) return `${test ? "" : "best "}return ${number(values[at], 3)}`;
   const [low, high] = ["Low", "High"].map((end) => number(logs[`Success_Rate_${end}`]?.[at], 2));
-  return `${test ? "" : "best "}${number(rates[at], 2)} [${low}, ${high}]`;
+  return `${test ? "" : "best "}${number(values[at], 2)} [${low}, ${high}]`;
 }
 
 // A number of a run over training, a line for each kind of record that has it.
