@@ -31,6 +31,17 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
+def without(tree: Any, path: Sequence[Any]) -> Any:
+    """A copy of nested dicts and lists without what stands at a path."""
+    key, *rest = path
+    copy = dict(tree) if isinstance(tree, Mapping) else list(tree)
+    if rest:
+        copy[key] = without(copy[key], rest)
+    else:
+        del copy[key]
+    return copy
+
+
 def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """The leaves of nested dicts by their dotted paths; an empty dict is one."""
     found: dict[str, Any] = {}

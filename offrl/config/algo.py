@@ -1,9 +1,9 @@
 """The base of every ``algo`` section of a config, and the sections that several algorithms share,
 with robomimic's key names."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from offrl.config.networks import (  # noqa: F401 (where users' algorithms know them)
     ActorConfig,
@@ -13,14 +13,14 @@ from offrl.config.networks import (  # noqa: F401 (where users' algorithms know 
     TransformerConfig,
     VAEConfig,
 )
-from offrl.config.section import Bounds, Count, Section, Share, Steps, without_effect
+from offrl.config.section import Bounds, Count, Only, Section, Share, Steps, without_effect
 from offrl.registry import ALGO_CONFIGS
 
 
 class LearningRateConfig(Section):
     """``multistep``: times ``decay_factor`` at each epoch of ``epoch_schedule``; ``linear``: down
     to ``decay_factor`` at the one epoch named there; ``cosine``: ``warmup_steps`` up, then
-    ``num_cycles`` cosine waves over the whole training."""
+    ``num_cycles`` cosine waves over the whole training; ``constant``: up, and then as it is."""
 
     initial: float = Field(1e-4, ge=0, description="Learning rate at the start.")
     decay_factor: float = Field(
@@ -34,8 +34,8 @@ class LearningRateConfig(Section):
         description='Epochs at which the rate falls ("multistep"), or the one epoch until which it '
         'falls ("linear"). Empty: it stays.',
     )
-    scheduler_type: Literal["multistep", "linear", "cosine", "constant"] = Field(
-        "multistep", description="How the rate changes during the training."
+    scheduler_type: Literal["multistep", "linear", "cosine", "constant", "constant_with_warmup"] = (
+        Field("multistep", description="How the rate changes during the training.")
     )
     step_every_batch: bool = Field(
         False, description="Count training steps instead of epochs, in all of these keys."
@@ -43,13 +43,28 @@ class LearningRateConfig(Section):
     warmup_steps: int = Field(
         0,
         ge=0,
-        description='Epochs in which the rate rises from 0 to initial ("cosine", "constant").',
+        description='Epochs in which the rate rises from 0 to initial ("cosine", "constant", '
+        '"constant_with_warmup"). For the last, which forks of robomimic have, the default is '
+        "theirs: 10000 training steps (step_every_batch).",
+    )
+    num_warmup_steps: int | None = Field(
+        None,
+        ge=0,
+        exclude=True,
+        description="Forks' name of warmup_steps, in training steps.",
+        json_schema_extra={"deprecated": True},
     )
     num_cycles: float = Field(
         0.5,
         description='Cosine waves over the whole training ("cosine"). 0.5: the rate falls to 0 '
         "once.",
     )
+
+    @field_validator("num_warmup_steps")
+    @classmethod
+    def _has_been_moved(cls, steps: int | None) -> None:
+        if steps is not None:
+            raise ValueError("says the same as warmup_steps; leave one of them out")
 
 
 class RegularizationConfig(Section):
@@ -125,6 +140,10 @@ class AlgoConfig(Section):
     optim_params: dict[str, OptimConfig] = Field(
         {}, description="Optimizer of each network, by the name of the network."
     )
+    # Of forks of robomimic.
+    language_conditioned: Annotated[
+        bool, Only(False, "name lang_emb in observation.modalities.obs.low_dim instead")
+    ] = without_effect(False)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

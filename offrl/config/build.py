@@ -1,22 +1,24 @@
 """Complete configs from an algorithm's defaults and what a user says, and errors for people."""
 
-import difflib
+import logging
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, reduce
 from typing import Any, TypeVar
 
 from pydantic import ValidationError, create_model
 
 from offrl.config.algo import AlgoConfig
 from offrl.config.content import check_content, place, shown
+from offrl.config.hints import unknown_keys
 from offrl.config.online import LONGEST_EPISODE
 from offrl.config.schema import Config
 from offrl.config.section import Section
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
-from offrl.tree import merge
+from offrl.tree import merge, without
 
+log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Section)
 
 # What values that are made of others are called, and how they are written.
@@ -40,19 +42,20 @@ def without_pretrained(config: Config) -> Config:
     return config
 
 
-def config_from_content(content: Mapping[str, Any]) -> Config:
+def config_from_content(content: Mapping[str, Any], ignore_unknown: bool = False) -> Config:
     """Make the complete config of what a config file holds (``read_config_file``).
 
-    Its key ``algo_name`` says of which algorithm it is. Raises ``ValueError`` as ``config_factory``
-    does.
+    Its key ``algo_name`` says of which algorithm it is. All else is as ``config_factory`` has it.
     """
     name = content.get("algo_name")
     if not isinstance(name, str):
         raise ValueError(f'algo_name: the name of an algorithm is needed, "bc", not {shown(name)}')
-    return config_factory(name, content)
+    return config_factory(name, content, ignore_unknown)
 
 
-def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+def config_factory(
+    algo_name: str, overrides: Mapping[str, Any] | None = None, ignore_unknown: bool = False
+) -> Config:
     """Make a complete config: the defaults of an algorithm with ``overrides`` laid over them.
 
     What data it needs (``train.dataset_keys``, ``seq_length``, ...) is asked of the algorithm,
@@ -61,6 +64,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
 
     algo_name: one of offrl's algorithms, or the dotted path of a user's own.
     overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.
+    ignore_unknown: leave out keys that there are not, of a fork of robomimic, say, with a warning.
     """
     overrides = overrides or {}
     check_content(overrides)
@@ -71,7 +75,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
             f"algo_name: the config is for {shown(stated)}, but {shown(algo_name)} was asked for"
         )
     section = ALGO_CONFIGS[algo_name]
-    config = complete_config(algo_name, section, overrides)
+    config = complete_config(algo_name, section, overrides, ignore_unknown)
     if config.train.num_steps is not None:
         evaluate_whole_episodes(config, overrides)
         explore_in_time(config, overrides)
@@ -85,7 +89,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
                 try:
                     setattr(config.train, key, value)
                 except ValidationError as error:  # of an algorithm that wants what cannot be
-                    raise ValueError(f"train.{_explain(error.errors()[0], {})}") from None
+                    raise ValueError(f"train.{_explain(error.errors()[0])}") from None
     return config
 
 
@@ -114,21 +118,35 @@ def _without_schema(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def complete_config(
-    algo_name: str, algo_section: type[AlgoConfig], overrides: Mapping[str, Any]
+    algo_name: str,
+    algo_section: type[AlgoConfig],
+    overrides: Mapping[str, Any],
+    ignore_unknown: bool = False,
 ) -> Config:
     """The config whose section ``algo`` is of a given class, registered or not."""
     model = _config_class(algo_section)
     defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
-    return validated(model, merge(defaults, overrides), defaults)
+    return validated(model, merge(defaults, overrides), defaults, ignore_unknown)
 
 
-def validated(model: type[S], content: Mapping[str, Any], known: Mapping[str, Any]) -> S:
+def validated(
+    model: type[S],
+    content: Mapping[str, Any],
+    known: Mapping[str, Any],
+    ignore_unknown: bool = False,
+) -> S:
     """Make a section of nested dicts; ``ValueError`` names every wrong key or value by its dotted
     path, and what is most like it among the ``known`` keys."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        errors = [_explain(e, known) for e in error.errors()]
+        unknown = [e["loc"] for e in error.errors() if e["type"] == "extra_forbidden"]
+        if unknown and ignore_unknown:
+            names = ", ".join(place(*path) for path in unknown)
+            log.warning("config keys that offrl does not know, and leaves out: %s", names)
+            return validated(model, reduce(without, unknown, content), known)
+        wrong = (e for e in error.errors() if e["type"] != "extra_forbidden")
+        errors = [*unknown_keys(unknown, known), *map(_explain, wrong)]
         more = [f"and {len(errors) - 10} more"] if len(errors) > 10 else []
         raise ValueError("; ".join(errors[:10] + more)) from None
 
@@ -141,10 +159,8 @@ def _config_class(algo_section: type[AlgoConfig]) -> type[Config]:
     return create_model("Config", __base__=Config, **sections)
 
 
-def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
+def _explain(error: Any) -> str:
     path = place(*error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{path}: unknown key.{_nearest(error['loc'], defaults)}"
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if message.startswith("algo.") and not message.startswith(path):  # of an algorithm's part
@@ -155,24 +171,3 @@ def _explain(error: Any, defaults: Mapping[str, Any]) -> str:
     if error["type"] in ("value_error", "missing"):
         return f"{path}: {message}" if path else message
     return f"{path}: {message}, got {shown(error['input'])}"
-
-
-def _nearest(location: tuple, defaults: Mapping[str, Any]) -> str:
-    """A hint for an unknown key: a sibling that looks alike, or the same name elsewhere."""
-    section, _, name = ".".join(map(str, location)).rpartition(".")
-    known = [path.rpartition(".") for path in _dotted(defaults)]
-    siblings = [key for above, _, key in known if above == section]
-    close = ["".join(path) for path in known if path[2] == name] or [
-        f"{section}.{match}".lstrip(".")
-        for match in difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
-    ]
-    if close:
-        return f" Did you mean {close[0]}?"
-    return f" Known here: {', '.join(siblings)}." if siblings else ""
-
-
-def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in tree.items():
-        yield prefix + key
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")

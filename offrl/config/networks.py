@@ -1,11 +1,11 @@
 """Sections about policy networks that several algorithms share, with robomimic's key names."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from offrl.config.content import shown
-from offrl.config.section import Count, FreeMap, Map, Only, Section, Share, Steps, without_effect
+from offrl.config.section import Count, FreeMap, Map, Section, Share, Steps
 
 
 class GaussianConfig(Section):
@@ -205,8 +205,10 @@ class TransformerConfig(Section):
         description="Predict the next context_length actions, from the current one on. Needs "
         "supervise_all_steps.",
     )
-    causal: Annotated[bool, Only(True, "a step sees itself and those before it")] = without_effect(
-        True
+    causal: bool = Field(
+        True,
+        description="Let a step of the context see itself and those before it alone. If false, "
+        "each sees all of them.",
     )
 
 
@@ -220,7 +222,7 @@ class CommonNetConfig(Section):
         "mode). If false, actions are drawn at random.",
     )
     use_tanh: bool = Field(
-        False, description="Squash a whole Gaussian by a tanh, not only its mean."
+        False, description="Squash the whole distribution by a tanh, not only its mean, or means."
     )
 
 

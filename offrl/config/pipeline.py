@@ -124,6 +124,8 @@ def _says_name(content: Mapping[str, Any]) -> bool:
     return isinstance(part, Mapping) and isinstance(part.get("alg_name"), str)
 
 
-def config_of(content: Mapping[str, Any]) -> Config | PipelineConfig:
+def config_of(content: Mapping[str, Any], ignore_unknown: bool = False) -> Config | PipelineConfig:
     """Make the config of what any config file holds; a pipeline's is known by ``alg_para``."""
-    return (pipeline_config if "alg_para" in content else config_from_content)(content)
+    if "alg_para" in content:
+        return pipeline_config(content)
+    return config_from_content(content, ignore_unknown)

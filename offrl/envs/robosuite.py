@@ -50,10 +50,7 @@ class RobosuiteEnv(DemonstratedGoals):
 
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         robosuite = _import_robosuite()
-        if env_name not in robosuite.ALL_ENVIRONMENTS:
-            hint = maybe_metaworlds(env_name) or did_you_mean(env_name, tasks())
-            known = ", ".join(tasks())
-            raise ValueError(f"robosuite has no task {env_name!r}; it has {known}.{hint}")
+        _check_task(env_name)
         self._given = env_name, env_kwargs
         env_kwargs = dict(env_kwargs)
         wanted = env_kwargs.pop(FAST, None)
@@ -109,7 +106,7 @@ class RobosuiteEnv(DemonstratedGoals):
     def kwargs_of(env_args: Mapping[str, Any]) -> dict[str, Any]:
         """What of ``env_args`` an environment is made with: those of robosuite 1.2 to 1.4 are
         written as this version takes them."""
-        _import_robosuite()
+        _check_task(env_args["env_name"], is_liberos="bddl_file" in env_args)
         return kwargs_for_installed(env_args)
 
     @property
@@ -364,3 +361,16 @@ def _import_robosuite() -> Any:
 def tasks() -> list[str]:
     """The names of all tasks."""
     return sorted(_import_robosuite().ALL_ENVIRONMENTS)
+
+
+def _check_task(name: str, is_liberos: bool = False) -> None:
+    """``ValueError`` if robosuite has no such task."""
+    known = tasks()
+    if name in known:
+        return
+    if is_liberos or name.lower().startswith("libero_"):
+        raise ValueError(
+            f"a task of LIBERO's ({name}), which robosuite has not and offrl does not simulate"
+        )
+    hint = maybe_metaworlds(name) or did_you_mean(name, known)
+    raise ValueError(f"robosuite has no task {name!r}; it has {', '.join(known)}.{hint}")

@@ -157,10 +157,9 @@ class Gaussian(ActionDistribution):
         return Deterministic(self.mode())
 
 
-@dataclass
-class TanhGaussian(Gaussian):
-    """The tanh of a normal variable, with its density in (-1, 1) (Haarnoja et al., 2018,
-    arXiv:1801.01290, appendix C)."""
+class Squashed(ActionDistribution):
+    """The tanh of a random variable, with its density in (-1, 1) (Haarnoja et al., 2018,
+    arXiv:1801.01290, appendix C): in front of the variable's own class."""
 
     MARGIN = 1e-6  # actions at the very bounds would be infinitely far; robomimic's convention
 
@@ -172,11 +171,6 @@ class TanhGaussian(Gaussian):
     def entropy(self) -> Tensor:
         return ActionDistribution.entropy(self)  # it has no closed form
 
-    def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
-        before, log_prob = super().rsample(num_samples)
-        actions = torch.tanh(before)
-        return actions, log_prob - self._log_slope(actions)
-
     def _log_slope(self, actions: Tensor) -> Tensor:
         return torch.log(1 - actions.square() + self.MARGIN).sum(-1)
 
@@ -184,8 +178,18 @@ class TanhGaussian(Gaussian):
         return torch.tanh(super().sample(generators))
 
     def mode(self) -> Tensor:
-        """The tanh of the mean."""
-        return torch.tanh(self.mean)
+        """The tanh of the variable's."""
+        return torch.tanh(super().mode())
+
+
+@dataclass
+class TanhGaussian(Squashed, Gaussian):
+    """The tanh of a normal variable."""
+
+    def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
+        before, log_prob = super().rsample(num_samples)
+        actions = torch.tanh(before)
+        return actions, log_prob - self._log_slope(actions)
 
 
 @dataclass
@@ -232,6 +236,11 @@ class GaussianMixture(ActionDistribution):
 
     def low_noise(self) -> "GaussianMixture":
         return replace(self, std=torch.full_like(self.std, EVAL_STD))
+
+
+@dataclass
+class TanhMixture(Squashed, GaussianMixture):
+    """The tanh of a variable whose distribution is a mixture."""
 
 
 @dataclass
@@ -354,7 +363,10 @@ class FreeGaussianHead(nn.Module):
 
 @HEADS.register("gmm")
 class GMMHead(nn.Module):
-    """A mixture of ``num_modes`` Gaussians with means in [-1, 1]."""
+    """A mixture of ``num_modes`` Gaussians with means in [-1, 1].
+
+    use_tanh: the tanh of the whole mixture instead of its means'.
+    """
 
     def __init__(
         self,
@@ -363,20 +375,23 @@ class GMMHead(nn.Module):
         num_modes: int = 5,
         min_std: float = 1e-4,
         std_activation: str = "softplus",
+        use_tanh: bool = False,
     ):
         super().__init__()
         self.mean = Linear(input_dim, num_modes * ac_dim)
         self.scale = Linear(input_dim, num_modes * ac_dim)
         self.logits = Linear(input_dim, num_modes)
-        self.num_modes, self.min_std = num_modes, min_std
+        self.num_modes, self.min_std, self.use_tanh = num_modes, min_std, use_tanh
         self.std_activation = std_activation
 
     def forward(self, features: Tensor) -> GaussianMixture:
         per_mode = (self.num_modes, -1)
-        mean = torch.tanh(self.mean(features)).unflatten(-1, per_mode)
+        mean = self.mean(features).unflatten(-1, per_mode)
+        distribution = TanhMixture if self.use_tanh else GaussianMixture
+        mean = mean if self.use_tanh else torch.tanh(mean)
         scale = self.scale(features).unflatten(-1, per_mode)
         std = _activate(scale, self.std_activation) + self.min_std
-        return GaussianMixture(mean, std, F.log_softmax(self.logits(features), dim=-1))
+        return distribution(mean, std, F.log_softmax(self.logits(features), dim=-1))
 
 
 @HEADS.register("categorical")

@@ -1,4 +1,4 @@
-"""A causal Transformer as a trunk (Radford et al., 2018; as a policy Mandlekar et al., 2021)."""
+"""A Transformer as a trunk (Radford et al., 2018; as a policy Mandlekar et al., 2021)."""
 
 import math
 from typing import Any
@@ -15,7 +15,8 @@ from offrl.registry import TRUNKS
 
 @TRUNKS.register("transformer")
 class Transformer(nn.Module):
-    """Each step sees itself and those before it, up to ``context_length`` of them, no state.
+    """Each step sees itself and those before it, up to ``context_length`` of them, no state; or,
+    unless it is ``causal``, all steps of what it is given.
 
     Positions are a free parameter (``nn_parameter_for_timesteps``), an embedding table or sines.
     """
@@ -33,6 +34,7 @@ class Transformer(nn.Module):
         sinusoidal_embedding: bool = False,
         activation: str = "gelu",
         nn_parameter_for_timesteps: bool = True,
+        causal: bool = True,
     ):
         super().__init__()
         if embed_dim % num_heads:
@@ -51,7 +53,7 @@ class Transformer(nn.Module):
         self.embed_norm = nn.LayerNorm(embed_dim)
         self.embed_dropout = Dropout(emb_dropout)
         self.blocks = nn.ModuleList(
-            Block(embed_dim, num_heads, attn_dropout, block_output_dropout, activation)
+            Block(embed_dim, num_heads, attn_dropout, block_output_dropout, activation, causal)
             for _ in range(num_layers)
         )
         self.output_norm = nn.LayerNorm(embed_dim)
@@ -87,9 +89,10 @@ class Block(nn.Module):
         attn_dropout: float,
         output_dropout: float,
         activation: str,
+        causal: bool = True,
     ):
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.causal = num_heads, causal
         self.norm1, self.norm2 = nn.LayerNorm(embed_dim), nn.LayerNorm(embed_dim)
         self.qkv = Linear(embed_dim, 3 * embed_dim, bias=False)
         self.attn_dropout = Dropout(attn_dropout)
@@ -109,8 +112,10 @@ class Block(nn.Module):
     def _attend(self, x: Tensor, answers: slice) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # [B, T, H, D / H]
         scores = torch.einsum("bqhe,bthe->bhqt", q[:, answers], k) / math.sqrt(q.shape[-1])
-        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
-        shares = scores.masked_fill(later[answers], -torch.inf).softmax(-1)
+        if self.causal:
+            later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+            scores = scores.masked_fill(later[answers], -torch.inf)
+        shares = scores.softmax(-1)
         return self.output(torch.einsum("bhqt,bthe->bqhe", self.attn_dropout(shares), v).flatten(2))
 
 

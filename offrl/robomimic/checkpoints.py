@@ -116,6 +116,8 @@ def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
                 "(algo.unet), DDPM or DDIM (algo.scheduler null), algo.temporal_ensemble null, and "
                 "no goals"
             )
+    if "transformer" in trunks and not algo["transformer"].get("causal", True):
+        raise ValueError(f"robomimic has no policy with {place}.transformer.causal false")
     if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
         raise ValueError(f"robomimic has no policy with {place}.gaussian.use_tanh")
 

@@ -25,14 +25,17 @@ TRAIN_KEYS = (
 ).split()
 KEYS = [f"experiment.{key}" for key in EXPERIMENT_KEYS] + [f"train.{key}" for key in TRAIN_KEYS]
 REMOVED = {"experiment": ["mse"], "train": ["shuffled_obs_key_groups", "hdf5_normalize_actions"]}
+FORKS_WARMUP = 10_000  # training steps, where scheduler_type is constant_with_warmup
 MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before robomimic 0.3
 
 
 def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A robomimic config (0.2 to 0.5) with the keys of today; any other as it is, but for
-    ``algo.ema`` of a diffusion policy."""
+    ``algo.ema`` of a diffusion policy and the warm-up that forks have."""
     if config.get("algo_name") == DIFFUSION:
         config = _with_ema_of_training(config)
+    if isinstance(config.get("algo"), dict):
+        config = {**config, "algo": _with_forks_warmup(config["algo"])}
     if not _is_robomimics(config):
         return config
     upgraded = json.loads(json.dumps(config, default=str))  # paths, where Python calls
@@ -81,6 +84,16 @@ def _with_ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
                 "the same key; leave one of them out"
             )
     return {**config, "algo": algo, "train": {**train, "ema": {**theirs, **ours}}}
+
+
+def _with_forks_warmup(section: dict[str, Any]) -> dict[str, Any]:
+    """A section in which the warm-ups of learning rates are said in the keys of today."""
+    section = {k: _with_forks_warmup(x) if isinstance(x, dict) else x for k, x in section.items()}
+    is_forks = section.get("scheduler_type") == "constant_with_warmup"
+    if "warmup_steps" not in section and (is_forks or "num_warmup_steps" in section):
+        steps = section.pop("num_warmup_steps", FORKS_WARMUP)
+        section |= {"warmup_steps": steps, "step_every_batch": True}
+    return section
 
 
 def _below(config: dict[str, Any], *path: str) -> dict[str, Any]:

@@ -75,6 +75,12 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=seed, help="seed of everything random (train.seed)")
     parser.add_argument(
+        "--ignore-unknown",
+        action="store_true",
+        help="leave out the config's keys that offrl does not know, such as those of a fork of "
+        "robomimic; a line names them",
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -167,7 +173,7 @@ def read_config(
         from offrl.online.start import continued
 
         content = continued(content)
-    return config_of(content), path
+    return config_of(content, args.ignore_unknown), path
 
 
 def _says(content: Mapping[str, Any], section: str, key: str) -> bool:

@@ -52,7 +52,6 @@ class Experiment:
         self.dataset = datasets.make_dataset(config, self.instructions)
         if sees_language and not self.instructions:
             self.instructions, langs = datasets.stored_instructions(self.dataset, langs)
-        _check_actions(config, self.dataset)
         batch_size = config.train.batch_size
         weights = sampling_weights(config.train, self.dataset)
         self.loader = self._make_loader(self.dataset, batch_size, weights)
@@ -70,6 +69,7 @@ class Experiment:
         self.env_args = next(iter(self.environments.values()), None)  # of the first
         note_provenance(self.config, self.dataset, run)
         self.algo = self._make_algo()
+        _check_actions(config, self.dataset)  # what the algorithm refuses needs no warning
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of all this."""

@@ -44,6 +44,14 @@ def test_linear_goes_down_to_the_factor_and_stays():
         rates({"scheduler_type": "linear", "epoch_schedule": [4, 5]}, 1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("constant", [0.25, 0.5, 0.75, 1, 1]), ("constant_with_warmup", [0, 0.25, 0.5, 0.75, 1])],
+)
+def test_a_constant_rate_warms_up(kind, expected):
+    assert rates({"scheduler_type": kind, "warmup_steps": 4}, 5) == expected
+
+
 @given(warmup=st.integers(0, 20), by_step=st.booleans())
 def test_cosine_warms_up_and_ends_at_zero(warmup, by_step):
     total = 100 if by_step else 30

@@ -10,7 +10,7 @@ import torch
 from offrl import Trainer, algo_factory, config_factory
 from offrl.algos.edac import mean_similarity
 from offrl.algos.xql import gumbel_loss
-from offrl.models.heads import Gaussian
+from offrl.models.heads import Gaussian, GaussianMixture, TanhMixture
 from offrl.seeding import seed_everything
 
 SHAPES = {"place": (3,)}
@@ -206,6 +206,14 @@ def test_sac_targets_have_the_entropy_of_the_next_action():
     torch.manual_seed(3)
     _, log_prob = next_pi.rsample(1)
     torch.testing.assert_close(values[0.0], values[-20.0] - log_prob)
+
+
+@pytest.mark.parametrize("name", ["iql", "awac", "hiql"])
+def test_a_mixture_is_squashed_whole_where_use_tanh_says_so(name):
+    for use_tanh, kind in ((True, TanhMixture), (False, GaussianMixture)):
+        algo = make(name, {"actor": {"net": {"type": "gmm", "common": {"use_tanh": use_tanh}}}})
+        actor = algo.nets["actor"]
+        assert type(actor.head(torch.zeros(1, 1, actor.trunk.output_dim))) is kind
 
 
 def test_edac_needs_two_critics():

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from offrl import config_factory
 from offrl.config import AlgoConfig, Config, Section
-from offrl.config.files import find_config, parse_override, read_config_file
+from offrl.config.files import find_config, nested, parse_override, read_config_file
 from offrl.registry import ALGO_CONFIGS
 
 
@@ -220,6 +220,56 @@ def test_keys_without_effect_are_refused(algo, path, value):
         overrides = {key: overrides}
     with pytest.raises(ValueError, match=path):
         config_factory(algo, overrides)
+
+
+@pytest.mark.parametrize(
+    ("algo", "path", "meant"),
+    [
+        ("iql", "train.gamma", "algo.discount"),
+        ("iql", "gamma", "algo.discount"),
+        ("bc", "train.gamma", "bc has no discount"),
+        ("bc", "algo.lr", "algo.optim_params.policy.learning_rate.initial"),
+        ("iql", "train.actor_lr", "algo.optim_params.actor.learning_rate.initial"),
+        ("iql", "algo.batch_size", "train.batch_size"),
+        ("sac", "num_steps", "train.num_steps"),
+        ("sac", "algo.tau", "algo.target_tau"),
+        ("sac", "train.online.buffer_size", "train.online.replay.capacity"),
+        ("bc", "algo.hidden_sizes", "algo.actor_layer_dims"),
+        ("iql", "algo.hidden_dims", "algo.actor.layer_dims"),
+        ("ppo", "algo.net_arch", "algo.policy_layer_dims"),
+        ("diffusion_policy", "algo.n_action_steps", "algo.horizon.action_horizon"),
+        ("iql", "train.discuont", "algo.discount"),
+        ("xql", "algo.vf_quantile", "iql"),
+    ],
+)
+def test_a_hint_looks_in_the_whole_config_and_knows_others_words(algo, path, meant):
+    with pytest.raises(ValueError, match=f"{path}: .*{meant}"):
+        config_factory(algo, nested(path, 0.5))
+
+
+def test_a_section_of_another_algorithm_is_one_message():
+    content = json.loads((GOLDEN / "configs/bc.json").read_text())["algo"]
+    with pytest.raises(ValueError, match=r"algo\.loss, .*algo\.rnn.* bc, .*algo_name") as error:
+        config_factory("iql", {"algo": content})
+    assert "Known here" not in str(error.value)
+    unknown = {"algo": {"first": 1, "second": 2}}
+    with pytest.raises(ValueError, match=r"algo\.first, algo\.second: .*Known here") as error:
+        config_factory("iql", unknown)
+    assert str(error.value).count("Known here") == 1
+
+
+def test_unknown_keys_are_left_out_if_the_user_says_so(caplog):
+    unknown = {
+        "algo": {"dyn": {"hidden_dim": 3}},
+        "train": {"data": ["a.hdf5", {"path": "b.hdf5", "horizon": 3}], "batch_size": 7},
+        "other": 1,
+    }
+    config = config_factory("bc", unknown, ignore_unknown=True)
+    known = {"train": {"data": ["a.hdf5", "b.hdf5"], "batch_size": 7}}
+    assert config == config_factory("bc", known)
+    assert all(key in caplog.text for key in ("algo.dyn", "train.data.1.horizon", "other"))
+    with pytest.raises(ValueError, match="train.batch_size"):
+        config_factory("bc", {**unknown, "train": {"batch_size": "x"}}, ignore_unknown=True)
 
 
 def test_formats_of_rotations_in_robomimics_templates_are_read():

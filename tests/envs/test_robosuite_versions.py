@@ -366,3 +366,10 @@ def test_sensors_stand_as_they_did():
         "hinge_qpos",
         "handle_qpos",
     ]
+
+
+def test_a_task_of_liberos_is_named_as_such():
+    args = {"env_name": "Libero_Floor_Manipulation", "type": 1, "bddl_file": "soup.bddl"}
+    for env_args in (args, {**args, "env_name": "Floor"}):
+        with pytest.raises(ValueError, match="LIBERO"):
+            make_env(env_args)

@@ -23,7 +23,7 @@ from offrl.registry import ALGOS
 
 CONFIGS = [*sorted((ROOT / "configs").rglob("*.json")), *sorted(GOLDEN.glob("configs/*.json"))]
 ROBOMIMICS_MOVES = ("feature_dimension", "pool_class", "pool_kwargs", "mse", "is_conditioned")
-NEWER_KEYS = ("batched", "num_batch_envs", "data_format", "causal")
+NEWER_KEYS = ("batched", "num_batch_envs", "data_format")
 
 
 def print_config(*arguments):

@@ -16,6 +16,7 @@ from offrl.models.heads import (
     GaussianMixture,
     GMMHead,
     TanhGaussian,
+    TanhMixture,
 )
 
 
@@ -134,6 +135,23 @@ def test_a_tanh_gaussian_has_the_density_of_its_samples():
     )
     assert torch.isfinite(ours.log_prob(torch.ones(1, 1, 2))).all()
     assert (ours.sample().abs() <= 1).all() and torch.equal(ours.mode(), mean.tanh())
+
+
+def test_a_tanh_mixture_has_the_density_of_its_samples():
+    pi = mixture()
+    ours = TanhMixture(pi.mean, pi.std, pi.logits)
+    parts = D.Independent(D.Normal(pi.mean, pi.std), 1)
+    before = D.MixtureSameFamily(D.Categorical(logits=pi.logits), parts)
+    actions = torch.empty(3, 2, 5).uniform_(-0.9, 0.9)
+    slope = torch.log1p(-actions.square()).sum(-1)
+    expected = before.log_prob(actions.atanh()) - slope
+    torch.testing.assert_close(ours.log_prob(actions), expected, rtol=1e-3, atol=1e-3)
+    assert torch.equal(ours.mode(), pi.mode().tanh()) and (ours.sample().abs() <= 1).all()
+    assert isinstance(ours.low_noise(), TanhMixture)
+    head = GMMHead(4, 2, use_tanh=True)
+    with torch.no_grad():
+        head.mean.bias.fill_(3.0)
+        assert (head(torch.zeros(1, 1, 4)).mean == 3).all()  # only the whole is squashed
 
 
 def test_entropies():

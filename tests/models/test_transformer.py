@@ -41,3 +41,13 @@ def test_no_step_sees_a_later_one():
     changed = torch.cat([x[:, :3], torch.randn(3, 2, 6)], dim=1)
     torch.testing.assert_close(net(x)[0][:, :3], net(changed)[0][:, :3])
     assert not torch.allclose(net(x)[0][:, 3], net(changed)[0][:, 3])
+
+
+@pytest.mark.parametrize("steps", [slice(None), slice(-1, None)])
+def test_every_step_sees_all_others_if_it_is_not_causal(steps):
+    torch.manual_seed(0)
+    net = Transformer(6, 5, embed_dim=16, num_layers=2, num_heads=4, causal=False).eval()
+    x = torch.randn(3, 5, 6)
+    changed = torch.cat([x[:, :3], torch.randn(3, 2, 6)], dim=1)
+    assert not torch.allclose(net(x)[0][:, 0], net(changed)[0][:, 0])
+    torch.testing.assert_close(net(x)[0][:, steps], net(x, answers=steps)[0])

@@ -138,6 +138,7 @@ def test_statistics_that_a_policy_needs_are_asked_for():
     [
         ({"vae": {"enabled": True}, "rnn": {"enabled": True}}, "algo.vae.enabled and algo.rnn"),
         ({"gaussian": {"enabled": True, "use_tanh": True}}, "algo.gaussian.use_tanh"),
+        ({"transformer": {"enabled": True, "causal": False}}, "algo.transformer"),
     ],
 )
 def test_policies_that_robomimic_has_not_are_not_exported(
@@ -246,7 +247,7 @@ def test_a_user_decides_on_padded_steps_in_a_file_of_robomimics(caplog):
 
 
 NEWER = {
-    "algo": {"transformer": {"causal": True}},
+    "algo": {"transformer": {"causal": True}, "language_conditioned": False},
     "train": {"data_format": "robomimic"},
     "experiment": {"rollout": {"batched": False, "num_batch_envs": 25}},
 }
@@ -261,7 +262,8 @@ def test_keys_of_robomimics_other_revisions_say_what_is_so_anyway():
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("algo.transformer.causal", False, "True.*False"),
+        ("algo.transformer.causal", 0, "boolean"),
+        ("algo.language_conditioned", True, "False.*True.*lang_emb"),
         ("train.data_format", "r2d2", "'robomimic'.*'r2d2'"),
         ("experiment.rollout.batched", True, "False.*True.*num_workers"),
         ("experiment.rollout.num_batch_envs", "x", "integer"),
@@ -275,6 +277,22 @@ def test_keys_of_robomimics_other_revisions_that_ask_for_more_are_refused(path, 
     for config in (complete(**overrides), overrides):
         with pytest.raises(ValueError, match=f"{path}: .*{words}"):
             config_factory("bc", config)
+
+
+@pytest.mark.parametrize(
+    ("said", "steps"),
+    [({}, 10_000), ({"num_warmup_steps": 30}, 30), ({"warmup_steps": 2}, 2)],
+)
+def test_the_warm_up_of_forks_counts_training_steps(said, steps):
+    said = {"scheduler_type": "constant_with_warmup", "epoch_schedule": [100], **said}
+    algo = {"optim_params": {"policy": {"learning_rate": said}}}
+    rate = config_factory("bc", {"algo": algo}).algo.optim_params["policy"].learning_rate
+    assert rate.warmup_steps == steps
+    assert rate.step_every_batch == ("warmup_steps" not in said)
+    assert "num_warmup_steps" not in rate.to_dict()
+    said |= {"warmup_steps": 1, "num_warmup_steps": 2}
+    with pytest.raises(ValueError, match=r"learning_rate\.num_warmup_steps"):
+        config_factory("bc", {"algo": algo})
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], [1], {}])

@@ -160,6 +160,15 @@ def test_help_does_not_wait_for_torch():
     assert len(of_all) > 200 and len(of_train) > 200 and "example:" in of_train
 
 
+def test_keys_of_a_fork_are_left_out_if_the_user_says_so(config_file, capsys):
+    fork = ["--config", config_file({"algo": {"dyn": {"x": 1}}}), "--print-config"]
+    assert main(["train", *fork]) == 1
+    assert "algo.dyn: " in capsys.readouterr().err
+    assert main(["train", *fork, "--ignore-unknown"]) == 0
+    printed = capsys.readouterr()
+    assert "algo.dyn" in printed.err and "dyn" not in json.loads(printed.out)["algo"]
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:3000])
 

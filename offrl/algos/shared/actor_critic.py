@@ -20,15 +20,13 @@ class ActorCritic(TDLearner, PolicyAlgo):
     _low_noise_eval = True
 
     def add_stochastic_actor(self, spec: ObsSpec | None = None) -> None:
-        """Add the network ``actor`` that ``algo.actor.net`` describes: a Gaussian, its tanh, or a
-        mixture of Gaussians. It sees what the algorithm sees, or what ``spec`` says."""
+        """Add the network ``actor`` that ``algo.actor.net`` describes: a Gaussian, a mixture of
+        Gaussians, or the tanh of either. It sees what the algorithm sees, or what ``spec`` says."""
         net = self.algo_config.actor.net
         options = net.common.to_dict() | net[net.type].to_dict()
         self._low_noise_eval = options.pop("low_noise_eval")
         if net.type == "gaussian":
             options["min_std"] = MIN_STD
-        else:
-            del options["use_tanh"]
         self.nets["actor"] = models.mlp_actor(
             spec or self.obs_spec,
             self.ac_dim,

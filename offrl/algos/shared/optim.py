@@ -100,9 +100,10 @@ def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] 
             return max(0.0, 0.5 * (1 + math.cos(2 * math.pi * rate.num_cycles * progress)))
 
         return cosine
-    if rate.scheduler_type == "constant" and rate.warmup_steps:
-        return lambda t: min(1.0, (t + 1) / rate.warmup_steps)
-    if rate.scheduler_type == "constant" or not rate.epoch_schedule:
+    if rate.scheduler_type.startswith("constant") and rate.warmup_steps:
+        first = int(rate.scheduler_type == "constant")  # forks of robomimic begin with a rate of 0
+        return lambda t: min(1.0, (t + first) / rate.warmup_steps)
+    if rate.scheduler_type.startswith("constant") or not rate.epoch_schedule:
         return None
     if rate.scheduler_type == "linear":
         if len(rate.epoch_schedule) != 1:
