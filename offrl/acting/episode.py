@@ -23,6 +23,10 @@ RETURNS = {
 }
 
 
+NOT_FINITE = "NaN or infinite"
+REMEDY = "correct the environment, or end its episodes before that"
+
+
 class Misfit(ValueError):
     """A policy and an environment that do not go together: no other attempt would end better."""
 
@@ -177,11 +181,11 @@ def run_episode(
             _film(env, result, subgoal)
         if trajectory:
             trajectory.before_step(obs, action)
-        obs, reward, terminated, truncated, _ = returned(env.step(action), "step")
+        obs, reward, terminated, truncated, _ = stepped(env.step(action))
         succeeds = said_success(env.is_success()["task"])
         if succeeds is not None:
             result.success = bool(result.success) or succeeds
-        result.total_reward += float(reward)
+        result.total_reward += reward
         result.length += 1
         if subgoal is not None:
             nearest = min(nearest, _distance(subgoal, obs))
@@ -233,8 +237,29 @@ def returned(values: Any, method: str) -> Any:
     return values
 
 
+def stepped(values: Any) -> tuple[Any, float, bool, bool, Any]:
+    """What ``step`` of one environment returned, once it is known to be what it must be."""
+    obs, reward, terminated, truncated, info = returned(values, "step")
+    flags = truth(terminated, "terminated"), truth(truncated, "truncated")
+    return obs, finite(reward), *flags, info
+
+
+def finite(reward: Any) -> float:
+    """A reward, which is one finite number; also of an array that has no other."""
+    if not isinstance(reward, float):
+        number = np.asarray(reward)
+        if number.size != 1 or number.dtype.kind not in "biuf":
+            raise Misfit(f"the environment's reward is {reward!r:.80}; give one finite number")
+        reward = number.item()
+    if not math.isfinite(reward):
+        raise ValueError(f"the reward is {NOT_FINITE}; {REMEDY}")
+    return float(reward)
+
+
 def truth(value: Any, name: str) -> bool:
     """What an environment says of ``name``; Python takes text and NaN for true."""
+    if value is True or value is False:
+        return value
     number = np.asarray(value)
     if number.size != 1 or number.dtype.kind not in "biuf" or number.item() not in (0, 1):
         raise Misfit(f"the environment's {name} is {value!r:.80}; give True or False")

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
-from offrl.data.elsewhere import is_written, in_other_files, sources
+from offrl.data.elsewhere import in_other_files, is_written, sources
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
 from offrl.data.remarks import SWITCHES, remarks_on
 from offrl.data.storage import values

@@ -1,13 +1,13 @@
 """gymnasium's environments: those that it makes by name, and any that is there already."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import RETURNS, Misfit, returned, said_success
+from offrl.acting.episode import RETURNS, Misfit, returned, said_success, stepped
 from offrl.envs import maybe_metaworlds, tasks_of
 from offrl.registry import ENVS
 
@@ -17,6 +17,11 @@ EXTRAS = {
     "gymnasium.envs.classic_control": "classic",
     "gymnasium.envs.toy_text": "classic",
 }
+
+
+def succeeds(info: Mapping[str, Any]) -> bool | None:
+    """What is known besides an observation says of success; ``None``: nothing."""
+    return said_success(info.get("is_success", info.get("success")))
 
 
 class GymnasiumAdapter(gymnasium.Wrapper):
@@ -55,14 +60,14 @@ class GymnasiumAdapter(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         try:
-            obs, reward, terminated, truncated, info = returned(self.env.step(action), "step")
+            obs, reward, terminated, truncated, info = stepped(self.env.step(action))
         except ValueError as error:
             if "to unpack (expected 5" not in str(error):
                 raise
             # One of gymnasium's own wrappers was the first to miss some.
             raise Misfit(f"the environment's step: {error}: {', '.join(RETURNS['step'])}") from None
-        self._success = said_success(info.get("is_success", info.get("success")))
-        return self._as_dict(obs), float(reward), terminated, truncated, info
+        self._success = succeeds(info)
+        return self._as_dict(obs), reward, terminated, truncated, info
 
     def is_success(self) -> dict[str, bool | None]:
         return {"task": self._success}

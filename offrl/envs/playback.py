@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.acting.episode import returned
+from offrl.acting.episode import finite, returned, said_success, stepped
 from offrl.robomimic.configs import is_robosuite
 from offrl.tree import gather, merge
 
@@ -37,9 +37,13 @@ def play_states(env: Any, demo: Mapping[str, Any]) -> Iterator[Moment]:
     """
     for state in _states(env, demo):
         obs = env.reset_to(state)
-        yield Moment(obs, env.get_reward(), bool(env.is_success()["task"]))
-    obs, reward, *_ = env.step(demo["actions"][-1])
-    yield Moment(obs, float(reward), bool(env.is_success()["task"]))
+        yield Moment(obs, finite(env.get_reward()), _succeeds(env))
+    obs, reward, *_ = stepped(env.step(demo["actions"][-1]))
+    yield Moment(obs, reward, _succeeds(env))
+
+
+def _succeeds(env: Any) -> bool:
+    return bool(said_success(env.is_success()["task"]))
 
 
 def observed(
@@ -110,8 +114,8 @@ class Replay:
         for step, action in enumerate(self.demo["actions"]):
             self.divergence.append(self._difference(obs, step))
             yield step
-            obs, *_ = returned(self.env.step(action), "step")
-            said = self.env.is_success()["task"]
+            obs, *_ = stepped(self.env.step(action))
+            said = said_success(self.env.is_success()["task"])
             self.success = self.success if said is None else bool(self.success or said)
 
     def film(self, cameras: Sequence[str] = (), size: int | None = None) -> Iterator[np.ndarray]:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from offrl.acting.episode import finite, stepped
 from offrl.envs.gymnasium import GymnasiumAdapter
 from offrl.envs.keyboard import check_window
 
@@ -56,8 +57,8 @@ class RobomimicFace:
         return self._at(obs)
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self._env.step(action)
-        self._at(obs, float(reward), bool(terminated or truncated))
+        obs, reward, terminated, truncated, info = stepped(self._env.step(action))
+        self._at(obs, reward, terminated or truncated)
         return obs, self._reward, self._done, info
 
     def get_observation(self) -> dict[str, np.ndarray]:
@@ -70,7 +71,7 @@ class RobomimicFace:
         """The reward of the present state or, where the simulator does not tell it, that of the
         last step."""
         if self._env.has_wrapper_attr("get_reward"):
-            return float(self._env.get_wrapper_attr("get_reward")())
+            return finite(self._env.get_wrapper_attr("get_reward")())
         return self._reward
 
     def is_done(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from offrl import __version__
-from offrl.acting.episode import ACTION_MASK, EpisodeResult, Policy
+from offrl.acting.episode import ACTION_MASK, EpisodeResult, Policy, finite, truth
 from offrl.algos.base import Model
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
@@ -121,7 +121,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     @reward.setter
     def reward(self, reward: float) -> None:
-        self._reward = float(reward)
+        self._reward = finite(reward)
         self.ep_reward += self._reward
         if self._by_hand is not None:
             self._by_hand.receive(self._reward)
@@ -145,6 +145,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         terminated: whether the last one ended by itself, so that nothing would have followed. Say
             it where episodes do: else they are taken for cut off.
         """
+        terminated = truth(terminated, "terminated")
         self._forget_episode()
         if self._by_hand is not None:
             self._by_hand.end(terminated)

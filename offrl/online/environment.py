@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from offrl.acting.episode import said_success, stepped
 from offrl.envs import make_env
 from offrl.envs.gymnasium import GymnasiumEnv
 from offrl.envs.window import Window, can_show, frame_rate
@@ -83,15 +84,16 @@ class Environment(gymnasium.Wrapper):
     def step(self, action: Any, agent_index: int = 0) -> Any:
         """Act. Gives the observation, the reward, whether the episode was terminated or truncated,
         and what is known besides."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, reward, terminated, truncated, info = stepped(self.env.step(action))
         if self._of_pipeline:
-            return obs, reward, terminated or truncated, {**info, "truncated": bool(truncated)}
+            return obs, reward, terminated or truncated, {**info, "truncated": truncated}
         online = self.config.train.online
         self._length += 1
-        terminated = terminated or (online.terminate_on_success and self.is_success()["task"])
+        succeeds = said_success(self.is_success()["task"])
+        terminated = terminated or bool(online.terminate_on_success and succeeds)
         truncated = truncated or self._length == online.horizon
         self._show()
-        return obs, float(reward), bool(terminated), bool(truncated), info
+        return obs, reward, terminated, truncated, info
 
     def is_success(self) -> dict[str, bool]:
         """Whether the task is solved now, ``{"task": ...}``."""

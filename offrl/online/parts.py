@@ -323,7 +323,9 @@ def _make_envs(config: Config, env_args: Mapping[str, Any], num_envs: int | None
 def _given(envs: Envs, config: Config) -> VectorEnv:
     if isinstance(envs, gymnasium.vector.VectorEnv):
         named = env_args_of(config) if config.experiment.env else None
-        return GymnasiumVector(envs, config.train.seed, named)
+        online = config.train.online
+        ends = {"horizon": online.horizon, "terminate_on_success": online.terminate_on_success}
+        return GymnasiumVector(envs, config.train.seed, named, **ends)
     if not isinstance(envs, VectorEnv):
         raise ValueError(
             f"envs: {envs} is not a vector of environments; give one of gymnasium.make_vec, or "

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from offrl.acting.episode import finite, truth
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
@@ -131,8 +132,8 @@ class PipelineExplorer:
         agent, state = self.agents[name], self._states[name]
         action = agent.infer_action(state, self._explores)
         next_state, reward, *over, info = self.env.step(action, index)
-        done = any(map(bool, over))  # gymnasium has two of them
-        self._returns[name] += float(reward)
+        done = any([truth(x, "done") for x in over])  # gymnasium has two of them
+        self._returns[name] += finite(reward)
         self._states[name] = next_state
         if done:
             del self._states[name]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from offrl.acting.episode import truth
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.config import Config, ObservationConfig
 from offrl.data.hindsight import ACHIEVED, DESIRED, Judge
@@ -184,10 +185,17 @@ def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
                 f"{env_args['env_name']}: compute_reward returned the shape {[*rewards.shape]} for "
                 f"{len(achieved)} goals; give a reward for each"
             )
+        if rewards.dtype.kind not in "biuf" or not np.isfinite(rewards).all():
+            raise ValueError(
+                f"{env_args['env_name']}: compute_reward returned {rewards!r:.80}; give a finite "
+                "number for each goal"
+            )
         if terminates is None:
             return rewards, None
         # Of one goal at a time: gymnasium-robotics' own take no more.
         pairs = zip(achieved, desired, strict=True)
-        return rewards, np.array([bool(terminates(*pair, {})) for pair in pairs])
+        return rewards, np.array(
+            [truth(terminates(*pair, {}), "compute_terminated") for pair in pairs]
+        )
 
     return judge

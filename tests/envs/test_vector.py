@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from contextlib import closing
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -205,6 +206,54 @@ def sync(mode):
     return SyncVectorEnv(make, autoreset_mode=mode, copy=False)
 
 
+def sync_walks(num_envs, max_episode_steps=None, **kwargs):
+    """Gymnasium's list of walks as a vectorised form of their own."""
+    return SyncVectorEnv([partial(gymnasium.make, "Walk-v0", **kwargs)] * num_envs)
+
+
+gymnasium.register("Walks-v0", entry_point=Walk, vector_entry_point=sync_walks, max_episode_steps=6)
+
+
+@pytest.mark.parametrize("asks", [{"horizon": 4}, {"terminate_on_success": True}, {}])
+@pytest.mark.parametrize("name", ["Walk-v0", "Walks-v0"])
+def test_episodes_end_alike_in_one_environment_and_in_several(name, asks):
+    args = walk_args(f"test_vector:{name}", goes_on=True)
+    lengths = set()
+    for num_envs in (1, 2):
+        with closing(make_vector_env(args, num_envs, 0, **asks)) as vector:
+            vector.reset()
+            right = np.ones((num_envs, 2), dtype=np.float32)
+            steps = [vector.step(right) for _ in range(7)]
+        ends = [bool(x.terminated[0] or x.truncated[0]) for x in steps]
+        lengths.add(ends.index(True))
+        assert steps[ends.index(True)].terminated[0] == ("terminate_on_success" in asks)
+    assert len(lengths) == 1 and (lengths == {5}) == (not asks)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_episodes_of_a_given_list_end_as_is_asked(mode):
+    walks = [partial(gymnasium.make, "Walk-v0", goes_on=True)] * 2
+    right = np.ones((2, 2), dtype=np.float32)
+    for asks, kind in ({"horizon": 3}, "truncated"), ({"terminate_on_success": True}, "terminated"):
+        given = SyncVectorEnv(walks, autoreset_mode=mode)
+        with closing(GymnasiumVector(given, 0, **asks)) as vector:
+            vector.reset()
+            steps = [vector.step(right) for _ in range(3)]
+        assert any(getattr(x, kind)[0] for x in steps)
+
+
+def test_what_a_given_vector_cannot_do_is_said(caplog):
+    with pytest.raises(ValueError, match="train.online.horizon"):
+        GymnasiumVector(CartPoleVectorEnv(num_envs=3), 0, horizon=5)
+    env = Broken(CartPoleVectorEnv(num_envs=3))
+    env.says = {"infos": {"success": np.array([0, 1, 0])}}
+    vector = GymnasiumVector(env, 0, terminate_on_success=True)
+    vector.reset()
+    for _ in range(2):
+        vector.step(np.zeros(3, dtype=int))
+    assert caplog.text.count("train.online.terminate_on_success") == 1
+
+
 def test_all_autoreset_modes_give_the_same_transitions():
     by_mode = {}
     for mode in AutoresetMode:
@@ -344,11 +393,12 @@ class Broken(gymnasium.vector.VectorWrapper):
     [
         ({"rewards": np.array([0, np.nan, 0])}, "CartPoleVectorEnv, environment 1: .*reward.*NaN"),
         ({"rewards": np.zeros(2)}, r"rewards.*float64.*\[2\].*\[3\]"),
-        ({"truncated": np.zeros(3)}, r"truncated.*float64.*\[3\]"),
+        ({"truncated": np.array([0, 0.5, 0])}, "environment 1: .*truncated.*0.5"),
+        ({"terminated": np.array(["False"] * 3)}, r"terminated.*<U5.*\[3\]"),
         ({"obs": np.full((3, 4), np.inf)}, "environment 0: .*'flat'.*NaN"),
         ({"obs": np.zeros((3, 5))}, r"'flat'.*\[3, 5\].*\[3, 4\]"),
         ({"obs": np.zeros((3, 4), int)}, "'flat'.*int64.*float32"),
-        ({"infos": {"success": np.array([0, 7, 0])}}, "success.*7"),
+        ({"infos": {"success": np.array([0, 7, 0])}}, "environment 1: .*success.*7"),
     ],
 )
 def test_what_is_wrong_in_a_given_vector_is_named(says, words):

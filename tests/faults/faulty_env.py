@@ -12,12 +12,14 @@ from toy_env import ToyEnv
 class FaultyEnv(ToyEnv):
     """``fault`` names what is wrong; ``diary`` is a folder where each episode leaves its process's
     id, ``fails`` how many attempts at an episode raise, ``chatty`` how much a step prints.
-    ``starts`` is a program of its own, as some simulators have."""
+    ``starts`` is a program of its own, as some simulators have; ``says`` what a step says instead
+    of the truth."""
 
-    def __init__(self, fault=None, diary=None, fails=0, chatty=0, starts=None, **kwargs):
+    def __init__(self, fault=None, diary=None, fails=0, chatty=0, starts=None, says=(), **kwargs):
         super().__init__(**kwargs)
         if starts:
             self.program = subprocess.Popen(starts)
+        self.says = dict(says)
         self.fault, self.diary, self.fails, self.chatty = fault, diary, fails, chatty
 
     def reset(self, seed=None, options=None):
@@ -46,7 +48,8 @@ class FaultyEnv(ToyEnv):
             obs["position"] = "near the door"
         if self.fault == "speed, which nobody looks at, is NaN":
             obs["speed"][:] = np.nan
-        return obs, reward, terminated, truncated, info
+        said = {"reward": reward, "terminated": terminated, "truncated": truncated} | self.says
+        return obs, *said.values(), info
 
     def render(self):
         return "an image" if self.fault == "render gives text" else super().render()

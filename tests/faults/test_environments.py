@@ -1,18 +1,25 @@
 """Environments that cannot be made or break the contract, policies that give what no simulator
 should get: one clear sentence each."""
 
+from contextlib import closing
+from functools import partial
 from itertools import product
 
+import gymnasium
 import numpy as np
 import pytest
-from faulty_env import faulty_args
+from faulty_env import FaultyEnv, faulty_args
 from toy_env import ToyEnv, WalkHome, toy_args
 
 from offrl import RolloutPolicy, Trainer
 from offrl.acting import EpisodeRequest, Policy, rollout
+from offrl.acting.episode import run_episode
 from offrl.envs import make_env
+from offrl.envs.robomimic_face import RobomimicFace
+from offrl.envs.vector import GymnasiumVector, ListVector
 from offrl.envs.workers import EnvPool
 from offrl.evaluation.evaluate import evaluate
+from offrl.online import Agent, Environment
 from offrl.registry import ENVS
 
 TOY = "toy_env:Toy-v0"
@@ -56,7 +63,7 @@ def test_a_mistake_in_the_description_is_said_once_and_at_once(caplog):
     [
         ("reset returns obs alone", "reset .*dict.*obs, info"),
         ("step returns four", "step: .*5.*4.*obs, reward"),
-        ("reward is NaN", "rewards .*nan"),
+        ("reward is NaN", "reward .*NaN"),
         ("success is text", "success .*'no'"),
         ("success is NaN", "success .*nan"),
     ],
@@ -64,6 +71,68 @@ def test_a_mistake_in_the_description_is_said_once_and_at_once(caplog):
 def test_an_environment_that_breaks_the_contract_is_told_how(fault, words):
     with pytest.raises(ValueError, match=words):
         rollout(WalkHome(), make_env(faulty_args(fault)), horizon=3)
+
+
+def stepped_in(way, says):
+    """The reward and the flags of the first step, wherever somebody makes one."""
+    args = faulty_args(says=says)
+    if way == "list":
+        with closing(ListVector(args, 1, 0)) as vector:
+            vector.reset()
+            step = vector.step(np.zeros((1, 2)))
+            return step.rewards[0], step.terminated[0], step.truncated[0]
+    if way == "vector":
+        make = partial(gymnasium.make, args["env_name"], **args["env_kwargs"])
+        with closing(GymnasiumVector(gymnasium.vector.SyncVectorEnv([make]), 0)) as vector:
+            vector.reset()
+            step = vector.step(np.zeros((1, 2)))
+            return step.rewards[0], step.terminated[0], step.truncated[0]
+    if way == "by hand":
+        env = Environment({"algo_name": "ppo", "experiment": {"env": TOY}})
+        env.update_env(lambda _: FaultyEnv(says=says))
+    else:
+        env = {"worker": make_env, "robomimic": lambda x: RobomimicFace(make_env(x))}[way](args)
+    env.reset(seed=0)
+    if way == "worker":
+        result = run_episode(env, EpisodeRequest(0, 1, record=True), lambda *_: np.zeros(2))
+        return result.total_reward, result.trajectory["dones"][0], False
+    _, reward, *flags, _ = env.step(np.zeros(2))
+    return reward, *flags
+
+
+WAYS = ["worker", "list", "vector", "by hand", "robomimic"]
+
+
+@pytest.mark.filterwarnings("ignore")  # gymnasium's checks say some of it, once
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "says",
+    [
+        *({"terminated": x} for x in ("False", np.nan, 2, None, [True, False])),
+        *({"truncated": x} for x in ("no", -1, 0.5)),
+        *({"reward": x} for x in ("1.5", None, [1.0, 2.0], np.nan, -np.inf, 1j)),
+    ],
+    ids=str,
+)
+def test_flags_and_rewards_of_no_meaning_are_refused_wherever_steps_are_made(way, says):
+    with pytest.raises(ValueError, match=next(iter(says))):
+        stepped_in(way, says)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("yes", [True, 1, 1.0, np.bool_(True), np.uint8(1), np.array(1.0)])
+def test_what_is_true_may_be_of_any_kind_of_number(way, yes):
+    reward, *flags = stepped_in(way, {"reward": np.array(1.5), "terminated": yes})
+    assert reward == 1.5 and flags[0] == 1
+
+
+def test_by_hand_a_script_says_what_it_means():
+    agent = Agent({"algo_name": "ppo", "experiment": {"env": "CartPole-v1"}})
+    with pytest.raises(ValueError, match="reward.*'1.5'"):
+        agent.reward = "1.5"
+    with pytest.raises(ValueError, match="terminated.*'no'"):
+        agent.reset("no")
 
 
 class Looking(WalkHome):

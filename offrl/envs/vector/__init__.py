@@ -40,8 +40,8 @@ def make_vector_env(
     obs_keys: Sequence[str] | None = None,
     terminate_on_success: bool = False,
 ) -> VectorEnv:
-    """N environments: in gymnasium's own vectorised form if there is one and nothing else is asked
-    of it, else in processes if that saves more time than messages cost, else in a list.
+    """N environments: in gymnasium's own vectorised form if there is one and nothing is asked that
+    it cannot do, else in processes if that saves more time than messages cost, else in a list.
 
     env_args, obs_keys: see ``make_env``; observations hold these keys alone.
     seed: determines every episode: those of list and processes one by one.
@@ -53,8 +53,8 @@ def make_vector_env(
     if num_envs < 1 or (horizon is not None and horizon < 1):
         raise ValueError(f"num_envs is {num_envs} and horizon {horizon}; give at least 1")
     env = None
-    if num_envs > 1:  # gymnasium's own forms have no successes that could end episodes
-        env = _native(env_args, num_envs, seed, horizon, obs_keys)
+    if num_envs > 1:
+        env = _native(env_args, num_envs, seed, horizon, obs_keys, terminate_on_success)
     if env is None:
         env = _episodic(env_args, num_envs, seed, horizon, obs_keys, terminate_on_success)
     if not env.is_limited:
@@ -71,6 +71,7 @@ def _native(
     seed: int,
     horizon: int | None,
     obs_keys: Sequence[str] | None,
+    terminate_on_success: bool,
 ) -> NativeVector | None:
     if not isinstance(env_args, Mapping):
         return None
@@ -82,7 +83,16 @@ def _native(
     is_gymnasium = isinstance(kind, (int, str)) and ROBOMIMIC_TYPES.get(kind, kind) == "gymnasium"
     if not is_gymnasium or spec is None or spec.vector_entry_point is None:
         return None
-    if horizon is not None and horizon < (spec.max_episode_steps or math.inf):
+    limit = (env_args.get("env_kwargs") or {}).get("max_episode_steps") or spec.max_episode_steps
+    if horizon is not None and horizon < (limit or math.inf):
+        return None
+    entry_point = spec.vector_entry_point
+    module = entry_point if isinstance(entry_point, str) else entry_point.__module__
+    if terminate_on_success and not module.startswith("gymnasium.envs."):
+        log.info(
+            f"{name}: not in its own vectorised form, in which a success ends no episode; if it "
+            "reports none, set train.online.terminate_on_success to false, which is faster"
+        )
         return None
     try:
         env = NativeVector(env_args, num_envs, seed, obs_keys)

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import describe, returned, said_success
+from offrl.acting.episode import describe, returned, said_success, stepped
 from offrl.envs import make_env
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 
@@ -127,15 +127,15 @@ class Episodes:
         try:
             # A copy: some write to what they are given.
             values = env.step(action.copy() if action.shape else action.item())
-            obs, reward, terminated, truncated, _ = returned(values, "step")
+            obs, reward, terminated, truncated, _ = stepped(values)
             success = said_success(env.is_success()["task"])
-            obs, reward = self.contract.observed(obs), float(reward)
+            obs = self.contract.observed(obs)
         except Exception as error:
             raise self._named(row, error) from error
         if not self.is_limited:
             self.contract.check_length(row, len(taken))
-        terminated = bool(terminated) or bool(success and self._terminate_on_success)
-        truncated = bool(truncated) or len(taken) == self._horizon
+        terminated = terminated or bool(success and self._terminate_on_success)
+        truncated = truncated or len(taken) == self._horizon
         return obs, reward, terminated, truncated, -1 if success is None else int(success)
 
     def _replay(self, row: int, episode: int, actions: np.ndarray) -> Batch:

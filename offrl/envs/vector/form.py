@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from offrl.acting.episode import NOT_FINITE, REMEDY
 from offrl.config.online import LONGEST_EPISODE
 
 Batch = dict[str, np.ndarray]
@@ -177,10 +178,6 @@ class Contract:
     def _culprit(self, values: np.ndarray) -> str:
         rows = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
         return self.named(int(rows.argmax()))
-
-
-NOT_FINITE = "NaN or infinite"
-REMEDY = "correct the environment, or end its episodes before that"
 
 
 def check_form(state: Mapping[str, Any], form: str, env_name: str, num_envs: int) -> None:

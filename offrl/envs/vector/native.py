@@ -1,16 +1,20 @@
 """Vectors of environments that are gymnasium's own, or made with its API."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from offrl.acting.episode import describe, returned, said_success
+from offrl.acting.episode import describe, returned, stepped, truth
+from offrl.envs.gymnasium import succeeds
 from offrl.envs.vector.episodes import episode_seed
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 from offrl.envs.vector.snapshot import put_back, snapshot
+
+log = logging.getLogger(__name__)
 
 
 class GymnasiumVector(VectorEnv):
@@ -22,6 +26,9 @@ class GymnasiumVector(VectorEnv):
 
     env_args: of one environment; by default what the vector itself knows.
     obs_keys: the observations that are wanted; ``None`` for all.
+    horizon, terminate_on_success: as in ``make_vector_env``, for a ``SyncVectorEnv``. Others end
+        their episodes themselves, so that a horizon is refused, and a success that ends none is
+        warned of.
     """
 
     kind = "gymnasium"
@@ -32,7 +39,17 @@ class GymnasiumVector(VectorEnv):
         seed: int,
         env_args: Mapping[str, Any] | None = None,
         obs_keys: Sequence[str] | None = None,
+        horizon: int | None = None,
+        terminate_on_success: bool = False,
     ):
+        self._ignores_success = terminate_on_success
+        if isinstance(sync := env.unwrapped, SyncVectorEnv):
+            sync.envs = [_Ended(x, horizon, terminate_on_success) for x in sync.envs]
+        elif horizon is not None:
+            raise ValueError(
+                f"train.online.horizon: {env} ends its episodes by itself; give it a limit, or "
+                "name the environment (experiment.env)"
+            )
         self._env, self._seed, self.num_envs = env, episode_seed(seed, 0, 0), env.num_envs
         name = env.spec.id if env.spec else type(env.unwrapped).__name__
         self.env_args = dict(env_args or {"env_name": name, "type": 2, "env_kwargs": {}})
@@ -53,7 +70,7 @@ class GymnasiumVector(VectorEnv):
         )
         self.observation_space = self._contract.observation_space
         self.action_space = self._contract.action_space
-        self.is_limited = getattr(env.spec, "max_episode_steps", None) is not None
+        self.is_limited = bool(horizon or getattr(env.spec, "max_episode_steps", None))
         self._is_new = True
         self._ended = np.zeros(env.num_envs, dtype=bool)  # in the last step
         self._lengths = np.zeros(env.num_envs, dtype=np.int64)  # of the running episodes
@@ -69,21 +86,29 @@ class GymnasiumVector(VectorEnv):
     def step(self, actions: Any) -> Stepped:
         actions = self._contract.actions(actions)
         raw, rewards, terminated, truncated, infos = self._call("step", actions)
-        rewards = self._of_each(rewards, "rewards", "fiu")
+        rewards = self._of_each(rewards, "rewards")
         rewards = rewards.astype(np.result_type(rewards, np.float32))
-        terminated = self._of_each(terminated, "terminated", "b").copy()
-        truncated = self._of_each(truncated, "truncated", "b").copy()
+        terminated = self._truths(terminated, "terminated")
+        truncated = self._truths(truncated, "truncated")
         ended = terminated | truncated
         is_step = np.ones_like(ended)
-        successes = _successes(infos, self.num_envs)
+        successes = self._successes(infos)
         final_obs: dict[int, Batch] = {}
         if self._mode is AutoresetMode.NEXT_STEP:
             is_step, self._ended = ~self._ended, ended
             successes[~is_step] = -1
         elif ended.any():
-            if self._mode is AutoresetMode.SAME_STEP:
-                successes = np.where(ended, _last_successes(infos, successes), successes)
+            final_info = infos.get("final_info")  # infos itself is of those that began in it
+            if self._mode is AutoresetMode.SAME_STEP and isinstance(final_info, Mapping):
+                successes = np.where(ended, self._successes(final_info), successes)
             final_obs, raw = self._renewed(raw, ended, infos)
+        if self._ignores_success and ((successes > 0) & ~ended).any():
+            self._ignores_success = False
+            log.warning(
+                f"{self._name}: a success ends no episode, as the vector ends them by itself; name "
+                "the environment (experiment.env), or set train.online.terminate_on_success to "
+                "false"
+            )
         if not self.is_limited:
             self._count(is_step, ended)
         self._obs = obs = self._observed(raw)
@@ -125,14 +150,38 @@ class GymnasiumVector(VectorEnv):
         except ValueError as error:
             raise ValueError(f"{self._name}, all environments: {error}") from None
 
-    def _of_each(self, values: Any, name: str, kinds: str) -> np.ndarray:
+    def _of_each(self, values: Any, name: str) -> np.ndarray:
         values = np.asarray(values)
-        if values.shape != (self.num_envs,) or values.dtype.kind not in kinds:
+        if values.shape != (self.num_envs,) or values.dtype.kind not in "biuf":
             raise ValueError(
                 f"{self._name}: the environment's {name} are {values.dtype} of shape "
-                f"{[*values.shape]}; give {'bools' if kinds == 'b' else 'floats'} [{self.num_envs}]"
+                f"{[*values.shape]}; give {'floats' if name == 'rewards' else 'bools'} "
+                f"[{self.num_envs}]"
             )
         return values
+
+    def _truths(self, values: Any, name: str) -> np.ndarray:
+        """Flags ``[N]``, as a copy."""
+        values = self._of_each(values, name)
+        if values.dtype == bool:
+            return values.copy()
+        return np.array([self._truth(row, x, name) for row, x in enumerate(values)])
+
+    def _truth(self, row: int, value: Any, name: str) -> bool:
+        try:
+            return truth(value, name)
+        except ValueError as error:
+            raise ValueError(f"{self._contract.named(row)}: {error}") from None
+
+    def _successes(self, infos: Mapping[str, Any]) -> np.ndarray:
+        for name in ("is_success", "success"):
+            if name in infos:
+                is_said = infos.get(f"_{name}", np.ones(self.num_envs, dtype=bool))
+                pairs = zip(is_said, infos[name], strict=True)
+                said = [value if is_so else None for is_so, value in pairs]
+                found = [x if x is None else self._truth(i, x, name) for i, x in enumerate(said)]
+                return np.array([-1 if x is None else x for x in found], dtype=np.int8)
+        return np.full(self.num_envs, -1, dtype=np.int8)
 
     def _renewed(
         self, raw: Any, ended: np.ndarray, infos: Mapping[str, Any]
@@ -167,6 +216,26 @@ class GymnasiumVector(VectorEnv):
         self._lengths[ended] = 0
 
 
+class _Ended(gymnasium.Wrapper):
+    """One of a list, whose episodes end as is asked. It is checked here, as the list would make
+    bools of whatever it says."""
+
+    def __init__(self, env: gymnasium.Env, horizon: int | None, terminate_on_success: bool):
+        super().__init__(env)
+        self._ends = horizon, terminate_on_success
+        self._length = 0
+
+    def reset(self, **options: Any) -> Any:
+        self._length = 0
+        return self.env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = stepped(self.env.step(action))
+        self._length += 1
+        terminated = terminated or bool(self._ends[1] and succeeds(info))
+        return obs, reward, terminated, truncated or self._length == self._ends[0], info
+
+
 class NativeVector(GymnasiumVector):
     """The vectorised implementation that an environment is registered with in gymnasium: all N in
     the same array operations. ``ValueError`` if there is none that takes these arguments."""
@@ -188,21 +257,3 @@ class NativeVector(GymnasiumVector):
         except (gymnasium.error.Error, ImportError, TypeError) as error:
             raise ValueError(f"{name} has no vectorised form: {describe(error)}") from None
         super().__init__(env, seed, env_args, obs_keys)
-
-
-def _successes(infos: Mapping[str, Any], num_envs: int) -> np.ndarray:
-    for name in ("is_success", "success"):
-        if name in infos:
-            values, is_said = infos[name], infos.get(f"_{name}", np.ones(num_envs, dtype=bool))
-            pairs = zip(is_said, values, strict=True)
-            found = [said_success(value) if is_so else None for is_so, value in pairs]
-            return np.array([-1 if x is None else x for x in found], dtype=np.int8)
-    return np.full(num_envs, -1, dtype=np.int8)
-
-
-def _last_successes(infos: Mapping[str, Any], successes: np.ndarray) -> np.ndarray:
-    """Where episodes ended in a step, ``infos`` itself is of those that began in it."""
-    final_info = infos.get("final_info")
-    if not isinstance(final_info, Mapping):
-        return successes
-    return _successes(final_info, len(successes))
