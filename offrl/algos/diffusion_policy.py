@@ -87,10 +87,11 @@ class DiffusionPolicy(DenoisingPolicy):
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         largest = float(values("actions").abs().max())
         if self.algo_config.schedule.clip_sample and largest > 1.001:
-            keys = ", ".join(self.global_config.train.action_keys)
+            keys = self.global_config.train.action_keys
+            places = " and ".join(f"train.action_config.{key}.normalization" for key in keys)
             raise ValueError(
-                f"actions ({keys}) reach {largest:.3g}, but this policy predicts none beyond "
-                '[-1, 1] (clip_sample); set normalization in train.action_config to "min_max"'
+                f"actions reach {largest:.3g}, but this policy predicts none beyond [-1, 1] "
+                f'(clip_sample); set {places} to "min_max"'
             )
 
     def corrupt(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:

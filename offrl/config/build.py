@@ -45,17 +45,18 @@ def without_pretrained(config: Config) -> Config:
 def config_from_content(content: Mapping[str, Any], ignore_unknown: bool = False) -> Config:
     """Make the complete config of what a config file holds (``read_config_file``).
 
-    Its key ``algo_name`` says of which algorithm it is. All else is as ``config_factory`` has it.
+    Its key ``algo_name`` says of which algorithm it is. Raises ``ValueError`` as ``config_factory``
+    does.
+
+    ignore_unknown: leave out keys that there are not, of a fork of robomimic, say, with a warning.
     """
     name = content.get("algo_name")
     if not isinstance(name, str):
         raise ValueError(f'algo_name: the name of an algorithm is needed, "bc", not {shown(name)}')
-    return config_factory(name, content, ignore_unknown)
+    return _complete(name, content, ignore_unknown)
 
 
-def config_factory(
-    algo_name: str, overrides: Mapping[str, Any] | None = None, ignore_unknown: bool = False
-) -> Config:
+def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """Make a complete config: the defaults of an algorithm with ``overrides`` laid over them.
 
     What data it needs (``train.dataset_keys``, ``seq_length``, ...) is asked of the algorithm,
@@ -64,9 +65,11 @@ def config_factory(
 
     algo_name: one of offrl's algorithms, or the dotted path of a user's own.
     overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.
-    ignore_unknown: leave out keys that there are not, of a fork of robomimic, say, with a warning.
     """
-    overrides = overrides or {}
+    return _complete(algo_name, overrides or {})
+
+
+def _complete(algo_name: str, overrides: Mapping[str, Any], ignore_unknown: bool = False) -> Config:
     check_content(overrides)
     overrides = upgrade_config({"algo_name": algo_name, **_without_schema(overrides)})
     stated = overrides["algo_name"]

@@ -45,8 +45,8 @@ def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[st
     """
     paths = [*_dotted(known)]
     by_section: dict[tuple, list[str]] = {}
-    for *section, name in keys:
-        by_section.setdefault(tuple(section), []).append(str(name))
+    for path in keys:
+        by_section.setdefault(path[:-1], []).append(str(path[-1]))
     for section, names in by_section.items():
         above = "".join(f"{part}." for part in section)
         hints = {name: _hint(above, name, paths, known.get("algo_name")) for name in names}

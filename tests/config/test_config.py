@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from offrl import config_factory
-from offrl.config import AlgoConfig, Config, Section
+from offrl.config import AlgoConfig, Config, Section, config_from_content
 from offrl.config.files import find_config, nested, parse_override, read_config_file
 from offrl.registry import ALGO_CONFIGS
 
@@ -260,16 +260,17 @@ def test_a_section_of_another_algorithm_is_one_message():
 
 def test_unknown_keys_are_left_out_if_the_user_says_so(caplog):
     unknown = {
+        "algo_name": "bc",
         "algo": {"dyn": {"hidden_dim": 3}},
         "train": {"data": ["a.hdf5", {"path": "b.hdf5", "horizon": 3}], "batch_size": 7},
         "other": 1,
     }
-    config = config_factory("bc", unknown, ignore_unknown=True)
+    config = config_from_content(unknown, ignore_unknown=True)
     known = {"train": {"data": ["a.hdf5", "b.hdf5"], "batch_size": 7}}
     assert config == config_factory("bc", known)
     assert all(key in caplog.text for key in ("algo.dyn", "train.data.1.horizon", "other"))
     with pytest.raises(ValueError, match="train.batch_size"):
-        config_factory("bc", {**unknown, "train": {"batch_size": "x"}}, ignore_unknown=True)
+        config_from_content({**unknown, "train": {"batch_size": "x"}}, ignore_unknown=True)
 
 
 def test_formats_of_rotations_in_robomimics_templates_are_read():
