@@ -172,12 +172,18 @@ class ReplayStore(StepStore):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Hold again what ``state`` returned."""
+        # Of a longer training, parts have more rows than when it was saved.
+        shift = self.parts - state["envs"]["parts"].numpy()
         for key, array in self._by_env().items():
-            array[:] = state["envs"][key].numpy()
+            array[:] = state["envs"][key].numpy() + shift * (key != "filled")
         for key, array in self._by_row().items():
             values = np.split(state["rows"][key].numpy(), np.cumsum(self.filled)[:-1])
             for part, own in zip(self.parts, values, strict=True):
                 array[part : part + len(own)] = own
+        for part, num, by in zip(self.parts, self.filled, shift, strict=True):
+            rows = slice(part, part + num)
+            self.begins[rows] += by
+            self.ends[rows] += by * (self.ends[rows] != RUNNING)
 
     def _by_row(self) -> dict[str, np.ndarray]:
         own = {"is_step": self.is_step, "begins": self.begins, "ends": self.ends}

@@ -87,7 +87,7 @@ class Parts:
         stored = {key: box.shape for key, box in self.envs.observation_space.items()}
         self.obs_shapes = processed_shapes(self.config.observation, stored)
         self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
-        self.alg = self._make_alg(start, known)
+        self.alg = self._make_alg(start, earlier)
         self._warn_of_no_update()
         self._rewards = config.train.rewards
         self._changes_rewards = self._rewards != RewardsConfig()
@@ -106,21 +106,21 @@ class Parts:
                 f"{self.num_before} are only collected (train.online.random_steps, warmup_steps)"
             )
 
-    def _make_alg(self, start: Mapping[str, Any] | None, known: Mapping[str, Any]) -> Any:
+    def _make_alg(self, start: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Any:
         config, space = self.config, self.envs.action_space
         if start is not None:
             where = "experiment.ckpt_path"
             check_spaces(where, start, self.env_args["env_name"], self.obs_shapes, self.ac_dim)
             config = without_pretrained(config)
-        alg = algo_factory(
-            config.algo_name, config, self.obs_shapes, self.ac_dim, device=self.device
-        )
+        shapes = self.obs_shapes, self.ac_dim
+        alg = algo_factory(config.algo_name, config, *shapes, device=self.device, earlier=earlier)
         alg.set_statistics(obs={}, actions=action_statistics(space, config.train.action_keys[0]))
         if start is not None:
             with while_loading(start, f"experiment.ckpt_path: {config.experiment.ckpt_path}"):
                 alg.start_from(start)
-        if "normalization" in known.get("model", {}):
-            alg.set_statistics(**known["model"]["normalization"])
+        model = (start or earlier or {}).get("model", {})
+        if "normalization" in model:
+            alg.set_statistics(**model["normalization"])
         check_training_fits(config.algo_name, alg.optimizers.values(), self.device)
         return alg
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         metavar="RUN_FOLDER",
-        help="go on with an interrupted run; no other option is allowed with it",
+        help="go on with a run, for longer with --set train.num_epochs=N (or train.num_steps); no "
+        "other option is allowed with it",
     )
     parser.add_argument("--debug", action="store_true", help="make a complete tiny run, in seconds")
     parser.add_argument(
@@ -95,13 +97,14 @@ def run(args: argparse.Namespace) -> int:
         others = [
             name.replace("_", "-")
             for name, value in vars(args).items()
-            if name not in ("resume", "command", "words") and value not in (None, [])
+            if name not in ("resume", "set", "command", "words") and value not in (None, [])
             if value is not False
         ]
         if others:
             raise ValueError(
-                f"--resume goes on with a run as it was, without --{others[0]}; for a changed "
-                "config start a new run from its weights (experiment.ckpt_path)"
+                f"--resume goes on with a run as it was, without --{others[0]}; --set makes it "
+                "longer, and for another config start a new run from its weights "
+                "(experiment.ckpt_path)"
             )
     flags = {
         "train.data": args.dataset,
@@ -114,9 +117,12 @@ def run(args: argparse.Namespace) -> int:
         print(config.dump())
         return 0
     from offrl import parallel
+    from offrl.config.files import parse_override
+    from offrl.config.longer import longer
     from offrl.config.pipeline import PipelineConfig, config_of
     from offrl.training import Interrupts, train
     from offrl.training.pipeline import evaluate_pipeline, return_line, train_pipeline
+    from offrl.tree import merge
 
     if isinstance(config, PipelineConfig) and config.mode == "evaluate":
         logs = evaluate_pipeline(config)
@@ -127,6 +133,8 @@ def run(args: argparse.Namespace) -> int:
         if args.resume:
             run, content = parallel.by_first(_opened, args.resume)
             config = config_of(content)
+            if args.set:
+                config = longer(config, reduce(merge, map(parse_override, args.set)))
         work = train_pipeline if isinstance(config, PipelineConfig) else train
         result = work(config, run, interrupts, config_file)
         lines = result.describe() if parallel.rank() == 0 else {}

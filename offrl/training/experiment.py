@@ -68,7 +68,7 @@ class Experiment:
         self.environments = self._evaluation_environments(langs)
         self.env_args = next(iter(self.environments.values()), None)  # of the first
         note_provenance(self.config, self.dataset, run)
-        self.algo = self._make_algo()
+        self.algo = self._make_algo(checkpoint)
         _check_actions(config, self.dataset)  # what the algorithm refuses needs no warning
 
     def state(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Experiment:
             environments.setdefault(name, {**first, "env_name": name})
         return environments
 
-    def _make_algo(self) -> Algo:
+    def _make_algo(self, checkpoint: Mapping[str, Any] | None) -> Algo:
         path = self.config.experiment.ckpt_path
         has_weights = self._resumes or path is not None
         algo = algo_factory(
@@ -133,6 +133,7 @@ class Experiment:
             obs_key_shapes=self._obs_shapes,
             ac_dim=self.dataset.ac_dim,
             device=self.device,
+            earlier=checkpoint,
         )
         if self.config.train.goal_rewards and "rewards" not in algo.NEEDS:
             raise ValueError(

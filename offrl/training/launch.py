@@ -18,6 +18,8 @@ import torch
 from offrl import cluster, parallel
 from offrl.checkpoint import policy_from_checkpoint
 from offrl.config import Config, config_from_content
+from offrl.config.files import read_config_file
+from offrl.config.pipeline import config_of
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import ONE_THREAD
 from offrl.reports.plot import NO_CURVE, write_learning_curve
@@ -99,10 +101,23 @@ def train(
             if config.train.model_dest:
                 TaggedFiles.check_place(config, config_file)
         trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
+        if run is not None and not parallel.rank():
+            _keep_changes(run, config, trainer.config)
         trainer.interrupts = interrupts or trainer.interrupts
         if parallel.rank():
             _follow(trainer)
         return parallel.by_first(_lead, trainer, config_file)
+
+
+def _keep_changes(run: RunFolder, config: Config, now: Config) -> None:
+    """Let the config of a run folder say with what the training goes on, and in its provenance what
+    has changed when, beside what it was begun with."""
+    config = config.model_copy(deep=True)
+    config.train.num_epochs = now.train.num_epochs  # which follow from its steps, if it acts
+    changes = {k: v for k, v in now.meta.provenance.items() if k == "changes"}
+    config.meta.provenance = {**config.meta.provenance, **changes}
+    if config != config_of(read_config_file(run.config_file)):
+        run.write_config(config)
 
 
 def _follow(trainer: Training) -> None:

@@ -63,10 +63,13 @@ class OnlineTraining(Training):
         self._seconds = {"Collect_Time": 0.0, "Train_Time": 0.0}
 
     def _begin_epoch(self) -> list[str]:
-        every = self.config.experiment.epoch_every_n_steps or 1
-        self._last_step = min(self.epoch * every, self.config.train.num_steps or 0)
+        self._last_step = self._end_of_epoch()
         self._begin_means()
         return ["collect", "train", "epoch"]
+
+    def _end_of_epoch(self) -> int:
+        every = self.config.experiment.epoch_every_n_steps or 1
+        return min(self.epoch * every, self.config.train.num_steps or 0)
 
     def _work(self) -> Iterator[Record]:
         shown = time.monotonic()
@@ -134,3 +137,7 @@ class OnlineTraining(Training):
             means.restore(averages[kind])
         self._num_episodes = averages["num_episodes"]
         self.trainer.restore(state["online"])
+        self._last_step = self._end_of_epoch()
+        if self.step < self._last_step and not self.is_last and "collect" not in self._due:
+            # The end of a shorter training cut this epoch off.
+            self._due, self.pending = ["collect", "train", "epoch"], None

@@ -82,7 +82,9 @@ def train_pipeline(
     position = {key: max((r[key] for r in before), default=0) for key in ("epoch", "step")}
     if run is None:
         RunFolder.check_place(config)
-    elif any(path.is_file() for path in run.models.rglob("*")):
+    else:
+        run.write_config(config)
+    if run is not None and any(path.is_file() for path in run.models.rglob("*")):
         config = config.model_copy(update={"checkpoint": str(run.models)})
     with closing(Pipeline(config, **position)) as pipeline, interrupts.wait():
         if run is None:

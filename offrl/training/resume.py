@@ -9,7 +9,6 @@ from typing import Any
 
 from offrl.checkpoint import read_checkpoint
 from offrl.outputs import whole_file
-from offrl.registry import shown
 from offrl.reports.records import read_records
 from offrl.training.run import RunFolder
 
@@ -65,18 +64,6 @@ def check_parts(state: Mapping[str, Any], where: object) -> None:
             f"{where}: lacks {', '.join(lacking)}, so that no training goes on from it; it serves "
             "as a policy, and a new run can start from its weights (experiment.ckpt_path)"
         )
-
-
-def changed_keys(theirs: Mapping[str, Any], ours: Mapping[str, Any], above: str = "") -> list[str]:
-    """``path (value, was value)`` of each key of two configs that differs, but for ``meta``."""
-    changed: list[str] = []
-    for key in (theirs.keys() & ours.keys()) - {"meta"}:  # a newer offrl may have more
-        was, now = theirs[key], ours[key]
-        if isinstance(was, Mapping) and isinstance(now, Mapping):
-            changed += changed_keys(was, now, f"{above}{key}.")
-        elif was != now:
-            changed.append(f"{above}{key} ({shown(now)}, was {shown(was)})")
-    return sorted(changed)
 
 
 def _candidates(run: RunFolder) -> Iterator[Path]:

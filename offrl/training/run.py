@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import offrl
-from offrl.config import Config
+from offrl.config import Config, Section
 from offrl.config.files import read_config_file
 from offrl.config.pipeline import config_of
 from offrl.data.provenance import fingerprint
@@ -79,8 +79,7 @@ class RunFolder:
         """Write what every run folder holds, and give this one its name."""
         for folder in (self.models, self.logs, self.videos):
             folder.mkdir()
-        with whole_file(self.config_file) as file:
-            file.write_text(config.dump() + "\n", encoding="utf-8")
+        self.write_config(config)
         if fill is not None:
             fill(self)
         stamp = time.strftime("%Y%m%d%H%M%S")
@@ -91,6 +90,11 @@ class RunFolder:
             except OSError:
                 if not path.exists():
                     raise
+
+    def write_config(self, config: Section) -> None:
+        """Let the run have this config from now on."""
+        with whole_file(self.config_file) as file:
+            file.write_text(config.dump() + "\n", encoding="utf-8")
 
     @classmethod
     def open(cls, path: str | Path) -> tuple["RunFolder", Config]:
@@ -103,6 +107,7 @@ class RunFolder:
                 f"{path}: not a run folder (no config-*.json); give OUTPUT/NAME/TIMESTAMP"
             )
         run = cls(path)
+        run.config_file = configs[0]
         run._lock()
         with in_words(path):
             for unfinished in path.rglob(".*.partial*"):

@@ -52,6 +52,7 @@ class TaggedFiles:
         if self.trainer.is_last:
             if not path.exists():
                 write_checkpoint(path, self.trainer.state(resumes=False))
+            self.names.final.unlink(missing_ok=True)  # of a shorter training
             put_beside(path, self.names.final)
 
     def _names(self, config_file: Path | None) -> TaggedNames:

@@ -191,7 +191,7 @@ def test_a_config_that_was_edited_is_pointed_out(half, capsys):
     path.write_text(json.dumps(edited))
     status, said = resume(half, capsys)
     assert status == 0
-    assert "trained with: train.batch_size (3, was 4) and 1 more keys" in said  # num_epochs
+    assert "trained with: train.batch_size (3, was 4), train.num_epochs (4, was 2)" in said
 
 
 def test_a_log_that_lost_lines_is_pointed_out(half, capsys):
