@@ -20,6 +20,7 @@ _EXPORTS = {
     "RolloutPolicy": "offrl.acting.policy",
     "Trainer": "offrl.training",
     "DemoWriter": "offrl.data.writer",
+    "register_obs_key": "offrl.specs",
 }
 __all__ = sorted(_EXPORTS)
 

@@ -128,7 +128,13 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         if not (isinstance(content, dict) and isinstance(content.get(key), kind))
     ]
     if missing:
-        raise ValueError(f"{path}: not a checkpoint of a policy: it lacks {', '.join(missing)}")
+        lacks = f"it lacks {', '.join(missing)}"
+        if isinstance(content, dict) and "model" not in missing:
+            lacks += (
+                "; to load the weights that it holds into an algorithm (algo_factory), call "
+                f'algo.deserialize(torch.load("{path}", weights_only=True)["model"])'
+            )
+        raise ValueError(f"{path}: not a checkpoint of a policy: {lacks}")
     newer = _newer_version(content)
     if newer:
         _warn_once(

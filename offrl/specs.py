@@ -28,6 +28,18 @@ class Modality:
         return x.float()
 
 
+def register_obs_key(target_class: type[Modality]) -> type[Modality]:
+    """Register a class under its ``name``, as robomimic's function of this name does. It derives
+    from ``Modality``, or ``ValueError`` is raised."""
+    name = getattr(target_class, "name", None)
+    if not issubclass(target_class, Modality) or not isinstance(name, str):
+        raise ValueError(
+            f"register_obs_key: {target_class.__name__} must derive from offrl.specs.Modality "
+            "(shape and process) and have a name"
+        )
+    return MODALITIES.register(name)(target_class)
+
+
 @MODALITIES.register("depth")
 class Images(Modality):
     """``[H, W, C]`` to ``[C, H, W]``."""

@@ -168,3 +168,10 @@ class Config(Section):
         DistributedConfig(), description="Explorers and clusters, beside the process that learns."
     )
     meta: MetaConfig = Field(MetaConfig(), description="Notes about the origin of the config.")
+
+    @property
+    def all_obs_keys(self) -> list[str]:
+        """The names of all observations, of goals and subgoals as well, in alphabetical order."""
+        parts = (part.modalities.to_dict() for _, part in self.observation.parts())
+        groups = (group for modalities in parts for group in modalities.values())
+        return sorted({key for group in groups for keys in group.values() for key in keys})

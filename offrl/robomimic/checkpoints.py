@@ -31,13 +31,19 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
     }
     if content["algo_name"] in PLANNING:
         stats["subgoals"] = {}  # which are never normalised in robomimic
-    upgraded = {"nets": _weights(model), "normalization": stats}
-    if model.get("ema"):
-        averages = weights_from_robomimic(model["ema"])
-        upgraded["ema"] = {"weights": averages, "num_steps": {}}
+    upgraded = upgrade_model(model) | {"normalization": stats}
     if content["algo_name"] == DIFFUSION:
         content = content | {"config": _with_real_sizes(content["config"], upgraded["nets"])}
     return content | {"model": upgraded}
+
+
+def upgrade_model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What robomimic's algorithms serialize, or a ``state_dict`` of theirs, in our layout."""
+    upgraded: dict[str, Any] = {"nets": _weights(model)}
+    if model.get("ema"):
+        averages = weights_from_robomimic(model["ema"])
+        upgraded["ema"] = {"weights": averages, "num_steps": {}}
+    return upgraded
 
 
 def _with_real_sizes(config: str, weights: Mapping[str, Any]) -> str:

@@ -9,12 +9,14 @@ import pytest
 import torch
 from conftest import GOLDEN
 
-from offrl import Trainer, algo_factory, config_factory, policy_from_checkpoint
+from offrl import Trainer, algo_factory, config_factory, policy_from_checkpoint, register_obs_key
 from offrl.__main__ import main
 from offrl.checkpoint import write_checkpoint
+from offrl.registry import MODALITIES
 from offrl.robomimic import checkpoints, configs
 from offrl.robomimic.configs import upgrade_config
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
+from offrl.specs import Modality
 from offrl.training.checkpointer import Checkpointer
 from offrl.tree import merge
 
@@ -311,6 +313,67 @@ def test_a_file_of_robomimics_with_something_else_for_a_section_is_refused(path,
     else:
         with pytest.raises(ValueError, match=path):
             config_factory("bc", content)
+
+
+# -- loops of robomimic's -------------------------------------------------------------------------
+
+
+def algo_of(case, content):
+    config = json.loads((GOLDEN / f"cases/{case}/config.json").read_text())
+    shapes = content["shape_metadata"]
+    config = config_factory(config["algo_name"], config)
+    return algo_factory(
+        config.algo_name, config, shapes["all_shapes"], shapes["ac_dim"], device="cpu"
+    )
+
+
+@pytest.mark.parametrize("case", ["bc", "iql", "bc_vae", "hbc", "diffusion_policy_small"])
+def test_what_robomimics_algorithms_serialize_is_deserialized(case, tmp_path):
+    content = robomimic_checkpoint(case)
+    torch.save({"model": content["model"]}, tmp_path / "model.pth")
+    with pytest.raises(ValueError, match=r"algo\.deserialize\(.*model\.pth"):
+        policy_from_checkpoint(str(tmp_path / "model.pth"))
+    algo = algo_of(case, content)
+    algo.deserialize(torch.load(tmp_path / "model.pth", weights_only=True)["model"])
+    expected = checkpoints.upgrade_checkpoint(content)["model"]["nets"]
+    nets = algo.serialize()
+    nets = nets["nets"] if "nets" in nets else algo.nets.state_dict()
+    assert {*nets} == {*expected} and all(torch.equal(nets[k], expected[k]) for k in nets)
+
+
+def test_robomimics_calls_around_an_update(small_config):
+    trainer = Trainer(small_config({"train": {"hdf5_normalize_obs": True}}))
+    algo, stats = trainer.algo, trainer.dataset.get_obs_normalization_stats()
+    batch = algo.process_batch_for_training(trainer.dataset.get_batch(torch.arange(4)))
+    assert algo.postprocess_batch_for_training(batch, obs_normalization_stats=stats) is batch
+    algo.train_on_batch(batch, epoch=1)
+    algo.on_gradient_step()
+    algo.set_statistics(obs={}, actions={})
+    with pytest.raises(ValueError, match="set_statistics"):
+        algo.postprocess_batch_for_training(batch, obs_normalization_stats=stats)
+
+
+def test_all_observations_of_a_config():
+    assert config_factory("bc", complete()).all_obs_keys == [
+        "object",
+        "robot0_eef_pos",
+        "robot0_eef_quat",
+        "robot0_gripper_qpos",
+    ]
+    modalities = {"obs": {"low_dim": ["b", "a"], "rgb": ["eye"]}, "goal": {"low_dim": ["a", "c"]}}
+    config = config_factory("bc", {"observation": {"modalities": modalities}})
+    assert config.all_obs_keys == ["a", "b", "c", "eye"]
+
+
+def test_modalities_are_registered_by_robomimics_function():
+    @register_obs_key
+    class Touch(Modality):
+        name = "touched"
+
+    assert MODALITIES["touched"] is Touch
+    for wrong in (type("Other", (), {"name": "x"}), type("Nameless", (Modality,), {})):
+        with pytest.raises(ValueError, match=wrong.__name__):
+            register_obs_key(wrong)
 
 
 # -- diffusion policies ---------------------------------------------------------------------------

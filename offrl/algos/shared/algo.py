@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offrl import parallel
+from offrl.algos.shared.loops import RobomimicsLoop
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
-from offrl.algos.shared.roles import Algorithm
-from offrl.algos.shared.weights import Average, averages_of, check_fit, weights_of
+from offrl.algos.shared.weights import Average, averages_of, fitting, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.lazy import Tensor, torch
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
@@ -23,7 +23,7 @@ Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
 Generators = Sequence["torch.Generator | None"] | None  # a source of randomness per row
 
 
-class Algo(Algorithm):
+class Algo(RobomimicsLoop):
     """Networks, their optimizers and one update rule, and the statistics of the data.
 
     A subclass says what it reads (``NEEDS``, ``window``), fills ``self.nets`` in
@@ -390,11 +390,11 @@ class Algo(Algorithm):
         }
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``serialize`` returned; a bare ``state_dict`` of the networks will do.
-        What ``to_act`` made of it is loaded as far as acting takes it, and the rest when it is
+        """Take over what ``serialize`` returned, or a ``state_dict`` of the networks, robomimic's
+        too. What ``to_act`` made of it is loaded as far as acting takes it, and the rest when it is
         asked for."""
+        state = fitting(self.global_config.algo_name, self.nets.state_dict(), state)
         nets = state.get("nets", state)
-        check_fit(self.global_config.algo_name, self.nets.state_dict(), nets)
         self._only_acts, to_act = False, state.get("to_act", False)
         if to_act:
             self._average.show(False)

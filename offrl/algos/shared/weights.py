@@ -132,8 +132,17 @@ def averages_of(model: Mapping[str, Any]) -> Mapping[str, Tensor]:
     return model.get("ema", {}).get("weights", {})
 
 
-def check_fit(algo_name: str, own: Mapping[str, Tensor], weights: Mapping[str, Any]) -> None:
-    """``ValueError`` unless ``weights`` have the names and shapes of an algorithm's ``own``."""
+def fitting(
+    algo_name: str, own: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """What ``serialize`` returned, or a ``state_dict``, with the names of an algorithm's ``own``
+    weights, also if it is robomimic's. ``ValueError`` unless names and shapes are the same."""
+    weights = state.get("nets", state)
+    if weights.keys() != own.keys():
+        from offrl.robomimic.checkpoints import upgrade_model
+
+        state = upgrade_model(state)
+        weights = state["nets"]
     problems = {
         "missing": [k for k in own if k not in weights],
         "unexpected": [k for k in weights if k not in own],
@@ -149,3 +158,4 @@ def check_fit(algo_name: str, own: Mapping[str, Tensor], weights: Mapping[str, A
             f"the weights do not fit this {algo_name} network ({'; '.join(found)}); use the config "
             "that they were trained with"
         )
+    return state
