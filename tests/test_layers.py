@@ -11,6 +11,7 @@ LAYERS = {
     "language": 0,
     "lazy": 0,
     "links": 0,
+    "memory": 0,
     "modules": 0,
     "normalize": 0,
     "outputs": 0,

@@ -13,7 +13,7 @@ from offrl.data.demos import Episodes
 from offrl.data.exchange import Plan, Step, held
 from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile
-from offrl.data.storage import values
+from offrl.data.storage import values, whole
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order
 
@@ -231,4 +231,4 @@ def _for_robomimic(value: Any) -> Any:
     """An array as it is stored, to the bit; of frames, which robomimic does not know, the images.
     Attributes as they are."""
     is_frames = isinstance(value, h5py.Dataset) and values(value) is not value
-    return values(value)[()] if is_frames else value
+    return whole(value.id) if is_frames else value

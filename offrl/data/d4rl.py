@@ -23,7 +23,7 @@ from offrl.data.exchange import (
     vectors,
 )
 from offrl.data.hdf5 import located, open_hdf5
-from offrl.data.storage import CHUNK_BYTES
+from offrl.data.storage import CHUNK_BYTES, PIECE_BYTES, check_fits
 from offrl.outputs import check_space, new_file, whole_file
 
 # D4RL's datasets and what they are called here.
@@ -76,6 +76,7 @@ class D4RLFile(DemoArrays):
 
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
         with located(self.path, key):
+            self._check_fits(int(sum(stop - start for start, stop in self._ranges.values())))
             return super().read(demos, key, lengths)
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
@@ -84,6 +85,7 @@ class D4RLFile(DemoArrays):
 
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         with located(self.path, demo):
+            self._check_fits(int(self.lengths([demo])[0]))
             return super().trajectory(demo, keys)
 
     def unread(self) -> list[str]:
@@ -91,6 +93,11 @@ class D4RLFile(DemoArrays):
 
     def close(self) -> None:
         self._file.close()
+
+    def _check_fits(self, num_rows: int) -> None:
+        for key in KEYS:
+            if key in self._file:
+                check_fits(self._file[key].id, num_rows)
 
     def _check_shapes(self, path: Path, present: list[str]) -> None:
         obs = self._file["observations"].shape
@@ -120,8 +127,11 @@ class D4RLFile(DemoArrays):
         ends = np.any(marks, axis=0)
         if "next_observations" in self._file:
             with located(self._file.filename, "observations or next_observations"):
-                for start in range(0, len(ends) - 1, BLOCK):
-                    actual = self._file["observations"][start + 1 : start + 1 + BLOCK]
+                row = self._file["observations"][:1].nbytes
+                block = max(1, min(BLOCK, PIECE_BYTES // max(1, row)))
+                self._check_fits(block)
+                for start in range(0, len(ends) - 1, block):
+                    actual = self._file["observations"][start + 1 : start + 1 + block]
                     expected = self._file["next_observations"][start : start + len(actual)]
                     differs = ~np.isclose(expected, actual).all(axis=1)
                     ends[start : start + len(actual)] |= differs
@@ -138,6 +148,7 @@ class D4RLFile(DemoArrays):
         """What is 1 or 0 at each step ``[N]``."""
         path = self._file.filename
         with located(path, key):
+            check_fits(self._file[key].id)
             mark = self._file[key][()].reshape(-1)
         odd = np.flatnonzero((mark != 0) & (mark != 1))
         if len(odd):

@@ -15,7 +15,7 @@ from offrl.data.edit import Edit, labelled, of_files
 from offrl.data.hdf5 import DemoFile, located
 from offrl.data.relabel import ACTION_MAP, check_range
 from offrl.data.selection import Facts
-from offrl.data.storage import CHUNK_BYTES, values
+from offrl.data.storage import CHUNK_BYTES, whole
 from offrl.data.writer import kind_and_shape
 from offrl.data.writer import split as drawn
 
@@ -146,7 +146,7 @@ def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CH
         for key, value in trajectory.items():
             if isinstance(value, h5py.Dataset) and not _stays_jpeg(value, compression):
                 with located(file.path, f"data/{demo}/{key}"):
-                    trajectory[key] = values(value)[()]
+                    trajectory[key] = whole(value.id)
         return trajectory
 
     options = {"compression": compression, "chunk_bytes": chunk_bytes}

@@ -54,9 +54,9 @@ def in_other_files(file: h5py.File) -> list[str]:
     with suppress(ValueError, RuntimeError, KeyError, OSError):
         h5py.h5o.visit(file.id, see, info=True)
     return [
-        f"{place}{f' and {len(more)} more' if more else ''} is a link or a virtual array that leads "
-        f"to {other}: copy that along with this file, or make one file of both with offrl edit "
-        "repack"
+        f"{place}{f' and {len(more)} more' if more else ''} is a link or a virtual array that "
+        f"leads to {other}: copy that along with this file, or make one file of both with "
+        "offrl edit repack"
         for other, (place, *more) in places.items()
     ]
 
@@ -85,8 +85,8 @@ def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
         other = Path(path) if name == "." else _found(path, name, place)
         if other is None or not _is_there(other, key, settings.get_virtual_srcspace(i)):
             raise ValueError(
-                f"{place} is a virtual array of {key} in {name}, not all of which is there, so that "
-                "HDF5 would read zeros; put that file back beside this one"
+                f"{place} is a virtual array of {key} in {name}, not all of which is there, so "
+                "that HDF5 would read zeros; put that file back beside this one"
             )
         found |= {other} - {Path(path)}
         num_there += settings.get_virtual_vspace(i).get_select_npoints()

@@ -7,6 +7,7 @@ error names file, demonstration and key.
 
 import json
 import logging
+import math
 import os
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ import numpy as np
 
 from offrl.data.demos import Demos
 from offrl.data.elsewhere import arrays_below, is_written, linked_files, sources
-from offrl.data.storage import read_into, stored, values
+from offrl.data.storage import check_fits, read_into, stored, values, whole
+from offrl.memory import check_memory
 from offrl.processes import is_explained
 
 log = logging.getLogger(__name__)
@@ -112,6 +114,7 @@ class DemoFile(Demos):
                     "it again, e.g. as numpy.array(['demo_0'], dtype='S')"
                 )
             sources(mask.id)
+            check_fits(mask.id)
             return list(mask.asstr()[()])
 
     def _chosen(self, filter_key: str, stored: set[str]) -> list[str]:
@@ -170,6 +173,10 @@ class DemoFile(Demos):
         first, total = self._dataset(demos[0], key), int(lengths.sum())
         kind = np.uint8 if first.dtype == np.uint8 else np.float32
         with located(self.path, f"{key} of all demonstrations"):
+            num_bytes = total * math.prod(first.shape[1:]) * np.dtype(kind).itemsize
+            place = f"{self.path}: {key} of {len(demos)} demonstrations"
+            remedy = "train on fewer (train.data.demo_limit), or set train.hdf5_cache_mode=low_dim"
+            check_memory(num_bytes, place, remedy)
             rows = np.empty((total, *first.shape[1:]), dtype=kind)
         for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
             dataset = self._checked(demo, key, part.shape, first.dtype)
@@ -193,7 +200,7 @@ class DemoFile(Demos):
                 trajectory[key] = value
             elif keys is None or key in keys:
                 with located(self.path, f"data/{demo}/{key}"):
-                    trajectory[key] = values(value)[()]
+                    trajectory[key] = whole(value.id)
         return trajectory
 
     def stored(self, demo: str) -> dict[str, Any]:

@@ -11,17 +11,16 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos, Episodes
-from offrl.data.elsewhere import in_other_files
+from offrl.data.elsewhere import in_other_files, is_written
 from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile, located, open_hdf5
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
-from offrl.data.remarks import remarks_on
-from offrl.data.storage import Frames, stored, values, whole
+from offrl.data.remarks import KEPT, remarks_on
+from offrl.data.storage import Frames, pieces, stored, values
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
-KEPT = 2**26  # bytes of each vector that remarks are on: memory does not grow with the data
 NUMBERS = ("actions", "rewards", "dones")  # what is not of numbers in these is wrong
 EACH_DIMENSION = 64  # at most so many have a range of their own
 
@@ -61,7 +60,7 @@ class DataInfo:
         trajectory = demos.opened(demo) if is_file else demos.trajectory(demo)
         if isinstance(demos, Demos):
             demos.lengths([demo])  # says of most that is wrong what that is
-        digest, read = hashlib.sha256(), {}
+        digest, read, length = hashlib.sha256(), {}, 0
         for name, array in trajectory.items():
             if not isinstance(array, (np.ndarray, h5py.h5d.DatasetID)):
                 read[name] = array
@@ -74,23 +73,28 @@ class DataInfo:
                 if array.dtype.kind not in "fiub":
                     if name in NUMBERS:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
-                elif not key.is_image:
-                    read[name] = rows = whole(array) if is_file else array
-                    digest.update(name.encode() + rows.tobytes())
-                    key.add(rows, place)
-                elif self._reads_all:
-                    key.add(whole(array) if is_file else array, place)
+                elif is_file and not is_written(array):
+                    raise ValueError("not all of it was ever written")
+                elif not key.is_image or self._reads_all:
+                    digest.update(name.encode())
+                    for rows in pieces(array) if is_file else [array]:
+                        key.add(rows, place)
+                        if not key.is_image:
+                            digest.update(rows.tobytes())
+                            if len(rows) == array.shape[0] and rows.nbytes <= KEPT:
+                                read[name] = rows
                 elif is_sampled and array.shape[0]:
                     images = values(h5py.Dataset(array)) if is_file else array
                     key.add(images[array.shape[0] // 2][None], place)
-                key.num_rows += len(read[name]) if name in read else array.shape[0]
+                key.num_rows += array.shape[0]
+                length = array.shape[0] if name == "actions" else length
                 key.bytes_on_disk += array.get_storage_size() if is_file else array.nbytes
-        self.lengths.append(len(read.get("actions", ())))
+        self.lengths.append(length)
         if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
-        if not self.lengths[-1]:
+        if not length:
             self.wrong.append(f"{self.path}: {demos.root}{demo} has no steps (actions)")
-        else:
+        elif "actions" in read:
             self._features.append(features(read))
         self._successes.append(demos.success(read))
         self._alike[digest.digest()].append(demo)
@@ -193,7 +197,8 @@ class _Key:
             self._low, self._high = low, high
         elif self._low.shape == low.shape:
             self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
-        if rows.ndim <= 2 and self.name not in ("rewards", "states") and self._num_kept < KEPT:
+        is_kept = self._num_kept + rows.nbytes <= KEPT
+        if is_kept and rows.ndim <= 2 and self.name not in ("rewards", "states"):
             self._parts.append(rows)
             self._places.append(place)
             self._num_kept += rows.nbytes

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import DemoArrays, Episodes
+from offrl.data.elsewhere import arrays_below
 from offrl.data.exchange import Plan, Step, flags, following, read_notes, timeouts
-from offrl.data.hdf5 import located
+from offrl.data.hdf5 import located, open_hdf5
 from offrl.links import inside
+from offrl.memory import check_memory
 from offrl.outputs import check_space, whole_folder
 
 MINARI = "minari:"  # before the name of one of Minari's datasets
@@ -53,6 +57,11 @@ class MinariEpisodes(Episodes):
                 f"{folder}: a folder, but not of a Minari dataset (data/), nor of LeRobot's "
                 "(meta/info.json); name a file in it, or another folder"
             ) from None
+        self.sizes: Counter[str] = Counter()  # of episodes, unpacked
+        for path in sorted((folder / "data").glob("*.hdf5")):
+            with open_hdf5(path) as file, located(folder, path.name):
+                for place, array in arrays_below(file.id):
+                    self.sizes[place.split("/")[0]] += math.prod(array.shape) * array.dtype.itemsize
         text = self._dataset.storage.metadata.get(NOTES)
         self._notes = read_notes(folder, text) if text else None
 
@@ -77,6 +86,7 @@ class MinariEpisodes(Episodes):
 
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         number = int(demo.removeprefix("demo_"))
+        check_memory(self.sizes[f"episode_{number}"], f"{self.path}: episode {number}")
         with located(self.path, f"episode {number}"):
             (episode,) = self._dataset.iterate_episodes([number])
         if not isinstance(episode.actions, np.ndarray):
@@ -98,6 +108,7 @@ class MinariEpisodes(Episodes):
 def read_minari(folder: Path) -> DemoArrays:
     """The episodes in a dataset's folder, in memory."""
     with MinariEpisodes(folder) as episodes:
+        check_memory(2 * episodes.sizes.total(), f"{folder}: all episodes")
         demos = [episodes.trajectory(demo) for demo in episodes.demos()]
         notes = {"env_args": episodes.env_args, "masks": episodes.masks()}
     lengths = np.array([len(demo["rewards"]) for demo in demos])

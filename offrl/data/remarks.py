@@ -6,6 +6,7 @@ import numpy as np
 
 from offrl.data.computed import action_statistics, obs_statistics, outlier
 
+KEPT = 2**26  # bytes of each vector that remarks are on: memory does not grow with the data
 SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
 
 

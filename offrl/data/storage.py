@@ -6,7 +6,9 @@ with zeros, which decoders do not look at; its attributes are ``frames`` ("png" 
 """
 
 import io
+import math
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -14,7 +16,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.memory import SMALL, check_memory
+
 CHUNK_BYTES = 2**16  # read, and its checksum tested, at once: of images a few
+PIECE_BYTES = 2**26  # of a larger array, looked at one after the other
 FRAMES = ("png", "jpeg")
 COMPRESSIONS = (*FRAMES, "gzip", "lzf")
 # 4:4:4 at 95: differences that are seen nowhere, at a sixth of the bytes.
@@ -62,7 +67,10 @@ class Frames:
         self.ndim = len(self.shape)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        return _decoded(self._dataset[rows], self.shape[1:])
+        frames = self._dataset[rows]
+        num_bytes = math.prod(frames.shape[:-1]) * math.prod(self.shape[1:])
+        check_memory(num_bytes, f"{self._dataset.file.filename}: {self._dataset.name[1:]}")
+        return _decoded(frames, self.shape[1:])
 
     def get_space_status(self) -> int:
         return self._dataset.id.get_space_status()
@@ -85,14 +93,46 @@ def values(dataset: h5py.Dataset) -> Any:
     return found if isinstance(found, Frames) else dataset
 
 
+def check_fits(dataset: h5py.h5d.DatasetID, num_rows: int | None = None) -> None:
+    """``ValueError`` for an array, or ``num_rows`` of it, that does not fit into memory: a file of
+    a megabyte may hold a thousand times as much. A chunk is unpacked as a whole."""
+    found, high = stored(dataset), h5py.Dataset(dataset)
+    row = found.dtype.itemsize * math.prod(map(int, found.shape[1:]))
+    taken = row * (num_rows or math.prod(found.shape[:1]))
+    if taken > SMALL:
+        taken += math.prod(high.chunks or ()) * high.dtype.itemsize
+        check_memory(taken, f"{high.file.filename}: {high.name[1:]}")
+
+
 def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:
-    """Read all of an array of numbers that was opened, or all images if those are frames."""
-    rows = np.empty(dataset.shape, dataset.dtype)
+    """Read all of an array that was opened, or all images if those are frames."""
+    shape, kind = dataset.shape, dataset.dtype
+    if math.prod(shape) * kind.itemsize > SMALL:
+        check_fits(dataset)
+    if kind.kind not in "fiub":
+        return h5py.Dataset(dataset)[()]
+    rows = np.empty(shape, kind)
     if _is_of_frames(dataset, rows):
         return Frames(dataset)[()]
     if rows.size:
         read_into(rows, dataset)
     return rows
+
+
+def pieces(dataset: h5py.h5d.DatasetID) -> Iterator[np.ndarray]:
+    """The rows of an array in parts of about 64 MB, read by whole chunks."""
+    found, chunks = stored(dataset), h5py.Dataset(dataset).chunks
+    row = found.dtype.itemsize * math.prod(found.shape[1:])
+    if row * found.shape[0] <= PIECE_BYTES:
+        yield whole(dataset)
+        return
+    few, chunk = max(1, PIECE_BYTES // row), chunks[0] if chunks else 1
+    block = chunk * max(1, few // chunk)
+    check_fits(dataset, min(block, found.shape[0]) + 2 * few)  # whoever looks at it copies it
+    for start in range(0, found.shape[0], block):
+        rows = values(h5py.Dataset(dataset))[start : start + block]
+        for i in range(0, len(rows), few):
+            yield rows[i : i + few].copy() if len(rows) > few else rows
 
 
 def read_into(rows: np.ndarray, dataset: Any) -> None:
@@ -134,5 +174,7 @@ def _decoded(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     images = np.empty((*rows.shape[:-1], *shape), np.uint8)
     for row, image in zip(np.atleast_2d(rows), images.reshape(-1, *shape), strict=True):
         with Image.open(io.BytesIO(row.tobytes())) as file:
+            if file.size != shape[1::-1]:
+                raise ValueError(f"a frame is of {file.size} pixels, not {shape[1::-1]}")
             image[...] = np.asarray(file).reshape(shape)
     return images

@@ -1,11 +1,13 @@
 """What is wrong with a file of demonstrations, and what is odd: every byte of it is read."""
 
 import hashlib
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,8 +15,8 @@ import numpy as np
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
 from offrl.data.elsewhere import in_other_files, is_written, sources
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
-from offrl.data.remarks import SWITCHES, remarks_on
-from offrl.data.storage import values
+from offrl.data.remarks import KEPT, SWITCHES, remarks_on
+from offrl.data.storage import pieces, values, whole
 
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
 LARGEST = float(np.finfo(np.float32).max)
@@ -38,6 +40,7 @@ class Validation:
         self._layout: dict[str, tuple[object, ...]] = {}  # shape and kind of each key's steps
         self._rows: defaultdict[str, list[np.ndarray]] = defaultdict(list)  # of what is no image
         self._places: defaultdict[str, list[str]] = defaultdict(list)  # of those
+        self._num_kept: Counter[str] = Counter()  # bytes
         with self._noted():
             if not self.path.is_file():
                 is_folder = self.path.is_dir()
@@ -71,8 +74,7 @@ class Validation:
                 )
             self._check_masks(file, set(demos))
             for name in set(raw) - {"data"}:
-                for _ in self._arrays(raw, name, name):
-                    pass
+                self._read_all(raw, name)
         for same in alike.values():
             if len(same) > 1:
                 self.remarks.append(f"data: {', '.join(same)} are the same demonstration")
@@ -84,13 +86,14 @@ class Validation:
             length = int(file.lengths([demo])[0])
             self.counts["steps"] += length
         known, num_wrong = set(self._layout), len(self.wrong)
-        for place, rows in self._arrays(data, demo, f"data/{demo}"):
+        for place, dataset in self._arrays(data, demo, f"data/{demo}"):
             key = _key(place)
-            digest.update(key.encode() + rows.tobytes())
-            if key.startswith(OF_STEPS):
-                keys.add(key)
-                with self._noted():
-                    self._check_steps(place, key, rows, length)
+            with self._noted(), located(self.path, place):
+                digest.update(key.encode())
+                self._read(dataset, place, digest.update)
+                if key.startswith(OF_STEPS):
+                    keys.add(key)
+                    self._check_steps(place, key, values(dataset), length)
         differing = sorted(keys ^ known) if known else []
         if differing and len(self.wrong) == num_wrong:  # else it may be there, but damaged
             verb = "has" if differing[0] in keys else "lacks"
@@ -99,12 +102,12 @@ class Validation:
             )
         return digest.digest()
 
-    def _check_steps(self, place: str, key: str, rows: np.ndarray, length: int | None) -> None:
-        if length is not None and len(rows) != length:
+    def _check_steps(self, place: str, key: str, rows: Any, length: int | None) -> None:
+        if length is not None and rows.shape[0] != length:
             raise ValueError(
-                f"{self.path}: {place} has {len(rows)} steps, but the actions there {length}"
+                f"{self.path}: {place} has {rows.shape[0]} steps, but the actions there {length}"
             )
-        if key in ("rewards", "dones") and rows.size != len(rows):
+        if key in ("rewards", "dones") and math.prod(rows.shape[1:]) != 1:
             raise ValueError(f"{self.path}: {place} is to be a number for each step")
         step = (*rows.shape[1:], "bytes" if rows.dtype == np.uint8 else "numbers")
         if self._layout.setdefault(key, step) != step:
@@ -138,8 +141,7 @@ class Validation:
         with open_hdf5(self.path) as raw:
             self.remarks += in_other_files(raw)
             for name in raw:
-                for _ in self._arrays(raw, name, name):
-                    pass
+                self._read_all(raw, name)
         with D4RLFile(self.path) as file:
             demos = file.demos()
             self.counts["demonstrations"] = len(demos)
@@ -147,9 +149,16 @@ class Validation:
 
     # -- every layout -----------------------------------------------------------------------------
 
-    def _arrays(self, group: h5py.Group, name: str, place: str) -> Iterator[tuple[str, np.ndarray]]:
-        """All arrays of numbers under a name, and where they are; what is damaged is noted."""
-        rows, inside = None, []
+    def _read_all(self, group: h5py.Group, name: str) -> None:
+        for place, dataset in self._arrays(group, name, name):
+            with self._noted(), located(self.path, place):
+                self._read(dataset, place)
+
+    def _arrays(
+        self, group: h5py.Group, name: str, place: str
+    ) -> Iterator[tuple[str, h5py.Dataset]]:
+        """All arrays under a name, and where they are; what is damaged is noted."""
+        found, inside = None, []
         with self._noted(), located(self.path, place):
             if place.count("/") > 20:
                 raise ValueError("a group within itself")
@@ -160,41 +169,55 @@ class Validation:
             if isinstance(item, h5py.Group):
                 inside = list(item)
             elif isinstance(item, h5py.Dataset):
-                rows = self._read(item, place)
-        if rows is not None:
-            yield place, rows
+                found = item
+        if found is not None:
+            yield place, found
         for child in inside:
             yield from self._arrays(item, child, f"{place}/{child}")
 
-    def _read(self, dataset: h5py.Dataset, place: str) -> np.ndarray | None:
+    def _read(
+        self,
+        dataset: h5py.Dataset,
+        place: str,
+        see: Callable[[bytes], object] = lambda content: None,
+    ) -> None:
+        """Read all of an array, and look at its values; ``see`` is told the bytes."""
         sources(dataset.id)
-        key, rows = _key(place), values(dataset)[()]
+        key, is_number = _key(place), bool(dataset.shape) and dataset.dtype.kind in "fiub"
         size = dataset.size * dataset.dtype.itemsize if dataset.size else 0
         self.counts.update(arrays=1, bytes=size, checksums=int(dataset.fletcher32))
         self._advance(dataset.id.get_storage_size())
         if dataset.shape and not is_written(dataset.id):
             raise ValueError("not all of it was ever written")
-        if not (key.startswith(OF_STEPS) or key in KEYS):
-            return rows if getattr(rows, "dtype", np.dtype(object)).kind in "fiub" else None
-        if not dataset.shape or dataset.dtype.kind not in "fiub":
+        is_of_steps = key.startswith(OF_STEPS) or key in KEYS
+        if is_of_steps and not is_number:
             raise ValueError(f"{self.path}: {place} is no array of numbers, a row for each step")
-        self._check_values(rows, place, key)
-        if rows.ndim <= 2 and key not in ("rewards", "states"):
-            self._rows[key].append(rows)
-            self._places[key].append(place)
-        return rows
+        if not is_number:
+            whole(dataset.id)
+            return
+        step = 0
+        for rows in pieces(dataset.id):
+            see(rows.tobytes())
+            if is_of_steps:
+                self._check_values(rows, step, place, key)
+                is_vector = rows.ndim <= 2 and key not in ("rewards", "states")
+                if is_vector and step == 0 and self._num_kept[key] + rows.nbytes <= KEPT:
+                    self._num_kept[key] += rows.nbytes
+                    self._rows[key].append(rows)
+                    self._places[key].append(place)
+            step += len(rows)
 
-    def _check_values(self, rows: np.ndarray, place: str, key: str) -> None:
+    def _check_values(self, rows: np.ndarray, first: int, place: str, key: str) -> None:
         if rows.dtype.kind == "f":
             for wrong, what in (
                 (~np.isfinite(rows), "NaN or infinity"),
                 (np.abs(rows) > LARGEST, "a value beyond what float32 can hold"),
             ):
                 if wrong.any() and not (key == "states" and what != "NaN or infinity"):
-                    step = np.argwhere(wrong)[0, 0]
+                    step = first + np.argwhere(wrong)[0, 0]
                     raise ValueError(f"{self.path}: {place} holds {what} at step {step}")
         if key in SWITCHES and not np.isin(rows, (0, 1)).all():
-            step = np.argwhere(~np.isin(rows, (0, 1)))[0, 0]
+            step = first + np.argwhere(~np.isin(rows, (0, 1)))[0, 0]
             raise ValueError(f"{self.path}: {place} is neither 0 nor 1 at step {step}")
 
     @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 
 from offrl.data.elsewhere import arrays_below
 from offrl.data.hdf5 import OWN_ATTRIBUTES, located, text_sum
-from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, create, values
+from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, create, values, whole
 from offrl.outputs import DiskFull, check_space, in_words, new_file, put
 
 log = logging.getLogger(__name__)
@@ -372,7 +372,7 @@ def _read(array: Any) -> np.ndarray:
     if isinstance(array, np.ndarray):
         return array
     with located(array.file.filename, array.name.strip("/")):
-        return array[()]
+        return whole(array.id)
 
 
 def _num_bytes(array: Any) -> int:

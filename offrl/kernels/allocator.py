@@ -1,9 +1,9 @@
 """The C library's memory, kept between training steps."""
 
 import ctypes
-import os
 import platform
-from pathlib import Path
+
+from offrl.memory import resident_bytes
 
 # mallopt's parameters, from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -39,9 +39,3 @@ class FreedMemory:
         elif used > self._most:
             self._libc.malloc_trim(0)
             self._most = None
-
-
-def resident_bytes() -> int:
-    """What the process has in memory now (Linux)."""
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")

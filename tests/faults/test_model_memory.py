@@ -9,7 +9,7 @@ from offrl import algo_factory, config_factory
 from offrl.__main__ import main
 from offrl.algos.shared import memory
 from offrl.algos.shared.memory import free_bytes
-from offrl.kernels.allocator import resident_bytes
+from offrl.memory import resident_bytes
 
 
 def make(algo, name="bc"):

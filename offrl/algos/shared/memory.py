@@ -1,16 +1,14 @@
-"""Whether a model fits in memory, said before it is made: Linux promises any amount of memory, and
-kills the process that uses more than there is."""
+"""Whether a model fits in memory, said before it is made."""
 
 import logging
 import math
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from offrl.kernels.allocator import resident_bytes
+from offrl.memory import free_memory, in_bytes
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -19,7 +17,6 @@ FACTORIES = (
     *(torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn),
     *(torch.arange, torch.eye),
 )
-GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of a container, cgroup v2 and v1
 REMEDY = "make its networks smaller (algo, observation.encoder), or use a machine with more memory"
 
 
@@ -42,7 +39,7 @@ def made_within_memory(algo_name: str, device: torch.device | str, make: Callabl
     except _TooLarge as error:
         raise ValueError(
             f"{algo_name}: its networks take {error}, and four times that in training, but "
-            f"{_size(free)} of memory are free; {REMEDY}"
+            f"{in_bytes(free)} of memory are free; {REMEDY}"
         ) from None
     except Exception:  # of tensors without content; what comes after the networks takes little
         log.debug("%s: counted in part", algo_name, exc_info=True)
@@ -76,7 +73,7 @@ class _Counted(TorchFunctionMode):
             raise _TooLarge("more than can be counted")
         self._sum += num_bytes
         if self._sum > self._limit:
-            raise _TooLarge(f"at least {_size(self._sum)}")
+            raise _TooLarge(f"at least {in_bytes(self._sum)}")
 
 
 def _bytes_asked(function: Callable, args: Any, kwargs: dict[str, Any]) -> int | None:
@@ -100,9 +97,9 @@ def check_training_fits(
     free = free_bytes(device)
     if 3 * weights > free:
         raise ValueError(
-            f"{algo_name}: to train its networks takes {_size(4 * weights)} ({_size(weights)} of "
-            f"weights, their gradients and two moments of each), but beside the weights "
-            f"{_size(free)} of memory are free; {REMEDY}"
+            f"{algo_name}: to train its networks takes {in_bytes(4 * weights)} "
+            f"({in_bytes(weights)} of weights, their gradients and two moments of each), but "
+            f"beside the weights {in_bytes(free)} of memory are free; {REMEDY}"
         )
 
 
@@ -112,17 +109,4 @@ def free_bytes(device: torch.device | str) -> float:
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
-    if device.type != "cpu" or not Path("/proc/meminfo").exists():
-        return math.inf
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    system = {
-        name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)
-    }
-    free = system.get("MemAvailable", math.inf) + system.get("SwapFree", 0)
-    limits = [Path("/sys/fs/cgroup") / name for name in GROUP_LIMITS]
-    own = [int(text) for p in limits if p.exists() and (text := p.read_text().strip()).isdigit()]
-    return min([free, *(limit - resident_bytes() for limit in own)])
-
-
-def _size(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:,.3g} GB" if num_bytes < 1e12 else f"{num_bytes / 1e12:,.0f} TB"
+    return free_memory() if device.type == "cpu" else math.inf

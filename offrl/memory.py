@@ -1,0 +1,43 @@
+"""How much memory is free, asked before it is used: Linux promises any amount of memory, and kills
+the process that uses more than there is."""
+
+import math
+import os
+from pathlib import Path
+
+GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of a container, cgroup v2 and v1
+SMALL = 2**24  # bytes about which nobody asks
+
+
+def resident_bytes() -> int:
+    """What the process has in memory now (Linux)."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_memory() -> float:
+    """How many bytes this process can still have; infinity where the system does not say."""
+    if not Path("/proc/meminfo").exists():
+        return math.inf
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    system = {
+        name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)
+    }
+    free = system.get("MemAvailable", math.inf) + system.get("SwapFree", 0)
+    limits = [Path("/sys/fs/cgroup") / name for name in GROUP_LIMITS]
+    own = [int(text) for p in limits if p.exists() and (text := p.read_text().strip()).isdigit()]
+    return min([free, *(limit - resident_bytes() for limit in own)])
+
+
+def check_memory(num_bytes: float, place: str, remedy: str = "take a machine with more") -> None:
+    """``ValueError`` for what does not fit into free memory, before it is read. place: what that
+    is, with its file."""
+    if num_bytes > SMALL and num_bytes > (free := free_memory()):
+        raise ValueError(
+            f"{place} takes {in_bytes(num_bytes)} of memory, but {in_bytes(free)} are free; "
+            f"{remedy}, or leave it out"
+        )
+
+
+def in_bytes(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.3g} GB" if num_bytes < 1e12 else f"{num_bytes / 1e12:,.0f} TB"

@@ -1,0 +1,129 @@
+"""Arrays that are larger than what is free are refused before they are read, and large ones are
+looked at in pieces."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+from conftest import write_demos
+from test_elsewhere import READERS, load
+
+from offrl.__main__ import main
+from offrl.data.files import open_demos
+from offrl.data.info import DataInfo
+from offrl.data.validation import Validation
+
+LARGE = 2**22  # rows of eight bytes; packed they take 32 kB
+
+
+def packed(file, key, shape, kind="f4"):
+    if key in file:
+        file.pop(key)
+    file.create_dataset(key, data=np.zeros(shape, kind), compression="gzip")
+
+
+def many_rows(file):
+    packed(file, "data/demo_1/obs/speed", (7, LARGE // 4))
+
+
+def frames(file):
+    packed(file, "data/demo_1/obs/speed", (7, 40), "u1")
+    file["data/demo_1/obs/speed"].attrs.update(frames="png", frame_shape=(4000, 4000, 3))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    return write_demos(tmp_path / "folder/demos.hdf5")
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [(many_rows, "speed"), (lambda f: packed(f, "mask/train", LARGE, "S8"), "mask/train")],
+)
+def test_what_does_not_fit_is_refused_by_every_command(
+    change, key, reader, place, monkeypatch, capsys
+):
+    with h5py.File(place, "r+") as file:
+        change(file)
+    monkeypatch.setattr("offrl.memory.free_memory", lambda: 2**20)
+    if reader in ("split", "convert") and change is many_rows:
+        return  # they copy arrays as they are stored
+    assert main(READERS[reader]) == 1
+    said = "".join(capsys.readouterr())
+    assert key in said and "0.00105 GB are free" in said, said
+    assert not (place.parents[1] / "new.hdf5").exists()
+
+
+@pytest.mark.parametrize("change", [many_rows, frames])
+def test_a_training_does_not_begin(change, place, monkeypatch):
+    with h5py.File(place, "r+") as file:
+        for demo in ("demo_0", "demo_2"):
+            file.pop(f"data/{demo}")
+        file.pop("mask")
+        file["mask/train"] = np.array(["demo_1"], "S")
+        change(file)
+    monkeypatch.setattr("offrl.memory.free_memory", lambda: 2**20)
+    with pytest.raises(ValueError, match=r"speed.* GB of memory, but 0.00105 GB are free"):
+        load()
+
+
+def test_d4rls_files_are_measured_too(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "d4rl.hdf5", "w") as file:
+        packed(file, "observations", (8, LARGE // 4))
+        file["actions"] = np.zeros((8, 2))
+        file["rewards"] = file["timeouts"] = np.zeros(8)
+        file["terminals"] = np.eye(8)[-1]
+    monkeypatch.setattr("offrl.memory.free_memory", lambda: 2**20)
+    with open_demos(tmp_path / "d4rl.hdf5") as demos:
+        for read in (
+            lambda: demos.read(["demo_0"], "obs/flat", demos.lengths(["demo_0"])),
+            lambda: demos.trajectory("demo_0"),
+        ):
+            with pytest.raises(ValueError, match=r"observations takes .* GB of memory"):
+                read()
+
+
+def test_minaris_folders_are_measured_too(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    from gymnasium.spaces import Box
+
+    buffer = minari.data_collector.EpisodeBuffer(
+        observations=np.zeros((9, LARGE // 8), np.float32),
+        actions=np.zeros((8, 1), np.float32),
+        rewards=np.zeros(8),
+        terminations=np.zeros(8, bool),
+        truncations=np.eye(8)[-1].astype(bool),
+    )
+    space = Box(-1, 1, (LARGE // 8,), np.float32)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    minari.create_dataset_from_buffers(
+        "large-v0", [buffer], observation_space=space, action_space=Box(-1, 1, (1,), np.float32)
+    )
+    monkeypatch.setattr("offrl.memory.free_memory", lambda: 2**20)
+    for read in (open_demos, DataInfo):
+        with pytest.raises(ValueError, match=r"large-v0: .*episode.* GB of memory"):
+            read(tmp_path / "large-v0")
+
+
+def test_pieces_are_looked_at_as_the_whole_is(place, monkeypatch):
+    with h5py.File(place, "r+") as file:
+        demo = file["data/demo_1"]
+        rows = demo["obs/speed"][()]
+        demo.pop("obs/speed")
+        demo.create_dataset("obs/speed", data=rows, chunks=(2, 1), fletcher32=True)
+        demo["obs/speed"][5, 0] = 7.5
+    before = DataInfo(place).facts(), Validation(place)
+    monkeypatch.setattr("offrl.data.storage.PIECE_BYTES", 48)
+    after = DataInfo(place).facts(), Validation(place)
+    for facts in (before[0], after[0]):
+        facts.pop("unusual")  # of demonstrations as a whole
+    assert json.dumps(before[0]["keys"]) == json.dumps(after[0]["keys"])
+    assert before[1].counts == after[1].counts and not after[1].wrong
+    with h5py.File(place, "r+") as file:
+        file["data/demo_1/obs/speed"][6, 1] = np.nan
+    (wrong,) = Validation(place).wrong
+    assert "demo_1/obs/speed holds NaN or infinity at step 6" in wrong
