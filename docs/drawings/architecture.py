@@ -54,6 +54,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
         Part("lazy", ["PyTorch, when needed"]),
         Part("links", ["which are followed"]),
         Part("memory", ["what is free"]),
+        Part("modules", ["what may be imported"]),
         Part("tree", ["nested dicts"]),
         Part("seeding", ["all random state"]),
         Part("outputs", ["whole files or none"]),
