@@ -15,9 +15,11 @@ from offrl import RolloutPolicy, Trainer, config_factory, policy_from_checkpoint
 from offrl.config.files import find_config, parse_override, read_config_file
 from offrl.data.expressions import Condition
 from offrl.envs import make_env
+from offrl.testing import state  # noqa: F401 (it registers a core)
 from offrl.tree import merge
 
 TOUCH = {"low_dim": ["touch"]}
+TWO_MODES = {"encoder": {"low_dim": {"core_class": "two_modes"}}}  # has a batch norm
 
 
 class Place:
@@ -91,6 +93,12 @@ TABLE = [
         lambda place: place.trainer(batch_size=19),
         "train.batch_size: 19 is more than the 18 windows of {folder}/demos.hdf5 (3 demos); lower "
         "it",
+    ),
+    (
+        lambda place: list(Trainer(place.config(train={"batch_size": 1}, observation=TWO_MODES))()),
+        "train.batch_size: a normalisation layer (batch norm, for example) has only one number for "
+        "each channel to learn from (...); use larger batches or larger images, or networks "
+        "without such a layer",
     ),
     (
         lambda place: place.trainer(frame_stack=40, pad_frame_stack=False),

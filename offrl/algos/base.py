@@ -53,6 +53,8 @@ class PolicyAlgo(Algo):
 
     _state: Any = None
 
+    explores = False  #: Whether ``act`` is asked for actions to learn from, by ``explore``.
+
     def explore(
         self,
         obs: Obs,
@@ -62,8 +64,13 @@ class PolicyAlgo(Algo):
         num_steps: int = 0,
     ) -> tuple[Tensor, Any]:
         """Choose actions as ``act`` does, to learn from what comes of them, after ``num_steps``
-        steps of the training: a sample of the policy, unless an algorithm says otherwise."""
-        return self.act(obs, goal, state, generators)
+        steps of the training: what ``act`` says while ``explores`` is true, which of offrl's
+        policies is a sample."""
+        self.explores = True
+        try:
+            return self.act(obs, goal, state, generators)
+        finally:
+            self.explores = False
 
     def predict(self, obs: Obs | Tensor) -> Tensor:
         """Choose the likeliest actions in the units of the environment, ``[B, A]``, integers

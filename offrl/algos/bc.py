@@ -244,11 +244,11 @@ class BC(PolicyAlgo):
         return self.nets["policy"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
 
     def _acts_with_low_noise(self) -> bool:
-        """As robomimic: in eval mode, unless the config says otherwise."""
+        """As robomimic, unless it explores or the config says otherwise."""
         config = self.algo_config
         head = config.gmm if config.gmm.enabled else config.gaussian
         head = config.categorical if self.is_discrete else head
-        return head.low_noise_eval and not self.nets.training
+        return head.low_noise_eval and not self.explores
 
 
 # Names by which scripts for robomimic know a policy; ``BC`` is all that they do. A variant that

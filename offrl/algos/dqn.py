@@ -78,10 +78,10 @@ class DQNConfig(TDConfig):
 
 
 class DQN(ActionValues):
-    """The slow copy is renewed where a batch is processed, so that it is the same for all of
-    several batches that are processed at once, and renewed later than ``target_every`` says
-    where these are more. Where it alone makes the targets, these are made
-    there, too."""
+    """The slow copy is renewed in the first update by batches that were processed together, so that
+    it is the same for all of these, and renewed later than ``target_every`` says where they are
+    more. Where it alone makes the targets, these are made where a batch is processed, unless it is
+    about to be renewed."""
 
     algo_config: DQNConfig
 
@@ -94,13 +94,20 @@ class DQN(ActionValues):
         self.add_critics(getattr(models, self.NETWORK), dueling=self.algo_config.dueling)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        if self.num_updates - self.renewed_at >= self.algo_config.target_every:
-            self.update_targets()
-            self.renewed_at = self.num_updates
         ready = super().process_batch_for_training(batch)
-        return ready if self.algo_config.double else ready | {"targets": self._targets_of(ready)}
+        # Stays on the CPU, where nothing waits for it.
+        ready["processed_at"] = torch.full((len(ready["dones"]),), self.num_updates)
+        waits = self.algo_config.double or self._is_renewal_due()
+        return ready if waits else ready | {"targets": self._targets_of(ready)}
+
+    def _is_renewal_due(self) -> bool:
+        return self.num_updates - self.renewed_at >= self.algo_config.target_every
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+        is_first = self._is_renewal_due() and batch["processed_at"][0] == self.num_updates
+        if is_first and self.trains("critic"):
+            self.update_targets()
+            self.renewed_at = self.num_updates
         target = batch["targets"] if "targets" in batch else self._targets_of(batch)
         losses, q = self.critic_losses(batch, target)
         info = self.optimize_critics(batch, losses) | {"Critic/Q_Values": q.detach().mean()}

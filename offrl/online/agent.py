@@ -202,7 +202,7 @@ class PolicyAgent(Agent):
 
     def _ready(self) -> None:
         """Put the networks into training mode, which ``predict`` and evaluations end."""
-        if not self.alg.nets.training:
+        if not (self.alg.nets.training or self.alg.rests):
             self.alg.set_train()
 
     def remembered(self, begins: np.ndarray | None) -> Any:

@@ -56,9 +56,10 @@ class Collector:
             self.buffer.forget()  # a round that was not learned from
         self._memory = self.agent.remembered(self._begins)
         ended: Ended = []
-        for _ in range(num_steps):
-            actions, raw = self._act()
-            self._take_in(actions, self.envs.step(raw), ended)
+        with self.alg.at_rest():  # once, and not for each step
+            for _ in range(num_steps):
+                actions, raw = self._act()
+                self._take_in(actions, self.envs.step(raw), ended)
         return ended
 
     def _act(self) -> tuple[np.ndarray, np.ndarray]:

@@ -234,22 +234,24 @@ def test_the_slow_copy_is_renewed_every_so_many_updates(switches):
     fast = []
     raw = make_batch("dqn")
     for step in range(9):
-        batch = algo.process_batch_for_training(raw)
-        fast.append(algo.nets["critic"].state_dict()["head.value.weight"].clone())
         now = algo.nets["critic_target"].state_dict()["head.value.weight"]
-        assert torch.equal(now, slow[0] if step < 4 else fast[4 * (step // 4)])
-        algo.train_on_batch(batch, epoch=1)
+        before = now.clone()
+        batch = algo.process_batch_for_training(raw)
         algo.train_on_batch(batch, epoch=1, validate=True)
+        assert torch.equal(now, before)  # neither of both renews it
+        fast.append(algo.nets["critic"].state_dict()["head.value.weight"].clone())
+        algo.train_on_batch(batch, epoch=1)
         assert torch.equal(now, slow[0] if step < 4 else fast[4 * (step // 4)])
     assert algo.num_updates == 9
-    # After updates in a row, it is renewed once, and counts from there on.
+    # After updates by what was processed at once, it is renewed once, and counts from there on.
     for _ in range(6):
         algo.train_on_batch(batch, epoch=1)
-    algo.process_batch_for_training(raw)
+    assert algo.renewed_at == 8
+    algo.train_on_batch(algo.process_batch_for_training(raw), epoch=1)
     assert algo.renewed_at == 15
     other = make("dqn", switches | {"target_every": 4})
     other.deserialize(algo.serialize())
-    assert other.renewed_at == other.num_updates == 15
+    assert (other.renewed_at, other.num_updates) == (15, 16)
 
 
 def test_dqn_explores_by_chance_less_and_less():

@@ -41,7 +41,7 @@ class ActorCritic(TDLearner, PolicyAlgo):
     ) -> tuple[Tensor, Any]:
         pi, state = self.action_distribution(obs, goal, state)
         pi = pi.at(-1)
-        if self._low_noise_eval and not self.nets.training:
+        if self._low_noise_eval and not self.explores:
             pi = pi.low_noise()
         return pi.sample(generators), state
 
@@ -53,9 +53,8 @@ class ActorCritic(TDLearner, PolicyAlgo):
         generators: Generators = None,
         num_steps: int = 0,
     ) -> tuple[Tensor, Any]:
-        """A sample of the policy while the networks are in training mode, within [-1, 1] as the
-        data's actions are."""
-        action, state = self.act(obs, goal, state, generators)
+        """A sample of the policy within [-1, 1], as the data's actions are."""
+        action, state = super().explore(obs, goal, state, generators)
         return action.clamp(-1.0, 1.0), state
 
     def action_distribution(

@@ -1,7 +1,7 @@
 """What every algorithm is made of: networks, optimizers, one update rule, statistics."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from numbers import Number
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ import numpy as np
 from offrl import parallel
 from offrl.algos.shared.loops import RobomimicsLoop
 from offrl.algos.shared.masks import ACTION_MASK
+from offrl.algos.shared.modes import Modes, too_few_to_normalize
 from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
 from offrl.algos.shared.weights import Average, averages_of, fitting, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
@@ -23,7 +24,7 @@ Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
 Generators = Sequence["torch.Generator | None"] | None  # a source of randomness per row
 
 
-class Algo(RobomimicsLoop):
+class Algo(Modes, RobomimicsLoop):
     """Networks, their optimizers and one update rule, and the statistics of the data.
 
     A subclass says what it reads (``NEEDS``, ``window``), fills ``self.nets`` in
@@ -192,12 +193,17 @@ class Algo(RobomimicsLoop):
             self._refuse_a_copy()
         begins = epoch != self.epoch and not validate
         self.epoch, self.validates = epoch, validate
-        weights = nullcontext() if validate else self.trained_weights()
+        weights = self.at_rest() if validate else self.trained_weights()
         with weights, torch.set_grad_enabled(not validate):
             for name in self.optim_params if begins else ():
                 if not self.trains(name):
                     self._average.settle(self._optimized(name))
-            info = self.update(batch)
+            try:
+                info = self.update(batch)
+            except ValueError as error:
+                if problem := too_few_to_normalize(error):
+                    raise ValueError(problem) from None
+                raise
         self.validates = False
         info = {} if info is None else info
         if not isinstance(info, Mapping):
@@ -227,17 +233,6 @@ class Algo(RobomimicsLoop):
     def on_epoch_end(self, epoch: int) -> None:
         """Move the learning rates that count epochs."""
         self._learning.on_epoch_end()
-
-    def set_train(self) -> None:
-        """Put the networks into training mode (dropout, random crops)."""
-        self.nets.train()
-        self._average.show(False)
-
-    def set_eval(self) -> None:
-        """Put the networks into evaluation mode, with averaged weights if ``train.ema`` says so."""
-        if self.nets.training:  # each episode begins with this, and modules are many
-            self.nets.eval()
-        self._average.show(True)
 
     @contextmanager
     def trained_weights(self) -> Iterator[None]:

@@ -126,6 +126,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     GROUPS = ("obs",)
     ACTIONS = ("real-valued", "discrete")
     ON_POLICY = True
+    REST = (*PolicyAlgo.REST, "process_batch_for_training")
     #: The parts of a batch that hold steps alone, without the rows between episodes.
     OF_STEPS: ClassVar[tuple[str, ...]] = ("log_probs", "advantages", "returns", "values")
 
@@ -368,13 +369,12 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     def act(
         self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
     ) -> tuple[Tensor, Any]:
-        """A sample of the policy while the networks are in training mode, else its likeliest
-        action."""
-        if self.nets.training and generators is None and self._is_quick(obs):
+        """A sample of the policy while it ``explores``, else its likeliest action."""
+        if self.explores and generators is None and self._is_quick(obs):
             return torch.from_numpy(self.nets["policy"].quick_sample(self.prepare_obs(obs))), None
         pi, state = self.action_distribution(obs, goal, state)
         pi = pi.at(-1)
-        return pi.sample(generators) if self.nets.training else pi.mode(), state
+        return pi.sample(generators) if self.explores else pi.mode(), state
 
     def _is_quick(self, obs: Obs) -> bool:
         """Whether all actions are allowed, and the network has a quick way to draw them, which no

@@ -69,7 +69,7 @@ class TDLearner(ValueAlgo):
 
     def add_target(self, name: str) -> None:
         """Add a slow copy of ``nets[name]``, called ``<name>_target``."""
-        self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False)
+        self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False).eval()
 
     def update_targets(self, *names: str) -> None:
         """Move every slow copy, or those of ``names``, towards its network by ``algo.target_tau``

@@ -1,0 +1,90 @@
+"""When the layers of networks are in training mode (batch norm, dropout, random crops): in updates
+and nowhere else."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from offrl.algos.shared.weights import Average
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Modes:
+    """What puts networks into their modes. While a method of ``REST`` runs, no layer is in training
+    mode, so that what a row gets does not depend on the rows beside it, and no statistics move."""
+
+    #: Methods that ask the networks for something, and so never run in training mode.
+    REST: ClassVar[tuple[str, ...]] = (
+        *("act", "explore", "chunk", "get_action", "action_distribution", "plan"),
+        *("sample_subgoals", "get_state_value", "get_state_action_value"),
+    )
+
+    nets: "nn.ModuleDict"
+    _average: Average
+    _awake: "Sequence[nn.Module]" = ()  # the layers that go on in training mode after a rest
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in cls.REST:
+            if callable(vars(cls).get(name)):
+                setattr(cls, name, _at_rest(vars(cls)[name]))
+
+    @property
+    def rests(self) -> bool:
+        """Whether training mode goes on behind ``at_rest``."""
+        return bool(self._awake)
+
+    def set_train(self) -> None:
+        """Put the networks into training mode (batch norm, dropout, random crops), for updates."""
+        self._awake = ()
+        self.nets.train()
+        self._average.show(False)
+
+    def set_eval(self) -> None:
+        """Put the networks into evaluation mode, with averaged weights if ``train.ema`` says so."""
+        self._awake = ()
+        if self.nets.training:  # each episode begins with this, and modules are many
+            self.nets.eval()
+        self._average.show(True)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """A context in which no layer is in training mode; the weights stay as they are."""
+        if not self.nets.training:
+            yield
+            return
+        self._awake = [layer for layer in self.nets.modules() if layer.training]
+        for layer in self._awake:
+            layer.__dict__["training"] = False  # which nn.Module would take long for
+        try:
+            yield
+        finally:
+            for layer in self._awake:  # none if it was put into another mode meanwhile
+                layer.__dict__["training"] = True
+            self._awake = ()
+
+
+def _at_rest(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def rests(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not self.nets.training:
+            return method(self, *arguments, **options)
+        with self.at_rest():
+            return method(self, *arguments, **options)
+
+    return rests
+
+
+def too_few_to_normalize(error: ValueError) -> str | None:
+    """What to do where an update raised PyTorch's error about a normalisation of one number, such
+    as batch norm's of a batch of one; ``None`` where it was another error."""
+    if not str(error).startswith("Expected more than 1"):
+        return None
+    return (
+        "train.batch_size: a normalisation layer (batch norm, for example) has only one number for "
+        f"each channel to learn from ({error}); use larger batches or larger images, or networks "
+        "without such a layer"
+    )
