@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from offrl.config.section import Count, Section, Share, Steps
+from offrl.config.section import Count, FreeMap, Map, Section, Share, Steps
 
 LONGEST_EPISODE = 100_000  # steps, in an environment without a time limit
 
@@ -47,6 +47,16 @@ class ReplayConfig(Section):
         "before it learns again it acts for as many steps as a new one (random_steps, "
         "warmup_steps), and its results differ from those of a run that was never interrupted.",
     )
+
+
+class WrapperConfig(Section):
+    """A wrapper around an environment, with arguments."""
+
+    wrapper: str = Field(
+        description="Import path of a subclass of gymnasium.Wrapper, "
+        "gymnasium.wrappers.ReshapeObservation for example."
+    )
+    kwargs: FreeMap = Field(Map(), description="Its arguments. Lists are given as tuples.")
 
 
 class OnlineConfig(Section):
@@ -102,5 +112,17 @@ class OnlineConfig(Section):
     )
     clip_rewards: bool = Field(
         False, description="Learn from the sign of each reward only, as usual for Atari."
+    )
+    timeout: float = Field(
+        300.0,
+        gt=0,
+        description="Seconds without an answer after which an environment in a process of its own "
+        "counts as hung: it begins a new episode in a new process. An explorer on Ray is replaced.",
+    )
+    wrappers: list[str | WrapperConfig] | None = Field(
+        None,
+        description="gymnasium's wrappers, or your own, around each environment, the first one "
+        "innermost: import paths, or {wrapper: path, kwargs: {...}} with arguments. null: those "
+        "of the checkpoint that the training starts from.",
     )
     replay: ReplayConfig = Field(ReplayConfig(), description="Earlier steps that are kept.")

@@ -42,7 +42,8 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
     ``[3]`` in what is rendered, and ``get_goal()``, the goal ``{key: [...]}`` of the episode.
     Raises ``ValueError`` for what makes no environment.
 
-    env_args: as they stand in data and checkpoints.
+    env_args: as they stand in data and checkpoints. Some have ``wrappers``, see
+        ``offrl.envs.wrappers.wrapped``.
     obs_keys: the observations that are needed; a simulator (``observe_only(keys)``) may leave out
         others, and what they cost. ``None`` for all.
     """
@@ -68,6 +69,10 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
         env_kwargs = make.kwargs_of(env_args)
     try:
         env = make(env_name, dict(env_kwargs))
+        if env_args.get("wrappers"):
+            from offrl.envs.wrappers import wrapped  # which imports this file
+
+            env = wrapped(env, env_args["wrappers"])
         observe_only(env, obs_keys)
         return env
     except (ValueError, ImportError, OSError):

@@ -32,6 +32,8 @@ class GymnasiumAdapter(gymnasium.Wrapper):
     says under ``is_success`` or ``success``; without either there is none.
     """
 
+    wrappers: list[Any] = []  # that ``wrapped`` has put around the environment in here
+
     def __init__(self, env: gymnasium.Env, env_name: str, env_kwargs: dict[str, Any]):
         super().__init__(env)
         self._args = {
@@ -73,7 +75,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
         return {"task": self._success}
 
     def serialize(self) -> dict[str, Any]:
-        return self._args
+        return self._args | ({"wrappers": self.wrappers} if self.wrappers else {})
 
     @staticmethod
     def _as_dict(obs: Any) -> dict[str, np.ndarray]:

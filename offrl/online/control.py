@@ -27,6 +27,7 @@ from offrl.online import agent
 from offrl.online.by_hand import ByHand
 from offrl.online.environment import Augmented, Environment
 from offrl.online.parts import Configs, complete, opened
+from offrl.online.setting import with_channels_last
 from offrl.online.start import check_spaces, check_statistics
 from offrl.online.tagged import TaggedNames, put_beside, sha8
 from offrl.online.trainer import Trainer
@@ -340,7 +341,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
             yield env
         else:
             name = env.spec.id if env.spec else type(env.unwrapped).__name__
-            yield GymnasiumAdapter(env, name, {})
+            yield with_channels_last(GymnasiumAdapter(env, name, {}), self.config)
 
     def _use(self, trainer: Trainer) -> None:
         self._trainer, self.alg = trainer, trainer.alg

@@ -12,7 +12,7 @@ from offrl.envs import make_env
 from offrl.envs.gymnasium import GymnasiumEnv
 from offrl.envs.window import Window, can_show, frame_rate
 from offrl.online.parts import Configs, complete
-from offrl.online.setting import env_args_of
+from offrl.online.setting import env_args_of, with_channels_last
 from offrl.seeding import seed_everything
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Environment(gymnasium.Wrapper):
         self.config = config = complete(cfgs)
         self.play = play
         seed_everything(config.train.seed)
-        super().__init__(make_env(env_args_of(config)))
+        super().__init__(with_channels_last(make_env(env_args_of(config)), config))
         known = getattr(self.spec, "reward_threshold", None)
         given = config.train.online.solved_return
         #: The mean return of episodes at which the task is solved and a training in it ends:
@@ -136,7 +136,11 @@ class Augmented(gymnasium.ObservationWrapper):
         super().__init__(env)
         self._augment = augment
         shown = augment(env.observation_space.sample())
-        spaces = {key: _box_like(env.observation_space, key, x) for key, x in shown.items()}
+        spaces = {
+            key: _box_like(env.observation_space, key, x)
+            for key, x in shown.items()
+            if np.asarray(x).dtype.kind in "biuf"  # others no network sees
+        }
         self.observation_space = gymnasium.spaces.Dict(spaces)
 
     def observation(self, observation: Any) -> Any:

@@ -27,6 +27,7 @@ from offrl.data.rollout import Rollout
 from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import Window
 from offrl.envs.vector import GymnasiumVector, VectorEnv, make_vector_env
+from offrl.envs.wrappers import CHANNELS_LAST
 from offrl.online.agent import Agent, PolicyAgent
 from offrl.online.apprentice import Apprentice
 from offrl.online.setting import (
@@ -36,6 +37,8 @@ from offrl.online.setting import (
     fitted,
     judge_of,
     limited,
+    seen_by,
+    turns_images,
 )
 from offrl.online.start import check_rewards, check_spaces, continued, reward_stats_of, start_of
 from offrl.online.statistics import RunningStatistics
@@ -79,6 +82,11 @@ class Parts:
             env_args = env_args_of(config, recorded)
             config = limited(config, env_args)
             self.envs = _make_envs(config, env_args, num_envs)
+            if turns_images(config, self.envs.observation_space):
+                self.envs.close()
+                before = env_args.get("wrappers") or []
+                config.train.online.wrappers = [*before, CHANNELS_LAST]
+                self.envs = _make_envs(config, env_args_of(config, recorded), num_envs)
         else:
             self.envs = _given(envs, config)
         self.env_args = self.envs.env_args
@@ -316,6 +324,7 @@ def _make_envs(config: Config, env_args: Mapping[str, Any], num_envs: int | None
         num_envs or online.num_envs,
         config.train.seed,
         horizon=online.horizon,
+        obs_keys=seen_by(config),
         terminate_on_success=online.terminate_on_success,
     )
 
@@ -325,7 +334,7 @@ def _given(envs: Envs, config: Config) -> VectorEnv:
         named = env_args_of(config) if config.experiment.env else None
         online = config.train.online
         ends = {"horizon": online.horizon, "terminate_on_success": online.terminate_on_success}
-        return GymnasiumVector(envs, config.train.seed, named, **ends)
+        return GymnasiumVector(envs, config.train.seed, named, seen_by(config), **ends)
     if not isinstance(envs, VectorEnv):
         raise ValueError(
             f"envs: {envs} is not a vector of environments; give one of gymnasium.make_vec, or "

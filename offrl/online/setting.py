@@ -1,10 +1,12 @@
 """What follows for a config from the environment that is acted in: observations, actions, and
 whether they suit the algorithm."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -14,12 +16,16 @@ from offrl.config import Config, ObservationConfig
 from offrl.data.hindsight import ACHIEVED, DESIRED, Judge
 from offrl.envs import env_args_named, make_env
 from offrl.envs.vector import VectorEnv
+from offrl.envs.wrappers import CHANNELS_LAST, has_channels_first, wrapped
+from offrl.modules import allow_names
 from offrl.registry import ALGOS
-from offrl.specs import modalities
+from offrl.specs import RGB, modalities
 from offrl.tree import merge
 
 WITHOUT_LIMIT = (1, "robosuite", "metaworld")  # simulators whose tasks never end by themselves
+PIXELS = 8  # along each side, from which on numbers in two dimensions may be an image
 HORIZON = 500  # steps, Meta-World's own
+WRAP_ACTIONS = "name a gymnasium.ActionWrapper of your own in train.online.wrappers"
 
 
 def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -36,6 +42,11 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
         named = {**recorded, **({"env_name": experiment.env} if experiment.env else {})}
     elif "type" not in update:
         named = env_args_named(experiment.env or "")
+    wrappers = config.train.online.to_dict()["wrappers"]
+    if wrappers is not None:
+        # The user named them, here or in the run that is gone on with.
+        allow_names(x if isinstance(x, str) else x["wrapper"] for x in wrappers)
+        named = named | {"wrappers": wrappers}
     return merge(named, update)
 
 
@@ -91,13 +102,13 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     action_config = config.train.action_config[key]
     action_config.format = "discrete" if is_discrete else None
     action_config.num_actions = int(action_space.n) if is_discrete else None
-    _fit_observation(config.observation, envs.observation_space)
+    _fit_observation(env_name, config.observation, envs.observation_space)
     for name in {*modalities(config.observation)["obs"]}:
         if not envs.observation_space[name].shape:
             raise ValueError(
                 f"{env_name}: its observation {name!r} is {envs.observation_space[name]}, but "
-                "networks see vectors and images; wrap it, for example in "
-                "gymnasium.wrappers.FlattenObservation"
+                "networks see vectors and images; make one of it with "
+                'train.online.wrappers=["gymnasium.wrappers.FlattenObservation"]'
             )
     return config
 
@@ -108,24 +119,26 @@ def _check_actions(env_name: str, action_space: spaces.Space) -> None:
         if action_space.start != 0:
             raise ValueError(
                 f"{env_name}: its actions begin at {action_space.start}, and offrl counts them "
-                "from 0; wrap it so that its actions are Discrete(n)"
+                f"from 0; {WRAP_ACTIONS} whose actions are Discrete(n)"
             )
         return
     if not isinstance(action_space, spaces.Box):
         raise ValueError(
             f"{env_name}: its actions are {action_space}; offrl acts with one "
-            "discrete action (Discrete) or with a vector (Box)"
+            f"discrete action (Discrete) or with a vector (Box): {WRAP_ACTIONS} that takes one"
         )
     if not (np.isfinite(action_space.low) & np.isfinite(action_space.high)).all():
-        raise ValueError(f"{env_name}: its actions have no bounds ({action_space})")
+        raise ValueError(
+            f"{env_name}: its actions have no bounds ({action_space}); {WRAP_ACTIONS} that has some"
+        )
     if len(action_space.shape) != 1 or action_space.dtype.kind != "f":
         raise ValueError(
             f"{env_name}: its actions are {action_space}; offrl acts with one vector of real "
-            "numbers, so wrap it to take Box(low, high, (A,), float)"
+            f"numbers: {WRAP_ACTIONS} that takes Box(low, high, (A,), float)"
         )
 
 
-def _fit_observation(observation: Any, obs_space: spaces.Dict) -> None:
+def _fit_observation(env_name: str, observation: Any, obs_space: spaces.Dict) -> None:
     named = {key for group in modalities(observation).values() for key in group}
     if named <= set(obs_space):
         return
@@ -139,8 +152,63 @@ def _fit_observation(observation: Any, obs_space: spaces.Dict) -> None:
     for key, space in obs_space.items():
         if key != ACTION_MASK:
             is_image = space.dtype == np.uint8 and len(space.shape) == 3
+            is_image = is_image and space.shape[-1] in RGB.CHANNELS
+            if not is_image and _looks_like_image(space):
+                raise ValueError(
+                    f"{env_name}: its observation {key!r} is {space.dtype} {[*space.shape]}, and "
+                    f"images are uint8 [H, W, C] with 3, 1 or 4 channels; {_remedy(key, space)}. "
+                    f"If it is no image, observation.modalities.obs.low_dim=[{key}] says so"
+                )
             chosen["rgb" if is_image else "low_dim"].append(key)
     observation.modalities.obs = chosen
+
+
+def _looks_like_image(space: spaces.Space) -> bool:
+    """Whether these are pixels in another form than that of images."""
+    return len(space.shape) > 1 and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
+
+
+def _remedy(key: str, space: spaces.Space) -> str:
+    """What makes an image of an observation."""
+    shape = (*space.shape, 1) if len(space.shape) == 2 else space.shape
+    if key != "flat" or len(shape) != 3 or shape[-1] not in RGB.CHANNELS:
+        return (
+            "make one of it with a gymnasium.ObservationWrapper of your own in "
+            "train.online.wrappers, or of a stack of frames by showing the last one alone, and "
+            "train.frame_stack"
+        )
+    wrappers: list[tuple[str, dict[str, Any]]] = []
+    if space.dtype != np.uint8:
+        scale = {"min_obs": 0, "max_obs": 255}
+        wrappers += [("RescaleObservation", scale), ("DtypeObservation", {"dtype": "uint8"})]
+    if shape != space.shape:
+        wrappers.append(("ReshapeObservation", {"shape": shape}))
+    said = [{"wrapper": f"gymnasium.wrappers.{x}", "kwargs": kwargs} for x, kwargs in wrappers]
+    return f"set train.online.wrappers={json.dumps(said)}"
+
+
+def seen_by(config: Config) -> list[str] | None:
+    """The observations that are asked of environments: those that the config names, if it does;
+    ``None``: all, which an expert may look at, too."""
+    algo_class, _ = ALGOS[config.algo_name](config.algo)
+    named = modalities(config.observation).get("obs", {})
+    is_default = named == modalities(ObservationConfig())["obs"]
+    return None if is_default or algo_class.ASKS_EXPERT else [*named]
+
+
+def turns_images(config: Config, obs_space: spaces.Dict) -> bool:
+    """Whether what are images for networks has its channels first."""
+    named = seen_by(config)
+    if named is not None:
+        named = [key for key, x in modalities(config.observation)["obs"].items() if x == "rgb"]
+    keys = obs_space if named is None else named
+    return any(has_channels_first(obs_space[key]) for key in keys)
+
+
+def with_channels_last(env: gymnasium.Env, config: Config) -> gymnasium.Env:
+    """An environment whose images are as networks take them."""
+    is_turned = turns_images(config, env.observation_space)
+    return wrapped(env, [CHANNELS_LAST]) if is_turned else env
 
 
 def bounds_of(action_space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:

@@ -2,7 +2,7 @@
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 
 
 class Steady(gymnasium.Env):
@@ -102,7 +102,53 @@ class Masked(Steady):
         return {"flat": np.zeros(3, np.float32), "action_mask": mask}
 
 
-UNFIT = (Boundless, FromFive, Matrix, Whole, Numbered, Unmade, TwoActions)
-for kind in (Masked, Passing, NaNObs, NaNReward, Grown, *UNFIT):
+class Talking(Steady):
+    """Has a mission in words, which is no observation of a network; and a gauge that breaks."""
+
+    observation_space = Dict(
+        flat=Box(-1, 1, (3,)), mission=Text(9), gauge=Box(-1, 1, (1,)), at=Tuple((Discrete(2),))
+    )
+
+    def _observe(self):
+        gauge = np.full(1, np.nan if self.time == 5 else 0, np.float32)
+        return {"flat": np.zeros(3, np.float32), "mission": "go", "gauge": gauge, "at": (1,)}
+
+
+class Mute(Steady):
+    observation_space = Dict(mission=Text(9))
+
+
+class Screen(Steady):
+    """Shows pixels of any kind."""
+
+    def __init__(self, shape, dtype="uint8", key=None, render_mode=None):
+        high = 255 if dtype == "uint8" else 1
+        self.box, self.key = Box(0, high, shape, dtype), key
+        self.observation_space = Dict({key: self.box}) if key else self.box
+
+    def _observe(self):
+        rng = np.random.default_rng(self.time)
+        x = (rng.random(self.box.shape) * self.box.high.max()).astype(self.box.dtype)
+        return {self.key: x} if self.key else x
+
+
+class Halved(gymnasium.ObservationWrapper):
+    """Halves what is observed, or all but ``factor`` of it."""
+
+    def __init__(self, env, factor=0.5):
+        super().__init__(env)
+        self.factor, self.observation_space = factor, Box(0, 1, env.observation_space.shape)
+
+    def observation(self, observation):
+        return (observation * self.factor).astype(np.float32)
+
+
+class NoWrapper:
+    def __init__(self, env):
+        raise AssertionError("it was called")
+
+
+UNFIT = (Mute, Boundless, FromFive, Matrix, Whole, Numbered, Unmade, TwoActions)
+for kind in (Masked, Talking, Screen, Passing, NaNObs, NaNReward, Grown, *UNFIT):
     gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, max_episode_steps=50)
 gymnasium.register("Endless-v0", entry_point=Steady)

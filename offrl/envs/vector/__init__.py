@@ -83,6 +83,8 @@ def _native(
     is_gymnasium = isinstance(kind, (int, str)) and ROBOMIMIC_TYPES.get(kind, kind) == "gymnasium"
     if not is_gymnasium or spec is None or spec.vector_entry_point is None:
         return None
+    if env_args.get("wrappers"):
+        return None
     limit = (env_args.get("env_kwargs") or {}).get("max_episode_steps") or spec.max_episode_steps
     if horizon is not None and horizon < (limit or math.inf):
         return None

@@ -1,5 +1,6 @@
 """Several environments at once: what they are asked for, and what is checked on the way."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,10 +8,13 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import NOT_FINITE, REMEDY
+from offrl.acting.episode import ACTION_MASK, NOT_FINITE, REMEDY
 from offrl.config.online import LONGEST_EPISODE
+from offrl.envs import say_once
 
 Batch = dict[str, np.ndarray]
+# Observations that are not for networks alone.
+BESIDES = (ACTION_MASK, "achieved_goal", "desired_goal")
 
 
 class Stepped(NamedTuple):
@@ -95,15 +99,28 @@ class Contract:
         missing = sorted({*(obs_keys or ())} - {*observation_space})
         if missing:
             raise ValueError(
-                f"{env_name} has no observation {missing[0]!r}; it has "
+                f"observation.modalities.obs: {env_name} shows no {missing[0]!r}; it shows "
                 + ", ".join(observation_space)
             )
-        keys = observation_space if obs_keys is None else obs_keys
+        keys = [x for x in observation_space if not obs_keys or x in (*obs_keys, *BESIDES)]
         spaces = {key: observation_space[key] for key in keys}
+        for key in set(keys) - {*(obs_keys or ())}:
+            if not _is_of_numbers(spaces[key]):
+                say_once(
+                    logging.INFO,
+                    f"{env_name}: its observation {key!r} is {spaces[key]}, which no network "
+                    "sees; it is left out (train.online.wrappers may make numbers of it)",
+                )
+                del spaces[key]
+        if not spaces:
+            raise ValueError(
+                f"{env_name}: its observations are {observation_space}, of which networks see "
+                "none; make numbers of them with a wrapper (train.online.wrappers)"
+            )
         self.observation_space = gymnasium.spaces.Dict(spaces)
         self.action_space = action_space
         for what, space in {**spaces, "action": action_space}.items():
-            if space.shape is None or space.dtype is None or space.dtype.kind not in "biuf":
+            if not _is_of_numbers(space):
                 raise ValueError(f"{env_name}: {what!r} is {space}, not an array of numbers")
         self._actions_shape = (len(numbers), *action_space.shape)
         self._is_float = {key: space.dtype.kind == "f" for key, space in spaces.items()}
@@ -178,6 +195,10 @@ class Contract:
     def _culprit(self, values: np.ndarray) -> str:
         rows = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
         return self.named(int(rows.argmax()))
+
+
+def _is_of_numbers(space: gymnasium.Space) -> bool:
+    return space.shape is not None and space.dtype is not None and space.dtype.kind in "biuf"
 
 
 def check_form(state: Mapping[str, Any], form: str, env_name: str, num_envs: int) -> None:
