@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from offrl.data.remarks import SWITCHES, lost_dimensions
+
 
 class Episodes(AbstractContextManager):
     """Demonstrations that are read whole, one after the other. A context manager."""
@@ -136,6 +138,14 @@ class Demos(Episodes):
         Raises as ``check`` does, and for values that are not finite.
         """
 
+    def lost(self, demos: Sequence[str], key: str) -> list[int]:
+        """The dimensions that are next to constant as ``read`` gives them, and not as they are
+        stored; by a few of the demonstrations."""
+        if self._dataset(demos[0], key).dtype.itemsize <= 4:
+            return []
+        few = demos[:: 1 + len(demos) // 8]
+        return lost_dimensions([self._stored(demo, key, slice(None)) for demo in few])
+
     @abstractmethod
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
@@ -163,7 +173,14 @@ class Demos(Episodes):
     def _numbers(
         self, rows: np.ndarray, demos: Sequence[str], key: str, lengths: Any, first_step: int = 0
     ) -> np.ndarray:
-        """Rows as they are read: uint8 or float32, and finite."""
+        """Rows as they are read: uint8 or float32, and finite; ``dones`` 0 or 1."""
+        if key in SWITCHES and len(odd := np.argwhere((rows != 0) & (rows != 1))):
+            demo, step = _of_row(int(odd[0, 0]), lengths)
+            raise ValueError(
+                f"{self.path}: {self.root}{demos[demo]}/{key} is {rows[tuple(odd[0])]:g} at "
+                f"step {first_step + step}, where 0 or 1 is needed; correct it, or leave the "
+                "demonstration out"
+            )
         if rows.dtype == np.uint8:
             return rows
         with np.errstate(over="ignore"):
@@ -171,10 +188,8 @@ class Demos(Episodes):
         # One sum is the cheap test for all: any NaN or infinity makes it not finite.
         if np.isfinite(np.sum(rows, dtype=np.float64)):
             return rows
-        row = int(np.argwhere(~np.isfinite(rows))[0, 0])
-        ends = np.cumsum(lengths)
-        demo = int(np.searchsorted(ends, row, side="right"))
-        step = first_step + row - int(ends[demo] - lengths[demo])
+        demo, step = _of_row(int(np.argwhere(~np.isfinite(rows))[0, 0]), lengths)
+        step += first_step
         is_large = np.isfinite(self._stored(demos[demo], key, step)).all()
         what = "a value beyond what float32 can hold" if is_large else "NaN or infinity"
         raise ValueError(
@@ -183,8 +198,15 @@ class Demos(Episodes):
         )
 
     @abstractmethod
-    def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
-        """A step as it is stored, for errors."""
+    def _stored(self, demo: str, key: str, step: int | slice) -> np.ndarray:
+        """A step, or all, as they are stored."""
+
+
+def _of_row(row: int, lengths: Any) -> tuple[int, int]:
+    """The demonstration, and the step in it, of a row of several."""
+    ends = np.cumsum(lengths)
+    demo = int(np.searchsorted(ends, row, side="right"))
+    return demo, row - int(ends[demo] - lengths[demo])
 
 
 class DemoArrays(Demos):
@@ -259,8 +281,8 @@ class DemoArrays(Demos):
             if keys is None or key in keys
         }
 
-    def _stored(self, demo: str, key: str, step: int) -> np.ndarray:
-        return self._dataset(demo, key)[self._ranges[demo][0] + step]
+    def _stored(self, demo: str, key: str, step: int | slice) -> np.ndarray:
+        return self._dataset(demo, key)[slice(*self._ranges[demo])][step]
 
     def _dataset(self, demo: str, key: str) -> Any:
         if key not in self._arrays:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offrl.data.hdf5 import located
+from offrl.data.remarks import SWITCHES
 
 
 class Step(NamedTuple):
@@ -111,6 +112,8 @@ def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -
                 f"{place}/{key} is {array.dtype} {list(array.shape)}, but the first demonstration "
                 f"and the actions ask for {step.dtype} {[len(trajectory['actions']), *step.shape]}"
             )
+        if key in SWITCHES and not np.isin(array, (0, 1)).all():
+            raise ValueError(f"{place}/{key} is to be 0 or 1 at each step; correct it")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(
                 f"{place}/{key} holds NaN or infinity at step "

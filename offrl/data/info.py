@@ -16,7 +16,7 @@ from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile, located, open_hdf5
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
-from offrl.data.remarks import KEPT, remarks_on
+from offrl.data.remarks import KEPT, SWITCHES, remarks_on
 from offrl.data.storage import Frames, pieces, stored, values
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
@@ -79,6 +79,8 @@ class DataInfo:
                     digest.update(name.encode())
                     for rows in pieces(array) if is_file else [array]:
                         key.add(rows, place)
+                        if name in SWITCHES and not np.isin(rows, (0, 1)).all():
+                            self.wrong.append(f"{self.path}: {place} is not always 0 or 1")
                         if not key.is_image:
                             digest.update(rows.tobytes())
                             if len(rows) == array.shape[0] and rows.nbytes <= KEPT:

@@ -1,19 +1,28 @@
 """What is odd about recorded numbers: it may be meant so."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from offrl.data.computed import action_statistics, obs_statistics, outlier
 
 KEPT = 2**26  # bytes of each vector that remarks are on: memory does not grow with the data
+LOST = (
+    "changes by less than float32 tells apart, in which training reads it: subtract a constant, "
+    "such as the first time stamp; dimension"
+)
+NOT_FOLLOWED = (
+    " is not the observation of the step after it: such a transition is not the environment's, "
+    "unless steps are left out on purpose; leave next_obs out (offrl edit rename --drop next_obs)"
+)
 SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
 
 
 def remarks_on(key: str, parts: Sequence[np.ndarray], places: Sequence[str]) -> list[str]:
     """Sentences on a key, of which ``parts`` ``[T]`` or ``[T, D]`` are at ``places``: dimensions
     that never change, actions out of range, stray values, ends that never come."""
-    parts = [part.reshape(len(part), -1) for part in parts]
+    parts = [_flat(part) for part in parts]
     if len({part.shape[1] for part in parts}) > 1 or not sum(map(len, parts)):
         return []  # which is worse than odd
     rows = np.concatenate(parts).astype(np.float64)
@@ -21,6 +30,8 @@ def remarks_on(key: str, parts: Sequence[np.ndarray], places: Sequence[str]) -> 
         is_odd = key != "timeouts" and not rows.any()
         return [f"{key} is never 1: no episode ends in success or failure"] * is_odd
     remarks = []
+    if lost := lost_dimensions(parts):
+        remarks.append(f"{key} {LOST} {', '.join(map(str, lost))}")
     still = np.flatnonzero(np.ptp(rows, axis=0) == 0)
     if len(still) and rows.shape[1]:
         remarks.append(f"{key} never changes in dimension {', '.join(map(str, still))}")
@@ -38,3 +49,36 @@ def remarks_on(key: str, parts: Sequence[np.ndarray], places: Sequence[str]) -> 
         step = row - int(ends[part]) + len(parts[part])
         remarks.append(f"{places[part]} at step {step}: {sentence}")
     return remarks
+
+
+def _flat(part: np.ndarray) -> np.ndarray:
+    return part.reshape(len(part), int(np.prod(part.shape[1:])))
+
+
+def lost_dimensions(parts: Sequence[np.ndarray]) -> list[int]:
+    """The dimensions of demonstrations ``[T, ...]`` in which most changes from step to step are
+    none in float32, as those of time stamps."""
+    changes = lost = np.zeros(1)
+    for part in parts:
+        rows = _flat(part)
+        if rows.dtype.itemsize > 4:
+            few = rows.astype(np.float32)
+            is_change = rows[1:] != rows[:-1]
+            changes = changes + is_change.sum(axis=0)
+            lost = lost + (is_change & (few[1:] == few[:-1])).sum(axis=0)
+    return np.flatnonzero(lost > 0.75 * changes).tolist()
+
+
+def followed(obs: Any, next_obs: Any) -> np.ndarray:
+    """Whether ``next_obs`` ``[T, ...]`` of each step but the last is the ``obs`` of the step after
+    it: ``[T - 1]``. Both may be of an open file."""
+    size = max(1, int(np.prod(obs.shape[1:])))
+    block, parts = max(1, 2**22 // size), [np.zeros(0, bool)]
+    for start in range(0, obs.shape[0] - 1, block):
+        later = obs[start + 1 : start + 1 + block]
+        said = next_obs[start : start + len(later)]
+        is_same = (said == later).reshape(len(later), -1).all(axis=1)
+        if later.dtype.kind == "f" and not is_same.all():
+            is_same = np.isclose(said, later).reshape(len(later), -1).all(axis=1)
+        parts.append(is_same)
+    return np.concatenate(parts)

@@ -15,8 +15,9 @@ from torch import Tensor
 from offrl.data.actions import encode_actions
 from offrl.data.computed import COMPUTED, Statistics, obs_statistics, outlier, transformed
 from offrl.data.goals import DISCOUNT, GoalMode, Goals, make_goals
+from offrl.data.remarks import NOT_FOLLOWED, followed
 from offrl.data.sources import FileColumn, Files
-from offrl.data.steps import ConstantColumn, StepStore
+from offrl.data.steps import ArrayColumn, ConstantColumn, StepStore
 from offrl.data.windows import Window, WindowDataset
 from offrl.specs import LANGUAGE
 from offrl.tree import gather
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def _say_once(message: str) -> None:
-    log.info(message)
+def _say_once(message: str, level: int = logging.INFO) -> None:
+    log.log(level, message)
 
 
 class SequenceDataset(WindowDataset):
@@ -114,6 +115,8 @@ class SequenceDataset(WindowDataset):
                 others.add("dones")  # says whether a last step is an end
             self._load_others(others, rewards or {}, reward_stats)
             self._load_actions(action_keys, action_config or {}, action_stats or {})
+            if load_next_obs:
+                self._warn_of_breaks(obs_keys)
         keys = (*dataset_keys, *action_keys, "actions")
         window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
         choices = (get_pad_mask, goals, load_next_obs, subgoal_steps)
@@ -163,6 +166,22 @@ class SequenceDataset(WindowDataset):
         if found := outlier(rows, statistics["scale"]):
             row, sentence = found
             log.warning(f"{self._files.place(key, row)}: {sentence}")
+
+    def _warn_of_breaks(self, keys: Collection[str]) -> None:
+        """Say, once, where ``next_obs`` is not what is observed at the next step."""
+        columns = self.store.columns
+        is_last = np.zeros(int(self.lengths.sum()), bool)
+        is_last[np.cumsum(self.lengths) - 1] = True
+        if isinstance(dones := columns.get("dones"), ArrayColumn):
+            is_last |= dones.array.numpy().reshape(-1) == 1  # what comes then is not used
+        for key in sorted(keys):
+            pair = [columns.get(f"{group}/{key}") for group in ("obs", "next_obs")]
+            if all(isinstance(column, ArrayColumn) for column in pair):
+                breaks = ~followed(*(c.array.numpy() for c in pair)) & ~is_last[:-1]
+                if breaks.any():
+                    place = self._files.place(f"next_obs/{key}", int(np.argmax(breaks)))
+                    _say_once(f"{place}{NOT_FOLLOWED}", logging.WARNING)
+                    return
 
     def _load_others(
         self, keys: Collection[str], config: Mapping[str, Any], given: Mapping[str, float] | None

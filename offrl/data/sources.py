@@ -14,6 +14,7 @@ from torch import Tensor
 
 from offrl.data.demos import Demos
 from offrl.data.files import open_demos
+from offrl.data.remarks import LOST
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,9 @@ class Files(AbstractContextManager):
         """``[sum(lengths), ...]`` of all files."""
         self.shape(key)
         parts = [file.read(source.demos, key, source.lengths) for file, source in self._pairs()]
+        for file, source in self._pairs():
+            if lost := file.lost(source.demos, key):
+                log.warning(f"{source.path}: {key} {LOST} {', '.join(map(str, lost))}")
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def read_or_zeros(self, key: str) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
 from offrl.data.elsewhere import in_other_files, is_written, sources
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
-from offrl.data.remarks import KEPT, SWITCHES, remarks_on
+from offrl.data.remarks import KEPT, NOT_FOLLOWED, SWITCHES, followed, remarks_on
 from offrl.data.storage import pieces, values, whole
 
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
@@ -37,6 +37,8 @@ class Validation:
         self.remarks: list[str] = []
         self.counts: Counter[str] = Counter()
         self._advance = advance
+        self._keys: set[str] = set()  # of a demonstration that is sound
+        self._first_break = ""
         self._layout: dict[str, tuple[object, ...]] = {}  # shape and kind of each key's steps
         self._rows: defaultdict[str, list[np.ndarray]] = defaultdict(list)  # of what is no image
         self._places: defaultdict[str, list[str]] = defaultdict(list)  # of those
@@ -47,6 +49,11 @@ class Validation:
                 what = "a folder; name an HDF5 file in it" if is_folder else "no such file"
                 raise FileNotFoundError(f"{path}: {what}")
             self._check_d4rl() if is_d4rl(self.path) else self._check_demos()
+            if self.counts["breaks"]:
+                self.remarks.append(
+                    f"{self._first_break}{NOT_FOLLOWED}; so it is at {self.counts['breaks']} of "
+                    f"{self.counts['followed']} steps"
+                )
             for key in sorted(self._rows):
                 self.remarks += remarks_on(key, self._rows[key], self._places[key])
 
@@ -85,7 +92,7 @@ class Validation:
         with self._noted():
             length = int(file.lengths([demo])[0])
             self.counts["steps"] += length
-        known, num_wrong = set(self._layout), len(self.wrong)
+        num_wrong = len(self.wrong)
         for place, dataset in self._arrays(data, demo, f"data/{demo}"):
             key = _key(place)
             with self._noted(), located(self.path, place):
@@ -94,13 +101,32 @@ class Validation:
                 if key.startswith(OF_STEPS):
                     keys.add(key)
                     self._check_steps(place, key, values(dataset), length)
-        differing = sorted(keys ^ known) if known else []
-        if differing and len(self.wrong) == num_wrong:  # else it may be there, but damaged
-            verb = "has" if differing[0] in keys else "lacks"
-            self.wrong.append(
-                f"{self.path}: data/{demo} {verb} {', '.join(differing)}, unlike those before it"
-            )
+        if length == 0:
+            self.wrong.append(f"{self.path}: data/{demo} has no steps; leave it out, or delete it")
+        if len(self.wrong) == num_wrong:  # else it may be there, but damaged
+            self._keys = self._keys or keys
+            differing = {"lacks": sorted(self._keys - keys), "has": sorted(keys - self._keys)}
+            words = [f"{verb} {', '.join(found)}" for verb, found in differing.items() if found]
+            place = f"{self.path}: data/{demo} "
+            if words:
+                self.wrong.append(f"{place}{' and '.join(words)}, unlike the first demonstration")
+            with self._noted(), located(self.path, f"data/{demo}/next_obs"):
+                self._count_breaks(data[demo], f"data/{demo}", keys)
         return digest.digest()
+
+    def _count_breaks(self, demo: h5py.Group, place: str, keys: set[str]) -> None:
+        """Count the steps of which ``next_obs`` is not the next observation; but for ends, after
+        which nothing counts."""
+        arrays = {key: values(demo[key]) for key in keys}
+        pairs = [(arrays[k[5:]], arrays[k]) for k in keys if k[5:] in arrays and k[:5] == "next_"]
+        if not pairs:
+            return
+        breaks = ~np.all([followed(*pair) for pair in pairs], axis=0)
+        if "dones" in arrays:
+            breaks &= arrays["dones"][:-1].reshape(-1) != 1
+        if breaks.any() and not self.counts["breaks"]:
+            self._first_break = f"{place}/next_obs at step {np.argmax(breaks)}"
+        self.counts.update(breaks=int(breaks.sum()), followed=len(breaks))
 
     def _check_steps(self, place: str, key: str, rows: Any, length: int | None) -> None:
         if length is not None and rows.shape[0] != length:

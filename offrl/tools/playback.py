@@ -12,6 +12,7 @@ from offrl.tools import add_follow_links, count
 
 HELP = "film demonstrations: from simulator states, by executing their actions, or stored images"
 EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
+FOLLOWED = 0.01  # metres, radians or their rates: farther away, a replay is another episode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +148,9 @@ def _say(played: Mapping[str, Any]) -> None:
     for demo, (of_steps, success) in played.items():
         largest = max(of_steps)
         outcome = {True: ", succeeds", False: ", does not succeed", None: ""}[success]
+        left = next((step for step, gap in enumerate(of_steps) if not gap <= FOLLOWED), None)
+        where = "follows the recording" if left is None else f"leaves the recording at step {left}"
         print(
             f"{demo}: largest difference {largest:.2g} at step {of_steps.index(largest)} of "
-            f"{len(of_steps)}{outcome}"
+            f"{len(of_steps)}{outcome}; {where}"
         )

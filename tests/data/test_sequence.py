@@ -286,3 +286,25 @@ def test_single_steps_share_the_data(demos):
     assert batch["obs"]["speed"].shape == (3, 2, 2) and "next_obs" not in batch
     assert torch.equal(batch["actions"][:, -1], dataset.values("actions")[[0, 5, 12]])
     assert dataset.sources[0].num_windows == 12 and steps.sources[0].num_windows == 18
+
+
+def test_what_training_makes_nothing_of_is_warned_of_once(demos, caplog):
+    """Transitions that are not the environment's, and time stamps that become constants."""
+    with h5py.File(demos, "r+") as file:
+        for demo in file["data"].values():
+            rows = demo["obs/speed"][()]
+            demo["next_obs/speed"] = np.append(rows[1:], rows[-1:], axis=0)
+            demo["obs/time"] = 1.7e9 + 0.05 * np.arange(len(rows))
+    for _ in range(2):
+        SequenceDataset(demos, ["speed"])
+    assert not caplog.messages
+    SequenceDataset(demos, ["time"], load_next_obs=False)
+    (message,) = caplog.messages
+    assert "obs/time changes by less than float32" in message
+    with h5py.File(demos, "r+") as file:
+        file["data/demo_1/next_obs/speed"][2] += 1
+    caplog.clear()
+    for load_next_obs in (False, True, True):
+        SequenceDataset(demos, ["speed"], load_next_obs=load_next_obs)
+    (message,) = caplog.messages
+    assert "demo_1/next_obs/speed at step 2 is not the observation of the step after" in message

@@ -180,6 +180,18 @@ DAMAGE = {
         lambda f: f["data/demo_1/actions"].__setitem__((2, 0), 1e300),
         ["data/demo_1/actions", "beyond what float32 can hold", "step 2"],
     ),
+    "dones of 2": (
+        lambda f: f["data/demo_1/dones"].__setitem__(3, 2),
+        ["data/demo_1/dones is 2 at step 3"],
+    ),
+    "half dones": (
+        lambda f: f["data/demo_0/dones"].__setitem__(4, 0.5),
+        ["data/demo_0/dones is 0.5 at step 4"],
+    ),
+    "dones of -1": (
+        lambda f: replace(f, "data/demo_1/dones", -np.ones(7, int)),
+        ["data/demo_1/dones is -1 at step 0"],
+    ),
     "a soft link to nothing": (
         link("data/demo_0/rewards", h5py.SoftLink("/nowhere")),
         ["data/demo_0/rewards", "/nowhere", "leads nowhere"],

@@ -6,6 +6,7 @@ import pytest
 from conftest import ROOT
 
 from offrl.__main__ import main
+from offrl.data.info import DataInfo
 from offrl.data.validation import Validation
 
 
@@ -124,3 +125,62 @@ def test_d4rls_files_are_validated_too(tmp_path, capsys):
     out = capsys.readouterr().out
     for words in ("observations holds NaN", "timeouts is neither 0 nor 1", "none.hdf5: no such"):
         assert words in out
+
+
+def without_steps(file):
+    for key in ("actions", "rewards", "dones", "obs/position", "obs/speed"):
+        shape = file[f"data/demo_1/{key}"].shape
+        replace(file, f"data/demo_1/{key}", np.zeros((0, *shape[1:])))
+    file["data/demo_1"].attrs["num_samples"] = 0
+    del file["data"].attrs["total"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_steps, "data/demo_1 has no steps"),
+        (
+            lambda f: f.move("data/demo_1/obs/speed", "data/demo_1/obs/pace"),
+            "data/demo_1 lacks obs/speed and has obs/pace, unlike the first",
+        ),
+        (lambda f: replace(f, "data/demo_1/obs/new", np.ones(7)), "data/demo_1 has obs/new"),
+    ],
+)
+def test_an_odd_demonstration_is_one_sentence(demos, change, words):
+    edit(demos, change)
+    (sentence,) = Validation(demos).wrong
+    assert sentence.startswith(f"{demos}: {words}")
+
+
+def following(file, *breaks):
+    """``next_obs`` as they follow from ``obs``, but for some (demonstration, step)."""
+    for name, demo in file["data"].items():
+        for key, rows in list(demo["obs"].items()):
+            new = np.append(rows[1:], rows[-1:], axis=0)
+            for step in (step for demo_name, step in breaks if demo_name == name):
+                new[step] += 1
+            demo[f"next_obs/{key}"] = new
+
+
+def test_next_obs_that_do_not_follow_are_counted(demos):
+    edit(demos, lambda f: following(f, ("demo_1", 2), ("demo_1", 4), ("demo_2", 5)))
+    found = Validation(demos)  # the last step of demo_2 is an end: nobody knows better
+    assert not found.wrong
+    (remark,) = found.remarks
+    assert remark.startswith("data/demo_1/next_obs at step 2") and "at 2 of 15 steps" in remark
+
+
+def stamped(file, kind, start):
+    for demo in file["data"].values():
+        demo["obs/time"] = (start + 0.05 * np.arange(len(demo["actions"]))).astype(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "is_lost"), [("f8", 1.7e9, True), ("f8", 0.0, False), ("f4", 0.0, False)]
+)
+def test_numbers_that_float32_cannot_tell_apart_are_remarked_on(demos, kind, start, is_lost):
+    edit(demos, lambda f: stamped(f, kind, start))
+    remarks = [*Validation(demos).remarks, *DataInfo(demos).facts()["remarks"]]
+    assert [x.startswith("obs/time changes by less than float32") for x in remarks] == [
+        True for _ in range(2 * is_lost)
+    ]

@@ -177,8 +177,11 @@ def test_without_states_an_episode_of_the_same_seed_is_replayed(tmp_path, capsys
             writer.write({"actions": actions, "obs/position": np.stack(positions)}, seed=seed)
         writer.write({"actions": actions, "obs/position": np.stack(positions)}, seed=99)
     assert main(["playback", str(path), "--use", "actions"]) == 0
-    largest = re.findall(r"largest difference (\S+)", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    largest = re.findall(r"largest difference (\S+)", said)
     assert [float(x) < 1e-6 for x in largest] == [True, True, False]
+    verdicts = re.findall(r"(follows|leaves) the recording", said)
+    assert verdicts == ["follows", "follows", "leaves"]
 
 
 @pytest.mark.parametrize(
