@@ -6,9 +6,11 @@ What goes between machines, and how, is Ray's own. Ray's ``wait`` and ``get`` ma
 """
 
 import hashlib
+import json
 import os
 import platform
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,8 +18,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,25 +34,9 @@ MARK = "OFFRL_OWN_RAY"
 # For actors that simulate. MuJoCo compiles each model in new threads. Beside Ray's many threads
 # glibc has another heap for each of them, and gives back what was freed there.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
-# Ray's processes end with the program, but some only after a minute.
-CLEAN = """
-import glob, os, shutil, signal, sys, time
-sys.stdin.read()  # until the program ends
-found = True
-while found:  # what was killed may have started another
-    found = False
-    for environ in glob.glob("/proc/[0-9]*/environ"):
-        try:
-            with open(environ, "rb") as file:
-                if sys.argv[2].encode() in file.read().split(bytes(1)):
-                    os.kill(int(environ.split("/")[2]), signal.SIGKILL)
-                    found = True
-        except OSError:  # it has ended, or is another's
-            pass
-    time.sleep(0.05)
-shutil.rmtree(sys.argv[1], ignore_errors=True)
-"""
 ANSWER_S = 30.0  # that an address has to answer
+GONE_S, SILENT_S = 1.0, 10.0  # without a connection, after which what is here, or there, is lost
+BESIDE: list[subprocess.Popen[bytes]] = []  # runs ``beside_ray.py`` while this program is on Ray
 # What results depend on, to the bit.
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "ale-py")
 
@@ -73,9 +60,9 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
     Raises ``ValueError`` or ``ConnectionError`` if the address makes no sense, does not answer
     within 30 s, or has another Ray or Python.
 
-    address: ``local`` starts a Ray on this machine that ends with the block, and with the program
-        however that ends; ``auto`` is the one that runs on this machine; ``HOST:PORT`` is the head
-        of a cluster of which this machine is a node.
+    address: ``local`` starts a Ray on this machine, for it alone, that ends with the block, and
+        with the program however that ends; ``auto`` is the one that runs on this machine;
+        ``HOST:PORT`` is the head of a cluster of which this machine is a node.
     num_cpus: how many workers of one CPU each a Ray of one's own takes; ``None``: one per core.
     """
     ray = import_ray()
@@ -85,8 +72,13 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
     with ExitStack() as at_the_end:
         environ: dict[str, str] = {}
         if address == "local":
-            folder = at_the_end.enter_context(_folder_of_its_own())
-            environ = {**START, MARK: folder}
+            # Not Ray's usual one, by which ``auto`` would find it; short, as sockets are in it.
+            folder = tempfile.mkdtemp(prefix="offrl-ray-", dir="/tmp")
+            at_the_end.enter_context(_accompanied(folder))
+            token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            environ = {**START, **token, MARK: folder}
+            at_the_end.enter_context(_for_this_machine_alone())
+            at_the_end.callback(_read_tokens_anew)
             settings: dict[str, Any] = {
                 "address": "local",
                 "num_cpus": num_cpus or len(os.sched_getaffinity(0)),
@@ -95,12 +87,15 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
             }
         else:
             settings = {"address": _answering(address)}
+            at_the_end.enter_context(_accompanied())
         at_the_end.callback(ray.shutdown)
         with _own_signals(), changed_environ(environ):
+            _read_tokens_anew()
             try:
                 ray.init(**settings, log_to_driver=False, logging_level="ERROR")
             except Exception as error:
                 raise _in_words(error, address) from None
+        at_the_end.enter_context(_watched(address))
         yield
 
 
@@ -140,20 +135,78 @@ def _answering(address: str) -> str:
 
 
 @contextmanager
-def _folder_of_its_own() -> Iterator[str]:
-    """A folder for a Ray; it goes, with all processes that have its name in their environment, when
-    the block or the program ends."""
-    # Not Ray's usual one, by which ``auto`` would find it; short, as sockets are in it.
-    folder = tempfile.mkdtemp(prefix="offrl-ray-", dir="/tmp")
-    cleaner = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", CLEAN, folder, f"{MARK}={folder}"],
+def _accompanied(folder: str | None = None) -> Iterator[None]:
+    """In here ``beside_ray.py`` runs beside the program. When the block or the program ends, it
+    removes the folder, and all processes that have its name in their environment."""
+    script = Path(__file__).with_name("beside_ray.py")
+    cleans = [] if folder is None else [folder, f"{MARK}={folder}"]
+    beside = subprocess.Popen(
+        [sys.executable, "-I", "-S", script, *cleans],
         stdin=subprocess.PIPE,
         start_new_session=True,  # out of reach of a terminal's Ctrl-C
     )
+    BESIDE.append(beside)
     try:
-        yield folder
+        yield
     finally:
-        cleaner.communicate()
+        BESIDE.remove(beside)
+        beside.communicate()
+
+
+@contextmanager
+def _watched(address: str) -> Iterator[None]:
+    """If what the program needs of Ray is lost in here, it is stopped as by a scheduler, so that it
+    saves what it has and says how to go on. Ray would end it, after a minute or at once."""
+    ray = import_ray()
+    here = ray.get_runtime_context()
+    node = next(x for x in ray.nodes() if x["NodeID"] == here.get_node_id())
+    host, _, port = here.gcs_address.rpartition(":")
+    raylet = node["NodeManagerAddress"], node["NodeManagerPort"], GONE_S
+    gcs = host, int(port), GONE_S if address == "local" else SILENT_S
+    _tell(watched={"raylet": raylet, "GCS": gcs}, say="give the same command again", needed="/")
+    try:
+        yield
+    finally:
+        _tell(watched={}, say="")
+
+
+@contextmanager
+def going_on(words: str, needed: Path) -> Iterator[None]:
+    """If Ray ends the program in here, the ``words`` say how to go on, where what is ``needed`` for
+    that was written."""
+    _tell(say=words, needed=str(needed.absolute()))
+    try:
+        yield
+    finally:
+        _tell(say="")
+
+
+def _tell(**known: Any) -> None:
+    for beside in BESIDE:
+        assert beside.stdin is not None
+        with suppress(BrokenPipeError):
+            beside.stdin.write(json.dumps(known).encode() + b"\n")
+            beside.stdin.flush()
+
+
+@contextmanager
+def _for_this_machine_alone() -> Iterator[None]:
+    """A Ray that starts listens on 127.0.0.1, as Ray does by itself on systems where it makes no
+    clusters; else all of its processes listen on all interfaces."""
+    constants = import_module("ray._private.ray_constants")
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def _read_tokens_anew() -> None:
+    """Ray keeps what it has once read of the environment about tokens."""
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import grpc
 import h5py
 import numpy as np
 import pytest
@@ -164,6 +166,70 @@ def own_folders(program):
     """Those in which the Rays of a program are."""
     found = (path.resolve() for path in Path("/tmp").glob("offrl-ray-*/*_*_*"))
     return {path.parent for path in found if path.name.endswith(f"_{program}")}
+
+
+def listening():
+    """The addresses of all sockets on which this program and what it started listen, in hex."""
+    mark = f"{cluster.MARK}={ray._private.worker._global_node.get_temp_dir_path()}".encode()
+    inodes = set()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or is not ours
+            if mark in environ.read_bytes() or environ.parent.name == str(os.getpid()):
+                inodes |= {os.readlink(fd) for fd in environ.parent.glob("fd/*")}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                yield fields[1].rsplit(":", 1)[0]
+
+
+def test_a_ray_of_ones_own_serves_this_machine_alone_and_asks_for_its_token(two_cpus):
+    addresses = [*listening()]
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}  # the second as IPv6 has it
+    assert len(addresses) > 5 and set(addresses) <= loopback
+    gcs = ray.get_runtime_context().gcs_address
+    theirs = [("authorization", f"Bearer {'0' * 64}")]
+    with grpc.insecure_channel(gcs) as channel:
+        ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetAllNodeInfo")
+        for metadata in ((), theirs):
+            with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+                ask(b"", timeout=10, metadata=metadata)
+    assert "RAY_AUTH_TOKEN" not in os.environ and ray.nodes()  # which takes the right one
+
+
+LEARNING = {
+    "algo_name": "impala",
+    "experiment": {"name": "x", "env": "CartPole-v1", "rollout": {"enabled": False}},
+    "train": {"num_steps": 10**9, "cuda": False},
+    "distributed": {"explorers": 1, "address": "local"},
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("part", ["gcs_server", "raylet"])
+def test_a_training_whose_ray_is_lost_says_how_to_go_on(part, tmp_path):
+    """Ray itself would end it after a minute, or at once, without a word."""
+    (tmp_path / "config.json").write_text(json.dumps(LEARNING))
+    command = [sys.executable, "-m", "offrl", "train", "--config", "config.json"]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    environ = os.environ | {"PYTHONPATH": paths}
+    with heeding():
+        program = subprocess.Popen(
+            command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    end = time.monotonic() + 120
+    while not [*tmp_path.glob("runs/x/*/last.pth")]:
+        assert program.poll() is None and time.monotonic() < end, program.communicate()
+        time.sleep(0.2)
+    (folder,) = own_folders(program.pid)
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+    names = {Path(f"/proc/{pid}/comm").read_text().strip(): int(pid) for pid in children}
+    os.kill(names[part], signal.SIGKILL)
+    _, said = program.communicate(timeout=30)
+    (run,) = tmp_path.glob("runs/x/*")
+    assert program.returncode in (1, -signal.SIGKILL, 128 + signal.SIGTERM)  # by what it was at
+    assert f"train --resume {run.relative_to(tmp_path)}" in said.decode()
+    assert not folder.exists()
 
 
 # -- episodes -------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
         Part("outputs", ["whole files or none"]),
         Part("parallel", ["one training, N processes"]),
         Part("cluster", ["the connection to Ray"]),
+        Part("beside_ray", ["outlives Ray"]),
         Part("processes", ["signals, shared work"]),
         Part("video", ["films that play"]),
         Part("intervals", ["of success rates"]),

@@ -141,6 +141,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
     with (
         closing(trainer),
         closing(Evaluator(trainer)) as evaluator,
+        cluster.going_on(_command(trainer), trainer.run.last_checkpoint),
         trainer.interrupts.wait(),
         closing(Logger(trainer)) as logger,
     ):
@@ -265,6 +266,10 @@ def _train_elsewhere(
 def _how_to_go_on(trainer: Training) -> str:
     if not trainer.run.last_checkpoint.exists():
         return "nothing was saved (experiment.save.enabled is false)"
+    return _command(trainer)
+
+
+def _command(trainer: Training) -> str:
     program = "offrl" if shutil.which("offrl") else Path(sys.executable).with_name("offrl")
     return f"go on with: {program} train --resume {shlex.quote(str(trainer.run.path))}"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from offrl import parallel
+from offrl import cluster, parallel
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.pipeline import Pipeline
 from offrl.online.trainer import Record, summary_of
@@ -92,15 +92,17 @@ def train_pipeline(
             run = RunFolder.create(config, fill)
         with closing(Logger(_InRun(pipeline, run))) as logger:
             log.info("run folder: %s", run.path)
+            go_on = f"go on with: offrl train --resume {run.path}"
             pipeline.models, pipeline.receiving = run.models, interrupts.at_once
             try:
-                for _ in _shown(logger(pipeline()), config.max_steps, "step", interrupts.check):
-                    if interrupts.saves:
-                        pipeline.save()
-                        interrupts.saves = False
+                with cluster.going_on(go_on, run.models):
+                    for _ in _shown(logger(pipeline()), config.max_steps, "step", interrupts.check):
+                        if interrupts.saves:
+                            pipeline.save()
+                            interrupts.saves = False
             except (KeyboardInterrupt, ChildProcessError):  # between two trainings
                 pipeline.save()
-                log.info(f"go on with: offrl train --resume {run.path}")
+                log.info(go_on)
                 raise
             finally:
                 run.unlock()

@@ -1,0 +1,75 @@
+"""The process beside a program that works on Ray: it cleans up, and says what the program cannot.
+
+Ray ends a program without a word when its own processes are lost. This one outlives it. A script
+of its own, as it must import nothing that ends with Ray: ``python beside_ray.py FOLDER MARK``.
+On its input are lines of JSON with what is ``watched`` (``{name: [host, port, patience]}``, in
+seconds), and what to ``say`` if the program ends without taking that back, if the file ``needed``
+for that is there.
+"""
+
+import glob
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+TIDY_S = 10.0  # that a program has to tidy up when its Ray is lost
+ANEW = "nothing is saved to go on with; give the same command again"
+
+
+def follow() -> dict[str, Any]:
+    """Follow the program to its end, and stop it if its Ray is lost. Returns what it said last."""
+    known: dict[str, Any] = {}
+    rest, heard, lost, program = b"", {}, None, os.getppid()
+    while os.getppid() == program:  # others may keep its end of the pipe open
+        if select.select([0], [], [], 0.5)[0]:
+            data = os.read(0, 1 << 16)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                known |= json.loads(line)
+        for name, (host, port, patience) in known.get("watched", {}).items():
+            now = time.monotonic()
+            try:
+                socket.create_connection((host, port), 5.0).close()
+                heard[name] = now
+            except OSError:
+                if lost is None and now - heard.setdefault(name, now) > patience:
+                    lost = now
+                    print(f"offrl: Ray is lost: its {name} does not answer", file=sys.stderr)
+                    os.kill(program, signal.SIGTERM)
+        if lost is not None and time.monotonic() - lost > TIDY_S:  # it waits for an answer of Ray
+            os.kill(program, signal.SIGKILL)
+    return known
+
+
+def clean(folder: str, mark: str) -> None:
+    """End all processes with the mark in their environment, some of which Ray would leave for a
+    minute, and remove the folder."""
+    found = True
+    while found:  # what was killed may have started another
+        found = False
+        for environ in glob.glob("/proc/[0-9]*/environ"):
+            try:
+                with open(environ, "rb") as file:
+                    if mark.encode() in file.read().split(bytes(1)):
+                        os.kill(int(environ.split("/")[2]), signal.SIGKILL)
+                        found = True
+            except OSError:  # it has ended, or is another's
+                pass
+        time.sleep(0.05)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    said = follow()
+    if said.get("say"):
+        print(said["say"] if os.path.exists(said["needed"]) else ANEW, file=sys.stderr, flush=True)
+    if len(sys.argv) > 1:
+        clean(*sys.argv[1:])
