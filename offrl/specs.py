@@ -51,7 +51,7 @@ class Images(Modality):
             allowed = " or ".join(map(str, self.CHANNELS))
             raise ValueError(
                 f"images of shape {list(stored)}; images are stored as [H, W, C] with {allowed} "
-                "channels last"
+                "channels last; offrl edit pixels turns those of a file"
             )
         height, width, channels = stored
         return channels, height, width
@@ -69,7 +69,8 @@ class RGB(Images):
     def process(self, x: Any) -> Any:
         if x.is_floating_point():
             raise ValueError(
-                f"images of type {x.dtype}; rgb observations are uint8, 0 to 255, as recorded"
+                f"images of type {x.dtype}; rgb observations are uint8, 0 to 255, as recorded; "
+                "offrl edit pixels turns those of a file"
             )
         return super().process(x) / 255.0
 

@@ -16,7 +16,7 @@ from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile, located, open_hdf5
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
-from offrl.data.remarks import KEPT, SWITCHES, remarks_on
+from offrl.data.remarks import KEPT, SWITCHES, odd_image, remarks_on
 from offrl.data.storage import Frames, pieces, stored, values
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
@@ -208,7 +208,8 @@ class _Key:
     def remarks(self) -> list[str]:
         if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():
             return [f"{self.name} holds NaN or infinity; offrl validate says where"]
-        return remarks_on(self.name, self._parts, self._places)
+        odd = odd_image(self.name, self.shape, np.dtype(self.dtype))
+        return [odd] * bool(odd) + remarks_on(self.name, self._parts, self._places)
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"shape": list(self.shape), "dtype": self.dtype}

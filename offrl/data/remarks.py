@@ -82,3 +82,20 @@ def followed(obs: Any, next_obs: Any) -> np.ndarray:
             is_same = np.isclose(said, later).reshape(len(later), -1).all(axis=1)
         parts.append(is_same)
     return np.concatenate(parts)
+
+
+def odd_image(key: str, step: Sequence[int], kind: np.dtype) -> str | None:
+    """A sentence on steps that seem to be images, in a form that training does not take: it takes
+    ``[H, W, C]`` of bytes, and maps ``[H, W, 1]`` of other numbers."""
+    channels, is_bytes = (1, 3, 4), kind == np.uint8
+    sides = sorted(step)[-2:]
+    if not key.startswith(("obs/", "next_obs/")) or len(step) not in (2, 3) or min(sides) < 8:
+        return None
+    if len(step) == 3 and step[-1] in (channels if is_bytes else (1,)):
+        return None
+    if len(step) == 3 and not {step[0], step[-1]} & {*channels}:
+        return None
+    return (
+        f"{key} has steps {list(step)} of {kind}; training takes images [H, W, C] of uint8, and "
+        "depth maps [H, W, 1]; offrl edit pixels turns them"
+    )

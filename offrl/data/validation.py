@@ -15,7 +15,7 @@ import numpy as np
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
 from offrl.data.elsewhere import in_other_files, is_written, sources
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
-from offrl.data.remarks import KEPT, NOT_FOLLOWED, SWITCHES, followed, remarks_on
+from offrl.data.remarks import KEPT, NOT_FOLLOWED, SWITCHES, followed, odd_image, remarks_on
 from offrl.data.storage import pieces, values, whole
 
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
@@ -135,6 +135,9 @@ class Validation:
             )
         if key in ("rewards", "dones") and math.prod(rows.shape[1:]) != 1:
             raise ValueError(f"{self.path}: {place} is to be a number for each step")
+        odd = odd_image(key, rows.shape[1:], rows.dtype)
+        if odd and key not in self._layout:
+            self.remarks.append(odd)
         step = (*rows.shape[1:], "bytes" if rows.dtype == np.uint8 else "numbers")
         if self._layout.setdefault(key, step) != step:
             raise ValueError(

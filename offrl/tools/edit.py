@@ -197,6 +197,27 @@ def _repack(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) ->
     )
 
 
+def _pixels_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys", nargs="+", default=[], metavar="obs/KEY", help="only these (default: all)"
+    )
+    parser.add_argument(
+        "--range",
+        nargs=2,
+        type=finite,
+        metavar=("LOW", "HIGH"),
+        help="numbers that become 0 and 255 (default: 0 1 or 0 255, whichever holds all)",
+    )
+
+
+def _pixels(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
+    from offrl.data.pixels import pixels
+
+    if args.range and args.range[0] >= args.range[1]:
+        raise ValueError("--range: LOW has to be less than HIGH")
+    return pixels(files[0], args.keys, args.range)
+
+
 # -- other rewards, actions and rates -------------------------------------------------------------
 
 
@@ -405,6 +426,12 @@ COMMANDS = {
         "in.hdf5 --output out.hdf5 --factor 2",
         _downsample_arguments,
         _downsample,
+    ),
+    "pixels": Command(
+        "turn images into [H, W, C] of bytes: channels first, floats, or no channel",
+        "in.hdf5 --output out.hdf5",
+        _pixels_arguments,
+        _pixels,
     ),
     "repack": Command(
         "store arrays in another way: images as PNG or JPEG, other chunks, float32, with checksums",

@@ -1,0 +1,72 @@
+"""Images of other forms, which ``offrl validate`` names and ``offrl edit pixels`` turns."""
+
+import h5py
+import numpy as np
+import pytest
+
+from offrl.__main__ import main
+from offrl.data.hdf5 import DemoFile
+from offrl.data.info import DataInfo
+from offrl.data.validation import Validation
+
+RGB = np.random.default_rng(0).integers(0, 256, (7, 12, 10, 3)).astype(np.uint8)
+GREY, DEPTH = RGB[..., :1], RGB[..., :1].astype(np.float32) / 300
+
+
+def first(images):
+    return np.moveaxis(images, -1, 1)
+
+
+FORMS = {
+    "channels first": (first(RGB), RGB, []),
+    "one channel first": (first(GREY), GREY, []),
+    "no channel": (GREY[..., 0], GREY, []),
+    "floats up to 1": (RGB / 255, RGB, []),
+    "floats up to 255": (RGB.astype(np.float32), RGB, []),
+    "numbers of 8 bytes": (RGB.astype(np.int64), RGB, []),
+    "floats from -1, channels first": (first(RGB / 127.5 - 1), RGB, ["--range", "-1", "1"]),
+    "depth without channel": (DEPTH[..., 0], DEPTH, []),
+    "depth, channel first": (first(DEPTH), DEPTH, []),
+}
+
+
+def with_images(path, images):
+    with h5py.File(path, "r+") as file:
+        for demo in file["data"].values():
+            for group in ("obs", "next_obs"):
+                demo[f"{group}/front_image"] = images[: len(demo["actions"])]
+
+
+@pytest.mark.parametrize(("stored", "turned", "options"), FORMS.values(), ids=FORMS)
+def test_images_of_other_forms_are_said_and_turned(stored, turned, options, demos, tmp_path):
+    with_images(demos, stored)
+    for remarks in (Validation(demos).remarks, DataInfo(demos).facts()["remarks"]):
+        odd = [x.split()[0] for x in remarks if "offrl edit pixels" in x]
+        assert sorted(odd) == ["next_obs/front_image", "obs/front_image"]
+    out = tmp_path / "turned.hdf5"
+    assert main(["edit", "pixels", str(demos), "--output", str(out), *options]) == 0
+    with DemoFile(out) as file:
+        for key in ("obs/front_image", "next_obs/front_image"):
+            rows = file.trajectory("demo_1")[key]
+            assert rows.dtype == turned.dtype
+            np.testing.assert_array_equal(rows, turned)
+    assert not any("pixels" in x for x in Validation(out).remarks)
+
+
+def test_what_is_no_image_or_has_no_plain_range_is_refused(demos, tmp_path, capsys):
+    command = ["edit", "pixels", str(demos), "--output", str(tmp_path / "out.hdf5")]
+    assert main(command) == 1
+    assert "obs/KEY is no image of an odd form; these are: none" in capsys.readouterr().err
+    with_images(demos, RGB / 127.5 - 1)
+    assert main(command) == 1
+    assert "obs/front_image is between -1 and 1" in capsys.readouterr().err
+    assert main([*command, "--keys", "obs/speed"]) == 1
+    assert "obs/speed is no image of an odd form" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "images", [RGB, GREY, DEPTH, RGB[:, :4, :4, 0] * 1.0, GREY.astype(np.int32)]
+)
+def test_images_depth_maps_and_matrices_are_left_in_peace(images, demos):
+    with_images(demos, images)
+    assert not any("pixels" in x for x in Validation(demos).remarks)
