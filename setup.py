@@ -45,7 +45,7 @@ setup(
     # clone may be called offrl as well, and would otherwise hide the package from scripts in it.
     package_dir={"": "."},
     packages=find_packages(include=["offrl", "offrl.*"]),
-    package_data={"offrl.reports.view": ["assets/*"]},
+    package_data={"offrl": ["py.typed"], "offrl.reports.view": ["assets/*"]},
     python_requires=">=3.10,<3.13",
     install_requires=[
         "torch>=2.6",

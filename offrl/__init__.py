@@ -3,8 +3,22 @@
 Names are imported when first used, so that ``import offrl`` (and ``offrl --help``) needs no torch.
 """
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+from offrl import lazy
+
+if TYPE_CHECKING:  # for editors
+    from offrl.acting.policy import RolloutPolicy
+    from offrl.algos import algo_factory, register_algo, register_algo_factory_func
+    from offrl.checkpoint import (
+        config_from_checkpoint,
+        env_from_checkpoint,
+        maybe_dict_from_checkpoint,
+        policy_from_checkpoint,
+    )
+    from offrl.config import config_factory
+    from offrl.data.writer import DemoWriter
+    from offrl.training import Trainer
 
 __version__ = "0.1.0"
 
@@ -22,10 +36,18 @@ _EXPORTS = {
     "DemoWriter": "offrl.data.writer",
     "register_obs_key": "offrl.specs",
 }
-__all__ = sorted(_EXPORTS)
+__all__ = [
+    "DemoWriter",
+    "RolloutPolicy",
+    "Trainer",
+    "algo_factory",
+    "config_factory",
+    "config_from_checkpoint",
+    "env_from_checkpoint",
+    "maybe_dict_from_checkpoint",
+    "policy_from_checkpoint",
+    "register_algo",
+    "register_algo_factory_func",
+]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'offrl' has no attribute {name!r}")
-    return getattr(import_module(_EXPORTS[name]), name)
+__getattr__, __dir__ = lazy.exporting(__name__, _EXPORTS)

@@ -78,7 +78,10 @@ def test_a_wheel_holds_the_package_and_the_configs_also_from_an_sdist(tmp_path):
     assert {f"offrl/{name}" for name in shipped} <= set(built)
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "offrl").rglob("*.py")}
     pages = {str(file.relative_to(ROOT)) for file in (ROOT / "offrl/reports/view/assets").iterdir()}
-    assert modules | pages <= set(built) and "offrl/reports/view/assets/index.html" in pages
+    assert (
+        modules | pages | {"offrl/py.typed"} <= set(built)
+        and "offrl/reports/view/assets/index.html" in pages
+    )
     assert {name.split("/")[0] for name in built} == {"offrl", f"{NAME}.dist-info"}
     assert built[f"{NAME}.dist-info/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
 

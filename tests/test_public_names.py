@@ -1,19 +1,30 @@
 """Names and signatures that users' scripts and papers rely on. Changing one is a decision."""
 
+import ast
 import inspect
+import json
+import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+
+import offrl
+from offrl.online import Trainer
 
 SIGNATURES = {
     "offrl.algo_factory": "algo_name, config, obs_key_shapes, ac_dim, device",
     "offrl.register_algo": "config_class",
     "offrl.register_algo_factory_func": "name",
     "offrl.config_factory": "algo_name, overrides=None",
-    "offrl.policy_from_checkpoint": "ckpt_path=None, ckpt_dict=None, device=None, verbose=False",
+    "offrl.policy_from_checkpoint": (
+        "ckpt_path=None, ckpt_dict=None, device=None, verbose=False, modules=()"
+    ),
     "offrl.maybe_dict_from_checkpoint": "ckpt_path=None, ckpt_dict=None",
-    "offrl.config_from_checkpoint": "algo_name=None, ckpt_path=None, ckpt_dict=None",
-    "offrl.env_from_checkpoint": "ckpt_path=None, ckpt_dict=None, env_name=None, verbose=False",
+    "offrl.config_from_checkpoint": "algo_name=None, ckpt_path=None, ckpt_dict=None, modules=()",
+    "offrl.env_from_checkpoint": (
+        "ckpt_path=None, ckpt_dict=None, env_name=None, verbose=False, modules=()"
+    ),
     "offrl.RolloutPolicy": "algo, batch_size=None, instruction=None, executor=None",
     "offrl.RolloutPolicy.start_episode": "self, env=0, seed=None",
     "offrl.RolloutPolicy.__call__": "self, obs, goal=None, reward=None",
@@ -182,3 +193,56 @@ def test_all_that_is_exported_is_there():
 
     for name in offrl.__all__:
         assert getattr(offrl, name) is not None
+
+
+# -- in a REPL and in an editor --------------------------------------------------------------------
+
+
+def test_packages_list_what_is_theirs_and_nothing_else():
+    shown = {name for name in dir(offrl) if not name.startswith("__")}
+    assert {*offrl.__all__} <= shown and not {
+        "Any",
+        "import_module",
+        "lazy",
+        "TYPE_CHECKING",
+    } & shown
+    assert {"Algo", "BC_RNN_GMM", "algo_factory"} <= {*dir(offrl.algos)}
+    assert "Encoder" in dir(offrl.models)
+
+
+def test_editors_see_the_names_that_are_imported_when_they_are_used():
+    tree = ast.parse(Path(offrl.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    named = {alias.name: line.module for line in block.body for alias in line.names}
+    assert named == offrl._EXPORTS and sorted(named) == offrl.__all__
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "meant"),
+    [
+        (offrl, "polcy_from_checkpoint", "policy_from_checkpoint"),
+        (offrl.algos, "BC_RNNN", "BC_RNN"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_nearest(package, name, meant):
+    with pytest.raises(AttributeError, match=f"{name}.*{meant}"):
+        getattr(package, name)
+    assert not hasattr(package, "nothing_like_it")
+
+
+def test_what_is_made_shows_what_it_is(trained_run):
+    (file,) = trained_run.glob("config-*.json")
+    config = offrl.config_factory("bc", {"train": {"batch_size": 7}})
+    assert repr(config) == "Config(algo_name='bc', train=TrainConfig(batch_size=7))"
+    policy, _ = offrl.policy_from_checkpoint(trained_run / "last.pth")
+    size = sum(x.numel() for x in policy.policy.nets.parameters())
+    algo = (
+        f"BC(position [3], speed [2] -> actions [2], {size:,} parameters on {policy.policy.device})"
+    )
+    assert repr(policy) == f"RolloutPolicy({algo})"
+    config = offrl.config_factory("bc", json.loads(file.read_text()))
+    config.train.cuda = False
+    trainer = repr(offrl.Trainer(config))
+    assert trainer.startswith("Trainer(BC(position") and trainer.endswith("epoch 0 of 2, step 0)")
+    online = repr(Trainer(env_id="CartPole-v1", algo_name="dqn"))
+    assert re.match(r"Trainer\(DQN\(flat \[4\] -> one of 2 .* CartPole-v1, step 0 of any\)", online)

@@ -122,6 +122,9 @@ class RolloutPolicy(Policy):
         given = () if self.instruction is None else (LANGUAGE,)
         return [key for key in self._keys["obs"] if key not in given]
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.policy!r})"
+
     def __str__(self) -> str:
         return self.policy.global_config.algo_name
 

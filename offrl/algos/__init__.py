@@ -4,37 +4,31 @@
 Classes that ``robomimic.algo`` exports are found here by the same names, imported when first used.
 """
 
-from importlib import import_module
-from typing import Any
-
+from offrl import lazy
 from offrl.algos.base import Algo, HierarchicalAlgo, PlannerAlgo, PolicyAlgo, ValueAlgo
 from offrl.algos.factory import algo_factory, register_algo, register_algo_factory_func
 
 _ROBOMIMIC = {
-    "BC": "bc",
-    "BC_Gaussian": "bc",
-    "BC_GMM": "bc",
-    "BC_VAE": "bc",
-    "BC_RNN": "bc",
-    "BC_RNN_GMM": "bc",
-    "BC_Transformer": "bc",
-    "BC_Transformer_GMM": "bc",
-    "BCQ": "bcq",
-    "BCQ_Distributional": "bcq",
-    "BCQ_GMM": "bcq",
-    "CQL": "cql",
-    "DiffusionPolicyUNet": "diffusion_policy",
-    "GL": "gl",
-    "GL_VAE": "gl",
-    "HBC": "hbc",
-    "IRIS": "iris",
-    "ValuePlanner": "iris",
-    "IQL": "iql",
-    "TD3_BC": "td3_bc",
+    "BC": "offrl.algos.bc",
+    "BC_Gaussian": "offrl.algos.bc",
+    "BC_GMM": "offrl.algos.bc",
+    "BC_VAE": "offrl.algos.bc",
+    "BC_RNN": "offrl.algos.bc",
+    "BC_RNN_GMM": "offrl.algos.bc",
+    "BC_Transformer": "offrl.algos.bc",
+    "BC_Transformer_GMM": "offrl.algos.bc",
+    "BCQ": "offrl.algos.bcq",
+    "BCQ_Distributional": "offrl.algos.bcq",
+    "BCQ_GMM": "offrl.algos.bcq",
+    "CQL": "offrl.algos.cql",
+    "DiffusionPolicyUNet": "offrl.algos.diffusion_policy",
+    "GL": "offrl.algos.gl",
+    "GL_VAE": "offrl.algos.gl",
+    "HBC": "offrl.algos.hbc",
+    "IRIS": "offrl.algos.iris",
+    "ValuePlanner": "offrl.algos.iris",
+    "IQL": "offrl.algos.iql",
+    "TD3_BC": "offrl.algos.td3_bc",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _ROBOMIMIC:
-        raise AttributeError(f"module 'offrl.algos' has no attribute {name!r}")
-    return getattr(import_module(f"offrl.algos.{_ROBOMIMIC[name]}"), name)
+__getattr__, __dir__ = lazy.exporting(__name__, _ROBOMIMIC)

@@ -54,6 +54,11 @@ class Section(BaseModel):
     def keys(self) -> Iterator[str]:
         return iter(type(self).model_fields)
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What differs from the defaults; ``dump()`` is all."""
+        fields = type(self).model_fields
+        yield from ((k, v) for k, v in super().__repr_args__() if v != fields[str(k)].default)
+
     def to_dict(self) -> dict[str, Any]:
         """The section as nested dicts."""
         return self.model_dump()

@@ -1,7 +1,6 @@
 """Networks: encoder -> trunk -> head. Names are imported when first used: torch is slow."""
 
-from importlib import import_module
-from typing import Any
+from offrl import lazy
 
 _EXPORTS = {
     "BehaviorTransformer": "offrl.models.vq",
@@ -38,8 +37,4 @@ _EXPORTS = {
 }
 __all__ = sorted(_EXPORTS)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'offrl.models' has no attribute {name!r}")
-    return getattr(import_module(_EXPORTS[name]), name)
+__getattr__, __dir__ = lazy.exporting(__name__, _EXPORTS)

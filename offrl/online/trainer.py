@@ -76,6 +76,10 @@ class Trainer(Collector):
         self._num_epochs = 0  # that the algorithm knows to be over
         self._kept_from = 0  # the step at which the replay was empty
 
+    def __repr__(self) -> str:
+        env, last = self.env_args["env_name"], self.config.train.num_steps
+        return f"{type(self).__name__}({self.alg!r} in {env}, step {self.step} of {last or 'any'})"
+
     def _make_parts(
         self, config: Config, envs: Envs | None, earlier: Mapping[str, Any] | None
     ) -> Parts:

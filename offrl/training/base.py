@@ -60,6 +60,10 @@ class Training(ABC):
         self._seconds: dict[str, float] = {}
         self._is_torn = False  # whether half an update was made
 
+    def __repr__(self) -> str:
+        done = f"epoch {self.epoch} of {self.config.train.num_epochs}, step {self.step}"
+        return f"{type(self).__name__}({self.algo!r}, {done})"
+
     @property
     def run(self) -> RunFolder:
         """The run folder. It is made when something is first written, and appears with a

@@ -78,6 +78,17 @@ class Algo(Modes, RobomimicsLoop):
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
         self._average = Average(dict(learning.named_parameters()), config.train.ema)
 
+    def __repr__(self) -> str:
+        size = sum(x.numel() for x in self.nets.parameters())
+        sees = ", ".join(
+            f"{key} {list(spec.shape)}"
+            for group in self.obs_spec.groups.values()
+            for key, spec in group.items()
+        )
+        acts = f"one of {self.ac_dim} actions" if self.is_discrete else f"actions [{self.ac_dim}]"
+        name = type(self).__name__
+        return f"{name}({sees} -> {acts}, {size:,} parameters on {self.device})"
+
     @property
     def optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         """The optimizer of each network."""
