@@ -15,9 +15,10 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--n", type=int, default=3)
     parser.add_argument("--horizon", type=int, default=100)
+    parser.add_argument("--module", action="append", default=[], help="of your own, that it names")
     args = parser.parse_args()
 
-    policy, ckpt = policy_from_checkpoint(args.checkpoint)
+    policy, ckpt = policy_from_checkpoint(args.checkpoint, modules=args.module)
     env, _ = env_from_checkpoint(ckpt_dict=ckpt)
 
     for seed in range(args.n):

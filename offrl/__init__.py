@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for editors
     )
     from offrl.config import config_factory
     from offrl.data.writer import DemoWriter
+    from offrl.specs import register_obs_key
     from offrl.training import Trainer
 
 __version__ = "0.1.0"
@@ -48,6 +49,7 @@ __all__ = [
     "policy_from_checkpoint",
     "register_algo",
     "register_algo_factory_func",
+    "register_obs_key",
 ]
 
 __getattr__, __dir__ = lazy.exporting(__name__, _EXPORTS)

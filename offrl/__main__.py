@@ -21,6 +21,7 @@ from typing import Any
 
 from offrl import __version__, tools
 from offrl.links import following
+from offrl.modules import allow, allow_names, import_all, named
 from offrl.processes import Interrupted, is_explained
 
 
@@ -69,8 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # NumPy starts a thread on each core when it is imported, and each spins for 2**26 cycles (0.1 s
     # of processor time) before it sleeps. These sleep after 2**10.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
-    if os.getcwd() not in sys.path:  # a user's own algorithms, as with `python -m offrl`
-        sys.path.append(os.getcwd())
     argv = sys.argv[1:] if argv is None else argv
     modules = commands(argv[0] if argv else None)
     args = make_parser(modules).parse_args(argv)
@@ -80,6 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     package.addHandler(terminal)
     try:
         with _signals_interrupt(), following(getattr(args, "follow_links", False)):
+            # A user's own may lie here. Where nobody named any, nothing in this folder is imported.
+            allow(named(), os.getcwd())
+            allow_names([getattr(args, "env", None)], os.getcwd())
+            import_all(getattr(args, "module", []), os.getcwd())
             return modules[args.command].run(args)
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)

@@ -5,7 +5,6 @@ Keys: ``model`` (``Algo.serialize()``), ``config`` (JSON), ``algo_name``, ``env_
 the normalisation statistics, ``rng``, ``loader`` and ``provenance``.
 """
 
-import json
 import logging
 import pickle
 import re
@@ -24,9 +23,10 @@ from offrl import __version__
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import algo_factory
 from offrl.algos.shared.weights import to_act
-from offrl.config import Config, config_factory, without_pretrained
+from offrl.config import Config, stored_config, without_pretrained
 from offrl.envs import env_args_named, make_env
 from offrl.language import embed
+from offrl.modules import allow_names, import_all
 from offrl.outputs import whole_file
 from offrl.robomimic.checkpoints import upgrade_checkpoint
 from offrl.specs import LANGUAGE
@@ -194,17 +194,22 @@ def config_from_checkpoint(
     algo_name: str | None = None,
     ckpt_path: str | Path | None = None,
     ckpt_dict: dict[str, Any] | None = None,
+    modules: Sequence[str] = (),
 ) -> tuple[Config, dict[str, Any]]:
     """Read the config of a checkpoint. Returns it and the checkpoint.
 
-    Raises ``ValueError`` if it is of another algorithm than ``algo_name``, where that is given.
+    Raises ``ValueError`` if it is of another algorithm than ``algo_name``, where that is given, or
+    if its policy needs a module that is neither imported already nor named.
+
+    modules: your own modules that the checkpoint may name. They are imported.
     """
+    import_all(modules)
     content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
     stored = content["algo_name"]
     with while_loading(content, ckpt_path or "ckpt_dict"):
         if algo_name not in (None, stored):
             raise ValueError(f"a checkpoint of {stored!r}, but {algo_name!r} was asked for")
-        return config_factory(stored, json.loads(content["config"])), content
+        return stored_config(stored, content["config"]), content
 
 
 def policy_from_checkpoint(
@@ -212,6 +217,7 @@ def policy_from_checkpoint(
     ckpt_dict: dict[str, Any] | None = None,
     device: torch.device | str | None = None,
     verbose: bool = False,
+    modules: Sequence[str] = (),
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
     """Load a policy that is ready to act. Returns it and the checkpoint that it came from.
 
@@ -219,14 +225,15 @@ def policy_from_checkpoint(
     optimizers. These and the weights that were trained are loaded once it learns or is serialized;
     until then ``ckpt_dict`` must stay as it is.
     Checkpoints of robomimic are read as well. Raises ``FileNotFoundError``, or ``ValueError`` for
-    what is no checkpoint or is damaged.
+    what is no checkpoint, is damaged, or names modules that ``config_from_checkpoint`` refuses.
 
     ckpt_path: a ``.pth`` file.
     ckpt_dict: instead of it, what ``maybe_dict_from_checkpoint`` returned.
     device: ``None``: a GPU if there is one, else the CPU.
     verbose: log the config and the networks.
+    modules: your own modules that the checkpoint may name. They are imported.
     """
-    config, content = config_from_checkpoint(ckpt_path=ckpt_path, ckpt_dict=ckpt_dict)
+    config, content = config_from_checkpoint(None, ckpt_path, ckpt_dict, modules)
     shapes = content["shape_metadata"]
     algo = algo_factory(
         config.algo_name,
@@ -286,6 +293,7 @@ def _check_statistics(algo: Any) -> None:
 def env_args_of(content: Mapping[str, Any], env_name: str | None = None) -> dict[str, Any]:
     """What makes a checkpoint's environment, or ``env_name`` in its place; gymnasium's of that name
     where the policy was trained without any."""
+    allow_names([env_name])
     env_args = content.get("env_metadata")
     if not env_args and env_name is None:
         raise ValueError(
@@ -301,11 +309,14 @@ def env_from_checkpoint(
     ckpt_dict: dict[str, Any] | None = None,
     env_name: str | None = None,
     verbose: bool = False,
+    modules: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Make the environment that a policy was trained for. Returns it and the checkpoint.
 
     env_name: another environment to make instead, with the same arguments.
+    modules: your own modules that the checkpoint may name. They are imported.
     """
+    import_all(modules)
     content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
     env_args = env_args_of(content, env_name)
     if verbose:

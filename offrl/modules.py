@@ -47,14 +47,8 @@ def allow_names(names: Iterable[Any], *folders: str) -> None:
     allow((module for name in names for module in modules_of(name)), *folders)
 
 
-def allow_config(content: Mapping[str, Any]) -> None:
-    """``allow`` what a whole config names that the user gave, and what its run allowed before."""
-    allow_names(names_in(content))
-    allow(content["meta"]["provenance"].get("modules", []))
-
-
 def is_allowed(module: str) -> bool:
-    return module in sys.modules or module in named()
+    return module in sys.modules or module in named() or module.startswith("offrl.")
 
 
 def check_allowed(name: Any, asks: str) -> list[str]:
@@ -116,7 +110,8 @@ def class_named(path: str, base: type, asks: str) -> type:
 
 
 def names_in(content: Any, key: str = "") -> list[str]:
-    """What may name a user's own parts in a config, or in a section of one."""
+    """What may name a user's own parts in a config, or in a section of one: also what a run has in
+    its provenance, modules that were allowed when it began."""
     if key == "modalities":  # the names stand before the keys of observations
         groups = content.values() if isinstance(content, Mapping) else ()
         return [name for group in groups if isinstance(group, Mapping) for name in group]
@@ -124,6 +119,8 @@ def names_in(content: Any, key: str = "") -> list[str]:
         return [name for k, part in content.items() for name in names_in(part, str(k))]
     if isinstance(content, (list, tuple)):
         return [name for part in content for name in names_in(part, key)]
+    if key == "modules" and isinstance(content, str):
+        return [f"{content}:"]  # as before the name of an environment
     return [content] if isinstance(content, str) and OF_NAMES.fullmatch(key) else []
 
 

@@ -29,6 +29,12 @@ class Interrupted(KeyboardInterrupt):
         self.signal = number
 
 
+def program(script: str) -> list[str]:
+    """The arguments of a process that runs Python code. Unlike with ``python -c`` alone, what lies
+    in the working folder does not take the place of libraries."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path)\n{script}"]
+
+
 def end_with(parent: int) -> None:
     """Have the system end this process with its parent, even if it hangs.
     Elsewhere than on Linux it ends when it next turns to its parent."""
@@ -102,7 +108,7 @@ class Child(Channel):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
         try:
             try:
-                with other_end:
+                with other_end, changed_environ({"PYTHONSAFEPATH": "1"}):  # as in ``program``
                     self._process.start()
                 atexit.register(self.close)  # a program may end while it works
             finally:
@@ -142,6 +148,7 @@ def _serve(
     work: Callable[..., None], arguments: Sequence[Any], end: socket.socket, parent: int
 ) -> None:
     end_with(parent)
+    os.environ.pop("PYTHONSAFEPATH", None)  # for this process alone
     channel = Channel(end)
     with suppress(OSError):  # nobody wants any more
         try:

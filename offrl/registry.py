@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from offrl.modules import check_allowed
+
 T = TypeVar("T")
 PLAIN = {bool: (bool,), int: (int,), float: (float, int)}  # what options of a config are taken for
 
@@ -29,9 +31,10 @@ class Registry:
     """A table from names in a config to what they stand for.
 
     A dotted name that nobody registered yet is in a module of a user's own, ``module.name``, or is
-    that module; a plain one, in a registry with a ``package``, is ``<package>.<name>``. Importing
-    the module is expected to register the last part of the name. Where a user's own is called as
-    one of the package's, the dotted name is the user's, and the plain one the package's.
+    that module, which must be allowed (``offrl.modules``); a plain one, in a registry with a
+    ``package``, is ``<package>.<name>``. Importing the module is expected to register the last part
+    of the name. Where a user's own is called as one of the package's, the dotted name is the
+    user's, and the plain one the package's.
     """
 
     def __init__(self, kind: str, package: str | None = None):
@@ -81,7 +84,7 @@ class Registry:
                 hint = (
                     f" There is no module {name} or {module} here or among the installed packages."
                 )
-            elif name.isidentifier() and importlib.util.find_spec(name):
+            elif name.isidentifier() and name != "__main__" and importlib.util.find_spec(name):
                 hint = f" For the module {name} write {name}.{name}."
             raise ValueError(f"unknown {self.kind} {shown(name)}.{hint} Known: {', '.join(known)}.")
         return self._entries[key]
@@ -129,7 +132,8 @@ class Registry:
     def _import(self, name: str) -> bool:
         """Import the module that should register ``name``; whether there is one."""
         folder, _, key = name.rpartition(".")
-        for module in (name, folder) if folder else (f"{self.package}.{name}",):
+        asks = f"{self.kind} {shown(name)}"
+        for module in check_allowed(name, asks) if folder else [f"{self.package}.{name}"]:
             try:
                 importlib.import_module(module)
             except (ImportError, SyntaxError) as error:

@@ -11,6 +11,8 @@ from pathlib import Path
 # Tests run side by side: several threads in each would wait for each other, spinning. Processes
 # that tests start inherit this.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Data of tests names the toy environment.
+os.environ["OFFRL_MODULES"] = "toy_env"
 
 import h5py  # noqa: E402
 import numpy as np  # noqa: E402
@@ -91,9 +93,12 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def registries():
-    """Remove what a test registered, after it; entries of offrl's own modules stay."""
+    """Remove what a test registered and what it allowed, after it; entries of offrl's own modules
+    stay."""
     before = [(registry, {*registry._entries}) for registry in (ALGOS, ALGO_CONFIGS, ENVS)]
+    allowed = os.environ["OFFRL_MODULES"]
     yield
+    os.environ["OFFRL_MODULES"] = allowed
     for registry, known in before:
         for name in {*registry._entries} - known - registry._own:
             del registry._entries[name]

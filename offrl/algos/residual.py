@@ -10,7 +10,6 @@ from running away in a replay that is full of the base's failures; with two plai
 base became worse in the end.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from offrl.algos.sac import SAC, SACConfig
 from offrl.algos.sac_n import SACCriticConfig
 from offrl.algos.shared.chunks import ChunkPolicy
 from offrl.algos.shared.weights import to_act, weights_of
-from offrl.config import Config, config_factory, without_pretrained
+from offrl.config import Config, stored_config, without_pretrained
 from offrl.config.algo import EnsembleConfig
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
@@ -89,7 +88,7 @@ class Residual(SAC):
 
     def _set_base(self, content: Mapping[str, Any]) -> None:
         """Make the base of what ``DESCRIBING`` and ``model`` say."""
-        config = config_factory(content["algo_name"], json.loads(content["config"]))
+        config = stored_config(content["algo_name"], content["config"])
         shapes, name = content["shape_metadata"], config.algo_name
         base = algo_factory(
             name,

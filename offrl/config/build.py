@@ -1,5 +1,6 @@
 """Complete configs from an algorithm's defaults and what a user says, and errors for people."""
 
+import json
 import logging
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from offrl.config.hints import unknown_keys
 from offrl.config.online import LONGEST_EPISODE
 from offrl.config.schema import Config
 from offrl.config.section import Section
+from offrl.modules import allow_names, check_allowed, names_in
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
 from offrl.tree import merge, without
@@ -77,6 +79,7 @@ def _complete(algo_name: str, overrides: Mapping[str, Any], ignore_unknown: bool
         raise ValueError(
             f"algo_name: the config is for {shown(stated)}, but {shown(algo_name)} was asked for"
         )
+    allow_names(_of_policy(overrides))
     section = ALGO_CONFIGS[algo_name]
     config = complete_config(algo_name, section, overrides, ignore_unknown)
     if config.train.num_steps is not None:
@@ -94,6 +97,22 @@ def _complete(algo_name: str, overrides: Mapping[str, Any], ignore_unknown: bool
                 except ValidationError as error:  # of an algorithm that wants what cannot be
                     raise ValueError(f"train.{_explain(error.errors()[0])}") from None
     return config
+
+
+def stored_config(algo_name: str, text: str) -> Config:
+    """Make the config that a checkpoint holds, in JSON. Raises ``ValueError`` as ``config_factory``
+    does, and where its policy is made by modules that are not allowed (``offrl.modules``)."""
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"its config is {shown(content)}, and no map")
+    for name in _of_policy({**content, "algo_name": algo_name}):
+        check_allowed(name, f"the policy ({shown(name)})")
+    return config_factory(algo_name, content)
+
+
+def _of_policy(content: Mapping[str, Any]) -> list[str]:
+    """The names that its policy is made by."""
+    return names_in({key: content.get(key) for key in ("algo_name", "algo", "observation")})
 
 
 def evaluate_whole_episodes(config: Config, overrides: Mapping[str, Any]) -> None:

@@ -2,7 +2,12 @@
 """The names that ``offrl.config`` exports."""
 
 from offrl.config.algo import AlgoConfig, LearningRateConfig, OptimConfig, RegularizationConfig
-from offrl.config.build import config_factory, config_from_content, without_pretrained
+from offrl.config.build import (
+    config_factory,
+    config_from_content,
+    stored_config,
+    without_pretrained,
+)
 from offrl.config.experiment import RolloutConfig
 from offrl.config.online import OnlineConfig
 from offrl.config.schema import (

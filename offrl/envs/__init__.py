@@ -11,7 +11,8 @@ import gymnasium
 from gymnasium import registry  # by its name, as a file in here is called gymnasium, too
 
 from offrl.acting.episode import describe
-from offrl.registry import ENVS
+from offrl.modules import allow_names, check_allowed
+from offrl.registry import ENVS, shown
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,7 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
     obs_keys: the observations that are needed; a simulator (``observe_only(keys)``) may leave out
         others, and what they cost. ``None`` for all.
     """
-    if not isinstance(env_args, Mapping):
-        raise ValueError(f"env_args must be an object with env_name, not {env_args!r}")
+    check_modules(env_args)
     kind = env_args.get("type", "gymnasium")
     name = ROBOMIMIC_TYPES.get(kind, kind) if isinstance(kind, (int, str)) else kind
     if not isinstance(name, str):
@@ -86,6 +86,19 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
         raise ValueError(f"{env_name} cannot be made: {describe(error)}") from error
 
 
+def check_modules(env_args: Mapping[str, Any]) -> None:
+    """``ValueError`` for an environment that a module makes which is not allowed
+    (``offrl.modules``)."""
+    if not isinstance(env_args, Mapping):
+        raise ValueError(f"env_args must be an object with env_name, not {env_args!r}")
+    name = env_args.get("env_name")
+    check_allowed(env_args.get("type"), f"the environment type {shown(env_args.get('type'))}")
+    check_allowed(name if ":" in str(name) else None, f"the environment {shown(name)}")
+    for said in env_args.get("wrappers") or []:
+        path = said.get("wrapper") if isinstance(said, Mapping) else said
+        check_allowed(path, f"a wrapper of the environment {shown(name)} ({shown(path)})")
+
+
 def env_args_named(env_name: str, simulator: str | None = None) -> dict[str, Any]:
     """``env_args`` of an environment of which the name alone is known: one of gymnasium's, of
     Atari's games (``"ALE/Pong-v5"``), of Meta-World's tasks (``"push-v3"``) or of robosuite's
@@ -93,6 +106,7 @@ def env_args_named(env_name: str, simulator: str | None = None) -> dict[str, Any
 
     simulator: ``"metaworld"`` or ``"robosuite"``; ``None``: the one that has it.
     """
+    allow_names([env_name])
     known = {*registry, *(name.partition("-v")[0] for name in registry)}
     if simulator is None and env_name.startswith("ALE/"):
         simulator = "atari"

@@ -1,11 +1,12 @@
 """Driving a simulated arm from the keyboard, in a window that shows what its camera sees."""
 
 import subprocess
-import sys
 import time
 from typing import Any
 
 import numpy as np
+
+from offrl.processes import program
 
 # What a key moves: the component of the action, and which way. The camera looks at the robot, so
 # "away" is towards its base.
@@ -45,9 +46,7 @@ class Finished(Exception):
 def check_window() -> None:
     """Raise ``ValueError``, which says why, where no window can be opened. It is tried in another
     process: libraries of windows end theirs where there is no display."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run(program(_PROBE), capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "display" in line or "rror" in line]
         why = lines[0].strip() if lines else f"exit status {done.returncode}"

@@ -2,9 +2,10 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
+
+from offrl.processes import program
 
 BACKENDS = ("egl", "osmesa")
 INSTALL_HINT = "apt-get install libegl1 libgl1 libosmesa6 (or the like), then offrl doctor"
@@ -32,7 +33,7 @@ def probe(backend: str) -> str | None:
     is chosen once per process, and a broken one may take it down."""
     try:
         result = subprocess.run(
-            [sys.executable, "-c", _PROBE],
+            program(_PROBE),
             env=os.environ | {"MUJOCO_GL": backend},
             capture_output=True,
             text=True,

@@ -8,7 +8,7 @@ import numpy as np
 
 from offrl.acting.episode import describe
 from offrl.envs.gymnasium import GymnasiumAdapter
-from offrl.modules import allow, class_named
+from offrl.modules import class_named
 from offrl.specs import RGB
 
 
@@ -27,7 +27,6 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
         said = {"wrapper": said} if isinstance(said, str) else said
         path, kwargs = str(said.get("wrapper")), _tuples(said.get("kwargs") or {})
         kind = class_named(path, gymnasium.Wrapper, where)
-        allow([path.rpartition(".")[0]])  # in processes that begin here, too
         try:
             env.wrap(kind, **kwargs)
         except Exception as error:

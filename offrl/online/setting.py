@@ -17,7 +17,7 @@ from offrl.data.hindsight import ACHIEVED, DESIRED, Judge
 from offrl.envs import env_args_named, make_env
 from offrl.envs.vector import VectorEnv
 from offrl.envs.wrappers import CHANNELS_LAST, has_channels_first, wrapped
-from offrl.modules import allow_names
+from offrl.modules import allow_names, names_in
 from offrl.registry import ALGOS
 from offrl.specs import RGB, modalities
 from offrl.tree import merge
@@ -36,6 +36,7 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
         raise ValueError(
             'experiment.env: name the environment to learn in, "CartPole-v1" for example'
         )
+    allow_names(names_in(config.to_dict()))
     update = experiment.env_meta_update_dict
     named = {"env_name": experiment.env, "env_kwargs": {}}
     if recorded:
@@ -44,8 +45,6 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
         named = env_args_named(experiment.env or "")
     wrappers = config.train.online.to_dict()["wrappers"]
     if wrappers is not None:
-        # The user named them, here or in the run that is gone on with.
-        allow_names(x if isinstance(x, str) else x["wrapper"] for x in wrappers)
         named = named | {"wrappers": wrappers}
     return merge(named, update)
 

@@ -11,6 +11,7 @@ from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_load
 from offrl.config import Config
 from offrl.config.files import find_file
 from offrl.data.files import find_data
+from offrl.modules import allow_names
 from offrl.registry import ALGO_CONFIGS, ALGOS, shown
 from offrl.tree import merge
 
@@ -94,7 +95,8 @@ def _going_on_from(stored: Config, path: str) -> str:
 
 
 def class_of(algo_name: str) -> Any:
-    """The class of an algorithm, as its defaults choose it."""
+    """The class of an algorithm that a user's config names, as its defaults choose it."""
+    allow_names([algo_name])
     return ALGOS[algo_name](ALGO_CONFIGS[algo_name]())[0]
 
 

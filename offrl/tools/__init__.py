@@ -53,6 +53,18 @@ def add_follow_links(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_module(parser: argparse.ArgumentParser) -> None:
+    """The option for modules that checkpoints and data may name."""
+    parser.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a module of your own that the file may name, for its algorithm, its networks or its "
+        "environment; can be given several times. Others are not imported",
+    )
+
+
 def finite(text: str) -> float:
     """An argument that is a number, neither NaN nor infinite."""
     number = float(text)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
-from offrl.tools import add_follow_links, count, finite, seed, sentence
+from offrl.tools import add_follow_links, add_module, count, finite, seed, sentence
 
 HELP = "make a new file of demonstrations out of others: split, filter, merge, relabel or repack"
 EPILOG = (
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.add_argument("--output", required=True, help="the HDF5 file to write")
         add_follow_links(sub)
         command.add_arguments(sub)
+        add_module(sub)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -58,10 +58,13 @@ def _data_facts(path: str, reads_all: bool) -> dict[str, Any]:
 
 
 def _checkpoint_facts(path: Path) -> dict[str, Any]:
-    from offrl.checkpoint import config_from_checkpoint
+    from offrl.checkpoint import read_checkpoint, while_loading
     from offrl.tree import map_leaves
 
-    config, content = config_from_checkpoint(ckpt_path=path)
+    content = read_checkpoint(path)
+    with while_loading(content, path):  # without the classes of its sections, a user's own perhaps
+        data = (json.loads(content["config"]).get("train") or {}).get("data") or []
+    entries = [data] if isinstance(data, (str, Mapping)) else data
     sizes: list[int] = []
     map_leaves(lambda leaf: sizes.append(getattr(leaf, "numel", int)()), content["model"])
     state = content.get("variable_state") or {}
@@ -74,7 +77,7 @@ def _checkpoint_facts(path: Path) -> dict[str, Any]:
         "observations": content["shape_metadata"].get("all_shapes"),
         "action_dimensions": content["shape_metadata"].get("ac_dim"),
         "trained": {k: state[k] for k in ("epoch", "step", *BEST) if _is_known(state.get(k))},
-        "data": [entry.path for entry in config.train.data or []],
+        "data": [x.get("path") if isinstance(x, Mapping) else x for x in entries],
         "environment": {k: v for k, v in env_args.items() if k != "env_kwargs"},
         "versions": content.get("provenance") or {},
         "evaluate": f"offrl rollout --checkpoint {path}" if env_args else None,

@@ -3,7 +3,7 @@
 import argparse
 
 from offrl.outputs import new_file
-from offrl.tools import add_follow_links, count, write_figures
+from offrl.tools import add_follow_links, add_module, count, write_figures
 
 HELP = "measure a checkpoint on data, where there is no environment to evaluate it in"
 EPILOG = (
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
     add_follow_links(parser)
+    add_module(parser)
 
 
 def run(args: argparse.Namespace) -> int:

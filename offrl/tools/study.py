@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from offrl.tools import add_follow_links, collect, count
+from offrl.modules import allow_names, names_in
+from offrl.tools import add_follow_links, add_module, collect, count
 
 if TYPE_CHECKING:
     from offrl.config.study import DatasetEntry
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: in processes of this machine)",
     )
     add_follow_links(parser)
+    add_module(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,9 +43,10 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config.study import read_study
 
     study, beside = read_study(args.file), args.file.parent
-    sys.path.append(str(beside.resolve()))  # where an algorithm of the user's own may lie
     # What is wrong with the study as a whole is said before anything is made.
     to_search, planned = searched(study, beside), cells_of(study, beside)
+    # Where an algorithm of the user's own may lie.
+    allow_names(names_in([cell.content for cell in planned]), os.getcwd(), str(beside))
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
     collecting = [(x, _collecting(x, beside)) for x in every_data if x.collect]
     from offrl import cluster

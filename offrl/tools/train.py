@@ -1,13 +1,15 @@
 """``offrl train``: the main job."""
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from offrl.tools import add_follow_links, seed
+from offrl.modules import allow_names, names_in
+from offrl.tools import add_follow_links, add_module, seed
 
 HELP = "train a policy from a config file, and measure its success rate"
 EPILOG = (
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the config with all its defaults, and stop",
     )
     add_follow_links(parser)
+    add_module(parser)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
         others = [
             name.replace("_", "-")
             for name, value in vars(args).items()
-            if name not in ("resume", "set", "command", "words") and value not in (None, [])
+            if name not in ("resume", "set", "module", "command", "words")
+            if value not in (None, [])
             if value is not False
         ]
         if others:
@@ -131,6 +135,7 @@ def run(args: argparse.Namespace) -> int:
     with Interrupts() as interrupts, parallel.joined():
         run = None
         if args.resume:
+            sys.path.append(os.getcwd())  # where what it names may lie
             run, content = parallel.by_first(_opened, args.resume)
             config = config_of(content)
             if args.set:
@@ -165,7 +170,6 @@ def read_config(
     if not args.config:
         raise ValueError("--config: name a config file, e.g. --config bc.json")
     path = find_config(args.config)
-    sys.path.append(str(path.resolve().parent))  # where an algorithm of the user's own may lie
     content = read_config_file(path)
     for key, value in {**flags, "train.seed": args.seed}.items():
         if value is not None:
@@ -177,6 +181,8 @@ def read_config(
         content = merge(content, DEBUG_PIPELINE if "alg_para" in content else tiny)
     for override in args.set:
         content = merge(content, parse_override(override))
+    # Where an algorithm of the user's own may lie.
+    allow_names(names_in(content), os.getcwd(), str(path.resolve().parent))
     if _says(content, "experiment", "ckpt_path") and _says(content, "train", "num_steps"):
         from offrl.online.start import continued
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from offrl.tools import add_follow_links, count
+from offrl.tools import add_follow_links, add_module, count
 
 HELP = "write a folder with a page to look at demonstrations and runs, in any browser"
 EPILOG = (
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
     add_follow_links(parser)
+    add_module(parser)
 
 
 def run(args: argparse.Namespace) -> int:

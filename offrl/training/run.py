@@ -22,6 +22,7 @@ from offrl.config.files import read_config_file
 from offrl.config.pipeline import config_of
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
+from offrl.modules import named
 from offrl.outputs import check_place, in_words, take_lock, whole_file, writable_folder
 
 log = logging.getLogger(__name__)
@@ -212,6 +213,7 @@ def note_provenance(config: Config, dataset: SequenceDataset | None, run: RunFol
         **data,
         "seed": config.train.seed,
         "num_threads": torch.get_num_threads(),
+        "modules": named(),  # a resumed run may name them again
     }
 
 

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
@@ -20,7 +19,7 @@ from offrl.config.cells import Cell
 from offrl.config.files import read_config_file
 from offrl.data.provenance import fingerprint
 from offrl.outputs import locked, whole_file, writable_folder
-from offrl.processes import ONE_THREAD, exit_status
+from offrl.processes import ONE_THREAD, exit_status, program
 from offrl.registry import shown
 from offrl.reports.run import Run
 from offrl.reports.study import BEGUN, CONFIG, FINISHED, WHY, result_line, run_of, write_table
@@ -70,7 +69,7 @@ class Process:
         what = ["--resume", str(run)] if run else ["--config", str(folder / CONFIG)]
         first = [str(os.getpid()), str(modules.resolve())]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *first, "train", *what],
+            [*program(PROGRAM), *first, "train", *what],
             env=os.environ | environ,
             stdin=subprocess.DEVNULL,
             stdout=self._messages,

@@ -34,7 +34,7 @@ CANNOT_BE_MADE = [
     ({"env_name": "Missing-v0"}, "gymnasium .*'Missing-v0'"),
     ({"env_name": "Hopper-v99"}, "gymnasium .*'Hopper-v99'.*v99"),
     ({"env_name": "not a name!"}, "gymnasium .*'not a name!'"),
-    ({"env_name": "no_such_module:Toy-v0"}, "gymnasium .*no_such_module"),
+    ({"env_name": "no_such_module:Toy-v0"}, "--module no_such_module"),
     ({"env_name": TOY, "type": 77}, "env_args type 77"),
     ({"env_name": TOY, "type": "robosuit"}, "'robosuit'.*'robosuite'"),
     ({"env_name": TOY, "type": [1]}, r"env_args type \[1\]"),

@@ -1,6 +1,7 @@
 """The four roles under their names: models, algorithms, agents, trainers, and a user's own."""
 
 import copy
+import importlib
 import runpy
 import shutil
 import sys
@@ -180,12 +181,15 @@ def test_the_program_trains_resumes_and_evaluates_a_users_roles(tmp_path):
     assert (run / "last.pth").is_file()
     kinds = {line.split(",")[0] for line in (run / "metrics.csv").read_text().splitlines()}
     assert {"collect", "train", "epoch", "rollout", "test"} <= kinds
-    rolled = offrl("rollout", "--checkpoint", str(run / "last.pth"), "--n", "2")
+    rollout = ("rollout", "--checkpoint", str(run / "last.pth"), "--n", "2")
+    assert "--module four_roles" in offrl(*rollout).stderr
+    rolled = offrl(*rollout, "--module", "four_roles")
     assert rolled.returncode == 0 and "return" in rolled.stdout, rolled.stderr
 
 
 def test_the_same_plain_name_stays_offrls_own(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
+    importlib.import_module("four_roles")
     own = ALGO_CONFIGS["dqn"]
     theirs = ALGO_CONFIGS["four_roles.dqn"]
     assert theirs.__module__ == "four_roles" and own.__module__ == "offrl.algos.dqn"
@@ -197,6 +201,7 @@ def test_the_same_plain_name_stays_offrls_own(monkeypatch):
 @pytest.mark.slow
 def test_a_users_roles_resume_bit_exactly(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
+    importlib.import_module("four_roles")
     config = {"train": {"batch_size": 8, "online": {"collect_steps": 8, "random_steps": 16}}}
     make = ALGOS["four_roles.dqn"](ALGO_CONFIGS["four_roles.dqn"]())[0].TRAINER
     one = make(config, env_id="CartPole-v1", algo_name="four_roles.dqn")

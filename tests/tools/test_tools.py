@@ -142,7 +142,8 @@ def run(*args):
 def test_the_examples_run(checkpoint):
     shown = run("examples/simple_train_loop.py", "--epochs", "1")
     assert "epoch 1" in shown and "policy" in shown
-    shown = run("examples/rollout.py", "--checkpoint", str(checkpoint), "--n", "2")
+    module = ("--module", "toy_env")
+    shown = run("examples/rollout.py", "--checkpoint", str(checkpoint), "--n", "2", *module)
     assert shown.count("success") == 2
 
 

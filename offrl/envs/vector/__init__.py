@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import ACTION_MASK
-from offrl.envs import ROBOMIMIC_TYPES
+from offrl.envs import ROBOMIMIC_TYPES, check_modules
 from offrl.envs.vector.episodes import Episodes, EpisodicVector, ListVector
 from offrl.envs.vector.form import Stepped, VectorEnv
 from offrl.envs.vector.native import GymnasiumVector, NativeVector
@@ -50,6 +50,7 @@ def make_vector_env(
 
     Raises ``ValueError`` for what makes no environment.
     """
+    check_modules(env_args)
     if num_envs < 1 or (horizon is not None and horizon < 1):
         raise ValueError(f"num_envs is {num_envs} and horizon {horizon}; give at least 1")
     env = None
@@ -73,8 +74,6 @@ def _native(
     obs_keys: Sequence[str] | None,
     terminate_on_success: bool,
 ) -> NativeVector | None:
-    if not isinstance(env_args, Mapping):
-        return None
     kind, name = env_args.get("type", "gymnasium"), str(env_args.get("env_name"))
     if ":" in name:  # the module registers it
         with suppress(ImportError):  # which is said where it is made

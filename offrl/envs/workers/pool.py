@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
-from offrl.envs import say_once
+from offrl.envs import check_modules, say_once
 from offrl.envs.workers.worker import Failure, Notice, Turn, Worker
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class EnvPool(AbstractContextManager):
         timeout: float = 300.0,
         gl_backend: str | None = None,
     ):
+        check_modules(env_args)
         self.env_args = dict(env_args)
         self.timeout = timeout
         self.gl_backend = gl_backend

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,7 @@ from offrl.acting.episode import (
 )
 from offrl.envs import make_env, observe_only
 from offrl.kernels.allocator import FreedMemory
-from offrl.processes import end_with, exit_status
+from offrl.processes import end_with, exit_status, program
 
 # Signals get a handler, as what an environment starts would go on ignoring what is ignored here.
 START = """
@@ -166,7 +165,7 @@ class Worker:
         script = START.format(descriptor=descriptor, parent=os.getpid())
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", script],
+                program(script),
                 pass_fds=[descriptor],
                 env=environ,
                 stdin=subprocess.DEVNULL,
