@@ -12,7 +12,7 @@ from typing import Any
 #: The environment variable that names modules. Processes that begin here have it, too.
 NAMED = "OFFRL_MODULES"
 # Keys of a config whose values may be names of a user's own parts.
-OF_NAMES = re.compile(r"(algo|model|env)_name|\w+_class|env|additional_envs|type|wrappers?")
+OF_NAMES = re.compile(r"(algo|model|env)_name|\w+_class|env|agent|additional_envs|type|wrappers?")
 
 
 def named() -> list[str]:

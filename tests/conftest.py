@@ -20,7 +20,7 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from offrl import config_factory  # noqa: E402
-from offrl.registry import ALGO_CONFIGS, ALGOS, ENVS  # noqa: E402
+from offrl.registry import ALGO_CONFIGS, ALGOS, ENVS, PARTS  # noqa: E402
 
 # Else a tenth of the time goes to looking through what thousands of tests left alive.
 gc.set_threshold(50_000, 20, 100)
@@ -95,7 +95,8 @@ SMALL = {
 def registries():
     """Remove what a test registered and what it allowed, after it; entries of offrl's own modules
     stay."""
-    before = [(registry, {*registry._entries}) for registry in (ALGOS, ALGO_CONFIGS, ENVS)]
+    registries = (ALGOS, ALGO_CONFIGS, ENVS, *PARTS.values())
+    before = [(registry, {*registry._entries}) for registry in registries]
     allowed = os.environ["OFFRL_MODULES"]
     yield
     os.environ["OFFRL_MODULES"] = allowed

@@ -101,6 +101,13 @@ class OnlineConfig(Section):
     solved_episodes: Count = Field(
         100, description="Number of last episodes whose mean return solved_return is held against."
     )
+    agent: str | None = Field(
+        None,
+        description="An agent of your own that chooses the actions to learn from, as module.Name; "
+        "the module enters it with offrl.online.Registers. Evaluations act by the policy itself. "
+        "null: the policy explores as its algorithm does.",
+    )
+    agent_config: FreeMap = Field(Map(), description="What that agent is made with.")
     normalize_obs: bool = Field(
         False,
         description="Normalise vector observations by the mean and standard deviation of all that "

@@ -1,6 +1,7 @@
 """A file that combines the parts of a pipeline: an algorithm, an environment, agents and a model,
 by the names that they are registered under (``offrl.online.Registers``)."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -15,6 +16,9 @@ from offrl.config.train import TrainConfig
 from offrl.registry import shown
 from offrl.tree import merge
 
+log = logging.getLogger(__name__)
+
+UNUSED = ("speedup", "benchmark")  # of performance, which other toolkits' files have
 TRAJECTORY_STEPS = 128  # of the longest trajectory, unless agent_config says otherwise
 
 
@@ -109,7 +113,10 @@ class PipelineConfig(Section):
 
 def pipeline_config(content: Mapping[str, Any]) -> PipelineConfig:
     """Make the config of what a file holds. ``ValueError`` names every wrong key or value."""
-    name = content["alg_para"]["alg_name"] if _says_name(content) else "pipeline"
+    if unused := [key for key in UNUSED if key in content]:
+        log.warning(f"{', '.join(unused)}: not used, as offrl has nothing to set there")
+        content = {key: value for key, value in content.items() if key not in UNUSED}
+    name = name_in(content) or "pipeline"
     known = PipelineConfig(
         alg_para=AlgPara(alg_name=""),
         env_para=EnvPara(env_name=""),
@@ -119,9 +126,11 @@ def pipeline_config(content: Mapping[str, Any]) -> PipelineConfig:
     return validated(PipelineConfig, merge({"experiment": known["experiment"]}, content), known)
 
 
-def _says_name(content: Mapping[str, Any]) -> bool:
+def name_in(content: Mapping[str, Any]) -> str | None:
+    """The name of the algorithm in such a file, if it says one."""
     part = content.get("alg_para")
-    return isinstance(part, Mapping) and isinstance(part.get("alg_name"), str)
+    name = part.get("alg_name") if isinstance(part, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def config_of(content: Mapping[str, Any], ignore_unknown: bool = False) -> Config | PipelineConfig:
@@ -129,3 +138,10 @@ def config_of(content: Mapping[str, Any], ignore_unknown: bool = False) -> Confi
     if "alg_para" in content:
         return pipeline_config(content)
     return config_from_content(content, ignore_unknown)
+
+
+def gymnasiums(env_name: str, env_info: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of one of gymnasium's environments, which ``GymEnv`` is told in ``env_info``, and
+    what it is made with. (That it shows no images, ``vision``, says nothing new.)"""
+    info = {key: x for key, x in env_info.items() if (key, x) != ("vision", False)}
+    return (info.pop("name", env_name) if env_name == "GymEnv" else env_name), info

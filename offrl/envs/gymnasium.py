@@ -34,12 +34,14 @@ class GymnasiumAdapter(gymnasium.Wrapper):
 
     wrappers: list[Any] = []  # that ``wrapped`` has put around the environment in here
 
-    def __init__(self, env: gymnasium.Env, env_name: str, env_kwargs: dict[str, Any]):
+    def __init__(
+        self, env: gymnasium.Env, env_name: str, env_kwargs: dict[str, Any], kind: int | str = 2
+    ):
         super().__init__(env)
         self._args = {
             "env_name": env_name,
             "env_version": gymnasium.__version__,
-            "type": 2,
+            "type": kind,
             "env_kwargs": env_kwargs,
         }
         self._success: bool | None = None  # unknown

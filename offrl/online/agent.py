@@ -1,6 +1,8 @@
 """An algorithm at its environments, numpy in and numpy out."""
 
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ class Agent:
     agent_config: of a pipeline, ``agent_para.agent_config`` of its file.
     """
 
+    #: What it knows of a step, in a pipeline, if ``handle_env_feedback`` returns nothing.
+    transition_data: dict[str, Any]
     num_steps = 0  #: The number of actions that ``sample`` gave.
     env: Any = None
     _obs_ndim = 1
@@ -42,6 +46,7 @@ class Agent:
     ):
         self.alg, self.env = alg, env
         self.agent_config = {} if agent_config is None else agent_config
+        self.transition_data = {}
         self._obs_ndim = obs_ndim
 
     def infer_action(self, state: Any, use_explore: bool) -> Any:
@@ -62,7 +67,8 @@ class Agent:
         self, next_raw_state: Any, reward: Any, done: bool, info: Any, use_explore: bool
     ) -> Mapping[str, Any] | None:
         """Take in what came of an action. Returns what the trajectory holds of the step; nothing:
-        ``state``, ``action``, ``reward``, ``next_state``, ``done`` and ``info``."""
+        what is in ``transition_data``, or else ``state``, ``action``, ``reward``, ``next_state``,
+        ``done`` and ``info``."""
         return None
 
     def predict(self, obs: Obs) -> np.ndarray:
@@ -86,6 +92,10 @@ class Agent:
     def update(self, batch: Mapping[str, Any], epoch: int = 1) -> dict[str, float]:
         """Make one update from what the trainer has made of a batch."""
         return self.learn(batch)
+
+    def rewarded(self, stepped: Any) -> Any:
+        """What came of a step (``Stepped``), as it is learned from."""
+        return stepped
 
     def remembered(self, begins: np.ndarray | None) -> Any:
         """What a policy remembers of its episodes, ``[N, ...]``."""
@@ -261,3 +271,11 @@ class PolicyAgent(Agent):
         super().deserialize(state)
         self._frames = {key: x.numpy().copy() for key, x in state["frames"].items()}
         self.memory = map_leaves(lambda x: x.to(self.alg.device), state["memory"])
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost line of code of the user's own that led to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    packages = ("site-packages", str(Path(__file__).parents[1]))
+    own = [f for f in frames if not any(package in f.filename for package in packages)]
+    return "{0.filename}, line {0.lineno}".format((own or frames)[-1])

@@ -79,7 +79,7 @@ class Collector:
 
     def _take_in(self, actions: Any, stepped: Any, ended: Ended) -> None:
         """Take in a step in all environments, and what episodes ended with it."""
-        learned = self.parts.as_learned(stepped)
+        learned = self.parts.as_learned(self.agent.rewarded(stepped))
         self.buffer.record(actions, learned)
         self.statistics.see(self._obs, learned)
         self._count(stepped, ended)

@@ -3,8 +3,8 @@
 import logging
 import time
 from abc import ABCMeta
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from offrl.algos.base import Model
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.config.files import find_config
-from offrl.envs.gymnasium import GymnasiumAdapter
+from offrl.envs.adapted import adapted
 from offrl.envs.keyboard import Finished
 from offrl.envs.vector import ListVector
 from offrl.envs.window import free_name
@@ -26,6 +26,7 @@ from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, w
 from offrl.online import agent
 from offrl.online.by_hand import ByHand
 from offrl.online.environment import Augmented, Environment
+from offrl.online.own_network import is_own, use_network
 from offrl.online.parts import Configs, complete, opened
 from offrl.online.setting import with_channels_last
 from offrl.online.start import check_spaces, check_statistics
@@ -52,7 +53,8 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     cfgs: an ``Algorithm``; or a config, nested dicts with what differs from the defaults, or the
         path of a config file.
-    model: the networks whose weights it begins with (``alg.model`` of another agent).
+    model: the networks whose weights it begins with (``alg.model`` of another agent); or a module
+        of your own, or its class, that is the policy's or the values' network (``use_network``).
     model_file: a checkpoint to begin with instead, see ``init``.
     device: ``"cpu"`` or ``"cuda"``; ``None``: as the config says.
     log_level: what is logged at least (``"debug"``, ``"info"``, ``"warning"``).
@@ -63,6 +65,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
     _by_hand: ByHand | None = None
     _state: Any = None
     _memory: Any = None  # of the deterministic policy
+    _model: Any = None  # a user's own
     _reward = 0.0
     ep_reward = 0.0  #: The sum of the rewards of the episode.
 
@@ -84,10 +87,11 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         level = log_level.upper() if isinstance(log_level, str) else log_level
         logging.getLogger("offrl").setLevel(level)
         self.config = _on_device(complete(cfgs), device)
+        self._model = model if is_own(model) else None
         self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
         self._make(model_file)
         super().__init__(self.alg)
-        if model is not None and model_file is None:
+        if model is not None and self._model is None and model_file is None:
             self.alg.deserialize(getattr(model, "nets", model).state_dict())
 
     def init(self, model_file: str | Path) -> None:
@@ -234,12 +238,13 @@ class Agent(agent.Agent, metaclass=ABCMeta):
             names.check_free(self._config_file)
             if self._config_file is not None:
                 put_beside(self._config_file, names.config(self._config_file), is_linked=False)
-        with self._own_unless(env) as env:
+        with self._own_unless(env) as used:
             online = config.train.online
             if said["train"].get("online", {}).get("solved_return") is None:
-                online.solved_return = getattr(env, "env_solution", online.solved_return)
+                known = getattr(env or used, "env_solution", online.solved_return)
+                online.solved_return = known if known is None else float(known)
             own = self._of_config("train").describe()
-            trainer = self._trainer_in(env, config, own)
+            trainer = self._trainer_in(used, config, own)
             name, parts = trainer.env_args["env_name"], trainer.parts
             shapes = parts.obs_shapes, parts.ac_dim
             check_spaces("env", own, name, *shapes)
@@ -320,28 +325,25 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         self, env: gymnasium.Env, config: Config, earlier: Mapping[str, Any] | None
     ) -> Trainer:
         online = config.train.online
-        adapted = Augmented(env, self.augment_state)
+        augmented = Augmented(env, self.augment_state)
         envs = ListVector(
-            adapted.get_wrapper_attr("serialize")(),
+            augmented.get_wrapper_attr("serialize")(),
             1,
             config.train.seed,
             online.horizon,
             terminate_on_success=online.terminate_on_success,
-            envs=[adapted],
+            envs=[augmented],
         )
-        return Trainer(config, envs=envs, earlier=earlier)
+        trainer = Trainer(config, envs=envs, earlier=earlier)
+        if self._model is not None:
+            self._model = use_network(trainer.alg, self._model)
+        return trainer
 
-    @contextmanager
-    def _own_unless(self, env: gymnasium.Env | None) -> Iterator[Any]:
+    def _own_unless(self, env: Any) -> AbstractContextManager:
         """``env``, as offrl asks for it; or one of the config, which is closed in the end."""
         if env is None:
-            with closing(Environment(self.config)) as own:
-                yield own
-        elif env.has_wrapper_attr("is_success"):
-            yield env
-        else:
-            name = env.spec.id if env.spec else type(env.unwrapped).__name__
-            yield with_channels_last(GymnasiumAdapter(env, name, {}), self.config)
+            return closing(Environment(self.config))
+        return nullcontext(with_channels_last(adapted(env), self.config))
 
     def _use(self, trainer: Trainer) -> None:
         self._trainer, self.alg = trainer, trainer.alg

@@ -48,14 +48,17 @@ class Environment(gymnasium.Wrapper):
             return
         self.config = config = complete(cfgs)
         self.play = play
-        seed_everything(config.train.seed)
-        super().__init__(with_channels_last(make_env(env_args_of(config)), config))
+        self.seed = config.train.seed
+        seed_everything(self.seed)
+        env_args = env_args_of(config)
+        self.env_name: str = env_args["env_name"]
+        super().__init__(with_channels_last(make_env(env_args), config))
         known = getattr(self.spec, "reward_threshold", None)
         given = config.train.online.solved_return
         #: The mean return of episodes at which the task is solved and a training in it ends:
         #: ``train.online.solved_return``, or what gymnasium knows. ``None``: it goes on.
         self.env_solution: float | None = known if given is None else given
-        self._seed: int | None = config.train.seed
+        self._seed: int | None = self.seed
         self._length = 0
         self._no_window = None if play else "not asked for"
         self._seed_spaces()

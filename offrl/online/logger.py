@@ -1,15 +1,19 @@
 """A logger to decorate a trainer with, without a run folder or a config."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from offrl.online.trainer import Record, Trainer
+from offrl.config import Section
+from offrl.online.trainer import Record
 
-RecordsOf = Callable[[Any], Iterator[Record]]
+RecordsOf = Callable[..., Iterator[Record]]
+
+STEPS, KINDS = ("step", "sample_step"), ("type", "log_type")  # what records call them
+NO_NUMBERS = {*STEPS, *KINDS, "epoch", "time"}
 
 
 def logger(
@@ -18,30 +22,48 @@ def logger(
     """Have what a trainer yields written to TensorBoard as it passes, every number by its kind:
     ``Trainer.__call__ = logger(Trainer.__call__)``. The records stay as they are.
 
-    folder: a new folder is made in it for each training, ``NAME-NUMBER``.
+    The trainer may be of any class, its records any dicts: with numbers in ``logs`` or beside it,
+    a kind (``type``, ``log_type``) and a step (``step``, ``sample_step``; without one, records are
+    counted).
+
+    folder: a new folder is made in it for each training, ``NAME-NUMBER``: the name of its config,
+        or of its class.
     wandb_project: the project of Weights & Biases to write to as well (with ``WANDB_MODE=offline``
         into the folder); ``None``: as ``experiment.logging`` of the config says (``log_wandb``).
     """
 
     @wraps(records_of)
-    def logged(trainer: Trainer) -> Iterator[Record]:
+    def logged(trainer: Any, *arguments: Any, **options: Any) -> Iterator[Record]:
         from torch.utils.tensorboard import SummaryWriter
 
-        place = _new_folder(Path(folder), trainer.config.experiment.name)
-        said = trainer.config.experiment.logging
-        project = wandb_project or (said.wandb_proj_name if said.log_wandb else None)
-        wandb_run = _wandb_run(trainer, place, project) if project else None
+        name, project, config = type(trainer).__name__, wandb_project, getattr(trainer, "config", 0)
+        if isinstance(config, Section):
+            name, said = config.experiment.name, config.experiment.logging
+            project = project or (said.wandb_proj_name if said.log_wandb else None)
+        place = _new_folder(Path(folder), name)
+        wandb_run = _wandb_run(config, place, project) if project else None
         with SummaryWriter(place) as writer, wandb_run or nullcontext():
-            for record in records_of(trainer):
-                kind = record["type"].capitalize()
-                numbers = {f"{kind}/{name}": x for name, x in record["logs"].items()}
-                for tag, value in numbers.items():
-                    writer.add_scalar(tag, value, record["step"], record["time"])
-                if wandb_run:
-                    wandb_run.log(numbers | {"step": record["step"]})
+            for count, record in enumerate(records_of(trainer, *arguments, **options), 1):
+                if isinstance(record, Mapping):
+                    step, numbers = _numbers(record, count)
+                    for tag, value in numbers.items():
+                        writer.add_scalar(tag, value, step, record.get("time"))
+                    if wandb_run:
+                        wandb_run.log(numbers | {"step": step})
                 yield record
 
     return logged
+
+
+def _numbers(record: Record, count: int) -> tuple[int, dict[str, float]]:
+    """The step of a record, and its numbers by their tags."""
+    kind = next((str(record[key]) for key in KINDS if key in record), "log").capitalize()
+    told = {k: x for k, x in record.items() if k not in NO_NUMBERS}
+    numbers = {}
+    for name, value in record.get("logs", told).items():
+        with suppress(TypeError, ValueError, RuntimeError):  # texts, arrays
+            numbers[f"{kind}/{name}"] = float(getattr(value, "detach", lambda x=value: x)())
+    return next((record[key] for key in STEPS if key in record), count), numbers
 
 
 def _new_folder(parent: Path, name: str) -> Path:
@@ -51,11 +73,12 @@ def _new_folder(parent: Path, name: str) -> Path:
     return place
 
 
-def _wandb_run(trainer: Trainer, place: Path, project: str) -> Any:
+def _wandb_run(config: Any, place: Path, project: str) -> Any:
     try:
         import wandb
     except ImportError:
         raise ImportError(
             "logger(wandb_project=...): wandb is not installed; pip install 'offrl[wandb]'"
         ) from None
-    return wandb.init(project=project, name=place.name, dir=place, config=trainer.config.to_dict())
+    said = config.to_dict() if isinstance(config, Section) else None
+    return wandb.init(project=project, name=place.name, dir=place, config=said)

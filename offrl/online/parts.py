@@ -17,6 +17,7 @@ from offrl.checkpoint import while_loading
 from offrl.config import Config, RewardsConfig, config_factory, without_pretrained
 from offrl.config.build import evaluate_whole_episodes
 from offrl.config.files import find_config, read_config_file
+from offrl.config.translate import online_content
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
 from offrl.data.files import find_data
@@ -30,6 +31,7 @@ from offrl.envs.vector import GymnasiumVector, VectorEnv, make_vector_env
 from offrl.envs.wrappers import CHANNELS_LAST
 from offrl.online.agent import Agent, PolicyAgent
 from offrl.online.apprentice import Apprentice
+from offrl.online.own_agent import OwnAgent
 from offrl.online.setting import (
     action_statistics,
     bounds_of,
@@ -292,6 +294,8 @@ class Parts:
         """Make the agent that carries the algorithm."""
         if hasattr(self.alg, "AGENT"):  # of a user's own roles
             return self.alg.AGENT(self.alg.written)
+        if self.config.train.online.agent is not None:
+            return OwnAgent(self.alg, self.envs)
         if self.alg.ASKS_EXPERT:
             return Apprentice(self.alg, self.envs)
         return PolicyAgent(self.alg, bounds_of(self.envs.action_space))
@@ -378,15 +382,15 @@ def name_of(config: Configs | None) -> str | None:
 
 
 def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
-    """A config that may be the path of a file."""
+    """A config that may be the path of a file, or a file's of parts."""
     if isinstance(config, (str, Path)):
-        return read_config_file(find_config(config))
+        config = read_config_file(find_config(config))
     if not isinstance(config, (Config, Mapping, type(None))):
         raise ValueError(
             f"config: {config!r}; give nested dicts, the path of a file, or what config_factory "
             "makes"
         )
-    return config
+    return online_content(config) if isinstance(config, Mapping) else config
 
 
 def as_tensor(leaf: Any) -> Any:

@@ -25,6 +25,7 @@ from offrl.seeding import seed_everything
 from offrl.tree import map_leaves
 
 KEPT = 10  # checkpoints of each algorithm
+CALLED = {"prefix", "name"}  # by which a map says what weights are called
 LAST = 20  # episodes, whose returns are the result of a training
 
 
@@ -47,7 +48,7 @@ class Pipeline:
         seed_everything(config.train.seed)
         parts, names = Parts(config), config.agent_para.names
         alg = parts.algorithm()
-        self._owners = _checked_owners(alg.update_weights_map([*names], [*names]) or {}, names)
+        self._owners = _checked_owners(alg, names)
         first, *others = dict.fromkeys(self._owners.values())
         self.algs = {first: alg} | {name: parts.algorithm() for name in others}
         trains = config.mode != "evaluate"
@@ -219,8 +220,16 @@ def _own(x: Any) -> Any:
     return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
 
 
-def _checked_owners(said: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Whose weights each agent uses, by what ``update_weights_map`` said."""
+def _checked_owners(alg: Any, names: Sequence[str]) -> dict[str, str]:
+    """Whose weights each agent uses, by what ``update_weights_map`` says: names of agents, or what
+    weights are called, ``{"prefix", "name"}``, which those share that are given the same."""
+    said = alg.update_weights_map([*names], [*names]) or {}
+    if {*said} == CALLED:  # asked for one agent each
+        said = {name: alg.update_weights_map(name, name) for name in names}
+    first: dict[Any, str] = {}
+    for name, whose in said.items():
+        if isinstance(whose, Mapping) and {*whose} == CALLED:
+            said = {**said, name: first.setdefault(str(sorted(whose.items())), name)}
     strange = [x for pair in said.items() for x in pair if x not in names]
     if strange:
         raise ValueError(

@@ -1,17 +1,16 @@
 """Acting for a ``Pipeline``: a user's own agents in an environment of theirs."""
 
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from offrl.acting.episode import finite, truth
 from offrl.config.pipeline import PipelineConfig
+from offrl.online.agent import place_of
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.registers import Parts
@@ -95,7 +94,7 @@ class PipelineExplorer:
                 yield
             except Exception as error:
                 what = " ".join(f"{type(error).__name__}: {error}".split())
-                raise RuntimeError(f"{what} ({_place_of(error)})") from error
+                raise RuntimeError(f"{what} ({place_of(error)})") from error
 
     def _explore(self) -> tuple[dict[str, dict[str, Any]], int, Ended]:
         steps: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -138,6 +137,7 @@ class PipelineExplorer:
         if done:
             del self._states[name]
         own = agent.handle_env_feedback(next_state, reward, done, info, self._explores)
+        own = agent.transition_data or None if own is None else own
         default = {"state": state, "action": action, "reward": reward, "next_state": next_state}
         return default | {"done": done, "info": info} if own is None else dict(own)
 
@@ -166,11 +166,3 @@ def _joined(key: str, values: list[Any]) -> Any:
     except ValueError:
         return values
     return values if joined.dtype == object else joined
-
-
-def _place_of(error: BaseException) -> str:
-    """The innermost line of code of the user's own that led to an error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    packages = ("site-packages", str(Path(__file__).parents[1]))
-    own = [f for f in frames if not any(package in f.filename for package in packages)]
-    return "{0.filename}, line {0.lineno}".format((own or frames)[-1])

@@ -1,36 +1,51 @@
 """The parts of a pipeline: entered under their names, and built by a file that combines them."""
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
+import gymnasium
+from torch import nn
+
 from offrl.algos.base import Algorithm
-from offrl.config.pipeline import PipelineConfig
+from offrl.config.pipeline import PipelineConfig, gymnasiums
+from offrl.config.section import Map
+from offrl.envs.adapted import Adapted
+from offrl.envs.gymnasium import GymnasiumAdapter, GymnasiumEnv
 from offrl.modules import allow_names, import_all
 from offrl.online.agent import Agent as AnyAgent
 from offrl.online.control import Agent
 from offrl.online.environment import Environment
-from offrl.registry import PARTS
+from offrl.registry import ALGO_CONFIGS, ENVS, PARTS, did_you_mean
 
 log = logging.getLogger(__name__)
 
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=Callable)
 BASES = {"algorithm": Algorithm, "agent": AnyAgent, "environment": Environment}
 
 
-def _enter(kind: str, part: C) -> C:
+def _enter(kind: str, part: Any) -> Any:
     name, base = part.__name__, BASES.get(kind)
     if base is not None and not issubclass(part, base):
         raise ValueError(f"{kind} {name}: derive it from offrl.online.{base.__name__}")
     if base is Environment and not hasattr(part, "init_env"):
         raise ValueError(f"environment {name}: define init_env(env_info)")
     known = PARTS[kind].get(name)
-    if known is not None and known.__module__ != part.__module__:
+    if known is not None and known.__module__ not in (part.__module__, __name__):
         log.warning(
             f"{kind} {name}: that of {part.__module__} takes the place of {known.__module__}'s"
         )
+    if base is Environment:  # as offrl's own algorithms act in it
+        ENVS.register(name, part.__module__)(partial(_adapted, part))
     return PARTS[kind].register(name, part.__module__)(part)
+
+
+def _adapted(part: type, env_name: str, env_info: dict[str, Any]) -> GymnasiumAdapter:
+    kind = f"{part.__module__}.{part.__name__}"
+    return GymnasiumAdapter(Adapted(part(env_info)), env_name, env_info, kind)
 
 
 class Registers:
@@ -46,13 +61,33 @@ class Registers:
 Registers.agent(Agent)
 
 
+@Registers.env
+class GymEnv(Environment):
+    """The environment of gymnasium's that ``env_info`` names, made with the rest of it."""
+
+    def init_env(self, env_info: Mapping[str, Any]) -> gymnasium.Env:
+        return GymnasiumEnv(*gymnasiums("GymEnv", env_info)).env
+
+
+@Registers.model
+def MLP(model_info: Mapping[str, Any]) -> nn.Module:
+    """States ``[B, *state_dim]`` to ``action_dim`` numbers each, through ``hidden_sizes``."""
+    dims = math.prod(model_info["state_dim"]), *model_info.get("hidden_sizes", [64, 64])
+    layers = [layer for sizes in pairwise(dims) for layer in (nn.Linear(*sizes), nn.Tanh())]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(dims[-1], model_info["action_dim"]))
+
+
 class Parts:
     """The parts that a config names. ``ValueError`` for what is not known, with what is."""
 
     def __init__(self, config: PipelineConfig):
         import_all(config.modules)
+        actor, env = config.model_para.actor, config.env_para
+        if PARTS["environment"].get(env.env_name) is None and env.env_name in gymnasium.registry:
+            config = config.model_copy(deep=True)
+            config.env_para.env_info = Map({"name": env.env_name, **env.env_info})
+            config.env_para.env_name = GymEnv.__name__
         self.config = config
-        actor = config.model_para.actor
         named = {
             "alg_para.alg_name": ("algorithm", config.alg_para.alg_name),
             "env_para.env_name": ("environment", config.env_para.env_name),
@@ -66,7 +101,8 @@ class Parts:
                 found[kind] = PARTS[kind][name]
             except ValueError as error:
                 said = f"modules: {', '.join(config.modules)}" if config.modules else "no modules"
-                raise ValueError(f"{path}: {error} (The file names {said}.)") from None
+                near = did_you_mean(name, ALGO_CONFIGS.names()) if kind == "algorithm" else ""
+                raise ValueError(f"{path}: {error}{near} (The file names {said}.)") from None
         self._found = found
 
     def algorithm(self) -> Any:

@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
 
     config, path = read_config(args, {})
     if not isinstance(config, PipelineConfig):
-        raise ValueError(f"{path}: no file of parts (alg_para); use offrl rollout --checkpoint")
+        raise ValueError(
+            f"{path}: its policy is one of offrl's own; evaluate it with offrl rollout --checkpoint"
+        )
     said = {"checkpoint": args.checkpoint, "episodes": args.n}
     said = {name: value for name, value in said.items() if value is not None}
     config = config.model_copy(update=said)

@@ -129,6 +129,16 @@ class Full(Algorithm):
         return self.alg_config.get("map", {})
 
 
+@Registers.algorithm
+class AskedForOne(Full):
+    def update_weights_map(self, agent_in_group="agent_0", agent_in_env="agent_0"):
+        return {"prefix": f"actor_{agent_in_env}", "name": "w"}
+
+
+def test_a_map_may_be_asked_for_one_agent(pipeline):
+    assert {*pipeline(**TWO, alg_para={"alg_name": "AskedForOne"}).algs} == {"agent_0", "agent_1"}
+
+
 @Registers.agent
 class Recording(Agent):
     def infer_action(self, state, use_explore):
@@ -197,6 +207,36 @@ def test_an_agent_needs_two_methods(pipeline):
     assert 0 < len(data["seen"]) <= 5
 
 
+@Registers.agent
+class Keeping(Agent):
+    """It returns nothing."""
+
+    def infer_action(self, state, use_explore):
+        self.transition_data.update({"cur_state": state, "action": 1})
+        return 1
+
+    def handle_env_feedback(self, next_raw_state, reward, done, info, use_explore):
+        self.transition_data["reward"] = reward / 2
+
+
+def test_an_agent_may_keep_what_it_knows(pipeline):
+    one = pipeline(agent_para={"agent_name": "Keeping", "agent_config": {"max_steps": 5}})
+    list(one())
+    data = one.algs["agent_0"].data
+    assert {*data} == {"cur_state", "action", "reward"} and {*data["reward"].tolist()} == {0.5}
+    assert (data["cur_state"][1:] != data["cur_state"][:-1]).any()
+
+
+@pytest.mark.parametrize("name, info", [("CartPole-v1", {}), ("GymEnv", {"name": "CartPole-v1"})])
+def test_offrls_parts_go_with_algorithms_of_ones_own(pipeline, name, info):
+    actor = {"model_name": "MLP", "state_dim": [4], "action_dim": 2, "hidden_sizes": [8]}
+    env = {"env_name": name, "env_info": info}
+    one = pipeline(env_para=env, model_para={"actor": actor}, max_steps=40)
+    list(one())
+    assert one.epoch > 0 and one.algs["agent_0"].data["state"].shape[1] == 4
+    assert one.algs["agent_0"].get_weights()["1.weight"].shape == (8, 4)
+
+
 def test_a_model_of_no_framework(pipeline, tmp_path):
     actor = {"model_name": "ArrayPolicy", "state_dim": [4], "action_dim": 2}
     one = pipeline(model_para={"actor": actor})
@@ -237,6 +277,11 @@ def test_agents_in_one_environment_act_in_turn(pipeline):
     [
         ({"agent_0": "agent_0"}, {"agent_0": "agent_0", "agent_1": "agent_1"}),
         ({"agent_0": "agent_1"}, {"agent_0": "agent_1", "agent_1": "agent_1"}),
+        ({"prefix": "actor", "name": "w"}, {"agent_0": "agent_0", "agent_1": "agent_0"}),
+        (
+            {name: {"prefix": name, "name": "w"} for name in ("agent_0", "agent_1")},
+            {"agent_0": "agent_0", "agent_1": "agent_1"},
+        ),
     ],
 )
 def test_a_map_says_whose_weights_an_agent_uses(pipeline, tmp_path, weights_map, owners):
@@ -292,6 +337,7 @@ def test_an_evaluation_explores_nothing():
 @pytest.mark.parametrize(
     "change, message",
     [
+        ({"alg_para": {"alg_name": "pp0"}}, "alg_para.alg_name: .*'pp0'.*Did you mean 'ppo'"),
         ({"alg_para": {"alg_name": "Plian"}}, "alg_para.alg_name: .*'Plian'.*'Plain'"),
         ({"env_para": {"env_name": "Carts"}}, "env_para.env_name: .*'Cart'"),
         ({"agent_para": {"agent_name": "X"}}, "agent_para.agent_name: .*Recording"),

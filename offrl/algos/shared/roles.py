@@ -89,9 +89,11 @@ class Algorithm:
 
     def update_weights_map(
         self, agent_in_group: list[str], agent_in_env: list[str]
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, Any]:
         """Say which agents of an environment use whose weights, ``{"agent_1": "agent_0"}``. Empty:
-        all share one algorithm. Else each agent has its own, but those that use another's.
+        all share one algorithm. Else each agent has its own, but those that use another's. Instead
+        of an agent it may say what weights are called, ``{"prefix": ..., "name": ...}``, for all or
+        each; who is asked for one agent is given its name twice. The same weights are shared.
 
         agent_in_group: all that may have weights, ``["agent_0", "agent_1", ...]``.
         agent_in_env: those of an environment.

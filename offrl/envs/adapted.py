@@ -1,0 +1,76 @@
+"""Classes that are nearly environments, as gymnasium's."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.utils import seeding
+
+from offrl.acting.episode import Misfit, truth
+from offrl.envs.gymnasium import GymnasiumAdapter
+
+
+class Adapted(gymnasium.Env):
+    """A class of a user's own with ``reset`` and ``step``, and perhaps ``close`` and ``render``.
+
+    ``reset`` gives the observation, or what gymnasium's gives. ``step`` gives gymnasium's five
+    values; or four, of which the third says whether the episode is over, and ``truncated`` (or
+    ``TimeLimit.truncated``) in ``info`` whether it was cut off. Spaces are those of the class, or
+    of the ``env`` in it, which is seeded as well.
+    """
+
+    def __init__(self, own: Any):
+        if isinstance(own, type) or not (hasattr(own, "reset") and hasattr(own, "step")):
+            raise ValueError(f"{own!r} is no environment; give an object with reset and step")
+        self._own, inner = own, getattr(own, "env", None)
+        self._inner = inner if isinstance(inner, gymnasium.Env) else None
+        self.spec = getattr(inner, "spec", None)
+        self.render_mode = getattr(own, "render_mode", getattr(inner, "render_mode", None))
+        for name in ("observation_space", "action_space"):
+            found = (getattr(x, name, None) for x in (own, inner))
+            space = next((x for x in found if isinstance(x, gymnasium.Space)), None)
+            if space is None:
+                raise ValueError(
+                    f"{type(own).__name__}: it has no {name}; set self.{name} to one of "
+                    "gymnasium.spaces, or self.env to the environment that it wraps"
+                )
+            setattr(self, name, space)
+        self._is_seeded = "seed" in inspect.signature(own.reset).parameters
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None and self._inner is not None and not self._is_seeded:
+            self._inner.unwrapped.np_random = seeding.np_random(seed)[0]
+        values = self._own.reset(seed=seed) if self._is_seeded else self._own.reset()
+        is_pair = isinstance(values, tuple) and len(values) == 2 and isinstance(values[1], Mapping)
+        return values if is_pair else (values, {})
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        values = self._own.step(action)
+        if not isinstance(values, tuple) or len(values) != 4:
+            return values  # checked as those of other environments
+        obs, reward, done, info = values
+        info = {} if info is None else info
+        if not isinstance(info, Mapping):
+            raise Misfit(
+                "the environment's step: of obs, reward, done, info the last is no mapping"
+            )
+        over = truth(done, "done")
+        cut = truth(info.get("truncated", info.get("TimeLimit.truncated", False)), "truncated")
+        return obs, reward, over and not cut, over and cut, dict(info)
+
+    def render(self) -> Any:
+        return (self._own if hasattr(self._own, "render") else self._inner).render()
+
+    def close(self) -> None:
+        if hasattr(self._own, "close"):
+            self._own.close()
+
+
+def adapted(env: Any) -> gymnasium.Env:
+    """An environment of a user's own, or a class that is nearly one, as offrl asks for it."""
+    if not isinstance(env, gymnasium.Env):
+        return GymnasiumAdapter(Adapted(env), type(env).__name__, {})
+    if env.has_wrapper_attr("is_success"):
+        return env
+    return GymnasiumAdapter(env, env.spec.id if env.spec else type(env.unwrapped).__name__, {})
