@@ -43,6 +43,16 @@ def commands(named: str | None = None) -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"offrl.tools.{names[name]}") for name in names}
 
 
+class _Command(argparse.ArgumentParser):
+    """The parser of a command, which shows its own usage for arguments that it does not know."""
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        known, others = super().parse_known_args(*args, **kwargs)
+        if others:
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return known, others
+
+
 def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
     """The parser of the program's arguments, with a parser for each command."""
     parser = argparse.ArgumentParser(
@@ -51,7 +61,9 @@ def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
         epilog="example: offrl train --config bc.json",
     )
     parser.add_argument("--version", action="version", version=f"offrl {__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_Command
+    )
     for name, command in modules.items():
         says = tools.sentence(command.HELP)
         subparser = subparsers.add_parser(

@@ -216,7 +216,7 @@ def _of_run(path: Path, **known: Any) -> Result:
 
 
 def _measured(logs: Mapping[str, float]) -> Measured | None:
-    if "Return" not in logs:
+    if not {"Return", "n"} <= logs.keys():
         return None
     return Measured(*map(logs.get, MEASURES), int(logs["n"]))
 

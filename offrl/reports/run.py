@@ -1,8 +1,13 @@
 """What became of a training, from its folder alone."""
 
+import hashlib
+import json
+import logging
+import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +15,18 @@ from offrl.config.files import read_config_file
 from offrl.reports.records import read_records
 
 RATES = ("Success_Rate", "Success_Rate_Low", "Success_Rate_High", "n", "Return")
+MARK = "status.json"  # of a run: the config with which it has come to its end, if it has
+KINDS = {"git_commit": str, "dataset_fingerprint": str, "packages": dict}  # of provenance
 OWN_PARTS = "a run of a user's own parts; its figures are in metrics.jsonl"
+
+
+log = logging.getLogger(__name__)
+
+
+def digest_of(config: Mapping[str, Any]) -> str:
+    """By which a mark knows what was trained."""
+    content = {key: value for key, value in config.items() if key != "meta"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def is_run(path: str | Path) -> bool:
@@ -66,10 +82,17 @@ class Run:
         """The seconds of training, without evaluations."""
         return sum(record["logs"].get("Train_Time", 0.0) for record in self.of_type("epoch"))
 
-    @property
+    @cached_property
     def provenance(self) -> dict[str, Any]:
-        """With what it was trained."""
-        return (self.config.get("meta") or {}).get("provenance") or {}
+        """With what it was trained. What is damaged is left out, which is said."""
+        meta = self.config.get("meta") or {}
+        said = meta.get("provenance") or {} if isinstance(meta, dict) else meta
+        known = said if isinstance(said, dict) else {}
+        whole = {k: v for k, v in known.items() if isinstance(v, KINDS.get(k, object))}
+        if whole != said:
+            lost = ", ".join(known.keys() - whole.keys()) or "all of it"
+            log.warning(f"{self.config_file}: meta.provenance is damaged; left out: {lost}")
+        return whole
 
     @property
     def done_of(self) -> tuple[int, int]:
@@ -81,12 +104,29 @@ class Run:
         return max((record[key] for record in self.records), default=0), wanted
 
     @property
+    def is_marked(self) -> bool | None:
+        """Whether its mark says that it has come to its end with the config that it has. ``None``:
+        it has no mark, as runs had none before."""
+        mark = self.path / MARK
+        try:
+            content = json.loads(mark.read_text(encoding="utf-8"))
+            return content["finished"] == digest_of(self.config)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, OSError):  # damaged
+            return False
+
+    @property
     def is_finished(self) -> bool:
-        """Whether it has come to its end, its final tests included."""
+        """Whether it has come to its end, its final tests included, as its records show and its
+        mark says, if it has one."""
+        if self.is_marked is False or self.is_of_own_parts:
+            return bool(self.is_marked)
         rollout = self.config["experiment"]["rollout"]
         tests = {"test", *(["test_last"] if rollout.get("test_last") else [])}
         if rollout["enabled"] and {"rollout", *tests} & {r["type"] for r in self.records}:
-            return tests <= {r["type"] for r in self.records if not r["logs"].get("Crashed")}
+            done = [r for r in self.records if "Return" in r["logs"]]
+            return tests <= {r["type"] for r in done if not r["logs"].get("Crashed")}
         # What is not evaluated, such as planners, has ended with its last epoch.
         done, wanted_steps = self.done_of
         return done >= wanted_steps and self.records[-1:] == self.of_type("epoch")[-1:]
@@ -110,6 +150,7 @@ def run_facts(path: Path) -> dict[str, Any]:
         "algorithm": config["algo_name"],
         "data": [entry["path"] for entry in config["train"].get("data") or []],
         "seed": config["train"]["seed"],
+        "status": "finished" if run.is_finished else "not finished",
         "epochs": {"done": done, "of": wanted},
         "steps": run.steps,
         "time": {
@@ -118,7 +159,7 @@ def run_facts(path: Path) -> dict[str, Any]:
                 timedelta(seconds=round(times[-1] - times[0]))
             ),
         },
-        "best_evaluation": _rates(max(rollouts, key=_rank, default=None)),
+        "best_evaluation": _rates(_best(run.evaluations)),
         "last_evaluation": _rates(rollouts[-1] if rollouts else None),
         "test": _rates(tests[-1] if tests else None),
         "versions": run.provenance,
@@ -129,9 +170,20 @@ def run_facts(path: Path) -> dict[str, Any]:
     }
 
 
-def _rank(record: dict[str, Any]) -> tuple[float, float]:
-    logs = record["logs"]
-    return logs.get("Success_Rate", -1.0), logs.get("Return", 0.0)
+def beats(logs: Mapping[str, float], best: Mapping[str, float]) -> bool:
+    """Whether a policy is better than the best one before it, by the logs of their evaluations: it
+    is more successful, or as successful with a higher return. Of equal ones it is the one trained
+    longer, but not every one that never succeeds."""
+    score, other = ((x.get("Success_Rate", -math.inf), x["Return"]) for x in (logs, best))
+    return score > other or (score == other and score[0] > 0)
+
+
+def _best(evaluations: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    best: dict[str, Any] | None = None
+    for record in evaluations:
+        if best is None or beats(record["logs"], best["logs"]):
+            best = record
+    return best
 
 
 def _rates(record: dict[str, Any] | None) -> dict[str, Any] | None:

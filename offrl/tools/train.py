@@ -124,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config.files import parse_override
     from offrl.config.longer import longer
     from offrl.config.pipeline import PipelineConfig, config_of
+    from offrl.reports.run import Run
     from offrl.training import Interrupts, train
     from offrl.training.pipeline import evaluate_pipeline, return_line, train_pipeline
     from offrl.tree import merge
@@ -140,9 +141,14 @@ def run(args: argparse.Namespace) -> int:
             config = config_of(content)
             if args.set:
                 config = longer(config, reduce(merge, map(parse_override, args.set)))
+            elif (known := Run(run.path)).is_marked and known.is_finished:
+                print(f"finished: {run.path}: nothing is left to do; --set makes it longer")
+                return 0
         work = train_pipeline if isinstance(config, PipelineConfig) else train
         result = work(config, run, interrupts, config_file)
         lines = result.describe() if parallel.rank() == 0 else {}
+    if lines and result.is_measured:
+        lines["finished"] = "the training has come to its end"
     for name, value in lines.items():
         print(f"{name + ':':16}{value}")
     return 0 if result.is_measured and not result.problems else 1

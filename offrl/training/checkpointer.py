@@ -10,6 +10,7 @@ from typing import Any
 from offrl.checkpoint import write_checkpoint
 from offrl.outputs import keep, put
 from offrl.processes import Interrupted
+from offrl.reports.run import beats
 from offrl.training.base import Record, Training
 
 log = logging.getLogger(__name__)
@@ -80,12 +81,10 @@ class Checkpointer:
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
-            # Of equally successful policies the one of higher return, then the one trained longer
-            # (but not every one that never succeeds).
-            score = (logs.get("Success_Rate", -math.inf), logs["Return"])
-            best = (self.best["best_success_rate"], self.best["best_success_return"])
-            if "Success_Rate" in logs and (score > best or (score == best and score[0] > 0)):
-                self.best["best_success_rate"], self.best["best_success_return"] = score
+            rate, total = self.best["best_success_rate"], self.best["best_success_return"]
+            if "Success_Rate" in logs and beats(logs, {"Success_Rate": rate, "Return": total}):
+                self.best["best_success_rate"] = logs["Success_Rate"]
+                self.best["best_success_return"] = logs["Return"]
                 self._improved.add("rollout_success_rate")
 
     def _save(self, epoch: int) -> None:

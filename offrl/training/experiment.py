@@ -1,6 +1,7 @@
 """What a config describes, put together."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,19 +12,21 @@ from offrl.algos import Algo, algo_factory
 from offrl.algos.shared.memory import check_training_fits
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
+from offrl.config.cells import LONGEST, short_key
 from offrl.config.files import find_file
 from offrl.data import datasets
 from offrl.data.files import find_data
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
+from offrl.data.sources import Source
 from offrl.envs import env_args_named
 from offrl.envs.rendering import renders_observations
 from offrl.modules import allow_names, names_in
-from offrl.registry import MODALITIES
+from offrl.registry import MODALITIES, shown
 from offrl.seeding import seed_everything
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
 from offrl.training.run import RunFolder, note_provenance
-from offrl.tree import merge
+from offrl.tree import differences, merge
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +97,11 @@ class Experiment:
 
     def _evaluation_environments(self, langs: Sequence[str | None]) -> dict[str, dict[str, Any]]:
         """``env_args`` by their names in the logs: of each dataset, whose instruction is in
-        ``langs``, and ``additional_envs``; with ``env`` and ``env_meta_update_dict`` laid over."""
+        ``langs``, and ``additional_envs``; with ``env`` and ``env_meta_update_dict`` laid over.
+        Different ones of one name are called by what differs as well."""
         config, experiment = self.config, self.config.experiment
-        environments: dict[str, dict[str, Any]] = {}
+        _check_controllers(self.dataset.sources)
+        found: list[tuple[str, dict[str, Any]]] = []
         groups = modalities(config.observation).values()
         kinds = {modality for group in groups for modality in group.values()}
         sees_images = any(issubclass(MODALITIES[kind], Images) for kind in kinds)
@@ -113,14 +118,9 @@ class Experiment:
             env_args.pop("lang", None)  # of whoever recorded it
             if lang in self.instructions:
                 env_args["lang"] = lang
-            name = entry.key or env_args.get("env_name", "")
-            clashes = environments.setdefault(name, env_args) != env_args
-            if clashes and experiment.rollout.enabled:
-                raise ValueError(
-                    f"train.data: {source.path} was recorded in another environment {name!r}, or "
-                    "with another instruction, than a dataset before it; give each entry a key of "
-                    "its own"
-                )
+            named = entry.key or env_args.get("env_name", ""), env_args
+            found += [] if named in found else [named]
+        environments = _told_apart(found)
         for name in experiment.additional_envs or []:
             first = next(iter(environments.values()), {})
             environments.setdefault(name, {**first, "env_name": name})
@@ -201,6 +201,38 @@ def _checked(config: Config, resumes: bool) -> Config:
         except FileNotFoundError as error:
             raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
     return config
+
+
+def _told_apart(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Different environments by their names, which say as well in what they differ from others of
+    the same name, as ``Pendulum-v1-g_9.81`` does."""
+    names: dict[str, dict[str, Any]] = {}
+    for number, (name, env_args) in enumerate(found, 1):
+        unlike = (differences(env_args, other) for n, other in found if n == name)
+        values = {k: was for changes in unlike for k, (was, _) in changes.items()}
+        words = "-".join(f"{short_key(k, values)}_{value}" for k, value in sorted(values.items()))
+        words = re.sub(r"[^\w.-]+", "_", words)  # for tags of TensorBoard and names of files
+        told = f"{name}-{words}" if words else name
+        names[told if len(told) <= LONGEST and told not in names else f"{name}-{number}"] = env_args
+    return names
+
+
+def _check_controllers(sources: Sequence[Source]) -> None:
+    """``ValueError`` where one environment was recorded with different controllers, by which the
+    same actions do something else."""
+    firsts: dict[tuple[str, str], tuple[Source, Any]] = {}
+    for source in sources:
+        env_args = source.env_args or {}
+        kwargs = env_args.get("env_kwargs") or {}
+        controllers = {k: v for k, v in kwargs.items() if re.search("controller|control_mode", k)}
+        of = str(env_args.get("type")), str(env_args.get("env_name"))
+        first, known = firsts.setdefault(of, (source, controllers))
+        for key, (was, now) in differences(known, controllers).items():
+            raise ValueError(
+                f"train.data: {source.path}: the actions mean something else than in {first.path}: "
+                f"env_kwargs.{key} is {shown(now)}, not {shown(was)}; train on what was recorded "
+                "with one controller"
+            )
 
 
 def _equal_parts(batch_size: int, num_windows: int) -> int:

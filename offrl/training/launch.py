@@ -146,6 +146,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
         closing(Logger(trainer)) as logger,
     ):
         log.info("run folder: %s", trainer.run.path)
+        trainer.run.mark(False)
         tagged = TaggedFiles(trainer, config_file) if trainer.config.train.model_dest else None
         records = _records(trainer, checkpointer, logger, evaluator, tagged)
         try:
@@ -159,7 +160,9 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
     curve = write_learning_curve(trainer.run)
     best = checkpointer.best_checkpoint
     videos = evaluator.video, evaluator.no_video
-    return Result(trainer.run, best, test, curve, *videos, trainer.problems)
+    result = Result(trainer.run, best, test, curve, *videos, trainer.problems)
+    trainer.run.mark(result.is_measured)
+    return result
 
 
 def _drawn(trainer: Training, records: Iterable[Record]) -> Iterator[Record]:
@@ -295,9 +298,13 @@ def _tests(trainer: Training, evaluator: Evaluator, best: Path | None) -> Iterat
     (best_is_last,) = parallel.largest(is_last)
     if wants_last and not best_is_last:
         yield from evaluator.test(algo, "test_last")
+    position: dict[str, int] = {}  # of what is tested
     if best is not None:
-        algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
+        policy, content = policy_from_checkpoint(best, device=trainer.device)
+        algo = policy.policy
+        position = {key: content["variable_state"][key] for key in ("epoch", "step")}
     for record in evaluator.test(algo):
+        record |= position
         yield record
         if wants_last and best_is_last and not record["type"].endswith("episode"):
             yield record | {"type": f"{record['type']}_last"}

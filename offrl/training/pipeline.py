@@ -83,6 +83,7 @@ def train_pipeline(
     if run is None:
         RunFolder.check_place(config)
     else:
+        run.mark(False)
         run.write_config(config)
     if run is not None and any(path.is_file() for path in run.models.rglob("*")):
         config = config.model_copy(update={"checkpoint": str(run.models)})
@@ -107,8 +108,10 @@ def train_pipeline(
             finally:
                 run.unlock()
             pipeline.save()
+    curve = write_learning_curve(run)
+    run.mark(True)
     return PipelineResult(
-        *(run, pipeline.checkpoint, write_learning_curve(run), pipeline.step, pipeline.epoch),
+        *(run, pipeline.checkpoint, curve, pipeline.step, pipeline.epoch),
         *(summary_of(pipeline.last), pipeline.problems),
     )
 

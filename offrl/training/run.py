@@ -1,6 +1,7 @@
 """The folder of a run, and where its results come from."""
 
 import itertools
+import json
 import logging
 import os
 import platform
@@ -24,6 +25,7 @@ from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.modules import named
 from offrl.outputs import check_place, in_words, take_lock, whole_file, writable_folder
+from offrl.reports.run import MARK, digest_of
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class RunFolder:
         for folder in (self.models, self.logs, self.videos):
             folder.mkdir()
         self.write_config(config)
+        self.mark(False)
         if fill is not None:
             fill(self)
         stamp = time.strftime("%Y%m%d%H%M%S")
@@ -91,6 +94,12 @@ class RunFolder:
             except OSError:
                 if not path.exists():
                     raise
+
+    def mark(self, is_finished: bool) -> None:
+        """Write down whether the training has come to its end with this config."""
+        digest = digest_of(read_config_file(self.config_file)) if is_finished else None
+        with whole_file(self.path / MARK) as file:
+            file.write_text(json.dumps({"finished": digest}) + "\n", encoding="utf-8")
 
     def write_config(self, config: Section) -> None:
         """Let the run have this config from now on."""

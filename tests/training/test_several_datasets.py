@@ -109,5 +109,37 @@ def test_each_dataset_has_its_environment(small_config, files):
     _, content = policy_from_checkpoint(trainer.run.last_checkpoint)
     assert content["env_metadata"]["env_kwargs"]["slow"] == 0.0
 
+    for entry in data:
+        del entry["key"]
+    environments = Trainer(small_config({"train": {"data": data}})).environments
+    assert {k: args["env_kwargs"]["slow"] for k, args in environments.items()} == {
+        "toy_env:Toy-v0-slow_0.0": 0.0,
+        "toy_env:Toy-v0-slow_0.001": 0.001,
+    }
+    data[0]["key"] = "near"
     data[1]["eval"] = False
     assert list(Trainer(small_config({"train": {"data": data}})).environments) == ["near"]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "key"),
+    [
+        ({"controller_configs": {"type": "JOINT_VELOCITY"}}, "controller_configs.type"),
+        ({"controller": "joint"}, "controller"),
+        ({"control_freq": 10}, None),
+    ],
+)
+def test_actions_of_different_controllers_are_not_mixed(small_config, files, kwargs, key):
+    for path, own in zip(files, ({"controller_configs": {"type": "OSC_POSE"}}, {}), strict=True):
+        own = kwargs if key is None or not own else own
+        own = {"control_freq": 20} if key is None and path == files[0] else own
+        with h5py.File(path, "r+") as file:
+            args = {"env_name": "Lift", "type": 1, "env_kwargs": own}
+            file["data"].attrs["env_args"] = json.dumps(args)
+    config = small_config({"train": {"data": files}})
+    if key is None:
+        names = [*Trainer(config).environments]
+        assert names == ["Lift-control_freq_20", "Lift-control_freq_10"]
+    else:
+        with pytest.raises(ValueError, match=rf"two.hdf5.*one.hdf5.*env_kwargs.{key}"):
+            Trainer(config)

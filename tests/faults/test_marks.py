@@ -1,0 +1,161 @@
+"""A finished training says so: by its last line, and by a mark in its run folder."""
+
+import json
+import os
+import shutil
+
+import pytest
+from toy_env import ToyEnv
+
+from offrl.__main__ import main
+from offrl.reports.results import results_of
+from offrl.reports.run import MARK, Run, run_facts
+from offrl.tree import merge
+
+
+@pytest.fixture
+def run(trained_run, tmp_path):
+    return shutil.copytree(trained_run, tmp_path / "run")
+
+
+def train(content, tmp_path):
+    """``offrl train`` in a process of its own: its status, the run folder, what it printed."""
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(tmp_path / "said", os.O_CREAT | os.O_WRONLY), 1)
+        os._exit(main(["train", "--config", str(tmp_path / "config.json")]))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status, next((tmp_path / "runs/test").glob("2*")), (tmp_path / "said").read_text()
+
+
+ONLINE = {
+    "algo_name": "ppo",
+    "experiment": {"env": "toy_env:Toy-v0", "rollout": {"enabled": False}},
+    "train": {"cuda": False, "num_steps": 60, "online": {"collect_steps": 20, "horizon": 10}},
+}
+
+
+@pytest.mark.slow
+def test_a_status_of_0_is_no_finished_training(tmp_path, monkeypatch, capsys):
+    """An environment ends the process, as if all were well."""
+    content = merge(ONLINE, {"train": {"output_dir": str(tmp_path / "runs")}})
+    content = merge(content, {"experiment": {"epoch_every_n_steps": 20}})
+    with monkeypatch.context() as patch:
+        patch.setattr(ToyEnv, "_have_trouble", lambda env: os._exit(0))
+        status, run, said = train(content, tmp_path)
+    assert status == 0 and "finished" not in said
+    assert not Run(run).is_finished and run_facts(run)["status"] == "not finished"
+    assert main(["train", "--resume", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("finished:")
+    assert Run(run).is_finished and run_facts(run)["resume"] is None
+    assert main(["train", "--resume", str(run)]) == 0
+    assert capsys.readouterr().out.startswith("finished:")
+
+
+def test_without_its_mark_the_records_of_a_run_are_not_enough(run):
+    assert Run(run).is_finished
+    (run / MARK).write_text('{"finished": null}')
+    assert not Run(run).is_finished
+    (run / MARK).write_text("garbage")
+    assert not Run(run).is_finished
+    (run / MARK).unlink()  # as of earlier versions
+    assert Run(run).is_finished
+
+
+def test_a_mark_is_of_the_config_that_was_trained(run):
+    (config,) = run.glob("config-*.json")
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps(merge(content, {"meta": {"provenance": {"note": "moved"}}})))
+    assert Run(run).is_finished
+    config.write_text(json.dumps(merge(content, {"train": {"num_epochs": 9}})))
+    assert not Run(run).is_finished
+
+
+GARBAGE = {
+    "bytes": lambda records: bytes(range(256)) * 20,
+    "no numbers": lambda records: [r | {"logs": {}} for r in records],
+    "numbers that are none": lambda records: [
+        r | {"logs": dict.fromkeys(r["logs"], float("nan"))} for r in records
+    ],
+    "a test without its interval": lambda records: [
+        *(r for r in records if r["type"] != "test"),
+        records[-1] | {"type": "test", "logs": {"Success_Rate": True}},
+    ],
+    "a step beyond all": lambda records: [r | {"step": 1e300} for r in records],
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_finished_log_that_is_garbage_is_not_finished(run, garbage):
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    made = GARBAGE[garbage](records)
+    if not isinstance(made, bytes):
+        made = "".join(f"{json.dumps(record)}\n" for record in made).encode()
+    (run / "metrics.jsonl").write_bytes(made)
+    facts = run_facts(run)
+    assert facts["resume"] and facts["status"] == "not finished"
+    (result,) = results_of([run])
+    assert result.final is None and "--resume" in result.repeat
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["x", [1], {"packages": 3}, {"packages": []}, {"git_commit": 5}, {"dataset_fingerprint": [1]}],
+)
+def test_damaged_provenance_is_left_out_which_is_said(run, caplog, damage):
+    (config,) = run.glob("config-*.json")
+    content = json.loads(config.read_text())
+    content["meta"]["provenance"] = damage
+    config.write_text(json.dumps(content))
+    (result,) = results_of([run])
+    assert result.final and f"{config}: meta.provenance is damaged" in caplog.text
+    config.write_text(json.dumps(content | {"meta": damage}))
+    assert results_of([run])[0].commit == ""
+
+
+def evaluation(epoch, rate, total):
+    logs = {"Success_Rate": rate, "Success_Rate_Low": 0, "Success_Rate_High": 1, "Return": total}
+    logs |= {"Horizon": 5, "n": 2, "Crashed": 0}
+    return {"type": "rollout", "epoch": epoch, "step": epoch, "time": epoch, "logs": logs}
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([(0.5, 1), (0.5, 1), (0.4, 9)], 2),  # the one trained longer
+        ([(0, 1), (0, 1)], 1),  # but not every one that never succeeds
+        ([(0.5, 1), (0.5, 2), (0.5, 1)], 2),
+    ],
+)
+def test_info_calls_that_evaluation_the_best_whose_checkpoint_is_chosen(run, scores, best):
+    records = [evaluation(i, *score) for i, score in enumerate(scores, 1)]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    assert run_facts(run)["best_evaluation"]["epoch"] == best
+
+
+@pytest.mark.slow
+def test_the_final_test_is_of_the_epoch_that_was_tested(run, tmp_path):
+    (config,) = run.glob("config-*.json")
+    better = {"on_best_rollout_success_rate": False, "on_best_validation": True}
+    content = merge(
+        json.loads(config.read_text()),
+        {
+            "experiment": {"name": "late", "save": better},
+            "train": {"output_dir": str(tmp_path), "num_epochs": 3},
+            "algo": {"optim_params": {"policy": {"learning_rate": {"initial": 10.0}}}},
+        },
+    )
+    (tmp_path / "late.json").write_text(json.dumps(content))
+    assert main(["train", "--config", str(tmp_path / "late.json")]) == 0
+    (late,) = tmp_path.glob("late/2*")
+    records = Run(late).of_type("valid")
+    best = min(records, key=lambda record: record["logs"]["Loss"])
+    (test,) = Run(late).of_type("test")
+    assert best["epoch"] < 3 and (test["epoch"], test["step"]) == (best["epoch"], best["step"])
+
+
+def test_a_word_too_many_shows_the_usage_of_the_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["info", "one", "two"])
+    assert "usage: offrl info" in (said := capsys.readouterr().err) and "two" in said
