@@ -1,20 +1,10 @@
 """The records of a run, as they lie in its ``metrics.jsonl``."""
 
 import json
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 LARGEST = 1e15  # epoch, step or second
-# Records of which numbers come together, where the first one is there: Episodes are those of a
-# user's own parts.
-MEASURED = ("rollout", "test", "test_last", "epoch")
-NEEDED = {
-    "Train_Time": ("Train_Time",),
-    "n": ("n", "Crashed"),
-    "Return": ("Return", "Horizon"),
-    "Success_Rate": ("Success_Rate_Low", "Success_Rate", "Success_Rate_High", "Return", "n"),
-}
 TAIL = 16_384  # bytes, which hold some records
 
 
@@ -38,9 +28,6 @@ def read_records(path: Path, last: bool = False) -> tuple[list[dict[str, Any]], 
             is_whole = is_whole and all(isinstance(x, (int, float)) for x in logs.values())
             position = [record[key] + 0 for key in ("epoch", "step", "time")]
             is_whole = is_whole and all(0 <= x < LARGEST for x in position)
-            if record["type"] in MEASURED:
-                needed = [k for first, more in NEEDED.items() if first in logs for k in more]
-                is_whole = is_whole and all(isfinite(logs[key]) for key in needed)
         except (ValueError, TypeError, KeyError):
             is_whole = False
         if is_whole:

@@ -44,7 +44,9 @@ class Run:
         self.path = Path(path).expanduser()
         self.config_file = sorted(self.path.glob("config-*.json"))[0]
         self.config = read_config_file(self.config_file)
-        self.records, self.num_damaged = read_records(self.path / "metrics.jsonl", last)
+        records, num_damaged = read_records(self.path / "metrics.jsonl", last)
+        self.records = [record for record in records if _is_whole(record)]
+        self.num_damaged = num_damaged + len(records) - len(self.records)
 
     @property
     def is_of_own_parts(self) -> bool:
@@ -130,6 +132,15 @@ class Run:
         # What is not evaluated, such as planners, has ended with its last epoch.
         done, wanted_steps = self.done_of
         return done >= wanted_steps and self.records[-1:] == self.of_type("epoch")[-1:]
+
+
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    """Whether what a record measures is a number, and a success rate has its return."""
+    logs, kind = record["logs"], record["type"]
+    numbers = (logs.get(name, 0.0) for name in (*RATES, "Train_Time"))
+    is_measured = kind in ("rollout", "test", "test_last", "epoch")
+    has_return = "Return" in logs or "Success_Rate" not in logs
+    return not is_measured or (has_return and all(map(math.isfinite, numbers)))
 
 
 def run_facts(path: Path) -> dict[str, Any]:

@@ -158,6 +158,8 @@ def _words(value: Any) -> str:
 def _in_rates(rates: Mapping[str, float]) -> str:
     if "return" not in rates:
         return f"none: no episode of epoch {rates['epoch']} could be run"
+    unknown = dict.fromkeys(("n", "success_rate_low", "success_rate_high"), math.nan)
+    rates = unknown | dict(rates)  # of a damaged log
     total = f"return {rates['return']:.4g}"
     if "success_rate" not in rates:
         return f"{total}, n = {rates['n']}, epoch {rates['epoch']}"
