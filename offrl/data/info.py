@@ -18,6 +18,7 @@ from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, SWITCHES, odd_image, remarks_on
 from offrl.data.storage import Frames, pieces, stored, values
+from offrl.data.validation import OF_STEPS
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
@@ -60,7 +61,7 @@ class DataInfo:
         trajectory = demos.opened(demo) if is_file else demos.trajectory(demo)
         if isinstance(demos, Demos):
             demos.lengths([demo])  # says of most that is wrong what that is
-        digest, read, length = hashlib.sha256(), {}, 0
+        digest, read, steps = hashlib.sha256(), {}, dict[str, int]()
         for name, array in trajectory.items():
             if not isinstance(array, (np.ndarray, h5py.h5d.DatasetID)):
                 read[name] = array
@@ -89,9 +90,16 @@ class DataInfo:
                     images = values(h5py.Dataset(array)) if is_file else array
                     key.add(images[array.shape[0] // 2][None], place)
                 key.num_rows += array.shape[0]
-                length = array.shape[0] if name == "actions" else length
+                if name.startswith(OF_STEPS):
+                    steps[name] = array.shape[0]
                 key.bytes_on_disk += array.get_storage_size() if is_file else array.nbytes
+        length = steps.get("actions", 0)
         self.lengths.append(length)
+        self.wrong += [
+            f"{self.path}: {demos.root}{demo}/{name} has {number} steps, but the actions {length}"
+            for name, number in steps.items()
+            if number != length and length
+        ]
         if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
         if not length:
@@ -135,7 +143,12 @@ class DataInfo:
             if env_args
             else None,
             "provenance": provenance_of(self.path),
-            "wrong": self.wrong,
+            "wrong": self.wrong
+            + [
+                f"{self.path}: {key.not_finite} holds NaN or infinity; offrl validate says where"
+                for key in self._keys.values()
+                if key.not_finite
+            ],
             "remarks": self._remarks(),
             "unusual": self._unusual(),
         }
@@ -178,6 +191,7 @@ class _Key:
         self.is_image = len(self.shape) == 3
         self.storage = _storage(h5py.Dataset(array)) if is_stored else "plain"
         self.bytes_on_disk = self.num_rows = 0
+        self.not_finite = ""  # the first place where it is NaN or infinite
         self._low: Any = None
         self._high: Any = None
         self._num_kept = 0
@@ -195,6 +209,8 @@ class _Key:
             return
         axis = None if self.is_image else 0
         low, high = np.minimum.reduce(rows, axis), np.maximum.reduce(rows, axis)
+        if not self.not_finite and not (np.isfinite(low).all() and np.isfinite(high).all()):
+            self.not_finite = place
         if self._low is None:
             self._low, self._high = low, high
         elif self._low.shape == low.shape:
@@ -206,8 +222,8 @@ class _Key:
             self._num_kept += rows.nbytes
 
     def remarks(self) -> list[str]:
-        if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():
-            return [f"{self.name} holds NaN or infinity; offrl validate says where"]
+        if self.not_finite:  # which is worse than odd
+            return []
         odd = odd_image(self.name, self.shape, np.dtype(self.dtype))
         return [odd] * bool(odd) + remarks_on(self.name, self._parts, self._places)
 

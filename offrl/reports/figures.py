@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from offrl.outputs import whole_file
-from offrl.reports.results import SUCCESS
+from offrl.reports.results import SUCCESS, Result
 from offrl.reports.scores import Interval, Scores
+from offrl.reports.study import FINISHED
 
 COLUMNS = 3  # of panels
 PANEL = (4.2, 3.6)  # inches
@@ -34,7 +35,8 @@ def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
 
 CURVES = (
     "Evaluations during the training: the mean over seeds, and a band from the worst seed to the "
-    "best."
+    "best, interpolated between the steps of the evaluations. Seeds that are not finished count where "
+    "none is."
 )
 FINAL = (
     "The policies that the trainings ended with: a dot for each seed, and the mean with its 95 % "
@@ -112,23 +114,35 @@ def _curves(scores: Scores) -> Any:
     lines: dict[str, Any] = {}
     for axes, task in zip(panels, tasks, strict=True):
         for number, (algorithm, color) in enumerate(colors.items()):
-            by_step: dict[int, list[float]] = {}
-            for result in scores.results:
-                if (result.task, result.algorithm) == (task, algorithm):
-                    for step, success, total in result.curve:
-                        by_step.setdefault(step, []).append(scores.number(result, success, total))
-            steps = sorted(by_step)
-            means = [np.mean(by_step[step]) for step in steps]
+            own = [r for r in scores.results if (r.task, r.algorithm) == (task, algorithm)]
+            steps, values = _common(scores, [result for result in own if result.curve])
             width = 3 - 2 * number / len(colors)  # so that curves that coincide are all seen
             form = {"color": color, "markersize": 2 + width, "linewidth": width}
             if steps:
-                (lines[algorithm],) = axes.plot(steps, means, "o-", **form)
-            low, high = ([f(by_step[step]) for step in steps] for f in (min, max))
-            axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+                (lines[algorithm],) = axes.plot(steps, np.mean(values, axis=0), "o-", **form)
+                low, high = (f(values, axis=0) for f in (np.min, np.max))
+                axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
         _axes(axes, scores, task)
         axes.set(title=task, xlabel="steps", xlim=(0, None))
     _legend(figure, lines)
     return figure
+
+
+def _common(scores: Scores, results: Sequence[Result]) -> tuple[list[int], list[np.ndarray]]:
+    """The steps at which any seed was evaluated, from where all have begun to where none has ended,
+    and the scores of each seed there. Those that are not finished count where none is."""
+    seeds = [r for r in results if r.status == FINISHED] or results
+    first = max((r.curve[0][0] for r in seeds), default=0)
+    last = min((r.curve[-1][0] for r in seeds), default=-1)
+    found = {step for r in seeds for step, *_ in r.curve if first <= step <= last}
+    if seeds and not found:  # as of one evaluation each, at other steps
+        found = {first}
+    steps = sorted(found)
+    rows = []
+    for seed in seeds:
+        at = [step for step, *_ in seed.curve]
+        rows.append(np.interp(steps, at, [scores.number(seed, *x) for _, *x in seed.curve]))
+    return steps, rows
 
 
 def _axes(axes: Any, scores: Scores, task: str, which: str = "y") -> None:

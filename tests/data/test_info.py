@@ -52,19 +52,35 @@ def test_what_is_odd_is_remarked(tmp_path, capsys):
         file.copy("data/demo_0", "data/demo_4")
         del file["mask/valid"]
         file["mask/valid"] = np.array(["demo_0", "demo_2"], dtype="S")
-        file["data/demo_3/obs/position"][0, 0] = np.nan
     status, facts = facts_of(path, capsys)
     remarks = "\n".join(facts["remarks"])
     for words in (
         "actions never changes in dimension 1",
         "actions reach 3.5, beyond [-1, 1]",
         "data/demo_1/obs/speed at step 0: 1e+06 in dimension 0",
-        "obs/position holds NaN or infinity",
         "demo_0, demo_4 are the same, but for images",
     ):
         assert words in remarks
     assert status == 0 and facts["overlaps"] == {"train and valid": 2}
-    assert facts["keys"]["obs/position"]["min"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [
+        ("obs/position", np.full((6, 3), np.nan)),
+        ("actions", np.full((6, 2), np.inf)),
+        ("rewards", np.ones(4)),
+        ("obs/position", np.zeros((8, 3))),
+    ],
+)
+def test_what_training_refuses_is_wrong(key, rows, tmp_path, capsys):
+    path = write_demos(tmp_path / "wrong.hdf5", lengths=(5, 6))
+    with h5py.File(path, "r+") as file:
+        del file[f"data/demo_1/{key}"]
+        file[f"data/demo_1/{key}"] = rows
+    status, facts = facts_of(path, capsys)
+    (wrong,) = facts["wrong"]
+    assert status == 1 and f"data/demo_1/{key} " in wrong
 
 
 def test_a_mask_that_names_what_is_not_there_is_wrong(tmp_path, capsys):

@@ -13,6 +13,7 @@ from conftest import write_demos
 from PIL import Image
 
 from offrl.__main__ import main
+from offrl.reports.figures import _common, _curves
 from offrl.reports.report import write_report
 from offrl.reports.results import Measured, Result, results_of, write_results
 from offrl.reports.run import Run
@@ -489,3 +490,22 @@ def test_where_none_is_reported_there_is_none_anywhere(tmp_path, capsys):
         assert "success" not in text.lower().replace("on_best_rollout_success_rate", "")
     with h5py.File(record) as file:
         assert "success" not in file["data/demo_0"].attrs
+
+
+def test_curves_are_means_on_common_steps():
+    """Seeds on one line, evaluated at different steps, have that line for mean; before, the mean
+    at each step was of those seeds alone that were evaluated there."""
+    curves = {1: [0, 100, 200, 300], 2: [10, 90, 210, 290], 3: [0, 50, 250, 310]}
+    seeds = [
+        replace(result("a", "Can", seed, 0.0), curve=[(x, x / 310 + seed / 9, 0.0) for x in steps])
+        for seed, steps in curves.items()
+    ]
+    begun = replace(seeds[0], seed=4, curve=[(5, 0.9, 0.0)], status="begun", final=None, best=None)
+    figure = _curves(Scores([*seeds, begun]))
+    (line,) = figure.axes[0].lines
+    steps, means = line.get_data()
+    assert [*steps] == [10, 50, 90, 100, 200, 210, 250, 290]
+    np.testing.assert_allclose(means, steps / 310 + 2 / 9)
+    apart = [replace(seed, curve=seed.curve[:1]) for seed in seeds]  # one evaluation each
+    assert _common(Scores(apart), apart)[0] == [10]
+    assert _common(Scores([begun]), [begun])[0] == [5]

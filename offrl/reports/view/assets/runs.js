@@ -314,28 +314,36 @@ function curves(run, name, axis) {
     });
 }
 
-// Of runs of one name: the mean, between the lowest and the highest, wherever more than half of them are.
+// The value of a path of points [x, y] at an x, from the points on both sides; null beyond its ends.
+function between(path, x) {
+  const after = path.findIndex(([at]) => at >= x);
+  if (after < 0 || (after === 0 && path[0][0] > x)) return null;
+  const [x1, y1] = path[after];
+  const [x0, y0] = path[Math.max(0, after - 1)];
+  return x1 === x ? y1 : y0 + ((x - x0) / (x1 - x0)) * (y1 - y0);
+}
+
+// Of runs of one name: the mean, between the lowest and the highest, interpolated, wherever more than half of them are.
 function means(shown, name, axis) {
   const found = [];
   for (const own of new Set(shown.map((run) => run.name))) {
     const members = shown.filter((run) => run.name === own);
     for (const kind of new Set(members.flatMap((run) => Object.keys(run.curves)))) {
-      const at = new Map();
-      for (const run of members) {
-        for (const line of curves(
+      const paths = members.flatMap((run) =>
+        curves(
           { ...run, curves: run.curves[kind] ? { [kind]: run.curves[kind] } : {} },
           name,
           axis === "time" ? "epoch" : axis,
-        )) {
-          for (let row = 0; row < line.count; row++) {
-            if (line.value(row) !== null)
-              at.set(line.x(row), [...(at.get(line.x(row)) || []), line.value(row)]);
-          }
-        }
-      }
-      const rows = [...at]
-        .filter(([, values]) => values.length > members.length / 2)
-        .sort(([a], [b]) => a - b);
+        ).map((line) =>
+          [...Array(line.count).keys()]
+            .filter((row) => line.value(row) !== null)
+            .map((row) => [line.x(row), line.value(row)]),
+        ),
+      );
+      const rows = [...new Set(paths.flat().map(([x]) => x))]
+        .sort((a, b) => a - b)
+        .map((x) => [x, paths.map((path) => between(path, x)).filter((y) => y !== null)])
+        .filter(([, values]) => values.length > members.length / 2);
       if (!rows.length) continue;
       found.push({
         label: `${own} (${members.length} run${members.length > 1 ? "s" : ""})`,
