@@ -79,6 +79,15 @@ class GymnasiumAdapter(gymnasium.Wrapper):
     def serialize(self) -> dict[str, Any]:
         return self._args | ({"wrappers": self.wrappers} if self.wrappers else {})
 
+    def render(self) -> Any:
+        try:
+            return super().render()
+        except NotImplementedError:
+            raise ValueError(
+                f"{self._args['env_name']} has no render; write one that returns an image "
+                "[H, W, 3] of uint8"
+            ) from None
+
     @staticmethod
     def _as_dict(obs: Any) -> dict[str, np.ndarray]:
         obs = obs if isinstance(obs, dict) else {"flat": obs}

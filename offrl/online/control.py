@@ -31,7 +31,7 @@ from offrl.online.parts import Configs, complete, opened
 from offrl.online.setting import with_channels_last
 from offrl.online.start import check_spaces, check_statistics
 from offrl.online.tagged import TaggedNames, put_beside, sha8
-from offrl.online.trainer import Trainer
+from offrl.online.trainer import Trainer, to_the_end
 from offrl.tree import merge
 
 log = logging.getLogger(__name__)
@@ -255,7 +255,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
     def _trained(self, trainer: Trainer, names: TaggedNames | None) -> dict[str, float]:
         experiment, num_episodes = trainer.config.experiment, 0
         num_epochs, saved = 0, time.monotonic()
-        while trainer.step < (trainer.config.train.num_steps or 0) and not trainer.is_solved:
+        for _ in to_the_end(trainer):
             for record in trainer.round():
                 num_episodes += int(record["logs"].get("Episodes", 0))
             before, num_epochs = num_epochs, trainer.step // (experiment.epoch_every_n_steps or 1)

@@ -35,8 +35,8 @@ def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
 
 CURVES = (
     "Evaluations during the training: the mean over seeds, and a band from the worst seed to the "
-    "best, interpolated between the steps of the evaluations. Seeds that are not finished count where "
-    "none is."
+    "best, interpolated between the steps of the evaluations. Seeds that are not finished count "
+    "where none is."
 )
 FINAL = (
     "The policies that the trainings ended with: a dot for each seed, and the mean with its 95 % "

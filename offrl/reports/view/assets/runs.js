@@ -6,7 +6,7 @@ const firstMetrics = (names) =>
   (names.includes("Success_Rate") ? ["Success_Rate", "Loss", "Return"] : ["Return", "Loss"]).filter(
     (name) => names.includes(name),
   );
-const AXES = { step: "gradient steps", epoch: "epochs", time: "seconds" };
+const AXES = { step: "steps", epoch: "epochs", time: "seconds" };
 
 const runs = {
   id: "runs",
@@ -27,7 +27,6 @@ const runs = {
     this.group = new PlotGroup();
     this.shown = new Set(overview.runs.map((_, i) => i));
     this.hidden = new Map();
-    fill(byId("axis"), Object.entries(AXES));
     for (const id of ["axis", "grouped", "logarithmic"]) byId(id).onchange = () => this.drawPlots();
     byId("logarithmic").checked = true;
     const names = overview.runs.map((run) => run.name);
@@ -44,6 +43,10 @@ const runs = {
       return complain(error);
     }
     this.label();
+    const acts = new Set(this.runs.map(({ config }) => (config["train.num_steps"] ?? "null") !== "null"));
+    if (acts.size === 1)
+      AXES.step = acts.has(true) ? "steps in the environment" : "gradient steps";
+    fill(byId("axis"), Object.entries(AXES));
     const names = [
       ...new Set(
         this.runs.flatMap(({ curves }) =>
@@ -149,6 +152,7 @@ const runs = {
   drawPlots() {
     this.group.clear();
     const axis = byId("axis").value;
+    let isAny = false; // whether any loss can be shown on a logarithmic axis
     for (const name of this.metrics.filter((metric) => this.chosen.has(metric))) {
       const shown = this.runs.filter((run) => this.shown.has(run.i));
       const grouped = byId("grouped").checked ? means(shown, name, axis) : [];
@@ -164,14 +168,15 @@ const runs = {
         : name === "Success_Rate"
           ? "; 95 % intervals"
           : "";
-      const title = `${words(name)}: ${kinds.map((kind) => (isDashed(kind) ? `${kind} (dashed)` : kind)).join(", ")}${band}`;
+      const isLoss = name.includes("Loss") && lines.every((line) => extent([line]).low > 0);
+      const log = isLoss && byId("logarithmic").checked;
+      isAny ||= isLoss;
+      const title = `${words(name)}: ${kinds.map((kind) => (isDashed(kind) ? `${kind} (dashed)` : kind)).join(", ")}${band}${log ? "; logarithmic" : ""}`;
       const plot = new Plot(byId("run-plots"), title, this.group, this.hidden.get(name));
       const scale = name === "Success_Rate" ? { low: 0, high: 1 } : null;
-      plot.show(lines, [0, last], {
-        log: byId("logarithmic").checked && name.includes("Loss"),
-        scale,
-      });
+      plot.show(lines, [0, last], { log, scale });
     }
+    byId("logarithmic").parentElement.hidden = !isAny;
   },
 
   drawEpisodes() {
@@ -314,13 +319,17 @@ function curves(run, name, axis) {
     });
 }
 
-// The value of a path of points [x, y] at an x, from the points on both sides; null beyond its ends.
+// The value of a path of points [x, y] at an x, from the points on both sides; null beyond its ends,
+// by more than from point to point.
 function between(path, x) {
-  const after = path.findIndex(([at]) => at >= x);
-  if (after < 0 || (after === 0 && path[0][0] > x)) return null;
-  const [x1, y1] = path[after];
-  const [x0, y0] = path[Math.max(0, after - 1)];
-  return x1 === x ? y1 : y0 + ((x - x0) / (x1 - x0)) * (y1 - y0);
+  if (!path.length) return null;
+  const [first, last] = [path[0], path.at(-1)];
+  const slack = (last[0] - first[0]) / Math.max(1, path.length - 1);
+  if (x < first[0] - slack || x > last[0] + slack) return null;
+  const after = path.find(([at]) => at >= x) || last;
+  const before = path.findLast(([at]) => at <= x) || first;
+  const share = after[0] > before[0] ? (x - before[0]) / (after[0] - before[0]) : 0;
+  return before[1] + share * (after[1] - before[1]);
 }
 
 // Of runs of one name: the mean, between the lowest and the highest, interpolated, wherever more than half of them are.
