@@ -119,3 +119,19 @@ def test_what_drawing_takes_is_named(monkeypatch):
     env.reset(seed=0)
     with pytest.raises(ImportError, match=r"CartPole-v1: .*offrl\[classic\]"):
         env.render()
+
+
+class Undrawn(gymnasium.Env):
+    observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+
+def test_an_environment_that_draws_nothing_is_told_what_to_write():
+    gymnasium.register("Undrawn-v0", entry_point=Undrawn)
+    env = make_env({"env_name": "Undrawn-v0", "type": 2})
+    gymnasium.registry.pop("Undrawn-v0")
+    env.reset()
+    with pytest.raises(ValueError, match="Undrawn-v0 .*render"):
+        env.render()

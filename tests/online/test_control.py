@@ -102,7 +102,7 @@ def test_steps_by_hand_are_stored_as_they_were(terminated):
     assert np.allclose(store.arrays["obs/flat"][steps[49] + 1], obs["flat"], atol=1e-4)
 
 
-def test_states_are_stacked_after_the_hook():
+def test_states_are_stacked_after_the_hook(monkeypatch, capsys):
     class Sees(Agent):
         def augment_state(self, state):
             return {"flat": np.append(state["flat"], np.float32(state["flat"][0] ** 2))}
@@ -114,7 +114,9 @@ def test_states_are_stacked_after_the_hook():
     second = env.step(np.zeros(1, np.float32))[0]
     later = agent.append_state(second)["flat"]
     assert np.array_equal(later[:2], state[1:]) and np.array_equal(later[2, :3], second["flat"])
+    monkeypatch.setattr("offrl.online.trainer.SECONDS_BETWEEN_LINES", -1)
     assert agent.train(env, {"num_steps": 100})["Steps"] == 100
+    assert "step 100 of 100: return " in capsys.readouterr().out
     assert agent.play(env)["Horizon"] == 30
 
 

@@ -1,6 +1,7 @@
 """The page of ``offrl view`` in a browser: Chromium, opened from files, without a network."""
 
 import io
+import json
 import os
 import shutil
 import time
@@ -346,7 +347,7 @@ def test_runs_show_curves_episodes_videos_and_what_their_configs_differ_in(shop,
         titles = page.locator("#run-plots h3").all_inner_texts()
         assert titles == [
             "success rate: rollout, test; 95 % intervals",
-            "loss: train, valid (dashed)",
+            "loss: train, valid (dashed); logarithmic",
             "return: rollout, test",
         ]
         assert page.locator("#run-list .run").count() == 2
@@ -381,6 +382,38 @@ def test_runs_of_one_name_become_one_curve(browser, tmp_path):
         page.keyboard.press("g")
         page.locator("#run-plots .area").first.hover()
         assert names.all_inner_texts() == ["bc (2 runs)\n0.4 [0.2, 0.6]"]
+
+
+@pytest.mark.thorough
+def test_runs_evaluated_at_other_steps_become_one_curve_without_teeth(browser, tmp_path):
+    """They acted, in an environment that reports no success; their losses are negative."""
+    for seed, first in ((1, 1), (2, 1.5)):
+        records = []
+        for i in range(4):
+            at = first + i
+            logs = {"Return": -12345.678 * at, "Horizon": 9, "n": 1, "Crashed": 0}
+            records += [record("rollout", at, **logs), record("train", at, Loss=-1e-3 * at)]
+            records.append(record("episode", at, Seed=1, Return=-1.0, Horizon=9, Crashed=0))
+        run = make_run(tmp_path / f"run{seed}", seed=seed, records=records)
+        config = json.loads((run / "config-12345678.json").read_text())
+        config["train"]["num_steps"] = 100
+        (run / "config-12345678.json").write_text(json.dumps(config))
+    assert view(tmp_path / "run1", tmp_path / "run2", "--output", tmp_path / "out") == 0
+    with opened(browser, tmp_path / "out", "#runs") as page:
+        page.wait_for_selector("#run-plots canvas")
+        assert page.locator("#run-plots h3").all_inner_texts() == ["return: rollout", "loss: train"]
+        assert "steps in the environment" in page.inner_text("#axis")
+        assert not page.is_visible("#logarithmic")
+        assert "success" not in page.inner_text("#run-episodes").lower()
+        assert page.locator("#run-list .result").first.inner_text() == "best return -12346"
+        widest = "runs.group.plots[0].canvas.getContext('2d').measureText('-50000').width"
+        assert page.evaluate(f"runs.group.left >= {widest} + 8")
+        page.keyboard.press("g")
+        means = page.evaluate(
+            "(({ lines: [line] }) => [...Array(line.count).keys()].map((i) => line.value(i)))"
+            "(runs.group.plots[0])"
+        )
+        assert means == sorted(means, reverse=True) and len(means) > 5
 
 
 @pytest.mark.thorough

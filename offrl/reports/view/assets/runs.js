@@ -291,7 +291,7 @@ function result({ curves: { test, rollout } }) {
   const values = logs.Success_Rate || logs.Return || [];
   const at = values.indexOf(Math.max(...values.filter((value) => value !== null)));
   if (at < 0) return "";
-  if (!logs.Success_Rate) return `${test ? "" : "best "}return ${number(values[at], 3)}`;
+  if (!logs.Success_Rate) return `${test ? "" : "best "}return ${number(values[at], 5)}`;
   const [low, high] = ["Low", "High"].map((end) => number(logs[`Success_Rate_${end}`]?.[at], 2));
   return `${test ? "" : "best "}${number(values[at], 2)} [${low}, ${high}]`;
 }
