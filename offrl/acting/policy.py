@@ -78,7 +78,7 @@ class RolloutPolicy(Policy):
 
     An algorithm that predicts chunks of actions has an ``executor``, which asks for a chunk where
     one is needed. Without a ``batch_size`` these are predicted in batches of the next larger of a
-    few sizes.
+    few sizes, or, for episodes without a seed, of as many rows as there are.
 
     An algorithm that has no ``act``, but ``get_action(obs_dict, goal_dict=None)`` and ``reset()``,
     keeps the state of one episode itself, and serves one environment at a time.
@@ -233,16 +233,17 @@ class RolloutPolicy(Policy):
     def _inputs(self, env_by_row: Mapping[int, int], goals: Mapping[int, Obs]) -> tuple[Any, ...]:
         """What the network sees of them: observations, goals, and a source of randomness for each
         row."""
-        num = self.batch_size or next(n for n in CHUNK_ROWS if n >= len(env_by_row))
         envs = env_by_row.items()
+        by_row = {row: self._episodes[env].generator for row, env in envs}
+        has_seeds = None not in by_row.values()
+        # Of episodes that can be repeated the last bits count, too, whoever shares the batch.
+        sizes = CHUNK_ROWS if has_seeds else (len(env_by_row),)
+        num = self.batch_size or next(n for n in sizes if n >= len(env_by_row))
         obs = _batch({row: self._episodes[env].frames or {} for row, env in envs}, num)
         goal = None
         if self.needs_goal:
             goal = _batch({row: self._goal(goals[env]) for row, env in envs}, num)
-        by_row = {row: self._episodes[env].generator for row, env in envs}
-        generators = None
-        if None not in by_row.values():
-            generators = [by_row.get(row) for row in range(num)]
+        generators = [by_row.get(row) for row in range(num)] if has_seeds else None
         return obs, goal, generators
 
     def _act(

@@ -84,6 +84,12 @@ class DiffusionPolicy(DenoisingPolicy):
         self.sampler = make_sampler(self.algo_config, self.schedule)
         _try(self.sampler, self.algo_config.schedule.num_inference_timesteps)
 
+    @property
+    def steps(self) -> tuple[str, int]:
+        name = "ddpm" if self.algo_config.ddpm.enabled else "ddim"
+        num_steps = self.algo_config.schedule.num_inference_timesteps
+        return f"{name}.num_inference_timesteps", num_steps
+
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         largest = float(values("actions").abs().max())
         if self.algo_config.schedule.clip_sample and largest > 1.001:

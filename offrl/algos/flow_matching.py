@@ -23,6 +23,10 @@ class FlowMatchingConfig(DenoisingConfig):
 class FlowMatching(DenoisingPolicy):
     algo_config: FlowMatchingConfig
 
+    @property
+    def steps(self) -> tuple[str, int]:
+        return "num_inference_steps", self.algo_config.num_inference_steps
+
     def corrupt(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         noise = torch.randn(actions.shape, device=self.device)
         t = torch.rand(len(actions), 1, 1, device=self.device)

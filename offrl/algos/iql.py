@@ -69,6 +69,12 @@ class IQL(ActorCritic):
         )
         self.add_stochastic_actor()
 
+    def set_train(self) -> None:
+        """With robomimic's complete configs, the slow critics are in training mode as well."""
+        super().set_train()
+        if not self.global_config.train.mask_padded_steps:
+            self.nets["critic_target"].train()
+
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
         config = self.algo_config

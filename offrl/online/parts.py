@@ -115,6 +115,13 @@ class Parts:
                 f"train.num_steps: nothing is learned in {num_steps} steps, as the first "
                 f"{self.num_before} are only collected (train.online.random_steps, warmup_steps)"
             )
+        in_round = self.config.train.online.collect_steps * self.envs.num_envs
+        made = -(-(num_steps or 0) // in_round) * in_round
+        if num_steps and made > 1.1 * num_steps:
+            log.warning(
+                f"train.num_steps: {made} steps are made, not {num_steps}, as rounds are whole and "
+                f"have {in_round} (train.online.collect_steps in each environment)"
+            )
 
     def _make_alg(self, start: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Any:
         config, space = self.config, self.envs.action_space

@@ -9,6 +9,7 @@ import torch
 
 from offrl import parallel
 from offrl.algos import Algo, algo_factory
+from offrl.algos.shared.denoising import DenoisingPolicy
 from offrl.algos.shared.memory import check_training_fits
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
@@ -75,6 +76,11 @@ class Experiment:
         note_provenance(self.config, self.dataset, run)
         self.algo = self._make_algo(checkpoint)
         _check_actions(config, self.dataset)  # what the algorithm refuses needs no warning
+        control_freq = config.experiment.rollout.control_freq or (
+            ((self.env_args or {}).get("env_kwargs") or {}).get("control_freq")
+        )
+        if isinstance(self.algo, DenoisingPolicy) and control_freq and not self._resumes:
+            self.algo.warn_if_slow(control_freq)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of all this."""

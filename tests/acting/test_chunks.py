@@ -262,7 +262,7 @@ def test_codes_of_chunks_that_were_not_recorded_do_not_count(small_config, epoch
     assert torch.equal(*losses)
 
 
-def test_actions_that_are_never_reached_are_refused(tmp_path, small_config):
+def test_actions_that_are_never_reached_are_refused(tmp_path, small_config, caplog):
     import h5py
 
     path = write_demos(tmp_path / "wide.hdf5")
@@ -271,11 +271,51 @@ def test_actions_that_are_never_reached_are_refused(tmp_path, small_config):
     changes = merge(TINY, {"train": {"data": str(path)}})
     with pytest.raises(ValueError, match=r"wide\.hdf5: .*actions\.normalization.*min_max"):
         Trainer(small_config(changes, "diffusion_policy"))
+    assert "actions" not in caplog.text  # one message
     for remedy in (
         {"train": {"action_config": {"actions": {"normalization": "min_max"}}}},
         {"algo": {"ddpm": {"clip_sample": False}}},
     ):
         Trainer(small_config(merge(changes, remedy), "diffusion_policy"))
+
+
+def test_rows_without_a_seed_are_as_many_as_there_are(small_config, monkeypatch):
+    algo = Trainer(small_config(TINY, "diffusion_policy")).algo
+    rows, sample = [], type(algo).sample
+
+    def counted(self, obs, goal, generators):
+        rows.append(len(next(iter(obs.values()))))
+        return sample(self, obs, goal, generators)
+
+    monkeypatch.setattr(type(algo), "sample", counted)
+    for seeds in ([None], [7], [None] * 3):
+        policy = RolloutPolicy(algo)
+        for env, seed in enumerate(seeds):
+            policy.start_episode(env, seed)
+        seen = {"position": np.zeros(3), "speed": np.zeros(2)}
+        policy.act({env: seen for env in range(len(seeds))})
+    assert rows == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("algo", "keys"),
+    [
+        ({}, ("ddpm.num_inference_timesteps", "unet.down_dims")),
+        ({"unet": {"enabled": False}, "transformer": {"enabled": True}}, ("transformer.num_la",)),
+    ],
+)
+def test_a_chunk_that_takes_longer_than_a_step_is_said(small_config, caplog, algo, keys):
+    config = small_config(merge(TINY, {"algo": algo}), "diffusion_policy")
+    trainer = Trainer(config)
+    assert "parameters" not in caplog.text  # how often the toy is controlled is not known
+    trainer.algo.warn_if_slow(1e-3)
+    assert not caplog.text
+    config.experiment.rollout.control_freq = 1e6
+    Trainer(config)
+    assert all(f"algo.{key}" in caplog.text for key in keys) and "M parameters" in caplog.text
+    state = torch.get_rng_state()
+    trainer.algo.warn_if_slow(1e6)
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_the_ema_of_robomimics_configs_is_that_of_the_training():

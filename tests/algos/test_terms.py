@@ -216,6 +216,17 @@ def test_a_mixture_is_squashed_whole_where_use_tanh_says_so(name):
         assert type(actor.head(torch.zeros(1, 1, actor.trunk.output_dim))) is kind
 
 
+@pytest.mark.parametrize("masks", [True, False])
+def test_slow_critics_of_robomimics_iql_are_in_training_mode(masks):
+    sees = {"modalities": {"obs": {"low_dim": ["place"]}}}
+    config = config_factory("iql", {"train": {"mask_padded_steps": masks}, "observation": sees})
+    algo = algo_factory("iql", config, SHAPES, ac_dim=2, device="cpu")
+    algo.set_train()
+    assert algo.nets["critic_target"].training is not masks
+    algo.set_eval()
+    assert not algo.nets["critic_target"].training
+
+
 def test_edac_needs_two_critics():
     with pytest.raises(ValueError, match="ensemble.n"):
         make("edac", {"critic": {"ensemble": {"n": 1}}})

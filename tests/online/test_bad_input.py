@@ -135,6 +135,12 @@ def test_what_learns_nothing_from_acting_is_refused(algo_name):
         Trainer(env_id="Pendulum-v1", algo_name=algo_name, num_steps=100)
 
 
+@pytest.mark.parametrize(("num_steps", "said"), [(300, "2048 steps are made"), (4096, "")])
+def test_rounds_that_are_longer_than_the_training_are_warned_of(caplog, num_steps, said):
+    Trainer(env_id="Pendulum-v1", algo_name="ppo", num_steps=num_steps)
+    assert said in caplog.text and ("train.num_steps" in caplog.text) is bool(said)
+
+
 def test_a_training_that_never_learns_is_warned_of(caplog):
     config = {"train": {"online": {"random_steps": 1000}}}
     Trainer(config, env_id="Pendulum-v1", algo_name="sac", num_steps=1000)

@@ -1,5 +1,7 @@
 """What diffusion policies and flows share: networks that turn noise into chunks of actions."""
 
+import logging
+from time import perf_counter
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -15,7 +17,9 @@ from offrl.config import (
     Section,
 )
 from offrl.config.section import check_one_enabled
-from offrl.lazy import Tensor
+from offrl.lazy import Tensor, torch
+
+log = logging.getLogger(__name__)
 
 
 class UNetConfig(Section):
@@ -101,6 +105,12 @@ class DenoisingPolicy(ChunkPolicy):
 
     algo_config: DenoisingConfig
 
+    @property
+    def steps(self) -> tuple[str, int]:
+        """The key of ``algo`` that says how many steps lead from noise to actions, and what it
+        says."""
+        raise NotImplementedError(type(self).__name__)
+
     def _create_networks(self) -> None:
         horizon = self.algo_config.horizon
         self.nets["policy"] = models.denoiser_from_config(
@@ -120,6 +130,40 @@ class DenoisingPolicy(ChunkPolicy):
         seen = self.nets["policy"].encode(obs, goal)
         shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
         return seen, models.random_rows("randn", seen.new_zeros(shape), generators)
+
+    def warn_if_slow(self, control_freq: float) -> None:
+        """Measure a step of denoising, and say how long a chunk takes if that is longer than a step
+        of the control, of which ``control_freq`` make a second."""
+        horizon, spec = self.algo_config.horizon, self.obs_spec.groups
+        frames = 1, horizon.observation_horizon
+        seen = {key: torch.zeros(*frames, *x.shape) for key, x in spec["obs"].items()}
+        goal = {key: torch.zeros(1, *x.shape) for key, x in spec.get("goal", {}).items()}
+        net, was_training = self.nets["policy"], self.nets.training
+        self.set_eval()
+        with torch.no_grad():
+            for _ in range(2):  # the first also warms up
+                begun = perf_counter()
+                generators = [torch.Generator().manual_seed(0)]
+                encoded, noise = self.begin(
+                    self.to_device(seen), self.to_device(goal) or None, generators
+                )
+                noise.cpu()
+                encodes = perf_counter()
+                net(noise, torch.zeros(1, device=self.device), encoded).cpu()
+                step = perf_counter() - encodes
+        if was_training:
+            self.set_train()
+        key, num_steps = self.steps
+        seconds = encodes - begun + num_steps * step
+        if seconds * control_freq > 1:
+            millions = sum(p.numel() for p in self.nets.parameters()) / 1e6
+            width = "unet.down_dims" if self.algo_config.unet.enabled else "transformer.num_layers"
+            log.warning(
+                f"{self.global_config.algo_name}: {millions:.1f}M parameters, and a chunk of "
+                f"actions takes {seconds:.3g} s here ({self.device}), longer than a step of the "
+                f"control ({1 / control_freq:.2g} s); fewer of the {num_steps} steps (algo.{key}) "
+                f"or a smaller network (algo.{width}) make it faster"
+            )
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         net = self.nets["policy"]
