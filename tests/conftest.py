@@ -11,8 +11,8 @@ from pathlib import Path
 # Tests run side by side: several threads in each would wait for each other, spinning. Processes
 # that tests start inherit this.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Data of tests names the toy environment.
-os.environ["OFFRL_MODULES"] = "toy_env"
+# Data of tests names environments of tests.
+os.environ["OFFRL_MODULES"] = "toy_env,faulty_env,imitated"
 
 import h5py  # noqa: E402
 import numpy as np  # noqa: E402

@@ -114,6 +114,7 @@ def run_blocks(blocks: list[Block], folder: Path) -> None:
         if block.file or block.runs:
             lines += [f"BLOCK={block.place}", block.script()]
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environ.pop("OFFRL_MODULES", None)  # of tests
     done = subprocess.run(
         ["bash", "-c", "\n".join(lines)],
         cwd=folder,

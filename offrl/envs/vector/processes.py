@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from offrl.envs import check_modules
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
 from offrl.envs.vector.episodes import Episodes, EpisodicVector
 from offrl.envs.vector.form import Stepped
@@ -32,6 +33,7 @@ class ProcessVector(EpisodicVector):
         terminate_on_success: bool = False,
         num_processes: int | None = None,
     ):
+        check_modules(env_args)
         super().__init__(env_args, num_envs, seed)
         count = min(num_envs, num_processes or len(os.sched_getaffinity(0)))
         self._parts = [part.tolist() for part in np.array_split(np.arange(num_envs), count)]
