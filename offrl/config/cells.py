@@ -93,10 +93,10 @@ def trial_cell(
     search = study.search
     assert search is not None
     entry = next(entry for entry in named_configs(study, beside) if entry.name == config)
-    settings = [study.set, entry.set, search.dataset.set, search.set, values]
+    data = search.dataset
+    settings = [study.set, entry.set, data.set if data else {}, search.set, values]
     name = f"search/{_slug(config)}-trial_{number}"
-    data, seed = search.dataset, search.seed
-    return _cell(name, entry, data, seed, settings, study.output, beside, values)
+    return _cell(name, entry, data, search.seed, settings, study.output, beside, values)
 
 
 def searched(study: StudyConfig, beside: Path) -> list[str]:

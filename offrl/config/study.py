@@ -87,8 +87,10 @@ Space = Annotated[
 
 
 class SearchConfig(Section):
-    dataset: Annotated[DatasetEntry, BeforeValidator(lambda x: _entry(x, "path"))] = Field(
-        description="The data to search on: best of another task than those of the study."
+    dataset: Annotated[DatasetEntry | None, BeforeValidator(lambda x: _entry(x, "path"))] = Field(
+        None,
+        description="The data to search on: best of another task than those of the study. null: "
+        "that of each config, or the environment that it acts in; set names another one.",
     )
     trials: Count = Field(20, description="Trainings for each config.")
     seed: int = Field(1, ge=0, description="Seed of the search and of its trainings.")
@@ -138,7 +140,8 @@ class StudyConfig(Section):
         parts |= {f"configs.{i}.set": entry.set for i, entry in enumerate(self.configs)}
         parts |= {f"datasets.{i}.set": entry.set for i, entry in enumerate(self.datasets)}
         if search:
-            parts |= {"search.set": search.set, "search.dataset.set": search.dataset.set}
+            parts |= {"search.set": search.set}
+            parts |= {"search.dataset.set": search.dataset.set} if search.dataset else {}
             parts |= {f"search.space.{name}": keys for name, keys in search.space.items()}
         for part, keys in parts.items():
             for key in leaves(keys):

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     # Where an algorithm of the user's own may lie.
     allow_names(names_in([cell.content for cell in planned]), os.getcwd(), str(beside))
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
-    collecting = [(x, _collecting(x, beside)) for x in every_data if x.collect]
+    collecting = [(x, _collecting(x, beside)) for x in every_data if x and x.collect]
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file

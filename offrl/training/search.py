@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.config.build import config_from_content
-from offrl.config.cells import Cell, Found, called, cells_of, named_configs, searched, trial_cell
+from offrl.config.cells import Cell, Found, cells_of, named_configs, searched, trial_cell
 from offrl.config.study import Range, StudyConfig
 from offrl.outputs import locked, writable_folder
 from offrl.registry import shown
@@ -136,12 +136,13 @@ class _Search:
             where = self.output / "search"
             why = f": {self.why}" if self.why else f", see {where}"
             return Found(problem=f"no training of its search came to its end{why}")
-        best, data = self.optimization.best_trial, self.options.dataset
+        best = self.optimization.best_trial
+        cell = self._cell(best)
         settings = ", ".join(f"{key} {shown(value)}" for key, value in best.params.items())
         came = result_line(self._cell(best), self.output)
         log.info(f"{self.config}: the search found {settings} in trial {best.number}: {came}")
         number = len(self.optimization.trials)
-        words = f"{settings} (trials: {number}, on {called(data)})"
+        words = f"{settings} (trials: {number}, on {cell.dataset})"
         return Found(best.params, words)
 
     @property
@@ -183,7 +184,7 @@ class _Search:
 
     def ended(self, cell: Cell, why: str) -> None:
         trial, states = self.trials[cell.name], self.optuna.trial.TrialState
-        values = self._evaluations(cell)
+        values = self._evaluations(cell, has_ended=True)
         if cell.name in self.pruned:
             log.info(f"{cell.name}: pruned")
             self.optimization.tell(trial, state=states.PRUNED)
@@ -198,11 +199,18 @@ class _Search:
             log.info(f"{cell.name}: {result_line(cell, self.output)}")
             self.optimization.tell(trial, values[max(values)])
 
-    def _evaluations(self, cell: Cell) -> dict[int, float]:
-        """By the epoch, what the search maximises."""
-        run = run_of(self.output / cell.name)
-        evaluations = Run(run).evaluations if run else []
-        return {record["epoch"]: _score(record["logs"]) for record in evaluations}
+    def _evaluations(self, cell: Cell, has_ended: bool = False) -> dict[int, float]:
+        """By the epoch, what the search maximises: the score of evaluations; of trainings without
+        any the validation loss, the smaller the better, or the return of the episodes of an epoch.
+        """
+        if (path := run_of(self.output / cell.name)) is None:
+            return {}
+        run = Run(path)
+        if run.evaluations or (run.config["experiment"]["rollout"]["enabled"] and not has_ended):
+            return {record["epoch"]: _score(record["logs"]) for record in run.evaluations}
+        collected = [r for r in run.of_type("collect") if "Return" in r["logs"]]
+        losses = {r["epoch"]: -r["logs"]["Loss"] for r in run.of_type("valid")}
+        return losses or {r["epoch"]: r["logs"]["Return"] for r in collected}
 
 
 def _score(logs: Mapping[str, float]) -> float:
