@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.hdf5 import located
+from offrl.memory import check_memory
 
 CODEC = "libx264"
 # No frame refers to a later one (bf). A slower preset gains nothing on small images. x264's mbtree
@@ -71,6 +72,8 @@ def decode(path: Path, start: float, num_frames: int, fps: float) -> np.ndarray:
     av = _import()
     with located(path, f"the film from {start:g} s on"), av.open(str(path)) as film:
         stream = film.streams.video[0]
+        num_bytes = 3 * stream.width * stream.height * num_frames
+        check_memory(num_bytes, f"{path}: {num_frames} frames")
         # One for all frames: each frame of its own would take longer than to decode it.
         colours = av.video.reformatter.VideoReformatter()
         film.seek(int(start / stream.time_base), stream=stream)

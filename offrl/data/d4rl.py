@@ -22,7 +22,7 @@ from offrl.data.exchange import (
     timeouts,
     vectors,
 )
-from offrl.data.hdf5 import located, open_hdf5
+from offrl.data.hdf5 import located, open_hdf5, opened
 from offrl.data.storage import CHUNK_BYTES, PIECE_BYTES, check_fits
 from offrl.outputs import check_space, new_file, whole_file
 
@@ -161,6 +161,9 @@ class D4RLFile(DemoArrays):
 
 def is_d4rl(path: Path) -> bool:
     """Whether an HDF5 file is flat, not a tree of demonstrations."""
+    with opened(path) as file:
+        if not file.id.links.exists(b"observations"):
+            return False
     with open_hdf5(path) as file, located(path, "observations"):
         return isinstance(file.get("observations"), h5py.Dataset)
 

@@ -67,7 +67,7 @@ def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
     Raises ``ValueError`` for external storage, which is any file's bytes, and for a virtual array
     of which a part is not there, or in a file that may not be read (``links.inside``).
     """
-    if dataset.get_offset() is not None:  # it lies here in one piece
+    if dataset.get_offset() is not None or _has_chunks(dataset):  # it lies here
         return set()
     settings, path = dataset.get_create_plist(), h5py.h5f.get_name(dataset).decode()
     place = f"{path}: {h5py.h5i.get_name(dataset).decode(errors='replace').strip('/')}"
@@ -122,6 +122,14 @@ def _found(path: str, name: str, place: str) -> Path | None:
             if h5py.is_hdf5(found):
                 return found
     return None
+
+
+def _has_chunks(dataset: h5py.h5d.DatasetID) -> bool:
+    """To ask so is quicker than to ask for the layout, of thousands of arrays."""
+    try:
+        return dataset.get_num_chunks() > 0
+    except RuntimeError:
+        return False
 
 
 def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:

@@ -389,7 +389,7 @@ def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
 
     swmr: also while another program writes it (HDF5's "single writer, multiple readers").
     """
-    file = _opened(path, swmr)
+    file = opened(path, swmr)
     try:
         linked_files(file)
     except ValueError:
@@ -398,7 +398,8 @@ def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
     return file
 
 
-def _opened(path: Path, swmr: bool) -> h5py.File:
+def opened(path: Path, swmr: bool = False) -> h5py.File:
+    """The file, whatever it leads to."""
     try:
         return h5py.File(path, "r")
     except OSError as failed:

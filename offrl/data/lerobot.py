@@ -21,6 +21,7 @@ from offrl.data.demos import Episodes
 from offrl.data.exchange import places, read_notes, vectors
 from offrl.data.hdf5 import located
 from offrl.links import inside
+from offrl.memory import check_memory
 
 VERSION = "v3.0"
 INFO, STATS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
@@ -231,6 +232,10 @@ class _Steps:
 
     def read(self, number: int) -> Any:
         groups = np.flatnonzero((self._first <= number) & (number <= self._last))
+        read = [self._file.metadata.row_group(int(i)) for i in groups]
+        columns = [group.column(k) for group in read for k in range(group.num_columns)]
+        num_bytes = sum(max(c.total_uncompressed_size, 8 * c.num_values) for c in columns)
+        check_memory(num_bytes, f"{self.path}: episode {number}")
         table = self._file.read_row_groups(groups.tolist())
         return table.filter(np.asarray(table["episode_index"]) == number)
 
