@@ -1,5 +1,6 @@
 """The tables of docs/migrating name what is there."""
 
+import json
 import re
 
 import pytest
@@ -91,3 +92,37 @@ def test_algorithms_have_the_names_of_the_table():
         for name in quoted(ours):
             if re.fullmatch(r"\w+", name):
                 assert name in ALGOS.names(), theirs
+
+
+def registered(theirs):
+    """What an algorithm would be called here."""
+    words = re.sub(r"([a-z])([A-Z][a-z]|[A-Z]{2})", r"\1_\2", theirs.removesuffix("Config"))
+    return words.lower()
+
+
+def test_what_the_table_calls_missing_is_missing():
+    assert (registered("DiscreteSACConfig"), registered("DDPGConfig")) == ("discrete_sac", "ddpg")
+    missing = [name for theirs, ours in rows("d3rlpy", "Algorithms") if ours == "none"
+               for name in quoted(theirs)]  # fmt: skip
+    assert missing and not {*map(registered, missing)} & {*ALGOS.names()}
+
+
+def test_the_page_of_algorithms_has_all_and_their_configs():
+    page = (ROOT / "docs/reference/algorithms.md").read_text()
+    table = page.split("## All algorithms\n")[1].strip().split("\n\n")[0].splitlines()[2:]
+    cells = [line.strip("| ").split(" | ") for line in table]
+    assert sorted(quoted(row[0])[0] for row in cells) == ALGOS.names()
+    shipped = {}
+    for path in (ROOT / "configs").rglob("*.json"):
+        name = json.loads(path.read_text()).get("algo_name")  # a study has none
+        shipped.setdefault(name, set()).add(str(path.relative_to(ROOT / "configs")))
+    for name, *_, configs, _ in cells:
+        own = {x for x in quoted(configs) if not x.startswith("examples/")}
+        assert own == shipped.get(quoted(name)[0], set()), name
+
+
+def test_algorithms_of_offline_rl_exist():
+    text = (ROOT / "docs/howto/offline_rl.md").read_text()
+    table = re.search(r"^\| algorithms \|.*\n.*\n((?:\|.*\n)+)", text, flags=re.M)[1]
+    named = [name for line in table.splitlines() for name in quoted(line.split("|")[1])]
+    assert named and {*named} <= {*ALGOS.names()}
