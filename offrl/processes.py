@@ -2,11 +2,13 @@
 
 import atexit
 import ctypes
+import faulthandler
 import os
 import pickle
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -55,6 +57,25 @@ def is_explained(error: BaseException) -> bool:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     is_ours = frame.f_globals.get("__name__", "").startswith("offrl")
     return is_ours and isinstance(error, (ValueError, OSError, ImportError))
+
+
+class Alarm:
+    """Ends the process if what is in its ``with`` block does not ``ring`` for so many seconds, even
+    if it hangs in C code."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+        faulthandler.dump_traceback_later(self.seconds, exit=True)
+
+    def __exit__(self, *_: Any) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+    def put_off(self) -> None:
+        if time.monotonic() - self._since > 0.1 * self.seconds:  # it takes a thread each time
+            self.__enter__()
 
 
 class Channel:

@@ -98,6 +98,8 @@ class ReplayStore(StepStore):
         self.arrays["rewards"][rows] = stepped.rewards
         self.arrays["dones"][rows] = stepped.terminated
         self.is_step[rows] = stepped.is_step
+        for env in envs[~stepped.is_step]:  # of one that was lost, the steps before are cut off
+            self._cut_off(env)
         for env in envs[stepped.terminated | stepped.truncated]:
             self._end_episode(env)
         for i, obs in stepped.final_obs.items():

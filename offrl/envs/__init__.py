@@ -119,6 +119,14 @@ def env_args_named(env_name: str, simulator: str | None = None) -> dict[str, Any
     return {"env_name": env_name, "type": 1, "env_kwargs": ROBOSUITE_KWARGS | {"robots": robots}}
 
 
+def close(env: Any, name: str) -> None:
+    """Close an environment. Where that fails, a warning is all: what was done there stands."""
+    try:
+        env.close()
+    except Exception as error:
+        log.warning(f"{name} could not be closed: {describe(error)}")
+
+
 def tasks_of(simulator: str) -> list[str]:
     """The names of the tasks of ``"metaworld"`` or ``"robosuite"``; none where it is missing."""
     try:

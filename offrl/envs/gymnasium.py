@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import RETURNS, Misfit, returned, said_success, stepped
-from offrl.envs import maybe_metaworlds, tasks_of
+from offrl.envs import close, maybe_metaworlds, tasks_of
 from offrl.registry import ENVS
 
 # What else gymnasium's own environments need, by their modules.
@@ -75,6 +75,9 @@ class GymnasiumAdapter(gymnasium.Wrapper):
 
     def is_success(self) -> dict[str, bool | None]:
         return {"task": self._success}
+
+    def close(self) -> None:
+        close(self.env, self._args["env_name"])
 
     def serialize(self) -> dict[str, Any]:
         return self._args | ({"wrappers": self.wrappers} if self.wrappers else {})

@@ -157,11 +157,16 @@ class Turns(Broker):
 
 
 def broker_at(
-    address: str | None, make_explorer: MakeExplorer, num_explorers: int, life: int = 0
+    address: str | None,
+    make_explorer: MakeExplorer,
+    num_explorers: int,
+    life: int = 0,
+    timeout: float = 300.0,
 ) -> Broker:
-    """The broker of explorers in this process; with an address, on Ray."""
+    """The broker of explorers in this process; with an address, on Ray, where those that make no
+    step for ``timeout`` seconds are replaced."""
     if address is None:
         return Turns(make_explorer, num_explorers, life)
     from offrl.online.ray import RayBroker
 
-    return RayBroker(make_explorer, num_explorers, address, life)
+    return RayBroker(make_explorer, num_explorers, address, life, timeout)

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ class Collector:
         last = self.config.train.online.solved_episodes
         self._last_returns: deque[float] = deque(maxlen=last)
         self._memory: Any = None  # of the policy, when the round began
+        self.num_restarts = 0  #: How often environments hung and were begun anew.
+        self._lost: Sequence[Sequence[int]] = ()  # the environments of each, in this round
 
     @property
     def smoothed_return(self) -> float:
@@ -60,6 +62,8 @@ class Collector:
             for _ in range(num_steps):
                 actions, raw = self._act()
                 self._take_in(actions, self.envs.step(raw), ended)
+        self._lost, self.envs.restarts = self.envs.restarts, ()
+        self.num_restarts += len(self._lost)
         return ended
 
     def _act(self) -> tuple[np.ndarray, np.ndarray]:
@@ -96,6 +100,8 @@ class Collector:
                 counts = (self._returns, self._lengths, self._succeeded)
                 ended.append(tuple(x[env].item() for x in counts))
             self._last_returns.extend(self._returns[over].tolist())
+        over = over | ~stepped.is_step  # of what hung, the episode is lost
+        if over.any():
             self._returns[over] = 0.0
             self._lengths[over] = 0
             self._succeeded[over] = -1
@@ -115,6 +121,7 @@ class Collector:
             "returns": torch.from_numpy(self._returns.copy()),
             "lengths": torch.from_numpy(self._lengths.copy()),
             "succeeded": torch.from_numpy(self._succeeded.copy()),
+            "num_restarts": self.num_restarts,
             "last_returns": list(self._last_returns),
             "statistics": self.statistics.state(),
         }
@@ -127,6 +134,7 @@ class Collector:
         self._lengths = state["lengths"].numpy().copy()
         if "succeeded" in state:  # which earlier versions did not keep
             self._succeeded = state["succeeded"].numpy().copy()
+        self.num_restarts = state.get("num_restarts", 0)  # earlier versions counted none
         self._last_returns = deque(state["last_returns"], self._last_returns.maxlen)
         self.statistics.restore(state["statistics"])
         if state["envs"] is not None:

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,7 @@ class Trajectory(NamedTuple):
     ended: Ended
     moments: Mapping[str, Any]  #: Of what was seen and received in it.
     ready: float  #: When it was (``time.time``).
+    restarts: Sequence[Sequence[int]] = ()  #: Environments that hung in it and were begun anew.
 
 
 class Tape:
@@ -83,6 +84,8 @@ class Explorer(Collector):
     known: what the Learner's checkpoint would hold, without weights.
     """
 
+    acted: Callable[[], None] = staticmethod(lambda: None)  #: Called after each step.
+
     def __init__(self, config: Config, number: int, life: int, known: Mapping[str, Any]):
         config = config.model_copy(deep=True)
         config.train.cuda = False
@@ -105,6 +108,10 @@ class Explorer(Collector):
         self.step, self.agent.num_steps = weights.step, weights.num_actions
         self._version = weights.version
 
+    def _take_in(self, *arguments: Any) -> None:
+        super()._take_in(*arguments)
+        self.acted()
+
     def explore(self) -> Trajectory:
         """Make the steps of a trajectory in every environment."""
         step, num_actions = self.step, self.agent.num_steps
@@ -123,6 +130,7 @@ class Explorer(Collector):
             ended,
             moments,
             time.time(),
+            self._lost,
         )
         self._num_given += 1
         return trajectory

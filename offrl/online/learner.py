@@ -63,7 +63,8 @@ class Learner(Trainer):
         described["model"] = {"normalization": described["model"]["normalization"]}
         make_explorer = partial(_explorer, self.config, described)
         distributed = self.config.distributed
-        return broker_at(distributed.address, make_explorer, distributed.explorers)
+        options = {"timeout": self.config.train.online.timeout}
+        return broker_at(distributed.address, make_explorer, distributed.explorers, **options)
 
     def close(self) -> None:
         self.broker.close()
@@ -76,7 +77,7 @@ class Learner(Trainer):
         self.statistics.update(self.alg)  # by the round before, if no one else has done so
         self._end_epochs()
         self._publish()
-        self._steps_before, self._data = self.step, []
+        self._steps_before, self._data, self._lost = self.step, [], []
         num = self.config.distributed.num_trajectories if self.alg.ON_POLICY else 1
         ended = [episode for _ in range(num) for episode in self._receive()]
         self._batch, self._batches = None, self._make_batches(self._num_due())
@@ -106,6 +107,8 @@ class Learner(Trainer):
             self.agent.num_steps += trajectory.num_actions
             self.statistics.join(trajectory.moments)
             ended += trajectory.ended
+            self._lost = [*self._lost, *trajectory.restarts]
+            self.num_restarts += len(trajectory.restarts)
             self._last_returns.extend(x[0] for x in trajectory.ended)
             if not self.alg.ON_POLICY:
                 self._record(trajectory)
@@ -168,7 +171,7 @@ class Learner(Trainer):
 
     @property
     def problems(self) -> list[str]:
-        return self.broker.problems
+        return super().problems + self.broker.problems
 
     def traffic(self) -> dict[str, float]:
         """Say how many trajectories came since the last call, how many of them were refused as too

@@ -337,6 +337,7 @@ def _make_envs(config: Config, env_args: Mapping[str, Any], num_envs: int | None
         horizon=online.horizon,
         obs_keys=seen_by(config),
         terminate_on_success=online.terminate_on_success,
+        timeout=online.timeout,
     )
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,6 +28,8 @@ class PipelineExplorer:
     owners: whose weights an agent uses, by the agents' names.
     num_exploring: explorers of these numbers explore (``use_explore``), the others evaluate.
     """
+
+    acted: Callable[[], None] = staticmethod(lambda: None)  #: Called after each step.
 
     def __init__(
         self,
@@ -132,6 +134,7 @@ class PipelineExplorer:
         action = agent.infer_action(state, self._explores)
         next_state, reward, *over, info = self.env.step(action, index)
         done = any([truth(x, "done") for x in over])  # gymnasium has two of them
+        self.acted()
         self._returns[name] += finite(reward)
         self._states[name] = next_state
         if done:

@@ -20,11 +20,13 @@ from offrl.cluster import (
 )
 from offrl.online.broker import Broker, MakeExplorer
 from offrl.online.explorer import Explorer, Trajectory, Weights
+from offrl.processes import Alarm
 
 log = logging.getLogger(__name__)
 
 # Trajectories that are asked of an explorer at a time, so that it need not wait for the Learner.
 AHEAD = 2
+START_S = 60.0  # that an explorer may take to be made, and longer if its steps may
 PATIENCE_S = 60.0  # without a trajectory, after which it is said why there may be none
 
 
@@ -33,12 +35,19 @@ class RayBroker(Broker):
     object store once for each version, and a trajectory is one message.
 
     address: see ``cluster.connected``.
+    timeout: seconds without a step after which an explorer counts as hung, and is replaced.
     """
 
     def __init__(
-        self, make_explorer: MakeExplorer, num_explorers: int, address: str, life: int = 0
+        self,
+        make_explorer: MakeExplorer,
+        num_explorers: int,
+        address: str,
+        life: int = 0,
+        timeout: float = 300.0,
     ):
         super().__init__(make_explorer, num_explorers, life)
+        self._timeout = timeout
         self._connection = ExitStack()
         # A Ray of one's own has room for evaluations beside the explorers.
         num_cpus = num_explorers + len(os.sched_getaffinity(0))
@@ -67,7 +76,9 @@ class RayBroker(Broker):
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
                 if is_current:  # else it was replaced already
-                    self._replace(number, reason_of(error))
+                    silent = f", or it made no step for {self._timeout:g} s"
+                    is_gone = isinstance(error, self._ray.exceptions.RayActorError)
+                    self._replace(number, reason_of(error) + silent * is_gone)
                 continue
             if isinstance(answer, Report):
                 check_versions(answer)
@@ -98,7 +109,7 @@ class RayBroker(Broker):
             asked = self._asked[number]
             if number not in self._actors:
                 make = self._ray.remote(_Actor).options(**options(ONE_HEAP))
-                self._actors[number] = make.remote(self._make, number, life)
+                self._actors[number] = make.remote(self._make, number, life, self._timeout)
                 asked.append((self._actors[number].report.remote(), life))
             for _ in range(AHEAD - sum(asked_life == life for _, asked_life in asked)):
                 asked.append((self._actors[number].explore.remote(self._weights), life))
@@ -124,11 +135,12 @@ class RayBroker(Broker):
 class _Actor:
     """An explorer's process, in which it is made when it is first asked for something."""
 
-    def __init__(self, make_explorer: MakeExplorer, number: int, life: int):
+    def __init__(self, make_explorer: MakeExplorer, number: int, life: int, timeout: float):
         # Batch work gets as much of the cores, but lets whoever has waited, as a Learner, go first.
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         self._make = make_explorer, number, life
+        self._alarm = Alarm(timeout)
         self._explorer: Explorer | None = None
 
     def report(self) -> Report:
@@ -137,6 +149,9 @@ class _Actor:
     def explore(self, weights: Weights) -> Trajectory:
         if self._explorer is None:
             make_explorer, number, life = self._make
-            self._explorer = make_explorer(number, life)
-        self._explorer.load(weights)
-        return self._explorer.explore()
+            with Alarm(max(START_S, self._alarm.seconds)):
+                self._explorer = make_explorer(number, life)
+            self._explorer.acted = self._alarm.put_off
+        with self._alarm:
+            self._explorer.load(weights)
+            return self._explorer.explore()

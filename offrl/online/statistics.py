@@ -80,7 +80,8 @@ class RunningStatistics:
             rewards = np.sign(stepped.rewards) if self._config.clip_rewards else stepped.rewards
             self._sums = self._discount * self._sums + rewards
             self._received.append(self._sums[stepped.is_step])
-            self._sums = np.where(stepped.terminated | stepped.truncated, 0.0, self._sums)
+            over = stepped.terminated | stepped.truncated | ~stepped.is_step
+            self._sums = np.where(over, 0.0, self._sums)
 
     def take(self) -> dict[str, Any]:
         """Give the moments of what was seen and received in this round, for ``join`` elsewhere."""

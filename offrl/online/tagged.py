@@ -48,7 +48,7 @@ class TaggedNames:
     """
 
     def __init__(self, folder: str | Path, sha: str):
-        self.folder, self.sha = Path(folder).expanduser(), sha
+        self.folder, self.sha = Path(folder).expanduser().absolute(), sha
         self.final = self.folder / f"agent-final-{sha}.pth"
 
     def checkpoint(self, step: int) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 from offrl.acting.policy import RolloutPolicy
 from offrl.checkpoint import describe_policy
 from offrl.config import Config
-from offrl.envs import make_env
+from offrl.envs import close, make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.collector import Collector, Ended
 from offrl.online.parts import Configs, Envs, Parts, complete, name_of
@@ -31,9 +31,10 @@ class Trainer(Collector):
 
     A record is ``{"type", "epoch", "step", "time", "logs"}``, one for each step of the control
     flow: ``collect`` when all environments have made ``train.online.collect_steps`` steps,
-    ``train`` after each update. ``step`` counts the steps in all environments. Nothing is done
-    before the first record is asked for, and nothing is written. Derive from it for a control flow
-    of your own: ``round`` is what ``train.py`` and ``Agent.train`` repeat, as ``__call__`` does.
+    ``train`` after each update, ``restart`` where environments hung. ``step`` counts the steps in
+    all environments. Nothing is done before the first record is asked for, and nothing is written.
+    Derive from it for a control flow of your own: ``round`` is what ``train.py`` and
+    ``Agent.train`` repeat, as ``__call__`` does.
 
     config: made by ``config_factory``, nested dicts with what differs from the defaults, or the
         path of a config file.
@@ -96,7 +97,11 @@ class Trainer(Collector):
 
     def round(self) -> Iterator[Record]:
         """Collect once, and make the updates that are due then."""
-        yield self._run_collect()
+        collected = self._run_collect()
+        for lost in self._lost:
+            logs = {"Environment": lost[0], "Environments": len(lost)}
+            yield self.record("restart", logs)
+        yield collected
         while self._is_due():
             yield self._run_train()
         self.statistics.update(self.alg)
@@ -129,7 +134,8 @@ class Trainer(Collector):
     @property
     def problems(self) -> list[str]:
         """What went wrong in other processes, although the training goes on."""
-        return []
+        hung = f"environments hung and were begun anew, {self.num_restarts} times"
+        return [hung] if self.num_restarts else []
 
     def traffic(self) -> dict[str, float]:
         """Numbers for the log of what came from other processes since the last call."""
@@ -162,7 +168,7 @@ class Trainer(Collector):
         """End the environments."""
         super().close()
         if "eval_env" in self.__dict__:
-            self.eval_env.close()
+            close(self.eval_env, self.env_args["env_name"])
 
     def describe(self) -> dict[str, Any]:
         """Give what a checkpoint holds of the policy and its surroundings."""

@@ -1,5 +1,7 @@
 """What signals ask of a training: to stop where it can go on from, or to save."""
 
+import _thread
+import logging
 import os
 import signal
 import stat
@@ -12,10 +14,13 @@ from typing import Any, TypeVar
 from offrl import parallel
 from offrl.processes import STOPS, Interrupted
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 # Who sends one to a process often sends it to its group as well (``timeout``): no second one yet.
 SAME_SIGNAL_S = 0.3
+SAID_AFTER_S = 1.0  # that a stop has waited
 
 
 def _leave_the_terminal() -> None:
@@ -62,8 +67,19 @@ class Interrupts(AbstractContextManager):
                 _leave_the_terminal()
             if not self._stop_waits:
                 raise Interrupted(number)
+            # The lock of ``threading`` may be held here.
+            _thread.start_new_thread(self._say_that_it_waits, (number,))
         elif time.monotonic() - self._since > SAME_SIGNAL_S:
             os._exit(128 + number)
+
+    def _say_that_it_waits(self, number: int) -> None:
+        time.sleep(SAID_AFTER_S)
+        if self._stop_waits:
+            log.warning(
+                f"{signal.Signals(number).name}: the training stops when the step that it waits "
+                "for is over; a second signal ends it at once, and --resume goes on from the last "
+                "checkpoint"
+            )
 
     def _save(self, *_: Any) -> None:
         self.saves = True

@@ -100,7 +100,9 @@ def train(
             RunFolder.check_place(config)
             if config.train.model_dest:
                 TaggedFiles.check_place(config, config_file)
+        here = os.getcwd()
         trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
+        os.chdir(here)  # which an environment may have left
         if run is not None and not parallel.rank():
             _keep_changes(run, config, trainer.config)
         trainer.interrupts = interrupts or trainer.interrupts
@@ -268,7 +270,8 @@ def _train_elsewhere(
 
 def _how_to_go_on(trainer: Training) -> str:
     if not trainer.run.last_checkpoint.exists():
-        return "nothing was saved (experiment.save.enabled is false)"
+        is_off = " (experiment.save.enabled is false)"
+        return "nothing was saved" + is_off * (not trainer.config.experiment.save.enabled)
     return _command(trainer)
 
 

@@ -41,6 +41,7 @@ class OnlineTraining(Training):
         self.environments = {self.env_args["env_name"]: self.env_args}
         self.instructions: dict[str, Any] = {}
         note_provenance(self.config, trainer.buffer.demos, run)
+        self._restarts: list[dict[str, float]] = []  # of which there is no record yet
         self._begin_means()
         if checkpoint is not None:
             self._resume(path, checkpoint)
@@ -52,6 +53,10 @@ class OnlineTraining(Training):
     @property
     def problems(self) -> list[str]:
         return self.trainer.problems
+
+    def has_given(self, record: Record) -> bool:
+        is_restart = record["type"] == "restart"
+        return record["step"] <= self.step if is_restart else super().has_given(record)
 
     @property
     def is_last(self) -> bool:
@@ -78,6 +83,8 @@ class OnlineTraining(Training):
             self._is_torn = True
             self._round()
             self._is_torn = False
+            while self._restarts:
+                yield self.record("restart", self._restarts.pop(0))
             if self.interrupts.is_asked:
                 self._check_weights()
             now = time.monotonic()
@@ -98,6 +105,9 @@ class OnlineTraining(Training):
         before = time.perf_counter()
         for record in self.trainer.round():
             kind, logs = record["type"], dict(record["logs"])
+            if kind == "restart":
+                self._restarts.append(logs)
+                continue
             num_episodes = logs.pop("Episodes", 0)
             self._means[kind].add(logs, weight=num_episodes if kind == "collect" else 1)
             self._num_episodes += num_episodes

@@ -110,7 +110,7 @@ class RunFolder:
     def open(cls, path: str | Path) -> tuple["RunFolder", Config]:
         """The folder of an earlier run and its config. What a killed process was writing there is
         removed."""
-        path = Path(path).expanduser()
+        path = Path(path).expanduser().absolute()
         configs = sorted(path.glob("config-*.json"))
         if not configs:
             raise FileNotFoundError(
@@ -161,7 +161,8 @@ class RunFolder:
 
 @contextmanager
 def _place_of_runs(config: Config) -> Iterator[Path]:
-    parent = Path(config.train.output_dir).expanduser() / config.experiment.name
+    # An environment may change the working folder later.
+    parent = Path(config.train.output_dir).expanduser().absolute() / config.experiment.name
     try:
         with in_words(parent):
             yield parent

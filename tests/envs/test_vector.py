@@ -16,7 +16,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from offrl.envs import make_env
-from offrl.envs.vector import GymnasiumVector, make_vector_env
+from offrl.envs.vector import GymnasiumVector, episodes, make_vector_env
 from offrl.envs.vector.episodes import ListVector, episode_seed
 from offrl.envs.vector.native import NativeVector
 from offrl.envs.vector.processes import ProcessVector
@@ -71,6 +71,8 @@ class Walk(gymnasium.Env):
     def _have_trouble(self, obs, reward):
         if self.trouble == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.trouble == "hang":
+            time.sleep(1000)
         if self.trouble == "raise":
             raise FloatingPointError("physics exploded")
         wrong = {
@@ -204,6 +206,55 @@ def sync(mode):
     """Three walks, whose vector writes into the arrays that it returned before."""
     make = [lambda: gymnasium.make("Walk-v0")] * 3
     return SyncVectorEnv(make, autoreset_mode=mode, copy=False)
+
+
+def still(vector):
+    return np.zeros((vector.num_envs, *vector.action_space.shape), dtype=np.float32)
+
+
+@pytest.mark.slow
+def test_environments_that_hang_begin_new_episodes_in_another_process(caplog):
+    args = walk_args(trouble="hang", seed=episode_seed(0, 1, 0))
+    with (
+        closing(ListVector(args, 3, 0)) as plain,
+        closing(ProcessVector(args, 3, 0, num_processes=2, timeout=0.5)) as vector,
+    ):
+        assert same(vector.reset(), plain.reset())
+        before = vector.step(still(vector))
+        hung = vector.step(still(vector))
+        assert hung.is_step.tolist() == [False, False, True] == (~hung.begins).tolist()
+        assert not (hung.terminated | hung.truncated).any() and not hung.final_obs
+        assert hung.rewards[:2].tolist() == [0, 0] and (hung.obs["steps"][:2] == 0).all()
+        assert not same(hung.obs["place"][:2], before.obs["place"][:2])
+        assert [*vector.restarts] == [[0, 1]] and "environments 0, 1: no answer" in caplog.text
+        stored = vector.state()
+        after = [vector.step(still(vector)) for _ in range(4)]
+        assert all(x.is_step.all() for x in after)
+        vector.restore(stored)
+        assert same(after, [vector.step(still(vector)) for _ in range(4)])
+        assert len(vector.restarts) == 1
+
+
+@pytest.mark.slow
+def test_environments_that_hang_again_and_again_end_it():
+    args = walk_args(trouble="hang")
+    with closing(ProcessVector(args, 2, 0, num_processes=1, timeout=0.2)) as vector:
+        vector.reset()
+        with pytest.raises(ChildProcessError, match="environments 0, 1.* 5 times in a row"):
+            for _ in range(11):
+                vector.step(still(vector))
+    assert len(vector.restarts) == 4
+
+
+def test_what_a_list_waits_for_is_said(caplog, monkeypatch):
+    monkeypatch.setattr(episodes, "SILENT_S", 0.05)
+    args = walk_args(trouble="hang", seed=episode_seed(0, 1, 0))
+    monkeypatch.setattr(time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.3)))
+    with closing(ListVector(args, 2, 0)) as vector:
+        vector.reset()
+        for _ in range(3):
+            vector.step(still(vector))
+    assert caplog.text.count("Walk-v0, environment 1 has not answered") == 1
 
 
 def sync_walks(num_envs, max_episode_steps=None, **kwargs):

@@ -1,5 +1,9 @@
 """Environments that break their promises, by names ``odd_envs:ID``."""
 
+import os
+import time
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
@@ -143,12 +147,43 @@ class Halved(gymnasium.ObservationWrapper):
         return (observation * self.factor).astype(np.float32)
 
 
+class Hanging(Steady):
+    """Hangs at a step of an episode for so long, unless ``marker`` is a file that says that it did
+    so before; and raises when it is closed, or takes another working folder, if it is to."""
+
+    def __init__(
+        self, at=None, seconds=1000, marker=None, closes=True, goes_to=None, render_mode=None
+    ):
+        self.at, self.seconds, self.marker = at, seconds, marker and Path(marker)
+        self.closes, self.goes_to = closes, goes_to
+
+    def reset(self, seed=None, options=None):
+        if self.goes_to:
+            os.chdir(self.goes_to)
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        stepped = super().step(action)
+        if self.time == self.at:
+            try:
+                if self.marker:
+                    self.marker.touch(exist_ok=False)  # by one of several processes
+                time.sleep(self.seconds)
+            except FileExistsError:
+                pass
+        return stepped
+
+    def close(self):
+        if not self.closes:
+            raise RuntimeError("the viewer is gone already")
+
+
 class NoWrapper:
     def __init__(self, env):
         raise AssertionError("it was called")
 
 
 UNFIT = (Mute, Boundless, FromFive, Matrix, Whole, Numbered, Unmade, TwoActions)
-for kind in (Masked, Talking, Screen, Passing, NaNObs, NaNReward, Grown, *UNFIT):
+for kind in (Masked, Hanging, Talking, Screen, Passing, NaNObs, NaNReward, Grown, *UNFIT):
     gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, max_episode_steps=50)
 gymnasium.register("Endless-v0", entry_point=Steady)

@@ -19,7 +19,7 @@ import numpy as np
 
 from offrl.acting.episode import ACTION_MASK
 from offrl.envs import ROBOMIMIC_TYPES, check_modules
-from offrl.envs.vector.episodes import Episodes, EpisodicVector, ListVector
+from offrl.envs.vector.episodes import EpisodicVector, ListVector
 from offrl.envs.vector.form import Stepped, VectorEnv
 from offrl.envs.vector.native import GymnasiumVector, NativeVector
 from offrl.envs.vector.processes import ProcessVector
@@ -39,6 +39,7 @@ def make_vector_env(
     horizon: int | None = None,
     obs_keys: Sequence[str] | None = None,
     terminate_on_success: bool = False,
+    timeout: float = 300.0,
 ) -> VectorEnv:
     """N environments: in gymnasium's own vectorised form if there is one and nothing is asked that
     it cannot do, else in processes if that saves more time than messages cost, else in a list.
@@ -47,6 +48,7 @@ def make_vector_env(
     seed: determines every episode: those of list and processes one by one.
     horizon: steps after which an episode is truncated; ``None``: the environment says.
     terminate_on_success: whether a success ends an episode as terminated.
+    timeout: seconds without an answer after which one in a process of its own begins anew.
 
     Raises ``ValueError`` for what makes no environment.
     """
@@ -57,7 +59,8 @@ def make_vector_env(
     if num_envs > 1:
         env = _native(env_args, num_envs, seed, horizon, obs_keys, terminate_on_success)
     if env is None:
-        env = _episodic(env_args, num_envs, seed, horizon, obs_keys, terminate_on_success)
+        rest = horizon, obs_keys, terminate_on_success
+        env = _episodic(env_args, num_envs, seed, timeout, *rest)
     if not env.is_limited:
         log.warning(
             f"gymnasium knows no time limit of {env_args['env_name']}: if its episodes do not end "
@@ -104,7 +107,9 @@ def _native(
     return env
 
 
-def _episodic(env_args: Mapping[str, Any], num_envs: int, seed: int, *rest: Any) -> EpisodicVector:
+def _episodic(
+    env_args: Mapping[str, Any], num_envs: int, seed: int, timeout: float, *rest: Any
+) -> EpisodicVector:
     if num_envs == 1:
         only = ListVector(env_args, num_envs, seed, *rest)
         log.info(f"1 environment {env_args['env_name']} in a list")
@@ -115,7 +120,7 @@ def _episodic(env_args: Mapping[str, Any], num_envs: int, seed: int, *rest: Any)
     what = f"{num_envs} environments {name}, of {1e6 * cost:.0f} us a step,"
     if saved > MESSAGES:
         try:
-            env = ProcessVector(env_args, num_envs, seed, *rest)
+            env = ProcessVector(env_args, num_envs, seed, *rest, timeout=timeout)
             log.info(f"{what} in {min(num_envs, cores)} processes")
             return env
         except ValueError as error:
@@ -127,17 +132,16 @@ def _episodic(env_args: Mapping[str, Any], num_envs: int, seed: int, *rest: Any)
 
 def _measure(env_args: Mapping[str, Any], *rest: Any) -> float:
     """Seconds of a step in one environment: the median, as other programs may be in the way."""
-    episodes = Episodes(env_args, [0], 0, *rest)
-    space, seconds = episodes.contract.action_space, []
+    one, seconds = ListVector(env_args, 1, 0, *rest), []
     try:
-        obs = episodes.reset()
-        space.seed(0)
+        obs = one.reset()
+        one.action_space.seed(0)
         for _ in range(MEASURED):
             allowed = [obs[ACTION_MASK][0].astype(np.int8)] if ACTION_MASK in obs else []
-            actions = episodes.contract.actions([space.sample(*allowed)])
+            actions = [one.action_space.sample(*allowed)]
             before = time.perf_counter()
-            obs = episodes.step(actions).obs
+            obs = one.step(actions).obs
             seconds.append(time.perf_counter() - before)
         return statistics.median(seconds)
     finally:
-        episodes.close()
+        one.close()

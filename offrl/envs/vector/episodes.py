@@ -5,6 +5,9 @@ rebuilt by acting once more, in simulators that need not know how to store thems
 """
 
 import logging
+import threading
+import time
+import weakref
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,10 +16,12 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import describe, returned, said_success, stepped
-from offrl.envs import make_env
+from offrl.envs import close, make_env
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 
 log = logging.getLogger(__name__)
+
+SILENT_S = 60.0  # after which it is said what is waited for
 
 
 def episode_seed(seed: int, number: int, episode: int) -> int:
@@ -52,6 +57,7 @@ class Episodes:
         )
         limit = getattr(first.spec, "max_episode_steps", None)
         self.is_limited = limit is not None or horizon is not None
+        self._row = 0
         self._episode = [-1] * len(numbers)
         self._actions: list[list[np.ndarray]] = [[] for _ in numbers]  # of the running episodes
 
@@ -110,9 +116,15 @@ class Episodes:
 
     def close(self) -> None:
         for env in self._envs:
-            env.close()
+            close(env, self.contract.env_name)
+
+    @property
+    def waits_for(self) -> str:
+        """The environment that acts now, or did so last."""
+        return self.contract.named(self._row)
 
     def _begin(self, row: int, episode: int) -> Batch:
+        self._row = row
         self._episode[row], self._actions[row] = episode, []
         seed = episode_seed(self._seed, self._numbers[row], episode)
         try:
@@ -122,6 +134,7 @@ class Episodes:
             raise self._named(row, error) from error
 
     def _act(self, row: int, action: np.ndarray) -> tuple[Batch, float, bool, bool, int]:
+        self._row = row
         env, taken = self._envs[row], self._actions[row]
         taken.append(action)
         try:
@@ -240,19 +253,47 @@ class ListVector(EpisodicVector):
         terminate_on_success: bool = False,
         envs: Sequence[gymnasium.Env] | None = None,
     ):
-        super().__init__(env_args, num_envs, seed)
         numbers = range(num_envs)
         self._parts = [numbers]
         self._episodes = Episodes(
             env_args, numbers, seed, horizon, obs_keys, terminate_on_success, envs
         )
+        super().__init__(env_args, num_envs, seed)
         self._learn_spaces(obs_keys)
+        self._asked: float | None = None  # when, while an answer is waited for
+        self._watch: threading.Thread | None = None
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [getattr(self._episodes, method)(*arguments[0])]
+        self._asked = time.monotonic()
+        try:
+            return [getattr(self._episodes, method)(*arguments[0])]
+        finally:
+            self._asked = None
+
+    def reset(self) -> Batch:
+        if self._watch is None:
+            arguments = (weakref.ref(self),)
+            self._watch = threading.Thread(target=_watch, args=arguments, daemon=True)
+            self._watch.start()
+        return super().reset()
 
     def close(self) -> None:
         self._episodes.close()
+
+
+def _watch(own: "weakref.ref[ListVector]") -> None:
+    """Say once which environment is waited for, as long as there is a list."""
+    said = None
+    while (vector := own()) is not None:
+        asked = vector._asked
+        if asked not in (None, said) and time.monotonic() - asked > SILENT_S:
+            said = asked
+            log.warning(
+                f"{vector._episodes.waits_for} has not answered for {SILENT_S:g} s, and is waited "
+                "for: it is in this process, where nothing can end it but a second signal"
+            )
+        del vector
+        time.sleep(min(1.0, SILENT_S))
 
 
 def _rows(parts: Sequence[Batch]) -> Batch:

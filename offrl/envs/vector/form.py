@@ -54,6 +54,9 @@ class VectorEnv(ABC):
     observation_space: gymnasium.spaces.Dict  #: Of one environment.
     action_space: gymnasium.Space  #: Of one environment.
     env_args: dict[str, Any]  #: Of one environment, see ``make_env``.
+    #: The environments that hung and were begun anew, one list for each process that hung, since
+    #: somebody last took them out.
+    restarts: Sequence[Sequence[int]] = ()
 
     @abstractmethod
     def reset(self) -> Batch:

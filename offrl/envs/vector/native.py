@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from offrl.acting.episode import describe, returned, stepped, truth
+from offrl.envs import close
 from offrl.envs.gymnasium import succeeds
 from offrl.envs.vector.episodes import episode_seed
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
@@ -136,7 +137,7 @@ class GymnasiumVector(VectorEnv):
         return self._obs
 
     def close(self) -> None:
-        self._env.close()
+        close(self._env, self._name)
 
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         try:

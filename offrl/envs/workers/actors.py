@@ -4,9 +4,7 @@ An actor has the environment and the policy, and plays whole episodes: no messag
 step. It calls the policy as ``EnvPool`` does, so that results are the same to the bit.
 """
 
-import faulthandler
 import logging
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -29,7 +27,7 @@ from offrl.acting.episode import (
 )
 from offrl.envs.workers.pool import EnvPool
 from offrl.envs.workers.worker import Failure, Notice, Simulator, what_is_read
-from offrl.processes import is_explained
+from offrl.processes import Alarm, is_explained
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +159,7 @@ class Player:
         logger = logging.getLogger("offrl")
         logger.setLevel(level)
         logger.addHandler(_Notices(self._notices))
-        self._alarm = _Alarm(timeout)
+        self._alarm = Alarm(timeout)
         self._problem: Failure | None = None
         try:
             with self._alarm:
@@ -210,25 +208,6 @@ class _Notices(logging.Handler):
         self._notices.append(Notice(record.levelno, record.getMessage()))
 
 
-class _Alarm:
-    """Ends the process if what is in its ``with`` block does not ``ring`` for so many seconds, even
-    if it hangs in C code."""
-
-    def __init__(self, seconds: float):
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        self._since = time.monotonic()
-        faulthandler.dump_traceback_later(self._seconds, exit=True)
-
-    def __exit__(self, *_: Any) -> None:
-        faulthandler.cancel_dump_traceback_later()
-
-    def put_off(self) -> None:
-        if time.monotonic() - self._since > 0.1 * self._seconds:  # it takes a thread each time
-            self.__enter__()
-
-
 class _PolicyError(Exception):
     """The policy failed, so that it would in any actor."""
 
@@ -242,7 +221,7 @@ class _PolicyError(Exception):
 class _Here:
     """The policy, in this process. What it gets and gives is its own, as between processes."""
 
-    def __init__(self, policy: Policy, alarm: _Alarm):
+    def __init__(self, policy: Policy, alarm: Alarm):
         self._policy, self._alarm = policy, alarm
 
     def __call__(self, obs: Obs, goal: Obs | None, reward: float) -> np.ndarray:
