@@ -43,37 +43,44 @@ def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[st
 
     known: the config with all the keys that there are.
     """
-    paths = [*_dotted(known)]
-    by_section: dict[tuple, list[str]] = {}
-    for path in keys:
-        by_section.setdefault(path[:-1], []).append(str(path[-1]))
-    for section, names in by_section.items():
-        above = "".join(f"{part}." for part in section)
-        hints = {name: _hint(above, name, paths, known.get("algo_name")) for name in names}
-        rest = [name for name in names if not hints[name]]
-        owners = _algorithms_with(names) if section == ("algo",) and (rest or names[1:]) else []
-        if owners:
-            also = f"{known['algo_name']} has no such, but {', '.join(owners)}; correct algo_name"
-            yield f"{_listed(section, names)}. {also}, or leave them out."
-            continue
-        for name in (name for name in names if hints[name]):
-            yield f"{_listed(section, [name])}.{hints[name]}"
-        if rest:
-            siblings = ", ".join(_names(above, paths))
-            also = f" Known here: {siblings}." if siblings else ""
-            also += " --ignore-unknown trains without." if "algo_name" in known else ""
-            yield f"{_listed(section, rest)}.{also}"
+    paths, algo_name = [*_dotted(known)], known.get("algo_name")
+    hints = {path: _hint(path, paths, algo_name) for path in keys}
+    of_algo = [path for path in keys if path[0] == "algo"]
+    if of_algo[1:] or not all(hints[path] for path in of_algo):
+        others = ", ".join(_algorithms_with(of_algo))
+        if others:
+            yield (
+                f"{_listed(of_algo)}. {algo_name} has no such, but {others}; correct algo_name, or "
+                "leave them out."
+            )
+            hints = {path: hint for path, hint in hints.items() if path not in of_algo}
+    unlike: dict[tuple, list[tuple]] = {}
+    for path, hint in hints.items():
+        if hint:
+            yield f"{_listed([path])}.{hint}"
+        else:
+            unlike.setdefault(path[:-1], []).append(path)
+    for section, together in unlike.items():
+        siblings = ", ".join(_names(_above(section), paths))
+        also = f" Known here: {siblings}." if siblings else ""
+        also += " --ignore-unknown trains without." if algo_name else ""
+        yield f"{_listed(together)}.{also}"
 
 
-def _listed(section: tuple, names: Sequence[str]) -> str:
-    keys = ", ".join(place(*section, name) for name in names)
-    return f"{keys}: unknown key{'s' if len(names) > 1 else ''}"
+def _listed(keys: Sequence[tuple]) -> str:
+    named = ", ".join(place(*path) for path in keys)
+    return f"{named}: unknown key{'s' if len(keys) > 1 else ''}"
 
 
-def _algorithms_with(names: Sequence[str]) -> list[str]:
+def _above(section: tuple) -> str:
+    return "".join(f"{part}." for part in section)
+
+
+def _algorithms_with(keys: Sequence[tuple]) -> list[str]:
     """The algorithms whose section has all of these keys."""
-    known = ALGO_CONFIGS.names()
-    return [name for name in known if ALGO_CONFIGS[name].model_fields.keys() >= {*names}]
+    wanted = {".".join(map(str, path[1:])) for path in keys}
+    sections = {name: ALGO_CONFIGS[name]().to_dict() for name in ALGO_CONFIGS.names()}
+    return [name for name, section in sections.items() if wanted <= {*_dotted(section)}]
 
 
 def _names(above: str, paths: Iterable[str]) -> list[str]:
@@ -82,9 +89,10 @@ def _names(above: str, paths: Iterable[str]) -> list[str]:
     return [name for name in below if "." not in name]
 
 
-def _hint(above: str, name: str, paths: Sequence[str], algo_name: str | None) -> str:
+def _hint(key: tuple, paths: Sequence[str], algo_name: str | None) -> str:
     """What was meant: the word that is used here for it, the same name elsewhere, or a name that
     looks alike, in the same section rather than in another."""
+    above, name = _above(key[:-1]), str(key[-1])
     words = WORDS.get(name, [])
     for end in (*words, name):
         same = [path for path in paths if f".{path}".endswith(f".{end}")]

@@ -252,6 +252,10 @@ def test_a_section_of_another_algorithm_is_one_message():
     with pytest.raises(ValueError, match=r"algo\.loss, .*algo\.rnn.* bc, .*algo_name") as error:
         config_factory("iql", {"algo": content})
     assert "Known here" not in str(error.value)
+    content = json.loads((GOLDEN / "configs/cql.json").read_text())["algo"]
+    with pytest.raises(ValueError, match=r"algo\.critic\.cql_weight.* cql") as error:
+        config_factory("td3_bc", {"algo": content})
+    assert "Known here" not in str(error.value)
     unknown = {"algo": {"first": 1, "second": 2}}
     with pytest.raises(ValueError, match=r"algo\.first, algo\.second: .*Known here") as error:
         config_factory("iql", unknown)
