@@ -15,6 +15,7 @@ from offrl import RolloutPolicy, Trainer, config_factory, policy_from_checkpoint
 from offrl.config.files import find_config, parse_override, read_config_file
 from offrl.data.expressions import Condition
 from offrl.envs import make_env
+from offrl.envs.adapted import Adapted
 from offrl.testing import state  # noqa: F401 (it registers a core)
 from offrl.tree import merge
 
@@ -74,6 +75,12 @@ TABLE = [
     (
         lambda place: parse_override("train.batch_size"),
         "--set train.batch_size: expected KEY=VALUE, e.g. train.batch_size=256",
+    ),
+    # environments
+    (
+        lambda place: Adapted(type("Mine", (), {"reset": lambda _: 0, "step": lambda *_: 0})()),
+        "Mine: it has no observation_space; set self.observation_space to one of gymnasium.spaces, "
+        "or self.env to the environment that it wraps",
     ),
     # data
     (

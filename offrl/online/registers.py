@@ -101,7 +101,11 @@ class Parts:
                 found[kind] = PARTS[kind][name]
             except ValueError as error:
                 said = f"modules: {', '.join(config.modules)}" if config.modules else "no modules"
-                near = did_you_mean(name, ALGO_CONFIGS.names()) if kind == "algorithm" else ""
+                near = ""
+                if kind == "algorithm" and name in ALGO_CONFIGS.names():
+                    near = " With one of offrl's own a Learner trains, or offrl train."
+                elif kind == "algorithm":
+                    near = did_you_mean(name, ALGO_CONFIGS.names())
                 raise ValueError(f"{path}: {error}{near} (The file names {said}.)") from None
         self._found = found
 

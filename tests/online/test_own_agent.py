@@ -124,8 +124,8 @@ SOLVES = {
     "address, num_steps",
     [
         pytest.param(None, 600, marks=pytest.mark.slow),
-        pytest.param(None, 60_000, marks=pytest.mark.thorough),
-        pytest.param("local", 60_000, marks=pytest.mark.thorough),
+        pytest.param(None, 40_000, marks=pytest.mark.thorough),
+        pytest.param("local", 40_000, marks=pytest.mark.thorough),
     ],
 )
 def test_two_explorers_of_ones_own_solve_cartpole_by_ppo(address, num_steps, tmp_path):

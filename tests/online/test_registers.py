@@ -337,6 +337,7 @@ def test_an_evaluation_explores_nothing():
 @pytest.mark.parametrize(
     "change, message",
     [
+        ({"alg_para": {"alg_name": "ppo"}}, "alg_para.alg_name: .*'ppo'.*Learner"),
         ({"alg_para": {"alg_name": "pp0"}}, "alg_para.alg_name: .*'pp0'.*Did you mean 'ppo'"),
         ({"alg_para": {"alg_name": "Plian"}}, "alg_para.alg_name: .*'Plian'.*'Plain'"),
         ({"env_para": {"env_name": "Carts"}}, "env_para.env_name: .*'Cart'"),
