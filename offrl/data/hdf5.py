@@ -174,9 +174,8 @@ class DemoFile(Demos):
         kind = np.uint8 if first.dtype == np.uint8 else np.float32
         with located(self.path, f"{key} of all demonstrations"):
             num_bytes = total * math.prod(first.shape[1:]) * np.dtype(kind).itemsize
-            place = f"{self.path}: {key} of {len(demos)} demonstrations"
             remedy = "train on fewer (train.data.demo_limit), or set train.hdf5_cache_mode=low_dim"
-            check_memory(num_bytes, place, remedy)
+            check_memory(num_bytes, f"{self.path}: {key}", remedy)
             rows = np.empty((total, *first.shape[1:]), dtype=kind)
         for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
             dataset = self._checked(demo, key, part.shape, first.dtype)

@@ -20,6 +20,8 @@ def pixels(file: DemoFile, keys: Sequence[str] = (), limits: Sequence[float] | N
         with them. limits: the numbers that become 0 and 255; by default 0 and 1, or 0 and 255,
         whichever holds all numbers of a key.
     """
+    if limits and limits[0] >= limits[1]:
+        raise ValueError("--range: LOW has to be less than HIGH")
     demos, demo = file.demos(), file.demos()[0]
     stored = {key: values(x) for key, x in file.stored(demo).items() if hasattr(x, "id")}
     odd = [k for k, x in stored.items() if odd_image(k, x.shape[1:], x.dtype)]

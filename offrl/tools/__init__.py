@@ -92,6 +92,34 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def add_simulators(parser: argparse.ArgumentParser) -> None:
+    """The option for simulators that run side by side."""
+    parser.add_argument(
+        "--workers",
+        type=count,
+        help="number of simulators that run side by side (default: one per core)",
+    )
+
+
+def share(text: str) -> float:
+    """An argument that is a number between 0 and 1."""
+    number = float(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"a number between 0 and 1 is needed, not {text}")
+    return number
+
+
+def factor(text: str) -> int:
+    return count(text, minimum=2)
+
+
+def pair(text: str) -> list[str]:
+    """An argument of the form OLD=NEW."""
+    if text.count("=") != 1 or not all(text.split("=")):
+        raise argparse.ArgumentTypeError(f"OLD=NEW is needed, e.g. obs/x=obs/y, not {text}")
+    return text.split("=")
+
+
 def write_figures(path: Path, figures: dict[str, float]) -> None:
     with whole_file(path) as file:
         file.write_text(json.dumps(figures, indent=4) + "\n", encoding="utf-8")

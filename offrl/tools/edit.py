@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
-from offrl.tools import add_follow_links, add_module, count, finite, seed, sentence
+from offrl import tools
+from offrl.tools import add_simulators, count, finite, seed, sentence
 
 HELP = "make a new file of demonstrations out of others: split, filter, merge, relabel or repack"
 EPILOG = (
@@ -24,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         number = "+" if name == "merge" else 1
         sub.add_argument("inputs", metavar="IN", nargs=number, help="a file in robomimic's layout")
         sub.add_argument("--output", required=True, help="the HDF5 file to write")
-        add_follow_links(sub)
+        tools.add_follow_links(sub)
         command.add_arguments(sub)
-        add_module(sub)
+        tools.add_module(sub)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 def _split_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--valid",
-        type=_share,
+        type=tools.share,
         help="share of demonstrations that the second part gets at random (default: 0.1)",
     )
     parser.add_argument("--seed", type=seed, default=0, help="of the random choice (default: 0)")
@@ -157,7 +158,7 @@ def _rename_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keys",
         nargs="+",
-        type=_pair,
+        type=tools.pair,
         default=[],
         metavar="OLD=NEW",
         help="rename arrays (obs/x=obs/y, next_obs/x too), groups, filter keys (mask/x=mask/y)",
@@ -203,19 +204,13 @@ def _pixels_arguments(parser: argparse.ArgumentParser) -> None:
         "--keys", nargs="+", default=[], metavar="obs/KEY", help="only these (default: all)"
     )
     parser.add_argument(
-        "--range",
-        nargs=2,
-        type=finite,
-        metavar=("LOW", "HIGH"),
-        help="numbers that become 0 and 255 (default: 0 1 or 0 255, whichever holds all)",
+        "--range", nargs=2, type=finite, metavar=("LOW", "HIGH"), help="what becomes 0 and 255"
     )
 
 
 def _pixels(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
     from offrl.data.pixels import pixels
 
-    if args.range and args.range[0] >= args.range[1]:
-        raise ValueError("--range: LOW has to be less than HIGH")
     return pixels(files[0], args.keys, args.range)
 
 
@@ -228,7 +223,7 @@ def _rewards_arguments(parser: argparse.ArgumentParser) -> None:
     kinds.add_argument("--success-only", action="store_true", help="1 at success, 0 otherwise")
     parser.add_argument("--scale", type=finite, default=1.0, help="multiply by this (default: 1)")
     parser.add_argument("--shift", type=finite, default=0.0, help="then add this (default: 0)")
-    _workers_argument(parser)
+    add_simulators(parser)
 
 
 def _rewards(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
@@ -267,7 +262,7 @@ def _actions_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ranges.add_argument("--undo-range", action="store_true", help="undo what --range did")
     _kind_argument(parser)
-    _workers_argument(parser)
+    add_simulators(parser)
 
 
 def _actions(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
@@ -297,7 +292,7 @@ def _actions(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -
 
 def _downsample_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--factor", type=_factor, required=True, help="number of steps that become one"
+        "--factor", type=tools.factor, required=True, help="number of steps that become one"
     )
     parser.add_argument(
         "--commands",
@@ -306,7 +301,7 @@ def _downsample_arguments(parser: argparse.ArgumentParser) -> None:
         help="numbers at the end of an action (the gripper) that are not summed (default: 1)",
     )
     _kind_argument(parser)
-    _workers_argument(parser)
+    add_simulators(parser)
 
 
 def _downsample(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
@@ -345,31 +340,6 @@ def _kind_argument(parser: argparse.ArgumentParser) -> None:
         choices=("delta", "absolute"),
         help="what kind of actions these are, if the simulator shall not be asked",
     )
-
-
-def _workers_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workers",
-        type=count,
-        help="number of simulators that run side by side (default: one per core)",
-    )
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"a number between 0 and 1 is needed, not {text}")
-    return number
-
-
-def _factor(text: str) -> int:
-    return count(text, minimum=2)
-
-
-def _pair(text: str) -> list[str]:
-    if text.count("=") != 1 or not all(text.split("=")):
-        raise argparse.ArgumentTypeError(f"OLD=NEW is needed, e.g. obs/x=obs/y, not {text}")
-    return text.split("=")
 
 
 class Command(NamedTuple):
