@@ -11,14 +11,17 @@ from typing import Any
 from tqdm import tqdm
 
 from offrl import cluster, parallel
+from offrl.config.files import read_config_file
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.pipeline import Pipeline
 from offrl.online.trainer import Record, summary_of
+from offrl.registry import shown
 from offrl.reports.plot import NO_CURVE, write_learning_curve
 from offrl.reports.records import read_records
 from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
 from offrl.training.run import RunFolder
+from offrl.tree import differences
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +83,11 @@ def train_pipeline(
     interrupts = interrupts or Interrupts()
     before = [] if run is None else read_records(run.metrics)[0]
     position = {key: max((r[key] for r in before), default=0) for key in ("epoch", "step")}
+    changed: dict[str, tuple[Any, Any]] = {}
     if run is None:
         RunFolder.check_place(config)
     else:
+        changed = differences(read_config_file(run.config_file), config.to_dict())
         run.mark(False)
         run.write_config(config)
     if run is not None and any(path.is_file() for path in run.models.rglob("*")):
@@ -93,6 +98,8 @@ def train_pipeline(
             run = RunFolder.create(config, fill)
         with closing(Logger(_InRun(pipeline, run))) as logger:
             log.info("run folder: %s", run.path)
+            for key, (was, now) in changed.items():
+                log.info(f"from step {pipeline.step} on {key} is {shown(now)}, was {shown(was)}")
             go_on = f"go on with: offrl train --resume {run.path}"
             pipeline.models, pipeline.receiving = run.models, interrupts.at_once
             try:
