@@ -22,6 +22,7 @@ class Episodes(AbstractContextManager):
     layout: str  # whose it is
     dones_are_successes = False  # else what ends an episode may be a failure as well
     root = ""  # where errors say that demonstrations are
+    num_actions: int | None = None  # of discrete actions, where the format says it
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -227,6 +228,8 @@ class DemoArrays(Demos):
     ):
         self.path = path
         self.env_args = (notes or {}).get("env_args")
+        self.num_actions = (notes or {}).get("num_actions")
+        self._left_out = (notes or {}).get("left_out", {})
         self._masks = (notes or {}).get("masks", {})
         self._arrays = dict(arrays)
         ends = [0, *np.cumsum(lengths).tolist()]
@@ -290,6 +293,11 @@ class DemoArrays(Demos):
             if key.startswith("obs/"):
                 names = [k.removeprefix("obs/") for k in self._arrays if k.startswith("obs/")]
                 remedy = f"; set observation.modalities.obs.low_dim to {json.dumps(names)}"
+            if key in self._left_out:
+                raise ValueError(
+                    f"{self.path}: {key} is {self._left_out[key]}, and networks see vectors and "
+                    f"images{remedy}"
+                )
             raise ValueError(
                 f"{self.path}: no {key!r}; it has {', '.join(sorted(self._arrays))}{remedy}"
             )

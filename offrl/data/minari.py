@@ -38,9 +38,9 @@ def minari_folder(name: str) -> Path:
 class MinariEpisodes(Episodes):
     """The episodes in a dataset's folder.
 
-    An observation that is no dict is ``flat``; of a dict the arrays are taken. ``dones`` are the
-    terminations, ``timeouts`` the truncations; the observations have one row more than there are
-    steps, so that each step has its ``next_obs``.
+    An observation that is no dict is ``flat``; of a dict the arrays of numbers are taken. ``dones``
+    are the terminations, ``timeouts`` the truncations; the observations have one row more than
+    there are steps, so that each step has its ``next_obs``.
     """
 
     layout = "Minari"
@@ -79,25 +79,50 @@ class MinariEpisodes(Episodes):
     def masks(self) -> dict[str, list[str]]:
         return self._notes["masks"] if self._notes else {}
 
+    @property
+    def num_actions(self) -> int | None:  # type: ignore[override]
+        """Of ``Discrete`` actions, which are counted from 0; ``ValueError`` for actions that are
+        neither these nor one vector of real numbers."""
+        from gymnasium.spaces import Box, Discrete
+
+        space = self._dataset.action_space
+        if isinstance(space, Discrete) and space.start == 0:
+            return int(space.n)
+        is_vector = isinstance(space, Box) and len(space.shape) == 1 and space.dtype.kind == "f"
+        if not is_vector and self._notes is None:  # else the space was made of the arrays
+            raise ValueError(
+                f"{self.path}: actions are {space}; one vector of real numbers (Box) or one "
+                "discrete action that is counted from 0 (Discrete) is needed"
+            )
+        return None
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The observations that are no arrays of numbers, such as categories, and their spaces."""
+        from gymnasium.spaces import Box, Dict, MultiBinary
+
+        space = self._dataset.observation_space
+        spaces = space.spaces if isinstance(space, Dict) else {"flat": space}
+        kinds = Box, MultiBinary
+        return {f"obs/{k}": str(own) for k, own in spaces.items() if not isinstance(own, kinds)}
+
     def unread(self) -> list[str]:
         with located(self.path, "episode 0"):
             (episode,) = self._dataset.iterate_episodes([0])
-        return ["infos"] if episode.infos else []
+        return [*self.left_out, *(["infos"] if episode.infos else [])]
 
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        _ = self.num_actions  # refuses others
         number = int(demo.removeprefix("demo_"))
         check_memory(self.sizes[f"episode_{number}"], f"{self.path}: episode {number}")
         with located(self.path, f"episode {number}"):
             (episode,) = self._dataset.iterate_episodes([number])
-        if not isinstance(episode.actions, np.ndarray):
-            space = self._dataset.action_space
-            raise ValueError(f"{self.path}: actions are {space}; vectors are needed")
         rows = {"actions": episode.actions, "rewards": episode.rewards}
         rows["dones"] = episode.terminations.astype(np.float32)
         rows["timeouts"] = episode.truncations.astype(np.float32)
         obs = episode.observations
         for key, values in (obs if isinstance(obs, dict) else {"flat": obs}).items():
-            if isinstance(values, np.ndarray):
+            if f"obs/{key}" not in self.left_out:
                 rows |= {f"obs/{key}": values[:-1], f"next_obs/{key}": values[1:]}
         if len({len(values) for values in rows.values()}) > 1:
             raise ValueError(f"{self.path}: episode {number} has arrays of unequal lengths")
@@ -111,6 +136,7 @@ def read_minari(folder: Path) -> DemoArrays:
         check_memory(2 * episodes.sizes.total(), f"{folder}: all episodes")
         demos = [episodes.trajectory(demo) for demo in episodes.demos()]
         notes = {"env_args": episodes.env_args, "masks": episodes.masks()}
+        notes |= {"num_actions": episodes.num_actions, "left_out": episodes.left_out}
     lengths = np.array([len(demo["rewards"]) for demo in demos])
     arrays = {key: np.concatenate([demo[key] for demo in demos]) for key in demos[0]}
     return DemoArrays(folder, arrays, lengths, notes)

@@ -207,6 +207,11 @@ class SequenceDataset(WindowDataset):
         files = self._files
         stored = {key: files.read(key) for key in keys}
         integers = [key for key in keys if files.hold_integers(key)]
+        for key, options in config.items():
+            if key in keys and (own := dict(options or {})).get("format") == "discrete":
+                where = f"train.action_config.{key}.num_actions"
+                num = files.num_actions(where, own.get("num_actions"))
+                config = {**config, key: {**own, "num_actions": num}}
         parts, self._action_stats = encode_actions(stored, integers, config, given, files.place)
         for key in set(keys) - set(given):
             if dict(config.get(key) or {}).get("normalization"):

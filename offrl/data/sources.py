@@ -85,6 +85,18 @@ class Files(AbstractContextManager):
     def hold_integers(self, key: str) -> bool:
         return any(file.holds_integers(source.demos[0], key) for file, source in self._pairs())
 
+    def num_actions(self, path: str, given: int | None) -> int | None:
+        """How many discrete actions there are: the ``given`` number (of the config, at ``path``),
+        or what the files say; ``ValueError`` if these do not agree."""
+        for file, source in self._pairs():
+            if file.num_actions is not None and given not in (None, file.num_actions):
+                raise ValueError(
+                    f"{path}: {given} actions, but {source.path} is of an environment with "
+                    f"{file.num_actions}; set it to null, and train on files that agree"
+                )
+            given = given or file.num_actions
+        return given
+
     def check(self, key: str) -> None:
         for file, source in self._pairs():
             file.check(source.demos, key, source.lengths)

@@ -32,6 +32,7 @@ _EXPORTS = {
     "Outputs": "offrl.models.heads",
     "random_rows": "offrl.models.heads",
     "VAE": "offrl.models.vae",
+    "check_sight": "offrl.models.vision",
     "vae_from_config": "offrl.models.vae",
     "observation_vae_from_config": "offrl.models.vae",
 }

@@ -4,7 +4,6 @@ An image core is a backbone (convolutions), a pooling and a linear layer. Names 
 those of robomimic's configs (``core_class``, ``core_kwargs``).
 """
 
-import logging
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,6 @@ from torch import Tensor, nn
 from offrl.kernels.linear import Linear
 from offrl.models.resnet import FiLMResNet, load_imagenet, resnet
 from offrl.registry import BACKBONES, CORES, POOLINGS
-
-log = logging.getLogger(__name__)
 
 
 class Core(nn.Module):
@@ -264,11 +261,7 @@ class SpatialSoftmax(nn.Module):
     ):
         super().__init__()
         channels, height, width = input_shape
-        if height * width == 1:
-            log.warning(
-                "SpatialSoftmax: its feature maps have one pixel only, so that it gives the same "
-                "for all images; use larger images or crops, or another pool_class"
-            )
+        self.is_blind = height * width == 1  # it gives the same for all images
         self.nets = None if num_kp is None else nn.Conv2d(channels, num_kp, 1)
         start = torch.ones(1) * temperature
         if learnable_temperature:
@@ -296,6 +289,17 @@ class SpatialSoftmax(nn.Module):
         moments = attention @ torch.stack([x * x, x * y, x * y, y * y], dim=-1)
         products = (keypoints[..., :, None] * keypoints[..., None, :]).flatten(-2)
         return torch.cat([noisy, moments - products], dim=-1)
+
+
+def check_sight(nets: nn.Module) -> None:
+    """``ValueError`` if nothing of an image gets through to the networks."""
+    for name, layer in nets.named_modules():
+        if isinstance(layer, SpatialSoftmax) and layer.is_blind:
+            raise ValueError(
+                f"observation.encoder: SpatialSoftmax ({name}) gets feature maps of one pixel, and "
+                "gives the same for all such images; use larger images or crops, or set "
+                "core_kwargs.backbone_class to ShallowConv, or core_kwargs.pool_class to null"
+            )
 
 
 @POOLINGS.register("SpatialMeanPool")

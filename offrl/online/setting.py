@@ -13,6 +13,7 @@ from gymnasium import spaces
 from offrl.acting.episode import truth
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.config import Config, ObservationConfig
+from offrl.config.section import Map
 from offrl.data.hindsight import ACHIEVED, DESIRED, Judge
 from offrl.envs import env_args_named, make_env
 from offrl.envs.vector import VectorEnv
@@ -102,10 +103,12 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     action_config.format = "discrete" if is_discrete else None
     action_config.num_actions = int(action_space.n) if is_discrete else None
     _fit_observation(env_name, config.observation, envs.observation_space)
+    _fit_core(config.observation, envs.observation_space)
     for name in {*modalities(config.observation)["obs"]}:
-        if not envs.observation_space[name].shape:
+        space = envs.observation_space[name]
+        if not space.shape or isinstance(space, spaces.MultiDiscrete):
             raise ValueError(
-                f"{env_name}: its observation {name!r} is {envs.observation_space[name]}, but "
+                f"{env_name}: its observation {name!r} is {space}, but "
                 "networks see vectors and images; make one of it with "
                 'train.online.wrappers=["gymnasium.wrappers.FlattenObservation"]'
             )
@@ -160,6 +163,16 @@ def _fit_observation(env_name: str, observation: Any, obs_space: spaces.Dict) ->
                 )
             chosen["rgb" if is_image else "low_dim"].append(key)
     observation.modalities.obs = chosen
+
+
+def _fit_core(observation: Any, obs_space: spaces.Dict) -> None:
+    """Let the default core, whose feature maps have a pixel for 32 x 32 of an image, be a smaller
+    one where that leaves one pixel."""
+    for kind in ("rgb", "depth"):
+        keys = observation.modalities.obs.get(kind, [])
+        is_small = any(max(obs_space[key].shape[:2]) <= 32 for key in keys)
+        if is_small and observation.encoder[kind] == ObservationConfig().encoder[kind]:
+            observation.encoder[kind].core_kwargs = Map(backbone_class="ShallowConv")
 
 
 def _looks_like_image(space: spaces.Space) -> bool:

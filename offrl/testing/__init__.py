@@ -30,6 +30,7 @@ from offrl.config.algo import TDConfig
 from offrl.data.datasets import make_dataset
 from offrl.data.loader import BatchLoader
 from offrl.seeding import seed_everything
+from offrl.testing.learning import it_learns_what_is_right
 from offrl.testing.state import (
     acting_to_learn_has_no_training_mode,
     preparing_and_validating_change_no_state,
@@ -113,9 +114,9 @@ class AlgoCase:
         return AlgoCase(self.name, own, self.data.parent, self.floor)
 
     def make(
-        self, train: Mapping[str, Any] | None = None, device: str = "cpu"
+        self, train: Mapping[str, Any] | None = None, device: str = "cpu", batch_size: int = 8
     ) -> tuple[Algo, Iterator[dict]]:
-        """A new algorithm, the same each time, and batches of 8."""
+        """A new algorithm, the same each time, and batches."""
         seed_everything(0)
         config = self.config(train, learning_rate={"initial": 1e-3})
         dataset = make_dataset(config, {}, get_pad_mask=True, hdf5_normalize_obs=True)
@@ -125,7 +126,7 @@ class AlgoCase:
         )
         if config.experiment.ckpt_path is not None:
             algo.start_from(read_checkpoint(config.experiment.ckpt_path))
-        return algo, iter(BatchLoader(dataset, batch_size=8, seed=0))
+        return algo, iter(BatchLoader(dataset, batch_size=batch_size, seed=0))
 
 
 def write_random_demos(path: Path, is_discrete: bool = False) -> None:
@@ -327,6 +328,7 @@ def padded_steps_never_enter_the_loss(case: AlgoCase) -> None:
 
 CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
     loss_falls_on_one_batch,
+    it_learns_what_is_right,
     preparing_and_validating_change_no_state,
     acting_to_learn_has_no_training_mode,
     frozen_weights_stay,

@@ -10,6 +10,7 @@ from offrl import config_factory
 from offrl.config import Section
 from offrl.registry import ALGOS
 from offrl.testing import CHECKS, STREAMED, AlgoCase, resumed_equals_uninterrupted
+from offrl.testing.learning import it_learns_what_is_right
 from offrl.tree import merge
 
 HEADS = {
@@ -232,6 +233,8 @@ def floor(name, overrides):
 
 
 def marks_of(check, case):
+    if check is it_learns_what_is_right:
+        return [pytest.mark.slow if case in STREAMS else pytest.mark.thorough]
     if case in FIRST:
         is_quick = check is not resumed_equals_uninterrupted or case in STREAMS
         return [] if is_quick else [pytest.mark.slow]

@@ -247,6 +247,7 @@ def test_what_an_update_returns_is_checked(small_config, info, words):
     ("mistake", "words"),
     [
         ("climbs", "from .* to"),
+        ("climbs_and_says_so", "sign of a loss"),
         ("trains_while_validating", r"train_on_batch\(validate=True\)"),
         ("sees_padding", "pad_mask"),
         ("forgets", "trains differently"),
@@ -264,10 +265,11 @@ def test_the_checks_find_what_is_wrong(mistake, words):
                 self.validates = False
                 with torch.enable_grad():
                     return super().update(batch)
-            return super().update(batch)
+            info = super().update(batch)
+            return info | {"loss": -info["loss"]} if mistake == "climbs_and_says_so" else info
 
         def optimize(self, name, loss):
-            return super().optimize(name, -loss if mistake == "climbs" else loss)
+            return super().optimize(name, -loss if mistake.startswith("climbs") else loss)
 
         def serialize(self):
             state = super().serialize()
@@ -279,7 +281,7 @@ def test_the_checks_find_what_is_wrong(mistake, words):
 
 
 def test_every_check_has_a_name():
-    assert len(CHECKS) == 14
+    assert len(CHECKS) == 15
 
 
 def test_a_demonstration_of_one_step_is_no_obstacle(tmp_path, small_config):

@@ -120,3 +120,69 @@ def test_what_is_not_there_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(ImportError, match=r"offrl\[minari\]"):
         find_data("minari:mujoco/hopper/medium-v0")
+
+
+def spaces_dataset(folder, observation, action):
+    """A dataset without offrl's notes, of two episodes of what the spaces hold."""
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
+    (folder / "data").mkdir(parents=True)
+    storage = MinariStorage.new(
+        folder / "data", observation_space=observation, action_space=action, env_spec=None
+    )
+    storage.update_metadata({"dataset_id": "own/spaces-v0", "minari_version": minari.__version__})
+
+    def drawn(space, num):
+        rows = [space.sample() for _ in range(num)]
+        if isinstance(space, gymnasium.spaces.Dict):
+            return {key: np.stack([row[key] for row in rows]) for key in space}
+        return np.stack(rows)
+
+    flags = np.arange(4) == 3
+    episode = EpisodeBuffer(
+        observations=drawn(observation, 5),
+        actions=drawn(action, 4),
+        rewards=np.zeros(4),
+        terminations=flags,
+        truncations=~flags & False,
+    )
+    storage.update_episodes([episode])
+    return folder
+
+
+BOX, VECTOR = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (2,))
+MULTIPLE, BITS = gymnasium.spaces.MultiDiscrete([3, 4]), gymnasium.spaces.MultiBinary(3)
+COUNTED = gymnasium.spaces.Discrete(3, start=1)
+INTEGERS = gymnasium.spaces.Box(0, 4, (2,), np.int64)
+NUMBERED = {"format": "discrete", "num_actions": 9}
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "options", "words"),
+    [
+        (BOX, MULTIPLE, None, "MultiDiscrete"),
+        (BOX, BITS, None, "MultiBinary"),
+        (BOX, COUNTED, {"format": "discrete"}, "start=1"),
+        (BOX, INTEGERS, None, "int64"),
+        (BOX, gymnasium.spaces.Box(-1, 1, (2, 2)), None, r"\(2, 2\)"),
+        (BOX, gymnasium.spaces.Discrete(7), NUMBERED, "num_actions: 9 .* 7"),
+        (gymnasium.spaces.Discrete(16), VECTOR, None, "obs/flat.*Discrete"),
+        (MULTIPLE, VECTOR, None, "obs/flat.*MultiDiscrete"),
+    ],
+)
+def test_a_space_that_is_not_obeyed_is_refused(tmp_path, observation, action, options, words):
+    path = spaces_dataset(tmp_path / "spaces", observation, action)
+    with pytest.raises(ValueError, match=words):
+        SequenceDataset(path, ["flat"], action_config={"actions": options or {}})
+
+
+def test_spaces_are_obeyed(tmp_path):
+    """All actions of the space count; categories are left out; bits are numbers."""
+    parts = {"place": BOX, "kind": gymnasium.spaces.Discrete(4), "bits": BITS}
+    action = gymnasium.spaces.Discrete(50)
+    path = spaces_dataset(tmp_path / "spaces", gymnasium.spaces.Dict(parts), action)
+    config = {"actions": {"format": "discrete"}}
+    assert SequenceDataset(path, ["place", "bits"], action_config=config).ac_dim == 50
+    with pytest.raises(ValueError, match="obs/kind is Discrete"):
+        SequenceDataset(path, ["place", "kind"], action_config=config)

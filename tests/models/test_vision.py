@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from offrl import algo_factory, config_factory
 from offrl.models import randomizers
 from offrl.models.encoder import Encoder, KeyEncoder
 from offrl.models.randomizers import ColorRandomizer, CropRandomizer, GaussianNoiseRandomizer
@@ -16,6 +17,27 @@ from offrl.models.vision import (
     VisualCoreLanguageConditioned,
 )
 from offrl.specs import EncoderConfig, ObsKey, ObsSpec
+
+
+def seeing(size, **core):
+    rgb = {"core_class": "VisualCore", "core_kwargs": {"feature_dimension": 4, **core}}
+    seen = {"modalities": {"obs": {"rgb": ["camera"], "low_dim": []}}, "encoder": {"rgb": rgb}}
+    config = config_factory("bc", {"observation": seen, "algo": {"actor_layer_dims": [4]}})
+    return algo_factory("bc", config, {"camera": (3, size, size)}, 2, "cpu")
+
+
+def test_what_sees_nothing_of_its_images_is_not_trained():
+    """But loads and acts, as policies of earlier versions do."""
+    blind = seeing(32)
+    blind.get_action({"camera": torch.zeros(1, 32, 32, 3, dtype=torch.uint8)})
+    with pytest.raises(ValueError, match="SpatialSoftmax .*obs.camera.*one pixel"):
+        _ = blind.optimizers
+    for size, core in (
+        (33, {}),
+        (32, {"backbone_class": "ShallowConv"}),
+        (32, {"pool_class": None}),
+    ):
+        assert seeing(size, **core).optimizers
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from offrl import parallel
+from offrl import models, parallel
 from offrl.algos.shared.loops import RobomimicsLoop
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes, too_few_to_normalize
@@ -107,6 +107,7 @@ class Algo(Modes, RobomimicsLoop):
     def _learning(self) -> Learning:
         """Made when it is first asked for, and so never for a policy that only acts."""
         self._refuse_a_copy()
+        models.check_sight(self.nets)
         with self.trained_weights():
             learning = Learning(self._make_optimizers(), self.optim_params, self.global_config)
         learning.deserialize(self._of_learning)

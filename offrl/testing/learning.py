@@ -1,0 +1,123 @@
+"""A small problem whose solution is known: a loss with a flipped sign leads elsewhere.
+
+``position`` says on which side it is good to act (1 or -1), and whether that is paid. Recorded
+actions are mostly on the good side, and so are those of whoever clones them or learns from rewards.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrl.algos import PlannerAlgo, PolicyAlgo, ValueAlgo
+
+if TYPE_CHECKING:
+    from offrl.testing import AlgoCase
+
+NUM_STEPS, EVERY = 1000, 50
+LEAST = 0.3  # between actions for both sides (the data's are apart by 2/3), and between values
+MOST = 0.7  # of the second number, which is better the smaller; the data's are 0.33
+ROWS = 16  # of each kind of state
+SIDES = ((1.0, 1.0), (-1.0, 1.0), (1.0, 0.0))  # and whether that is paid
+
+
+def write_sided_demos(path: Path, is_discrete: bool) -> None:
+    """Demonstrations that each stay on a side; of discrete actions, three kinds."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for i in range(60):
+            side, paid, length = i % 2 * 2 - 1, i // 2 % 2, 6
+            demo = file.create_group(f"data/demo_{i}")
+            demo["obs/position"] = np.tile([float(side), paid, 1], (length, 1))
+            demo["obs/speed"] = rng.standard_normal((length, 2))
+            actions = rng.uniform(-0.5, 0.5, (length, 2)) + [side / 2, 0]
+            actions[::3] = rng.uniform(-1, 1, (2, 2))  # so that all of them are known
+            demo["actions"] = np.digitize(actions[:, 0], [-0.4, 0.4]) if is_discrete else actions
+            missed = np.abs(actions - [side / 2, 0]).sum(1)
+            demo["rewards"] = 8 * paid * np.maximum(0, 1 - missed)  # more than entropy counts
+            demo["dones"] = np.ones(length)  # nothing depends on what comes later
+
+
+def it_learns_what_is_right(case: "AlgoCase") -> None:
+    """To a floor that offrl's own algorithms reach, in its actions, subgoals and values. (Rewards
+    of goals are not those of the problem.)"""
+    path, train = case.data.with_name("sided.hdf5"), case.config().train
+    if train.goal_rewards:
+        return
+    write_sided_demos(path, train.acts_discretely)
+    algo, batches = case.make({"data": str(path)}, batch_size=32)
+    algo.set_train()
+    times, wrong = 0, ""
+    for step in range(NUM_STEPS):
+        epoch = 1 + 3 * step // NUM_STEPS
+        algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch)
+        if (step + 1) % EVERY == 0:
+            algo.set_eval()
+            with torch.no_grad():
+                wrong = next(_shortfalls(algo), "")
+            algo.set_train()
+            times = 0 if wrong else times + 1
+            if times == 2:
+                return
+    raise AssertionError(
+        f"after {NUM_STEPS} updates {wrong}; is the sign of a loss wrong, or does a learning rate "
+        "warm up for longer?"
+    )
+
+
+def _shortfalls(algo: Any) -> Iterator[str]:
+    """What of the solution was not learned."""
+    obs = _states()
+    goal = obs if algo.obs_spec.keys("goal") else None
+    if isinstance(algo, PolicyAlgo):
+        algo.reset()
+        raw = algo.raw_action(algo.get_action(obs, goal)).view(len(SIDES), ROWS, -1)
+        beside = 0.0 if algo.is_discrete else float(raw[:2, :, 1].abs().mean())
+        if not beside < MOST:
+            yield f"the second number of actions is {beside:.2g}, and not below {MOST}"
+        yield from _unless(
+            LEAST, "actions for the sides 1 and -1", *raw[..., 0].double().mean(1)[:2]
+        )
+        algo.reset()
+    elif isinstance(algo, PlannerAlgo):
+        found = algo.get_subgoal_predictions(obs, goal)["position"].view(len(SIDES), ROWS, -1)
+        yield from _unless(LEAST, "subgoals for the sides 1 and -1", *found[..., 0].mean(1)[:2])
+    if isinstance(algo, ValueAlgo):
+        good, bad = (_actions(algo, extent) for extent in (0.5, -0.5))
+        asked = {
+            "what is paid and what is not": lambda: algo.get_state_value(obs, goal),
+            "good actions and bad ones": lambda: torch.cat(
+                [algo.get_state_action_value(obs, a, goal)[:ROWS] for a in (good, bad)]
+            ).repeat(2, 1),
+        }
+        for what, ask in asked.items():
+            try:
+                values = ask().view(-1, ROWS).mean(1)
+            except NotImplementedError:  # of this kind it has none
+                continue
+            yield from _unless(LEAST, f"the values of {what}", values[0], values[-1])
+
+
+def _unless(least: float, what: str, more: Tensor, less: Tensor) -> Iterator[str]:
+    if not more - less > least:
+        yield f"{what} are {more:.3g} and {less:.3g}"
+
+
+def _states() -> dict[str, Tensor]:
+    """``ROWS`` of each side that is paid, and of one that is not."""
+    position = torch.tensor([[side, paid, 1.0] for side, paid in SIDES]).repeat_interleave(ROWS, 0)
+    noise = torch.randn(ROWS, 2, generator=torch.Generator().manual_seed(0))
+    return {"position": position, "speed": noise.repeat(len(SIDES), 1)}
+
+
+def _actions(algo: Any, extent: float) -> Tensor:
+    """Those that go so far to the good side of each state; the others are kinds 0 to 2."""
+    sides = torch.tensor([side for side, _ in SIDES]).repeat_interleave(ROWS)
+    first = sides * extent
+    if algo.is_discrete:
+        return algo.learned_action((first > -0.4).long() + (first > 0.4))
+    return algo.learned_action(torch.stack([first, torch.zeros_like(first)], dim=1))
