@@ -32,7 +32,8 @@ def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
     name = said.lower()
     if not said.isidentifier() or importlib.util.find_spec(f"offrl.algos.{name}") is None:
         return content
-    import_all(content.get("modules") or [])
+    modules = content.get("modules")
+    import_all([x for x in modules if isinstance(x, str)] if isinstance(modules, list) else [])
     if PARTS["algorithm"].get(said) is not None:  # a user's own of that name
         return content
     algo_class, _ = ALGOS[name](ALGO_CONFIGS[name]())

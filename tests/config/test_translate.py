@@ -104,6 +104,8 @@ def test_a_users_own_algorithm_of_that_name_comes_first():
         ({"model_para": {"actor": {"model_name": "walking"}}}, "model_name: .*own_network"),
         ({"mode": "evaluate"}, "mode: .*offrl rollout"),
         ({"env_nums": 3}, "env_nums: .*env_num"),
+        ({"modules": "mine"}, "modules: .*list"),
+        ({"modules": [3]}, "modules"),
         ({"modules": ["no_such_module"]}, "modules: .*'no_such_module'"),
         ({"train": {"batch_sise": 3}}, "train.batch_sise: .*batch_size"),
     ],
