@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 NUM_STEPS, EVERY = 1000, 50
 LEAST = 0.3  # between actions for both sides (the data's are apart by 2/3), and between values
 MOST = 0.7  # of the second number, which is better the smaller; the data's are 0.33
+PAID = 8  # the highest reward
 ROWS = 16  # of each kind of state
 SIDES = ((1.0, 1.0), (-1.0, 1.0), (1.0, 0.0))  # and whether that is paid
 
@@ -38,7 +39,7 @@ def write_sided_demos(path: Path, is_discrete: bool) -> None:
             actions[::3] = rng.uniform(-1, 1, (2, 2))  # so that all of them are known
             demo["actions"] = np.digitize(actions[:, 0], [-0.4, 0.4]) if is_discrete else actions
             missed = np.abs(actions - [side / 2, 0]).sum(1)
-            demo["rewards"] = 8 * paid * np.maximum(0, 1 - missed)  # more than entropy counts
+            demo["rewards"] = PAID * paid * np.maximum(0, 1 - missed)  # more than entropy counts
             demo["dones"] = np.ones(length)  # nothing depends on what comes later
 
 
@@ -99,6 +100,8 @@ def _shortfalls(algo: Any) -> Iterator[str]:
                 values = ask().view(-1, ROWS).mean(1)
             except NotImplementedError:  # of this kind it has none
                 continue
+            if not values.abs().max() < 2 * PAID:
+                yield f"a value is {values.abs().max():.3g}, where {PAID} is the highest reward"
             yield from _unless(LEAST, f"the values of {what}", values[0], values[-1])
 
 

@@ -8,7 +8,7 @@ from offrl.registry import ALGOS
 from offrl.testing import AlgoCase
 from offrl.testing.learning import it_learns_what_is_right
 
-LOSSES = {"bc": ["policy"], "iql": ["actor", "critic"]}
+LOSSES = {"bc": ["policy"], "iql": ["actor", "critic", "vf"]}
 LOSSES |= {"dqn": ["critic"], "td3_bc": ["actor", "critic"], "gl": ["goal_network"]}
 MADE = ("bc", "iql")  # by make test
 MORE = {"gl": {"vae": {"enabled": False}, "subgoal_horizon": 2}}
