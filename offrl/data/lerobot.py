@@ -75,10 +75,8 @@ class LeRobotFolder(Episodes):
             self._info = _read_info(self._inside(INFO))
         self._features, self._fps = self._info["features"], self._info["fps"]
         self._kinds = {name: feature["dtype"] for name, feature in self._features.items()}
-        notes = folder / NOTES
-        self._notes = None
-        if notes.exists():
-            self._notes = read_notes(folder, self._inside(NOTES).read_bytes())
+        notes = self._inside(NOTES)
+        self._notes = read_notes(folder, notes.read_bytes()) if notes.exists() else None
         with located(folder, TASKS):
             table = parquet().read_table(self._inside(TASKS))
             (words,) = set(table.column_names) - {"task_index"}
@@ -87,9 +85,13 @@ class LeRobotFolder(Episodes):
             )
         with located(folder, "meta/episodes"):
             self._episodes = sorted(self._listed(), key=lambda row: row["episode_index"])
-        if not self._episodes:
-            raise ValueError(f"{folder}: has no episodes")
-        self._count()
+        numbers = {row["episode_index"] for row in self._episodes}
+        total = self._info.get("total_episodes", len(self._episodes))
+        if not len(numbers) == len(self._episodes) == total > 0:
+            raise ValueError(
+                f"{folder}: meta/episodes has {len(self._episodes)} rows of {len(numbers)} "
+                f"episodes, but total_episodes in {INFO} is {total}; copy the folder again"
+            )
         self._open: _Steps | None = None
 
     @property
@@ -120,10 +122,8 @@ class LeRobotFolder(Episodes):
         """A file of the folder, by its name in it. In the cache of a hub files are links, from
         ``snapshots/COMMIT`` to ``blobs``."""
         folder = self.path.resolve()
-        places = [folder]
-        if folder.parent.name == "snapshots":
-            places.append(folder.parents[1] / "blobs")
-        return inside(self.path / name, *places, place=f"{self.path}: {name}")
+        blobs = [folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else []
+        return inside(folder / name, folder, *blobs, place=f"{self.path}: {name}")
 
     def _listed(self) -> Iterator[dict[str, Any]]:
         """What is noted of each episode, but its statistics."""
@@ -132,33 +132,16 @@ class LeRobotFolder(Episodes):
             names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
             yield from file.read(names).to_pylist()
 
-    def _count(self) -> None:
-        """Refuse episodes that are lacking, or there twice."""
-        numbers = [episode["episode_index"] for episode in self._episodes]
-        found = {
-            "total_episodes": len(set(numbers)),
-            "total_frames": sum(episode["length"] for episode in self._episodes),
-        }
-        for key, number in found.items():
-            if self._info.get(key, number) != number or len(set(numbers)) < len(numbers):
-                raise ValueError(
-                    f"{self.path}: meta/episodes has {len(numbers)} rows of {len(set(numbers))} "
-                    f"episodes ({found['total_frames']} steps), but {key} in {INFO} is "
-                    f"{self._info.get(key)}; copy the folder again"
-                )
-
-    def _place(self, key: str, **fields: Any) -> Path:
-        """The file that a path in ``info.json`` stands for."""
+    def _place(self, key: str, episode: Mapping[str, Any], of: str, **fields: Any) -> Path:
+        """The file that a path in ``info.json`` stands for, of the steps or a film."""
+        for field in ("chunk_index", "file_index"):
+            fields[field] = episode[f"{of}/{field}"]
         return self._inside(self._info[key].format(**fields))
 
     def _steps(self, episode: Mapping[str, Any]) -> Any:
         """The rows of an episode, in their order. One file stays open, for the next episode."""
         number, length = episode["episode_index"], episode["length"]
-        path = self._place(
-            "data_path",
-            chunk_index=episode["data/chunk_index"],
-            file_index=episode["data/file_index"],
-        )
+        path = self._place("data_path", episode, "data")
         with located(path, f"episode {number}"):
             if self._open is None or self._open.path != path:
                 self._open = _Steps(path)
@@ -201,12 +184,7 @@ class LeRobotFolder(Episodes):
             yield key, array.astype(np.float32) if array.dtype == bool else array
 
     def _film(self, name: str, episode: Mapping[str, Any]) -> np.ndarray:
-        path = self._place(
-            "video_path",
-            video_key=name,
-            chunk_index=episode[f"videos/{name}/chunk_index"],
-            file_index=episode[f"videos/{name}/file_index"],
-        )
+        path = self._place("video_path", episode, f"videos/{name}", video_key=name)
         start = episode[f"videos/{name}/from_timestamp"]
         return self._sized(name, decode(path, start, episode["length"], self._fps))
 
