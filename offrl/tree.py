@@ -32,8 +32,13 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def without(tree: Any, path: Sequence[Any]) -> Any:
-    """A copy of nested dicts and lists without what stands at a path."""
+    """A copy of nested dicts and lists without what stands at a path. Parts of the path that are
+    not there are passed over."""
+    if not path or not isinstance(tree, (Mapping, list, tuple)):
+        return tree
     key, *rest = path
+    if key not in (tree if isinstance(tree, Mapping) else range(len(tree))):
+        return without(tree, rest)
     copy = dict(tree) if isinstance(tree, Mapping) else list(tree)
     if rest:
         copy[key] = without(copy[key], rest)

@@ -3,7 +3,7 @@ with robomimic's key names."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from offrl.config.networks import (  # noqa: F401 (where users' algorithms know them)
     ActorConfig,
@@ -47,24 +47,11 @@ class LearningRateConfig(Section):
         '"constant_with_warmup"). For the last, which forks of robomimic have, the default is '
         "theirs: 10000 training steps (step_every_batch).",
     )
-    num_warmup_steps: int | None = Field(
-        None,
-        ge=0,
-        exclude=True,
-        description="Forks' name of warmup_steps, in training steps.",
-        json_schema_extra={"deprecated": True},
-    )
     num_cycles: float = Field(
         0.5,
         description='Cosine waves over the whole training ("cosine"). 0.5: the rate falls to 0 '
         "once.",
     )
-
-    @field_validator("num_warmup_steps")
-    @classmethod
-    def _has_been_moved(cls, steps: int | None) -> None:
-        if steps is not None:
-            raise ValueError("says the same as warmup_steps; leave one of them out")
 
 
 class RegularizationConfig(Section):

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from typing import Any, TypeVar
 
@@ -22,6 +22,13 @@ from offrl.tree import merge, without
 
 log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Section)
+
+
+class WrongConfig(ValueError):
+    """Wrong keys or values of a config; ``unknown`` has the paths of keys that there are not."""
+
+    unknown: Sequence[tuple] = ()
+
 
 # What values that are made of others are called, and how they are written.
 LIST, MAP = ("a list", "[a, b]"), ("a map", "{key: value}")
@@ -55,7 +62,14 @@ def config_from_content(content: Mapping[str, Any], ignore_unknown: bool = False
     name = content.get("algo_name")
     if not isinstance(name, str):
         raise ValueError(f'algo_name: the name of an algorithm is needed, "bc", not {shown(name)}')
-    return _complete(name, content, ignore_unknown)
+    try:
+        return config_factory(name, content)
+    except WrongConfig as error:
+        if not (ignore_unknown and error.unknown):
+            raise
+        names = ", ".join(place(*path) for path in error.unknown)
+        log.warning("config keys that offrl does not know, and leaves out: %s", names)
+        return config_factory(name, reduce(without, error.unknown, content))
 
 
 def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -68,10 +82,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     algo_name: one of offrl's algorithms, or the dotted path of a user's own.
     overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.
     """
-    return _complete(algo_name, overrides or {})
-
-
-def _complete(algo_name: str, overrides: Mapping[str, Any], ignore_unknown: bool = False) -> Config:
+    overrides = overrides or {}
     check_content(overrides)
     overrides = upgrade_config({"algo_name": algo_name, **_without_schema(overrides)})
     stated = overrides["algo_name"]
@@ -81,7 +92,7 @@ def _complete(algo_name: str, overrides: Mapping[str, Any], ignore_unknown: bool
         )
     allow_names(_of_policy(overrides))
     section = ALGO_CONFIGS[algo_name]
-    config = complete_config(algo_name, section, overrides, ignore_unknown)
+    config = complete_config(algo_name, section, overrides)
     if config.train.num_steps is not None:
         evaluate_whole_episodes(config, overrides)
         explore_in_time(config, overrides)
@@ -140,37 +151,27 @@ def _without_schema(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def complete_config(
-    algo_name: str,
-    algo_section: type[AlgoConfig],
-    overrides: Mapping[str, Any],
-    ignore_unknown: bool = False,
+    algo_name: str, algo_section: type[AlgoConfig], overrides: Mapping[str, Any]
 ) -> Config:
     """The config whose section ``algo`` is of a given class, registered or not."""
     model = _config_class(algo_section)
     defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
-    return validated(model, merge(defaults, overrides), defaults, ignore_unknown)
+    return validated(model, merge(defaults, overrides), defaults)
 
 
-def validated(
-    model: type[S],
-    content: Mapping[str, Any],
-    known: Mapping[str, Any],
-    ignore_unknown: bool = False,
-) -> S:
-    """Make a section of nested dicts; ``ValueError`` names every wrong key or value by its dotted
+def validated(model: type[S], content: Mapping[str, Any], known: Mapping[str, Any]) -> S:
+    """Make a section of nested dicts; ``WrongConfig`` names every wrong key or value by its dotted
     path, and what is most like it among the ``known`` keys."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
         unknown = [e["loc"] for e in error.errors() if e["type"] == "extra_forbidden"]
-        if unknown and ignore_unknown:
-            names = ", ".join(place(*path) for path in unknown)
-            log.warning("config keys that offrl does not know, and leaves out: %s", names)
-            return validated(model, reduce(without, unknown, content), known)
         wrong = (e for e in error.errors() if e["type"] != "extra_forbidden")
         errors = [*unknown_keys(unknown, known), *map(_explain, wrong)]
         more = [f"and {len(errors) - 10} more"] if len(errors) > 10 else []
-        raise ValueError("; ".join(errors[:10] + more)) from None
+        problem = WrongConfig("; ".join(errors[:10] + more))
+        problem.unknown = unknown
+        raise problem from None
 
 
 @cache

@@ -1,7 +1,7 @@
-"""What a config may have meant by a key that it has not: errors for people."""
+"""What a config may have meant by keys that it has not: errors for people."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from offrl.config.content import place
@@ -10,9 +10,10 @@ from offrl.registry import ALGO_CONFIGS
 # Words of other toolkits, and the ends of the dotted paths that keys of the same meaning have here.
 _SAME = {
     "gamma discount_factor": "discount",
-    "lr learning_rate": "policy.learning_rate.initial learning_rate.initial",
-    "actor_lr policy_lr": "actor.learning_rate.initial policy.learning_rate.initial",
-    "actor_learning_rate": "actor.learning_rate.initial policy.learning_rate.initial",
+    "lr learning_rate": "learning_rate.initial",
+    "actor_lr policy_lr actor_learning_rate": (
+        "actor.learning_rate.initial policy.learning_rate.initial"
+    ),
     "critic_lr qf_lr critic_learning_rate": "critic.learning_rate.initial",
     "weight_decay": "regularization.L2",
     "tau polyak soft_target_tau": "target_tau",
@@ -20,8 +21,7 @@ _SAME = {
         "actor_layer_dims actor.layer_dims policy_layer_dims layer_dims"
     ),
     "num_steps total_steps max_steps total_timesteps max_timesteps": "train.num_steps",
-    "n_steps steps train_steps gradient_steps": "train.num_epochs",
-    "epochs n_epochs max_epochs": "train.num_epochs",
+    "n_steps steps train_steps gradient_steps epochs n_epochs max_epochs": "train.num_epochs",
     "bs minibatch_size": "train.batch_size",
     "n_envs": "online.num_envs",
     "buffer_size replay_size buffer_capacity": "replay.capacity",
@@ -38,61 +38,35 @@ WORDS = {word: ends.split() for words, ends in _SAME.items() for word in words.s
 
 
 def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[str]:
-    """Say of each key (its path) that there is none, and what may be meant; of several of a section
-    with no such hint, once.
+    """Say of keys (their paths) that there are none, and what may be meant; of those for which that
+    is the same, once.
 
     known: the config with all the keys that there are.
     """
     paths, algo_name = [*_dotted(known)], known.get("algo_name")
-    hints = {path: _hint(path, paths, algo_name) for path in keys}
-    of_algo = [path for path in keys if path[0] == "algo"]
-    if of_algo[1:] or not all(hints[path] for path in of_algo):
-        others = ", ".join(_algorithms_with(of_algo))
-        if others:
-            yield (
-                f"{_listed(of_algo)}. {algo_name} has no such, but {others}; correct algo_name, or "
-                "leave them out."
-            )
-            hints = {path: hint for path, hint in hints.items() if path not in of_algo}
-    unlike: dict[tuple, list[tuple]] = {}
-    for path, hint in hints.items():
-        if hint:
-            yield f"{_listed([path])}.{hint}"
-        else:
-            unlike.setdefault(path[:-1], []).append(path)
-    for section, together in unlike.items():
-        siblings = ", ".join(_names(_above(section), paths))
-        also = f" Known here: {siblings}." if siblings else ""
-        also += " --ignore-unknown trains without." if algo_name else ""
-        yield f"{_listed(together)}.{also}"
-
-
-def _listed(keys: Sequence[tuple]) -> str:
-    named = ", ".join(place(*path) for path in keys)
-    return f"{named}: unknown key{'s' if len(keys) > 1 else ''}"
-
-
-def _above(section: tuple) -> str:
-    return "".join(f"{part}." for part in section)
+    of_algo = [key for key in keys if key[0] == "algo"]
+    others = ", ".join(_algorithms_with(of_algo)) if of_algo else ""
+    with_hint: dict[str, list[str]] = {}
+    for key in keys:
+        hint = _hint(key, paths, algo_name)
+        if others and key in of_algo:
+            hint = f" {algo_name} has no such, but {others}; correct algo_name, or leave them out."
+        with_hint.setdefault(hint, []).append(place(*key))
+    for hint, names in with_hint.items():
+        yield f"{', '.join(names)}: unknown key{'s' if names[1:] else ''}.{hint}"
 
 
 def _algorithms_with(keys: Sequence[tuple]) -> list[str]:
     """The algorithms whose section has all of these keys."""
-    wanted = {".".join(map(str, path[1:])) for path in keys}
+    wanted = {".".join(map(str, key[1:])) for key in keys}
     sections = {name: ALGO_CONFIGS[name]().to_dict() for name in ALGO_CONFIGS.names()}
     return [name for name, section in sections.items() if wanted <= {*_dotted(section)}]
 
 
-def _names(above: str, paths: Iterable[str]) -> list[str]:
-    """The keys right below a path."""
-    below = (path.removeprefix(above) for path in paths if path.startswith(above))
-    return [name for name in below if "." not in name]
-
-
 def _hint(key: tuple, paths: Sequence[str], algo_name: str | None) -> str:
-    """What was meant: the word that is used here for it, the same name elsewhere, or a name that
-    looks alike, in the same section rather than in another."""
-    above, name = _above(key[:-1]), str(key[-1])
+    """What was meant: the word that is used here for it, the same name elsewhere, or one that looks
+    alike, in the same section rather than in another; else the names of that section."""
+    *above, name = map(str, key)
     words = WORDS.get(name, [])
     for end in (*words, name):
         same = [path for path in paths if f".{path}".endswith(f".{end}")]
@@ -100,13 +74,13 @@ def _hint(key: tuple, paths: Sequence[str], algo_name: str | None) -> str:
             return f" Did you mean {' or '.join(same[:3])}?"
     if words:
         return f" {algo_name or 'This file'} has no {words[-1]}."
-    anywhere = {path.rpartition(".")[2]: path for path in reversed(paths)}
-    siblings = {sibling: above + sibling for sibling in _names(above, paths)}
-    for known, cutoff in ((siblings, 0.75), (anywhere, 0.75), (siblings, 0.6)):
-        alike = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
-        if alike:
-            return f" Did you mean {known[alike[0]]}?"
-    return ""
+    anywhere = {path.split(".")[-1]: path for path in reversed(paths)}
+    siblings = {path.split(".")[-1]: path for path in paths if path.split(".")[:-1] == above}
+    for names, cutoff in ((siblings, 0.75), (anywhere, 0.8), (siblings, 0.6)):
+        if alike := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
+            return f" Did you mean {names[alike[0]]}?"
+    known = f" Known here: {', '.join(siblings)}." if siblings else ""
+    return known + (" --ignore-unknown trains without." if algo_name else "")
 
 
 def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
