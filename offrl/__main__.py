@@ -21,7 +21,7 @@ from typing import Any
 
 from offrl import __version__, tools
 from offrl.links import following
-from offrl.modules import allow, allow_names, import_all, named
+from offrl.modules import allow, import_all, modules_of, named
 from offrl.processes import Interrupted, is_explained
 
 
@@ -43,16 +43,6 @@ def commands(named: str | None = None) -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"offrl.tools.{names[name]}") for name in names}
 
 
-class _Command(argparse.ArgumentParser):
-    """The parser of a command, which shows its own usage for arguments that it does not know."""
-
-    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        known, others = super().parse_known_args(*args, **kwargs)
-        if others:
-            self.error(f"unrecognized arguments: {' '.join(others)}")
-        return known, others
-
-
 def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
     """The parser of the program's arguments, with a parser for each command."""
     parser = argparse.ArgumentParser(
@@ -61,9 +51,7 @@ def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
         epilog="example: offrl train --config bc.json",
     )
     parser.add_argument("--version", action="version", version=f"offrl {__version__}")
-    subparsers = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=_Command
-    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in modules.items():
         says = tools.sentence(command.HELP)
         subparser = subparsers.add_parser(
@@ -92,8 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _signals_interrupt(), following(getattr(args, "follow_links", False)):
             # A user's own may lie here. Where nobody named any, nothing in this folder is imported.
-            allow(named(), os.getcwd())
-            allow_names([getattr(args, "env", None)], os.getcwd())
+            allow([*named(), *modules_of(getattr(args, "env", ""))], os.getcwd())
             import_all(getattr(args, "module", []), os.getcwd())
             return modules[args.command].run(args)
     except KeyboardInterrupt as interrupt:

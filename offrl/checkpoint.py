@@ -293,7 +293,7 @@ def _check_statistics(algo: Any) -> None:
 def env_args_of(content: Mapping[str, Any], env_name: str | None = None) -> dict[str, Any]:
     """What makes a checkpoint's environment, or ``env_name`` in its place; gymnasium's of that name
     where the policy was trained without any."""
-    allow_names([env_name])
+    allow_names(env_name)
     env_args = content.get("env_metadata")
     if not env_args and env_name is None:
         raise ValueError(

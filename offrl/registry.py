@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from offrl.modules import check_allowed
+from offrl.modules import check_allowed, imported
 
 T = TypeVar("T")
 PLAIN = {bool: (bool,), int: (int,), float: (float, int)}  # what options of a config are taken for
@@ -134,23 +134,14 @@ class Registry:
         folder, _, key = name.rpartition(".")
         asks = f"{self.kind} {shown(name)}"
         for module in check_allowed(name, asks) if folder else [f"{self.package}.{name}"]:
-            try:
-                importlib.import_module(module)
-            except (ImportError, SyntaxError) as error:
-                # That there is no such module means an unknown name; one that exists and cannot be
-                # imported is the user's to see.
-                absent = error.name if type(error) is ModuleNotFoundError else None
-                if absent and f"{module}.".startswith(f"{absent}."):
-                    continue
-                raise ValueError(
-                    f"{self.kind} {name!r}: importing {module} failed: {error}"
-                ) from error
+            if imported(module, asks) is None:
+                continue
             is_there = key in self._entries.keys() - self._own or self._of_module(name) is not None
             if folder and not is_there:
                 also = " and in its config (ALGO_NAME)" if self is ALGO_CONFIGS else ""
                 raise ValueError(
-                    f"{self.kind} {name!r}: {module} was imported but registers no {self.kind} "
-                    f"{key!r}; name it so where it registers{also}"
+                    f"{asks}: {module} was imported but registers no {self.kind} {key!r}; name it "
+                    f"so where it registers{also}"
                 )
             return True
         return False

@@ -90,7 +90,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
         raise ValueError(
             f"algo_name: the config is for {shown(stated)}, but {shown(algo_name)} was asked for"
         )
-    allow_names(_of_policy(overrides))
+    allow_names(_policy_in(overrides))
     section = ALGO_CONFIGS[algo_name]
     config = complete_config(algo_name, section, overrides)
     if config.train.num_steps is not None:
@@ -116,14 +116,14 @@ def stored_config(algo_name: str, text: str) -> Config:
     content = json.loads(text)
     if not isinstance(content, dict):
         raise ValueError(f"its config is {shown(content)}, and no map")
-    for name in _of_policy({**content, "algo_name": algo_name}):
+    for name in names_in(_policy_in({**content, "algo_name": algo_name})):
         check_allowed(name, f"the policy ({shown(name)})")
     return config_factory(algo_name, content)
 
 
-def _of_policy(content: Mapping[str, Any]) -> list[str]:
-    """The names that its policy is made by."""
-    return names_in({key: content.get(key) for key in ("algo_name", "algo", "observation")})
+def _policy_in(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says of its policy."""
+    return {key: content.get(key) for key in ("algo_name", "algo", "observation")}
 
 
 def evaluate_whole_episodes(config: Config, overrides: Mapping[str, Any]) -> None:

@@ -106,7 +106,7 @@ def env_args_named(env_name: str, simulator: str | None = None) -> dict[str, Any
 
     simulator: ``"metaworld"`` or ``"robosuite"``; ``None``: the one that has it.
     """
-    allow_names([env_name])
+    allow_names(env_name)
     known = {*registry, *(name.partition("-v")[0] for name in registry)}
     if simulator is None and env_name.startswith("ALE/"):
         simulator = "atari"

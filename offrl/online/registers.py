@@ -94,7 +94,7 @@ class Parts:
             "agent_para.agent_name": ("agent", config.agent_para.agent_name),
             "model_para.actor.model_name": ("model", actor["model_name"]),
         }
-        allow_names(name for _, name in named.values())
+        allow_names([*named.values()])
         found = {}
         for path, (kind, name) in named.items():
             try:

@@ -18,7 +18,7 @@ from offrl.data.hindsight import ACHIEVED, DESIRED, Judge
 from offrl.envs import env_args_named, make_env
 from offrl.envs.vector import VectorEnv
 from offrl.envs.wrappers import CHANNELS_LAST, has_channels_first, wrapped
-from offrl.modules import allow_names, names_in
+from offrl.modules import allow_names
 from offrl.registry import ALGOS
 from offrl.specs import RGB, modalities
 from offrl.tree import merge
@@ -37,7 +37,7 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
         raise ValueError(
             'experiment.env: name the environment to learn in, "CartPole-v1" for example'
         )
-    allow_names(names_in(config.to_dict()))
+    allow_names(config.to_dict())
     update = experiment.env_meta_update_dict
     named = {"env_name": experiment.env, "env_kwargs": {}}
     if recorded:

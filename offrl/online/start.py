@@ -96,7 +96,7 @@ def _going_on_from(stored: Config, path: str) -> str:
 
 def class_of(algo_name: str) -> Any:
     """The class of an algorithm that a user's config names, as its defaults choose it."""
-    allow_names([algo_name])
+    allow_names(algo_name)
     return ALGOS[algo_name](ALGO_CONFIGS[algo_name]())[0]
 
 

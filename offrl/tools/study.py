@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from offrl.modules import allow_names, names_in
+from offrl.modules import allow_names
 from offrl.tools import add_follow_links, add_module, collect, count
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     # What is wrong with the study as a whole is said before anything is made.
     to_search, planned = searched(study, beside), cells_of(study, beside)
     # Where an algorithm of the user's own may lie.
-    allow_names(names_in([cell.content for cell in planned]), os.getcwd(), str(beside))
+    allow_names([cell.content for cell in planned], os.getcwd(), str(beside))
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
     collecting = [(x, _collecting(x, beside)) for x in every_data if x and x.collect]
     from offrl import cluster

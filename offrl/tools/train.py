@@ -8,7 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from offrl.modules import allow, allow_names, names_in
+from offrl.modules import allow_names
 from offrl.tools import add_follow_links, add_module, seed
 
 HELP = "train a policy from a config file, and measure its success rate"
@@ -189,10 +189,7 @@ def read_config(
     for override in args.set:
         content = merge(content, parse_override(override))
     # Where an algorithm of the user's own may lie.
-    folders = os.getcwd(), str(path.resolve().parent)
-    allow_names(names_in(content), *folders)
-    if isinstance(content.get("modules"), list):  # of parts
-        allow(map(str, content["modules"]), *folders)
+    allow_names(content, os.getcwd(), str(path.resolve().parent))
     content = online_content(content)
     if _says(content, "experiment", "ckpt_path") and _says(content, "train", "num_steps"):
         from offrl.online.start import continued

@@ -22,7 +22,7 @@ from offrl.data.sequence import SequenceDataset
 from offrl.data.sources import Source
 from offrl.envs import env_args_named
 from offrl.envs.rendering import renders_observations
-from offrl.modules import allow_names, names_in
+from offrl.modules import allow_names
 from offrl.registry import MODALITIES, shown
 from offrl.seeding import seed_everything
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
@@ -47,7 +47,7 @@ class Experiment:
     ):
         self._resumes = checkpoint is not None
         self.config = config = _checked(config, self._resumes)
-        allow_names(names_in(config.to_dict()))
+        allow_names(config.to_dict())
         seed_everything(config.train.seed)
         langs = [entry.lang for entry in config.train.data or []]
         sees_language = LANGUAGE in datasets.obs_keys(config)
