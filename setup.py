@@ -6,7 +6,7 @@ from setuptools.command.build_py import build_py
 
 REPORT = ["rliable>=1.2", "pandas<3", "matplotlib>=3.7"]  # pandas 3 needs numpy 2
 DIFFUSION = ["diffusers>=0.30"]  # its schedulers
-RAY = ["ray[default]>=2.60", "pyarrow<25"]  # later pyarrows need numpy 2
+RAY = ["ray[default]>=2.52", "pyarrow<25"]  # later pyarrows need numpy 2
 
 
 class BuildWithConfigs(build_py):

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["Tensor", "exporting", "torch"]
 
 
-def exporting(package: str, modules: Mapping[str, str]) -> tuple[Callable, Callable]:
-    """The ``__getattr__`` and ``__dir__`` of a package whose names are imported when they are first
-    used.
+def exporting(
+    package: str, exports: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when
+    they are first used.
 
-    modules: the module of each name.
+    exports: the names of each module, with spaces between them.
     """
+    modules = {name: module for module, names in exports.items() for name in names.split()}
 
     def get(name: str) -> Any:
         if name in modules:
@@ -31,16 +34,10 @@ def exporting(package: str, modules: Mapping[str, str]) -> tuple[Callable, Calla
         raise AttributeError(f"module {package!r} has no attribute {name!r}.{hint}")
 
     def names() -> list[str]:
-        """What is the package's own, and not what it is made with."""
-        here = {*modules}
-        for name, what in dict(vars(sys.modules[package])).items():
-            is_module = isinstance(what, ModuleType)
-            home = what.__name__ if is_module else getattr(what, "__module__", None)
-            if name.startswith("__") or str(home).startswith("offrl"):
-                here.add(name)
-        return sorted(here - {"lazy"})
+        made_with = {"TYPE_CHECKING", "lazy"}
+        return sorted({*modules, *vars(sys.modules[package])} - made_with)
 
-    return get, names
+    return get, names, sorted(modules)
 
 
 if TYPE_CHECKING or "torch" in sys.modules:

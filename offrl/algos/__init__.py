@@ -8,27 +8,18 @@ from offrl import lazy
 from offrl.algos.base import Algo, HierarchicalAlgo, PlannerAlgo, PolicyAlgo, ValueAlgo
 from offrl.algos.factory import algo_factory, register_algo, register_algo_factory_func
 
-_ROBOMIMIC = {
-    "BC": "offrl.algos.bc",
-    "BC_Gaussian": "offrl.algos.bc",
-    "BC_GMM": "offrl.algos.bc",
-    "BC_VAE": "offrl.algos.bc",
-    "BC_RNN": "offrl.algos.bc",
-    "BC_RNN_GMM": "offrl.algos.bc",
-    "BC_Transformer": "offrl.algos.bc",
-    "BC_Transformer_GMM": "offrl.algos.bc",
-    "BCQ": "offrl.algos.bcq",
-    "BCQ_Distributional": "offrl.algos.bcq",
-    "BCQ_GMM": "offrl.algos.bcq",
-    "CQL": "offrl.algos.cql",
-    "DiffusionPolicyUNet": "offrl.algos.diffusion_policy",
-    "GL": "offrl.algos.gl",
-    "GL_VAE": "offrl.algos.gl",
-    "HBC": "offrl.algos.hbc",
-    "IRIS": "offrl.algos.iris",
-    "ValuePlanner": "offrl.algos.iris",
-    "IQL": "offrl.algos.iql",
-    "TD3_BC": "offrl.algos.td3_bc",
-}
-
-__getattr__, __dir__ = lazy.exporting(__name__, _ROBOMIMIC)
+__getattr__, __dir__, _ROBOMIMIC = lazy.exporting(
+    __name__,
+    {
+        "offrl.algos.bc": "BC BC_GMM BC_Gaussian BC_RNN BC_RNN_GMM BC_Transformer "
+        "BC_Transformer_GMM BC_VAE",
+        "offrl.algos.bcq": "BCQ BCQ_Distributional BCQ_GMM",
+        "offrl.algos.cql": "CQL",
+        "offrl.algos.diffusion_policy": "DiffusionPolicyUNet",
+        "offrl.algos.gl": "GL GL_VAE",
+        "offrl.algos.hbc": "HBC",
+        "offrl.algos.iql": "IQL",
+        "offrl.algos.iris": "IRIS ValuePlanner",
+        "offrl.algos.td3_bc": "TD3_BC",
+    },
+)

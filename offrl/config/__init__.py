@@ -18,3 +18,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     return getattr(import_module("offrl.config.names"), name)
+
+
+def __dir__() -> list[str]:
+    return dir(import_module("offrl.config.names"))
