@@ -1,10 +1,8 @@
 """Files of parts whose algorithm is offrl's own, as the configs of online trainings."""
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from offrl.config.build import config_from_content
 from offrl.config.pipeline import (
     AgentPara,
     PipelineConfig,
@@ -30,47 +28,36 @@ def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     said = name_in(content) or ""
     name = said.lower()
-    if not said.isidentifier() or importlib.util.find_spec(f"offrl.algos.{name}") is None:
+    if not said or name not in ALGO_CONFIGS.names():
         return content
-    modules = content.get("modules")
-    import_all([x for x in modules if isinstance(x, str)] if isinstance(modules, list) else [])
+    parts = {key: value for key, value in content.items() if key not in SECTIONS}
+    file = pipeline_config(merge({"model_para": {"actor": {"model_name": "MLP"}}}, parts))
+    import_all(file.modules)
     if PARTS["algorithm"].get(said) is not None:  # a user's own of that name
         return content
-    algo_class, _ = ALGOS[name](ALGO_CONFIGS[name]())
-    parts = {key: value for key, value in content.items() if key not in SECTIONS}
-    file = pipeline_config(merge({"model_para": {"actor": {"model_name": name}}}, parts))
     if file.agent_para.agent_num > 1:
         raise ValueError(f"agent_para.agent_num: offrl's {name} learns for one agent; set it to 1")
     if file.mode == "evaluate":
         raise ValueError(f"mode: evaluate what {name} has learned with offrl rollout --checkpoint")
-    options = file.alg_para.alg_config | _options_of_model(file, name, algo_class.ON_POLICY)
-    of_train = {k for k in options if k in TrainConfig.model_fields}
-    length = file.agent_para.agent_config.get("max_steps")
-    online = _agent(file.agent_para) | {"num_envs": 1}
-    distributed = {"explorers": file.env_num}
-    if algo_class.ON_POLICY:
+    options = file.alg_para.alg_config | _options_of_model(file, name)
+    of_train = options.keys() & TrainConfig.model_fields
+    online, distributed = {"num_envs": 1, **_agent(file.agent_para)}, {"explorers": file.env_num}
+    on_policy = ALGOS[name](ALGO_CONFIGS[name]())[0].ON_POLICY
+    if on_policy:
         distributed["num_trajectories"] = file.env_num
-        online |= {"collect_steps": length} if length else {}
-    elif length:
-        distributed["trajectory_steps"] = length
-    experiment = {"name": name, **_environment(file), "rollout": {"n": file.episodes}}
-    if file.checkpoint is not None:
-        experiment["ckpt_path"] = file.checkpoint
+    if length := file.agent_para.agent_config.get("max_steps"):
+        section, key = (online, "collect_steps") if on_policy else (distributed, "trajectory_steps")
+        section[key] = length
+    experiment = {"name": name, "ckpt_path": file.checkpoint, "rollout": {"n": file.episodes}}
     train = {"num_steps": file.max_steps, "online": online}
-    made: dict[str, Any] = {
+    made = {
         "algo_name": name,
-        "experiment": experiment,
+        "experiment": experiment | _environment(file),
         "train": train | {key: options[key] for key in of_train},
         "algo": {key: value for key, value in options.items() if key not in of_train},
         "distributed": distributed,
     }
-    made = merge(made, {key: content[key] for key in SECTIONS if key in content})
-    try:
-        config_from_content(made)
-    except ValueError as error:
-        where = "algo is alg_para.alg_config and model_para.actor"
-        raise ValueError(f"{error} ({where})" if "algo." in str(error) else str(error)) from None
-    return made
+    return merge(made, {key: content[key] for key in SECTIONS if key in content})
 
 
 def _environment(file: PipelineConfig) -> dict[str, Any]:
@@ -88,29 +75,29 @@ def _agent(para: AgentPara) -> dict[str, Any]:
     """The keys of ``train.online`` that name the agent; none for offrl's own."""
     name, config = para.agent_name, para.agent_config
     if name != AgentPara().agent_name:
-        try:
-            part = PARTS["agent"][name]
-        except ValueError as error:
-            raise ValueError(f"agent_para.agent_name: {error}") from None
+        if (part := PARTS["agent"].get(name)) is None:
+            raise ValueError(
+                f"agent_para.agent_name: no agent {shown(name)} is registered; name its module "
+                "under modules, or leave agent_name out"
+            )
         return {"agent": f"{part.__module__}.{part.__name__}", "agent_config": config}
     if others := config.keys() - {"max_steps"}:
-        log.warning(f"agent_para.agent_config: {', '.join(sorted(others))}: not used by {name}")
+        log.warning(f"agent_para.agent_config: {', '.join(sorted(others))}: not used")
     return {}
 
 
-def _options_of_model(file: PipelineConfig, name: str, on_policy: bool) -> dict[str, Any]:
+def _options_of_model(file: PipelineConfig, name: str) -> dict[str, Any]:
     """The keys of ``algo`` that the model says."""
-    actor, networks = file.model_para.actor, ("ActorValue",) if on_policy else ("Actor", "Critics")
-    known = ("MLP", *networks, name, f"{name}Mlp")
+    actor = file.model_para.actor
+    known = ("MLP", "ActorValue", "Actor", "Critics", name, f"{name}Mlp")
     if actor["model_name"].lower() not in [x.lower() for x in known]:
         raise ValueError(
             f"model_para.actor.model_name: offrl's {name} makes its networks itself, not "
             f"{shown(actor['model_name'])}; name {known[0]}, or see docs/howto/own_network.md"
         )
     options = {key: value for key, value in actor.items() if key not in OF_SHAPES}
-    if sizes := options.pop("hidden_sizes", None):
-        options |= _sized(ALGO_CONFIGS[name]().to_dict(), sizes)
-    return options
+    sizes = options.pop("hidden_sizes", None)
+    return options | (_sized(ALGO_CONFIGS[name]().to_dict(), sizes) if sizes else {})
 
 
 def _sized(section: Mapping[str, Any], sizes: Any) -> dict[str, Any]:

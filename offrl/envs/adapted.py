@@ -23,23 +23,21 @@ class Adapted(gymnasium.Env):
     def __init__(self, own: Any):
         if isinstance(own, type) or not (hasattr(own, "reset") and hasattr(own, "step")):
             raise ValueError(f"{own!r} is no environment; give an object with reset and step")
-        self._own, inner = own, getattr(own, "env", None)
-        self._inner = inner if isinstance(inner, gymnasium.Env) else None
-        self.spec = getattr(inner, "spec", None)
-        self.render_mode = getattr(own, "render_mode", getattr(inner, "render_mode", None))
+        self._own, self._inner = own, getattr(own, "env", None)
         for name in ("observation_space", "action_space"):
-            found = (getattr(x, name, None) for x in (own, inner))
-            space = next((x for x in found if isinstance(x, gymnasium.Space)), None)
-            if space is None:
+            space = getattr(own, name, None) or getattr(self._inner, name, None)
+            if not isinstance(space, gymnasium.Space):
                 raise ValueError(
                     f"{type(own).__name__}: it has no {name}; set self.{name} to one of "
                     "gymnasium.spaces, or self.env to the environment that it wraps"
                 )
             setattr(self, name, space)
+        self.spec = getattr(self._inner, "spec", None)
+        self.render_mode = getattr(own, "render_mode", getattr(self._inner, "render_mode", None))
         self._is_seeded = "seed" in inspect.signature(own.reset).parameters
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        if seed is not None and self._inner is not None and not self._is_seeded:
+        if seed is not None and not self._is_seeded and isinstance(self._inner, gymnasium.Env):
             self._inner.unwrapped.np_random = seeding.np_random(seed)[0]
         values = self._own.reset(seed=seed) if self._is_seeded else self._own.reset()
         is_pair = isinstance(values, tuple) and len(values) == 2 and isinstance(values[1], Mapping)
@@ -52,19 +50,16 @@ class Adapted(gymnasium.Env):
         obs, reward, done, info = values
         info = {} if info is None else info
         if not isinstance(info, Mapping):
-            raise Misfit(
-                "the environment's step: of obs, reward, done, info the last is no mapping"
-            )
-        over = truth(done, "done")
-        cut = truth(info.get("truncated", info.get("TimeLimit.truncated", False)), "truncated")
+            raise Misfit("the environment's step: the last of its four values is no mapping")
+        cut = info.get("truncated", info.get("TimeLimit.truncated", False))
+        over, cut = truth(done, "done"), truth(cut, "truncated")
         return obs, reward, over and not cut, over and cut, dict(info)
 
     def render(self) -> Any:
-        return (self._own if hasattr(self._own, "render") else self._inner).render()
+        return getattr(self._own, "render", getattr(self._inner, "render", super().render))()
 
     def close(self) -> None:
-        if hasattr(self._own, "close"):
-            self._own.close()
+        getattr(self._own, "close", lambda: None)()
 
 
 def adapted(env: Any) -> gymnasium.Env:

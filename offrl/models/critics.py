@@ -139,8 +139,8 @@ class Critics(nn.Module):
     def clip_gradients(self, limit: float | None) -> Tensor:
         """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
         stacked = gradients(self.trunk) + gradients(self.head)  # [N, ...]
-        norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in stacked])
-        norm = torch.linalg.vector_norm(norms, dim=0)
+        norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in stacked]
+        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0) if norms else torch.zeros(1)
         own = [gradients(encoder) for encoder in self.encoders]
         if any(own):
             theirs = torch.stack([torch.nn.utils.get_total_norm(parts) for parts in own])

@@ -1,8 +1,6 @@
 """An algorithm at its environments, numpy in and numpy out."""
 
-import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -271,11 +269,3 @@ class PolicyAgent(Agent):
         super().deserialize(state)
         self._frames = {key: x.numpy().copy() for key, x in state["frames"].items()}
         self.memory = map_leaves(lambda x: x.to(self.alg.device), state["memory"])
-
-
-def place_of(error: BaseException) -> str:
-    """The innermost line of code of the user's own that led to an error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    packages = ("site-packages", str(Path(__file__).parents[1]))
-    own = [f for f in frames if not any(package in f.filename for package in packages)]
-    return "{0.filename}, line {0.lineno}".format((own or frames)[-1])

@@ -11,10 +11,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from torch import nn
 
 from offrl import __version__
 from offrl.acting.episode import ACTION_MASK, EpisodeResult, Policy, finite, truth
-from offrl.algos.base import Model
+from offrl.algos.shared.model import Model, Networks
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.config.files import find_config
@@ -26,7 +27,7 @@ from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, w
 from offrl.online import agent
 from offrl.online.by_hand import ByHand
 from offrl.online.environment import Augmented, Environment
-from offrl.online.own_network import is_own, use_network
+from offrl.online.own_network import use_network
 from offrl.online.parts import Configs, complete, opened
 from offrl.online.setting import with_channels_last
 from offrl.online.start import check_spaces, check_statistics
@@ -87,7 +88,8 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         level = log_level.upper() if isinstance(log_level, str) else log_level
         logging.getLogger("offrl").setLevel(level)
         self.config = _on_device(complete(cfgs), device)
-        self._model = model if is_own(model) else None
+        if model is not None and not isinstance(model, (Networks, nn.ModuleDict)):
+            self._model = model
         self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
         self._make(model_file)
         super().__init__(self.alg)

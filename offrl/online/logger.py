@@ -1,7 +1,7 @@
 """A logger to decorate a trainer with, without a run folder or a config."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
@@ -12,8 +12,7 @@ from offrl.online.trainer import Record
 
 RecordsOf = Callable[..., Iterator[Record]]
 
-STEPS, KINDS = ("step", "sample_step"), ("type", "log_type")  # what records call them
-NO_NUMBERS = {*STEPS, *KINDS, "epoch", "time"}
+POSITION = {"step", "sample_step", "type", "log_type", "epoch", "time"}  # of a record
 
 
 def logger(
@@ -44,26 +43,24 @@ def logger(
         wandb_run = _wandb_run(config, place, project) if project else None
         with SummaryWriter(place) as writer, wandb_run or nullcontext():
             for count, record in enumerate(records_of(trainer, *arguments, **options), 1):
-                if isinstance(record, Mapping):
-                    step, numbers = _numbers(record, count)
-                    for tag, value in numbers.items():
-                        writer.add_scalar(tag, value, step, record.get("time"))
-                    if wandb_run:
-                        wandb_run.log(numbers | {"step": step})
+                step = record.get("step", record.get("sample_step", count))
+                numbers = dict(_numbers(record))
+                for tag, value in numbers.items():
+                    writer.add_scalar(tag, value, step, record.get("time"))
+                if wandb_run:
+                    wandb_run.log(numbers | {"step": step})
                 yield record
 
     return logged
 
 
-def _numbers(record: Record, count: int) -> tuple[int, dict[str, float]]:
-    """The step of a record, and its numbers by their tags."""
-    kind = next((str(record[key]) for key in KINDS if key in record), "log").capitalize()
-    told = {k: x for k, x in record.items() if k not in NO_NUMBERS}
-    numbers = {}
-    for name, value in record.get("logs", told).items():
+def _numbers(record: Record) -> Iterator[tuple[str, float]]:
+    """The numbers of a record, by their tags."""
+    kind = str(record.get("type", record.get("log_type", "log"))).capitalize()
+    beside = {key: x for key, x in record.items() if key not in POSITION}
+    for name, value in record.get("logs", beside).items():
         with suppress(TypeError, ValueError, RuntimeError):  # texts, arrays
-            numbers[f"{kind}/{name}"] = float(getattr(value, "detach", lambda x=value: x)())
-    return next((record[key] for key in STEPS if key in record), count), numbers
+            yield f"{kind}/{name}", float(value.item() if hasattr(value, "item") else value)
 
 
 def _new_folder(parent: Path, name: str) -> Path:

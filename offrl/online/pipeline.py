@@ -25,7 +25,6 @@ from offrl.seeding import seed_everything
 from offrl.tree import map_leaves
 
 KEPT = 10  # checkpoints of each algorithm
-CALLED = {"prefix", "name"}  # by which a map says what weights are called
 LAST = 20  # episodes, whose returns are the result of a training
 
 
@@ -224,12 +223,11 @@ def _checked_owners(alg: Any, names: Sequence[str]) -> dict[str, str]:
     """Whose weights each agent uses, by what ``update_weights_map`` says: names of agents, or what
     weights are called, ``{"prefix", "name"}``, which those share that are given the same."""
     said = alg.update_weights_map([*names], [*names]) or {}
-    if {*said} == CALLED:  # asked for one agent each
+    if {*said} == {"prefix", "name"}:  # asked for one agent each
         said = {name: alg.update_weights_map(name, name) for name in names}
-    first: dict[Any, str] = {}
-    for name, whose in said.items():
-        if isinstance(whose, Mapping) and {*whose} == CALLED:
-            said = {**said, name: first.setdefault(str(sorted(whose.items())), name)}
+    first: dict[str, str] = {}
+    for name, called in [x for x in said.items() if isinstance(x[1], Mapping)]:
+        said = {**said, name: first.setdefault(str(sorted(called.items())), name)}
     strange = [x for pair in said.items() for x in pair if x not in names]
     if strange:
         raise ValueError(

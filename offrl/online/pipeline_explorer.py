@@ -1,16 +1,17 @@
 """Acting for a ``Pipeline``: a user's own agents in an environment of theirs."""
 
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from offrl.acting.episode import finite, truth
 from offrl.config.pipeline import PipelineConfig
-from offrl.online.agent import place_of
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.registers import Parts
@@ -96,7 +97,7 @@ class PipelineExplorer:
                 yield
             except Exception as error:
                 what = " ".join(f"{type(error).__name__}: {error}".split())
-                raise RuntimeError(f"{what} ({place_of(error)})") from error
+                raise RuntimeError(f"{what} ({_place_of(error)})") from error
 
     def _explore(self) -> tuple[dict[str, dict[str, Any]], int, Ended]:
         steps: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -169,3 +170,11 @@ def _joined(key: str, values: list[Any]) -> Any:
     except ValueError:
         return values
     return values if joined.dtype == object else joined
+
+
+def _place_of(error: BaseException) -> str:
+    """The innermost line of code of the user's own that led to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    packages = ("site-packages", str(Path(__file__).parents[1]))
+    own = [f for f in frames if not any(package in f.filename for package in packages)]
+    return "{0.filename}, line {0.lineno}".format((own or frames)[-1])

@@ -12,7 +12,6 @@ from torch import nn
 
 from offrl.algos.base import Algorithm
 from offrl.config.pipeline import PipelineConfig, gymnasiums
-from offrl.config.section import Map
 from offrl.envs.adapted import Adapted
 from offrl.envs.gymnasium import GymnasiumAdapter, GymnasiumEnv
 from offrl.modules import allow_names, import_all
@@ -39,13 +38,11 @@ def _enter(kind: str, part: Any) -> Any:
             f"{kind} {name}: that of {part.__module__} takes the place of {known.__module__}'s"
         )
     if base is Environment:  # as offrl's own algorithms act in it
-        ENVS.register(name, part.__module__)(partial(_adapted, part))
+        path = f"{part.__module__}.{name}"
+        ENVS.register(name, part.__module__)(
+            lambda env_name, info: GymnasiumAdapter(Adapted(part(info)), env_name, info, path)
+        )
     return PARTS[kind].register(name, part.__module__)(part)
-
-
-def _adapted(part: type, env_name: str, env_info: dict[str, Any]) -> GymnasiumAdapter:
-    kind = f"{part.__module__}.{part.__name__}"
-    return GymnasiumAdapter(Adapted(part(env_info)), env_name, env_info, kind)
 
 
 class Registers:
@@ -82,17 +79,15 @@ class Parts:
 
     def __init__(self, config: PipelineConfig):
         import_all(config.modules)
-        actor, env = config.model_para.actor, config.env_para
-        if PARTS["environment"].get(env.env_name) is None and env.env_name in gymnasium.registry:
-            config = config.model_copy(deep=True)
-            config.env_para.env_info = Map({"name": env.env_name, **env.env_info})
-            config.env_para.env_name = GymEnv.__name__
-        self.config = config
+        self.config, env_name = config, config.env_para.env_name
+        if PARTS["environment"].get(env_name) is None and env_name in gymnasium.registry:
+            make = PARTS["environment"].register(env_name)
+            make(lambda env_info: GymEnv({"name": env_name, **env_info}))
         named = {
             "alg_para.alg_name": ("algorithm", config.alg_para.alg_name),
-            "env_para.env_name": ("environment", config.env_para.env_name),
+            "env_para.env_name": ("environment", env_name),
             "agent_para.agent_name": ("agent", config.agent_para.agent_name),
-            "model_para.actor.model_name": ("model", actor["model_name"]),
+            "model_para.actor.model_name": ("model", config.model_para.actor["model_name"]),
         }
         allow_names([*named.values()])
         found = {}
@@ -101,11 +96,8 @@ class Parts:
                 found[kind] = PARTS[kind][name]
             except ValueError as error:
                 said = f"modules: {', '.join(config.modules)}" if config.modules else "no modules"
-                near = ""
-                if kind == "algorithm" and name in ALGO_CONFIGS.names():
-                    near = " With one of offrl's own a Learner trains, or offrl train."
-                elif kind == "algorithm":
-                    near = did_you_mean(name, ALGO_CONFIGS.names())
+                ours = ALGO_CONFIGS.names() if kind == "algorithm" else []
+                near = " A Learner trains it." if name in ours else did_you_mean(name, ours)
                 raise ValueError(f"{path}: {error}{near} (The file names {said}.)") from None
         self._found = found
 

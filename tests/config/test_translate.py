@@ -97,7 +97,7 @@ def test_a_users_own_algorithm_of_that_name_comes_first():
 @pytest.mark.parametrize(
     "change, says",
     [
-        ({"alg_para": {"alg_name": "ppo", "alg_config": {"LR": 1}}}, "LR: .*alg_para.alg_config"),
+        ({"alg_para": {"alg_name": "ppo", "alg_config": {"LR": 1}}}, "algo.LR: "),
         ({"agent_para": {"agent_num": 2}}, "agent_para.agent_num: "),
         ({"agent_para": {"agent_name": "CartpolePpo"}}, "agent_para.agent_name: .*'CartpolePpo'"),
         ({"model_para": {"actor": {"model_name": "DecisionTransformer"}}}, "model_name: .*own_net"),

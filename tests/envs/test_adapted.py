@@ -91,7 +91,7 @@ def changed(**methods):
             changed(step=lambda action: (np.zeros(4), 1.0, True, {"truncated": "x"})),
             "truncated.*'x'",
         ),
-        (changed(step=lambda action: (np.zeros(4), 1.0, True, "info")), "Mine.*info"),
+        (changed(step=lambda action: (np.zeros(4), 1.0, True, "info")), "Mine.*mapping"),
         (changed(step=lambda action: (np.zeros(4), 1.0, True)), "Mine.*3 values"),
         (changed(step=lambda action: (np.zeros(4), float("nan"), False, {})), "Mine.*reward.*NaN"),
         (changed(reset=lambda: np.zeros(3)), r"Mine.*'flat'.*\[3\]"),

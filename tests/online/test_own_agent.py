@@ -51,7 +51,7 @@ class Right(Agent):
         return self.agent_config.get("action", 1)
 
     def handle_env_feedback(self, next_raw_state, reward, done, info, use_explore):
-        self.told.append((next_raw_state[0], reward, done, info["truncated"]))
+        self.told.append((next_raw_state[0], reward, done, info))
         self.transition_data.update({"reward": 10 * reward} | self.agent_config.get("also", {}))
 
 
@@ -77,7 +77,8 @@ def test_offrls_algorithms_learn_from_a_users_agents(alg_name):
     assert one.step == 64 and "train" in [r["type"] for r in records]
     explorer = one.broker._explorers[1]
     (agent,) = explorer.agent._own
-    assert agent.told[:5] == [(n, n, n == 4, n == 4) for n in (1, 2, 3, 4, 1)]
+    # Of success the environment says nothing.
+    assert agent.told[:5] == [(n, n, n == 4, {"truncated": n == 4}) for n in (1, 2, 3, 4, 1)]
     assert {x.shape for x in agent.said} == {(2,)}
     ended = [r["logs"]["Return"] for r in records if "Return" in r["logs"]]
     assert {*ended} == {1.0 + 2 + 3 + 4}  # as the environment gave them
@@ -85,6 +86,24 @@ def test_offrls_algorithms_learn_from_a_users_agents(alg_name):
         store = one.buffer.store
         rewards = store.columns["rewards"].array[np.flatnonzero(store.is_step)]
         assert {*rewards.ravel().tolist()} == {10.0, 20.0, 30.0, 40.0}
+    one.close()
+
+
+@Registers.agent
+class Pushing(Agent):
+    """Its actions are beyond the bounds, its arrays of another type than the environment's."""
+
+    def infer_action(self, state, use_explore):
+        self.transition_data.update(state=np.asarray(state, float), action=np.full(1, 2.3))
+        return self.transition_data["action"]
+
+
+def test_actions_are_clipped_and_arrays_may_be_of_other_types():
+    env = {"env_name": "Pendulum-v1"}
+    one = learner("td3", env_para=env, agent_para={"agent_name": "Pushing"}, max_steps=64)
+    list(one())
+    actions = one.buffer.store.columns["actions"].array[np.flatnonzero(one.buffer.store.is_step)]
+    assert {*actions.ravel().tolist()} == {1.0}  # of -1 to 1
     one.close()
 
 
@@ -96,8 +115,9 @@ def test_offrls_algorithms_learn_from_a_users_agents(alg_name):
         ({"also": {"action": 0}}, "Right.*'action'"),
         ({"also": {"done": True}}, "Right.*'done'"),
         ({"also": {"next_state": [0.5]}}, "Right.*'next_state'"),
-        ({"also": {"reward": "nan"}}, "Right.*reward 'nan'"),
-        ({"also": 3}, "Right .*test_own_agent.py.*TypeError"),
+        ({"also": {"reward": "nan"}}, "Right.*reward is 'nan'"),
+        ({"also": {"state": "here"}}, "Right.*'here'"),
+        ({"also": 3}, "Right.*TypeError.*test_own_agent.py"),
     ],
 )
 def test_what_an_agent_cannot_say_is_one_line(agent_config, says):

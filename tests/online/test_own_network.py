@@ -1,5 +1,7 @@
 """Networks of a user's own in the place of an algorithm's."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -48,7 +50,6 @@ PLACES = [
     (config("impala"), ModelName((4,), 1, 2, "cpu")),
     (config("dqn"), ModelName),
     (config("dqn", frame_stack=3), ModelName),
-    (config("ppo"), Pair),
     (config("a2c"), Worth),
     (config("dqn"), InRole()),
     (config("td3", "Pendulum-v1"), ModelName),
@@ -67,7 +68,7 @@ def test_a_network_of_ones_own_learns(said, model, tmp_path):
     for name, x in agent._model.named_parameters():
         assert torch.equal(x, before[name]) == name.startswith(unused), name
     (final,) = tmp_path.glob("agent-final-*.pth")
-    again = Agent(said, model=type(own), model_file=final, log_level="warning")
+    again = Agent(said, model=copy.deepcopy(own), model_file=final, log_level="warning")
     state = next(iter(torch.randn(1, *x) for x in agent.alg.obs_spec.shapes("obs").values()))[0]
     assert (agent.predict(state.numpy()) == again.predict(state.numpy())).all()
 
@@ -94,9 +95,9 @@ class NoForward(nn.Module):
         (config("sac", "Pendulum-v1"), nn.Linear(3, 1), "Linear .*sac.*own_network"),
         (config("dqn"), Pair((4,), 1, 2, "cpu"), "Pair .*dqn.*own_network"),
         (config("ppo"), NoForward(1), "NoForward .*forward.*own_network"),
-        (config("ppo"), NoForward, "NoForward .*input_shape, state_size"),
+        (config("ppo"), NoForward, "NoForward .*made with"),
         (config("ppo"), dict, "own_network"),
-        (config("ppo"), 3, "model: 3 .*own_network"),
+        (config("ppo"), 3, "model: int .*own_network"),
     ],
 )
 def test_a_network_that_fits_nowhere_is_one_line(said, model, says):
@@ -106,9 +107,9 @@ def test_a_network_that_fits_nowhere_is_one_line(said, model, says):
 
 
 @pytest.mark.parametrize("algo_name", ["ppo", "a2c", "impala", "reinforce"])
-def test_values_of_states_do_not_mind_actions(algo_name, caplog):
+def test_values_of_states_do_not_mind_actions(algo_name):
     model = Agent(config(algo_name), log_level="warning").alg.model
     obs = torch.randn(3, 4)
-    for _ in range(2):
-        assert torch.equal(model.value(obs, torch.zeros(3, dtype=torch.long)), model.value(obs))
-    assert caplog.text.count(f"value: {algo_name} ") == 1
+    with pytest.warns(UserWarning, match=f"value: {algo_name} values states"):
+        values = model.value(obs, torch.zeros(3, dtype=torch.long))
+    assert torch.equal(values, model.value(obs))

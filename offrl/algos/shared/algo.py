@@ -69,6 +69,10 @@ class Algo(Modes, RobomimicsLoop):
         self.nets.to(self.device)
 
         self.set_statistics(obs={}, actions={})
+        self.take_stock()
+
+    def take_stock(self) -> None:
+        """Begin to learn with the networks as they are now."""
         self.optim_params = self._optim_params()
         unknown = [name for name in self.optim_params if name not in self.nets]
         if unknown:
@@ -76,7 +80,8 @@ class Algo(Modes, RobomimicsLoop):
                 f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
             )
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
-        self._average = Average(dict(learning.named_parameters()), config.train.ema)
+        self._average = Average(dict(learning.named_parameters()), self.global_config.train.ema)
+        vars(self).pop("_learning", None)
 
     def __repr__(self) -> str:
         size = sum(x.numel() for x in self.nets.parameters())

@@ -1,15 +1,13 @@
 """One of the four roles of reinforcement learning, as a user may write it: a ``Model``; and the
 networks of offrl's own algorithms in that role."""
 
-import logging
+import warnings
 from typing import Any
 
 from torch import Tensor, nn
 
 from offrl.algos.base import Obs, ValueAlgo
 from offrl.tree import map_leaves
-
-log = logging.getLogger(__name__)
 
 
 class Model(nn.Module):
@@ -33,7 +31,6 @@ class Networks(Model):
         super().__init__()
         self.nets = algo.nets
         self._algo = algo
-        self._has_said = False  # that it values no actions
 
     def value(self, x: Obs | Tensor, a: Tensor | None = None) -> Tensor:
         algo = self._algo
@@ -41,9 +38,9 @@ class Networks(Model):
             return super().value(x, a)
         obs, is_one = self._batch(x)
         if type(algo).get_state_action_value is ValueAlgo.get_state_action_value:  # V(x) alone
-            if a is not None and not self._has_said:
-                self._has_said = True
-                log.warning(f"value: {algo.global_config.algo_name} values states; a is not used")
+            if a is not None:
+                name = algo.global_config.algo_name
+                warnings.warn(f"value: {name} values states; a is not used", stacklevel=2)
             a = None
         if a is None:
             values = algo.get_state_value(obs)

@@ -33,11 +33,12 @@ class TDLearner(ValueAlgo):
     #: Of a batch with ``weights``: the mean absolute error of each sample, ``[B]``.
     td_errors: Tensor | None = None
 
-    def __init__(self, **kwargs: Any):
+    num_updates = 0
+
+    def take_stock(self) -> None:
+        super().take_stock()
         self._targets: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         self._statistics: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        self.num_updates = 0
-        super().__init__(**kwargs)
         for name in [name for name in self.nets if f"{name}_target" in self.nets]:
             slow, fast = self.nets[f"{name}_target"], self.nets[name]
             self._targets[name] = list(slow.parameters()), list(fast.parameters())
