@@ -67,12 +67,11 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
     make = ENVS[name]
     if hasattr(make, "kwargs_of"):  # of an earlier version of the simulator, too
         env_kwargs = make.kwargs_of(env_args)
+    from offrl.envs.wrappers import wrapped  # which imports this file
+
     try:
         env = make(env_name, dict(env_kwargs))
-        if env_args.get("wrappers"):
-            from offrl.envs.wrappers import wrapped  # which imports this file
-
-            env = wrapped(env, env_args["wrappers"])
+        env = wrapped(env, env_args.get("wrappers") or [])
         observe_only(env, obs_keys)
         return env
     except (ValueError, ImportError, OSError):

@@ -5,9 +5,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from offrl.acting.episode import describe
-from offrl.envs.gymnasium import GymnasiumAdapter
+from offrl.envs.gymnasium import GymnasiumAdapter, GymnasiumEnv
 from offrl.modules import class_named
 from offrl.specs import RGB
 
@@ -21,11 +22,15 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
     Raises ``ValueError`` for what is no gymnasium ``Wrapper``, before it is called, and for what
     does not fit around the environment.
     """
+    if not wrappers:
+        return env
     where = "train.online.wrappers"
-    env = env if isinstance(env, (GymnasiumAdapter, _Outside)) else _Outside(env)
+    env = env if type(env) in (GymnasiumAdapter, GymnasiumEnv, _Outside) else _Outside(env)
+    env.wrappers = [*env.wrappers, *wrappers]
     for said in wrappers:
         said = {"wrapper": said} if isinstance(said, str) else said
-        path, kwargs = str(said.get("wrapper")), _tuples(said.get("kwargs") or {})
+        path, kwargs = str(said.get("wrapper")), dict(said.get("kwargs") or {})
+        kwargs = {k: tuple(x) if isinstance(x, list) else x for k, x in kwargs.items()}
         kind = class_named(path, gymnasium.Wrapper, where)
         try:
             env.wrap(kind, **kwargs)
@@ -33,14 +38,13 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
             raise ValueError(
                 f"{where}: {path} cannot be put around it: {describe(error)}"
             ) from error
-    env.wrappers = [*env.wrappers, *wrappers]
     return env
 
 
 class _Outside(gymnasium.Wrapper):
     """Wrappers around an environment that shows dicts by itself, with all that it can do."""
 
-    wrappers: list[Any] = []
+    wrappers: Sequence[Any] = ()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
@@ -54,39 +58,42 @@ class _Outside(gymnasium.Wrapper):
         return self.env.get_wrapper_attr("serialize")() | {"wrappers": self.wrappers}
 
 
-class ChannelsLast(gymnasium.ObservationWrapper):
-    """Images ``[C, H, W]`` of uint8, also in a dict, as ``[H, W, C]``, which networks take."""
+class Images(gymnasium.ObservationWrapper):
+    """Observations as images that networks take, ``[H, W, C]`` of uint8: those of the form
+    ``[C, H, W]`` or ``[H, W]``, and real numbers between the bounds of their space.
 
-    def __init__(self, env: gymnasium.Env):
+    keys: which observations; one without a name is ``flat``.
+    """
+
+    def __init__(self, env: gymnasium.Env, keys: Sequence[str]):
         super().__init__(env)
-        self.observation_space = self._turned(env.observation_space)
+        shown = env.observation_space
+        self._spaces = shown.spaces if isinstance(shown, spaces.Dict) else {"flat": shown}
+        self._keys = keys
+        boxes = {key: self._image(key, self._spaces[key].low) for key in keys}
+        turned = {key: spaces.Box(0, 255, x.shape, np.uint8) for key, x in boxes.items()}
+        self.observation_space = spaces.Dict({**self._spaces, **turned})
 
-    def _turned(self, space: gymnasium.Space) -> gymnasium.Space:
-        if isinstance(space, gymnasium.spaces.Dict):
-            return gymnasium.spaces.Dict({key: self._turned(x) for key, x in space.items()})
-        if not has_channels_first(space):
-            return space
-        low, high = (np.moveaxis(x, 0, -1) for x in (space.low, space.high))
-        return gymnasium.spaces.Box(low, high, dtype=np.uint8)
+    def observation(self, observation: Any) -> dict[str, Any]:
+        named = observation if isinstance(observation, Mapping) else {"flat": observation}
+        return {**named, **{key: self._image(key, named[key]) for key in self._keys}}
 
-    def observation(self, observation: Any) -> Any:
-        space = self.env.observation_space
-        if not isinstance(space, gymnasium.spaces.Dict):
-            return np.moveaxis(observation, 0, -1) if has_channels_first(space) else observation
-        is_first = {key: has_channels_first(x) for key, x in space.items()}
-        return {k: np.moveaxis(x, 0, -1) if is_first.get(k) else x for k, x in observation.items()}
-
-
-def has_channels_first(space: gymnasium.Space) -> bool:
-    """Whether a space is one of images ``[C, H, W]`` of uint8."""
-    is_image = space.dtype == np.uint8 and len(space.shape or ()) == 3
-    return is_image and space.shape[0] in RGB.CHANNELS and space.shape[-1] not in RGB.CHANNELS
+    def _image(self, key: str, values: np.ndarray) -> np.ndarray:
+        space = self._spaces[key]
+        if space.dtype != np.uint8:
+            values = np.rint((values - space.low) / (space.high - space.low) * 255)
+        image = values.astype(np.uint8)
+        if image.ndim == 2:
+            return image[..., None]
+        return np.moveaxis(image, 0, -1) if has_channels_first(space) else image
 
 
-CHANNELS_LAST = f"{ChannelsLast.__module__}.{ChannelsLast.__name__}"
+def has_channels_first(space: spaces.Space) -> bool:
+    """Whether the shape of a space is that of images ``[C, H, W]``."""
+    shape = space.shape or ()
+    return len(shape) == 3 and shape[0] in RGB.CHANNELS and shape[-1] not in RGB.CHANNELS
 
 
-def _tuples(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _tuples(x) for key, x in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+def images(keys: Sequence[str]) -> dict[str, Any]:
+    """The entry of ``train.online.wrappers`` that makes images of observations."""
+    return {"wrapper": f"{Images.__module__}.{Images.__name__}", "kwargs": {"keys": [*keys]}}

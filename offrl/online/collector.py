@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,8 @@ class Collector:
         last = self.config.train.online.solved_episodes
         self._last_returns: deque[float] = deque(maxlen=last)
         self._memory: Any = None  # of the policy, when the round began
-        self.num_restarts = 0  #: How often environments hung and were begun anew.
-        self._lost: Sequence[Sequence[int]] = ()  # the environments of each, in this round
+        self.num_restarts = 0  #: How often environments hung and began anew.
+        self.num_hung = 0  #: How often in this round.
 
     @property
     def smoothed_return(self) -> float:
@@ -58,12 +58,13 @@ class Collector:
             self.buffer.forget()  # a round that was not learned from
         self._memory = self.agent.remembered(self._begins)
         ended: Ended = []
+        before = self.envs.num_restarts
         with self.alg.at_rest():  # once, and not for each step
             for _ in range(num_steps):
                 actions, raw = self._act()
                 self._take_in(actions, self.envs.step(raw), ended)
-        self._lost, self.envs.restarts = self.envs.restarts, ()
-        self.num_restarts += len(self._lost)
+        self.num_hung = self.envs.num_restarts - before
+        self.num_restarts += self.num_hung
         return ended
 
     def _act(self) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ from offrl.online.by_hand import ByHand
 from offrl.online.environment import Augmented, Environment
 from offrl.online.own_network import use_network
 from offrl.online.parts import Configs, complete, opened
-from offrl.online.setting import with_channels_last
+from offrl.online.setting import with_images
 from offrl.online.start import check_spaces, check_statistics
 from offrl.online.tagged import TaggedNames, put_beside, sha8
 from offrl.online.trainer import Trainer, to_the_end
@@ -345,7 +345,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         """``env``, as offrl asks for it; or one of the config, which is closed in the end."""
         if env is None:
             return closing(Environment(self.config))
-        return nullcontext(with_channels_last(adapted(env), self.config))
+        return nullcontext(with_images(adapted(env), self.config))
 
     def _use(self, trainer: Trainer) -> None:
         self._trainer, self.alg = trainer, trainer.alg

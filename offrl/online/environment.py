@@ -12,7 +12,7 @@ from offrl.envs import make_env
 from offrl.envs.gymnasium import GymnasiumEnv
 from offrl.envs.window import Window, can_show, frame_rate
 from offrl.online.parts import Configs, complete
-from offrl.online.setting import env_args_of, with_channels_last
+from offrl.online.setting import env_args_of, with_images
 from offrl.seeding import seed_everything
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Environment(gymnasium.Wrapper):
         seed_everything(self.seed)
         env_args = env_args_of(config)
         self.env_name: str = env_args["env_name"]
-        super().__init__(with_channels_last(make_env(env_args), config))
+        super().__init__(with_images(make_env(env_args), config))
         known = getattr(self.spec, "reward_threshold", None)
         given = config.train.online.solved_return
         #: The mean return of episodes at which the task is solved and a training in it ends:

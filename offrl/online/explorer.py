@@ -46,7 +46,7 @@ class Trajectory(NamedTuple):
     ended: Ended
     moments: Mapping[str, Any]  #: Of what was seen and received in it.
     ready: float  #: When it was (``time.time``).
-    restarts: Sequence[Sequence[int]] = ()  #: Environments that hung in it and were begun anew.
+    num_hung: int = 0  #: How often environments hung in it and began anew.
 
 
 class Tape:
@@ -130,7 +130,7 @@ class Explorer(Collector):
             ended,
             moments,
             time.time(),
-            self._lost,
+            self.num_hung,
         )
         self._num_given += 1
         return trajectory

@@ -77,7 +77,7 @@ class Learner(Trainer):
         self.statistics.update(self.alg)  # by the round before, if no one else has done so
         self._end_epochs()
         self._publish()
-        self._steps_before, self._data, self._lost = self.step, [], []
+        self._steps_before, self._data, self.num_hung = self.step, [], 0
         num = self.config.distributed.num_trajectories if self.alg.ON_POLICY else 1
         ended = [episode for _ in range(num) for episode in self._receive()]
         self._batch, self._batches = None, self._make_batches(self._num_due())
@@ -107,8 +107,8 @@ class Learner(Trainer):
             self.agent.num_steps += trajectory.num_actions
             self.statistics.join(trajectory.moments)
             ended += trajectory.ended
-            self._lost = [*self._lost, *trajectory.restarts]
-            self.num_restarts += len(trajectory.restarts)
+            self.num_hung += trajectory.num_hung
+            self.num_restarts += trajectory.num_hung
             self._last_returns.extend(x[0] for x in trajectory.ended)
             if not self.alg.ON_POLICY:
                 self._record(trajectory)

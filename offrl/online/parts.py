@@ -28,7 +28,6 @@ from offrl.data.rollout import Rollout
 from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import Window
 from offrl.envs.vector import GymnasiumVector, VectorEnv, make_vector_env
-from offrl.envs.wrappers import CHANNELS_LAST
 from offrl.online.agent import Agent, PolicyAgent
 from offrl.online.apprentice import Apprentice
 from offrl.online.own_agent import OwnAgent
@@ -40,7 +39,7 @@ from offrl.online.setting import (
     judge_of,
     limited,
     seen_by,
-    turns_images,
+    turned,
 )
 from offrl.online.start import check_rewards, check_spaces, continued, reward_stats_of, start_of
 from offrl.online.statistics import RunningStatistics
@@ -84,10 +83,9 @@ class Parts:
             env_args = env_args_of(config, recorded)
             config = limited(config, env_args)
             self.envs = _make_envs(config, env_args, num_envs)
-            if turns_images(config, self.envs.observation_space):
+            if added := turned(config, self.envs.observation_space):
                 self.envs.close()
-                before = env_args.get("wrappers") or []
-                config.train.online.wrappers = [*before, CHANNELS_LAST]
+                config.train.online.wrappers = [*(env_args.get("wrappers") or []), *added]
                 self.envs = _make_envs(config, env_args_of(config, recorded), num_envs)
         else:
             self.envs = _given(envs, config)
@@ -342,9 +340,14 @@ def _make_envs(config: Config, env_args: Mapping[str, Any], num_envs: int | None
 
 
 def _given(envs: Envs, config: Config) -> VectorEnv:
+    online = config.train.online
+    if online.wrappers and not getattr(envs, "env_args", {}).get("wrappers"):
+        raise ValueError(
+            "train.online.wrappers: environments that are given are not put into wrappers; give "
+            "them in these, or name the environment instead (experiment.env)"
+        )
     if isinstance(envs, gymnasium.vector.VectorEnv):
         named = env_args_of(config) if config.experiment.env else None
-        online = config.train.online
         ends = {"horizon": online.horizon, "terminate_on_success": online.terminate_on_success}
         return GymnasiumVector(envs, config.train.seed, named, seen_by(config), **ends)
     if not isinstance(envs, VectorEnv):

@@ -17,7 +17,7 @@ from offrl.config.section import Map
 from offrl.data.hindsight import ACHIEVED, DESIRED, Judge
 from offrl.envs import env_args_named, make_env
 from offrl.envs.vector import VectorEnv
-from offrl.envs.wrappers import CHANNELS_LAST, has_channels_first, wrapped
+from offrl.envs.wrappers import has_channels_first, images, wrapped
 from offrl.modules import allow_names
 from offrl.registry import ALGOS
 from offrl.specs import RGB, modalities
@@ -102,7 +102,7 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     action_config = config.train.action_config[key]
     action_config.format = "discrete" if is_discrete else None
     action_config.num_actions = int(action_space.n) if is_discrete else None
-    _fit_observation(env_name, config.observation, envs.observation_space)
+    _fit_observation(envs, config.observation)
     _fit_core(config.observation, envs.observation_space)
     for name in {*modalities(config.observation)["obs"]}:
         space = envs.observation_space[name]
@@ -140,7 +140,8 @@ def _check_actions(env_name: str, action_space: spaces.Space) -> None:
         )
 
 
-def _fit_observation(env_name: str, observation: Any, obs_space: spaces.Dict) -> None:
+def _fit_observation(envs: VectorEnv, observation: Any) -> None:
+    obs_space = envs.observation_space
     named = {key for group in modalities(observation).values() for key in group}
     if named <= set(obs_space):
         return
@@ -156,10 +157,12 @@ def _fit_observation(env_name: str, observation: Any, obs_space: spaces.Dict) ->
             is_image = space.dtype == np.uint8 and len(space.shape) == 3
             is_image = is_image and space.shape[-1] in RGB.CHANNELS
             if not is_image and _looks_like_image(space):
+                remedy = _remedy(key, space, envs.env_args.get("wrappers") or [])
                 raise ValueError(
-                    f"{env_name}: its observation {key!r} is {space.dtype} {[*space.shape]}, and "
-                    f"images are uint8 [H, W, C] with 3, 1 or 4 channels; {_remedy(key, space)}. "
-                    f"If it is no image, observation.modalities.obs.low_dim=[{key}] says so"
+                    f"{envs.env_args['env_name']}: its observation {key!r} is {space.dtype} "
+                    f"{[*space.shape]}, and images are uint8 [H, W, C] with 3, 1 or 4 channels; "
+                    f"{remedy}. If it is no image, observation.modalities.obs.low_dim=[{key}] says "
+                    "so"
                 )
             chosen["rgb" if is_image else "low_dim"].append(key)
     observation.modalities.obs = chosen
@@ -180,23 +183,16 @@ def _looks_like_image(space: spaces.Space) -> bool:
     return len(space.shape) > 1 and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
 
 
-def _remedy(key: str, space: spaces.Space) -> str:
-    """What makes an image of an observation."""
-    shape = (*space.shape, 1) if len(space.shape) == 2 else space.shape
-    if key != "flat" or len(shape) != 3 or shape[-1] not in RGB.CHANNELS:
-        return (
-            "make one of it with a gymnasium.ObservationWrapper of your own in "
-            "train.online.wrappers, or of a stack of frames by showing the last one alone, and "
-            "train.frame_stack"
-        )
-    wrappers: list[tuple[str, dict[str, Any]]] = []
-    if space.dtype != np.uint8:
-        scale = {"min_obs": 0, "max_obs": 255}
-        wrappers += [("RescaleObservation", scale), ("DtypeObservation", {"dtype": "uint8"})]
-    if shape != space.shape:
-        wrappers.append(("ReshapeObservation", {"shape": shape}))
-    said = [{"wrapper": f"gymnasium.wrappers.{x}", "kwargs": kwargs} for x, kwargs in wrappers]
-    return f"set train.online.wrappers={json.dumps(said)}"
+def _remedy(key: str, space: spaces.Space, wrappers: Sequence[Any]) -> str:
+    """What makes an image of an observation, behind the wrappers that there are."""
+    has_channels = len(space.shape) == 3 and {space.shape[0], space.shape[-1]} & {*RGB.CHANNELS}
+    is_bounded = np.isfinite(space.low).all() and np.isfinite(space.high).all()
+    if is_bounded and (has_channels or len(space.shape) == 2):
+        return f"set train.online.wrappers={json.dumps([*wrappers, images([key])])}"
+    return (
+        "make one of it with a gymnasium.ObservationWrapper of your own in train.online.wrappers, "
+        "or of a stack of frames by showing the last one alone, and train.frame_stack"
+    )
 
 
 def seen_by(config: Config) -> list[str] | None:
@@ -208,19 +204,24 @@ def seen_by(config: Config) -> list[str] | None:
     return None if is_default or algo_class.ASKS_EXPERT else [*named]
 
 
-def turns_images(config: Config, obs_space: spaces.Dict) -> bool:
-    """Whether what are images for networks has its channels first."""
+def turned(config: Config, obs_space: spaces.Dict) -> list[dict[str, Any]]:
+    """The wrapper that turns what are images for networks and have their channels first, if there
+    are some."""
     named = seen_by(config)
     if named is not None:
         named = [key for key, x in modalities(config.observation)["obs"].items() if x == "rgb"]
-    keys = obs_space if named is None else named
-    return any(has_channels_first(obs_space[key]) for key in keys)
+    keys = [*(obs_space if named is None else named)]
+    are_bytes = (key for key in keys if obs_space[key].dtype == np.uint8)
+    keys = [key for key in are_bytes if has_channels_first(obs_space[key])]
+    return [images(keys)] if keys else []
 
 
-def with_channels_last(env: gymnasium.Env, config: Config) -> gymnasium.Env:
-    """An environment whose images are as networks take them."""
-    is_turned = turns_images(config, env.observation_space)
-    return wrapped(env, [CHANNELS_LAST]) if is_turned else env
+def with_images(env: gymnasium.Env, config: Config) -> gymnasium.Env:
+    """An environment in the wrappers of a config, unless it has some, and with images as networks
+    take them."""
+    if not env.get_wrapper_attr("serialize")().get("wrappers"):
+        env = wrapped(env, config.train.online.to_dict()["wrappers"] or [])
+    return wrapped(env, turned(config, env.observation_space))
 
 
 def bounds_of(action_space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:

@@ -98,9 +98,8 @@ class Trainer(Collector):
     def round(self) -> Iterator[Record]:
         """Collect once, and make the updates that are due then."""
         collected = self._run_collect()
-        for lost in self._lost:
-            logs = {"Environment": lost[0], "Environments": len(lost)}
-            yield self.record("restart", logs)
+        if self.num_hung:
+            yield self.record("restart", {"Restarts": self.num_hung})
         yield collected
         while self._is_due():
             yield self._run_train()
@@ -134,7 +133,7 @@ class Trainer(Collector):
     @property
     def problems(self) -> list[str]:
         """What went wrong in other processes, although the training goes on."""
-        hung = f"environments hung and were begun anew, {self.num_restarts} times"
+        hung = f"environments hung and began anew, {self.num_restarts} times"
         return [hung] if self.num_restarts else []
 
     def traffic(self) -> dict[str, float]:

@@ -65,7 +65,7 @@ class Result:
         lines = {
             "result": "not measured" if self.test is None else success_line(self.test),
             "run folder": self.run.path,
-            "checkpoint": self.checkpoint or "none (experiment.save.enabled is false)",
+            "checkpoint": self.checkpoint or "none was saved (experiment.save says when)",
             "learning curve": self.learning_curve or NO_CURVE,
             "TensorBoard": f"tensorboard --logdir {self.run.logs}",
             "video": self.video or f"none: {self.no_video}",
@@ -270,8 +270,7 @@ def _train_elsewhere(
 
 def _how_to_go_on(trainer: Training) -> str:
     if not trainer.run.last_checkpoint.exists():
-        is_off = " (experiment.save.enabled is false)"
-        return "nothing was saved" + is_off * (not trainer.config.experiment.save.enabled)
+        return "nothing was saved yet (experiment.save says when)"
     return _command(trainer)
 
 

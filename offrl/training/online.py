@@ -41,7 +41,6 @@ class OnlineTraining(Training):
         self.environments = {self.env_args["env_name"]: self.env_args}
         self.instructions: dict[str, Any] = {}
         note_provenance(self.config, trainer.buffer.demos, run)
-        self._restarts: list[dict[str, float]] = []  # of which there is no record yet
         self._begin_means()
         if checkpoint is not None:
             self._resume(path, checkpoint)
@@ -83,8 +82,8 @@ class OnlineTraining(Training):
             self._is_torn = True
             self._round()
             self._is_torn = False
-            while self._restarts:
-                yield self.record("restart", self._restarts.pop(0))
+            if hung := self.trainer.num_hung:
+                yield self.record("restart", {"Restarts": hung})
             if self.interrupts.is_asked:
                 self._check_weights()
             now = time.monotonic()
@@ -106,7 +105,6 @@ class OnlineTraining(Training):
         for record in self.trainer.round():
             kind, logs = record["type"], dict(record["logs"])
             if kind == "restart":
-                self._restarts.append(logs)
                 continue
             num_episodes = logs.pop("Episodes", 0)
             self._means[kind].add(logs, weight=num_episodes if kind == "collect" else 1)

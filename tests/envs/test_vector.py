@@ -16,7 +16,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from offrl.envs import make_env
-from offrl.envs.vector import GymnasiumVector, episodes, make_vector_env
+from offrl.envs.vector import GymnasiumVector, episodes, make_vector_env, processes
 from offrl.envs.vector.episodes import ListVector, episode_seed
 from offrl.envs.vector.native import NativeVector
 from offrl.envs.vector.processes import ProcessVector
@@ -42,6 +42,8 @@ class Walk(gymnasium.Env):
     def __init__(self, trouble=None, seed=None, slow=0.0, far=1.0, goes_on=False, render_mode=None):
         self.trouble, self.its_seed, self.slow = trouble, seed, slow
         self.far, self.goes_on = far, goes_on
+        if trouble == "made":
+            time.sleep(1000)
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -226,24 +228,39 @@ def test_environments_that_hang_begin_new_episodes_in_another_process(caplog):
         assert not (hung.terminated | hung.truncated).any() and not hung.final_obs
         assert hung.rewards[:2].tolist() == [0, 0] and (hung.obs["steps"][:2] == 0).all()
         assert not same(hung.obs["place"][:2], before.obs["place"][:2])
-        assert [*vector.restarts] == [[0, 1]] and "environments 0, 1: no answer" in caplog.text
+        assert vector.num_restarts == 1 and "environments 0, 1: no answer" in caplog.text
         stored = vector.state()
         after = [vector.step(still(vector)) for _ in range(4)]
         assert all(x.is_step.all() for x in after)
         vector.restore(stored)
         assert same(after, [vector.step(still(vector)) for _ in range(4)])
-        assert len(vector.restarts) == 1
+        assert vector.num_restarts == 1
 
 
 @pytest.mark.slow
-def test_environments_that_hang_again_and_again_end_it():
-    args = walk_args(trouble="hang")
+def test_environments_that_hang_again_and_again_end_it(monkeypatch):
+    assert processes.HOPELESS == 5
+    monkeypatch.setattr(processes, "HOPELESS", 2)
+    args, words = walk_args(trouble="hang"), "environments 0, 1.* 2 times .*train.online.timeout"
     with closing(ProcessVector(args, 2, 0, num_processes=1, timeout=0.2)) as vector:
         vector.reset()
-        with pytest.raises(ChildProcessError, match="environments 0, 1.* 5 times in a row"):
-            for _ in range(11):
+        with pytest.raises(ChildProcessError, match=words):
+            for _ in range(4):
                 vector.step(still(vector))
-    assert len(vector.restarts) == 4
+    assert vector.num_restarts == 1
+
+
+@pytest.mark.parametrize(("trouble", "kind"), [("hang", "processes"), ("made", None)])
+def test_what_hangs_in_its_first_steps_or_when_it_is_made_is_ended(trouble, kind, monkeypatch):
+    monkeypatch.setattr("offrl.envs.vector.START_S", 0.3)
+    monkeypatch.setattr(processes, "START_S", 60 if kind else 0.3)
+    make = partial(make_vector_env, walk_args(trouble=trouble), 2, 0, timeout=0.1)
+    if kind is None:
+        with pytest.raises(ChildProcessError, match="environments 0.*no answer for 0.3 s; "):
+            make()
+    else:
+        with closing(make()) as made:
+            assert made.kind == kind
 
 
 def test_what_a_list_waits_for_is_said(caplog, monkeypatch):

@@ -10,8 +10,9 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from multiprocessing.connection import wait
 from typing import Any
 
 import gymnasium
@@ -22,7 +23,8 @@ from offrl.envs import ROBOMIMIC_TYPES, check_modules
 from offrl.envs.vector.episodes import EpisodicVector, ListVector
 from offrl.envs.vector.form import Stepped, VectorEnv
 from offrl.envs.vector.native import GymnasiumVector, NativeVector
-from offrl.envs.vector.processes import ProcessVector
+from offrl.envs.vector.processes import START_S, WORDING, ProcessVector
+from offrl.processes import Child, answer
 
 __all__ = ["GymnasiumVector", "ListVector", "Stepped", "VectorEnv", "make_vector_env"]
 
@@ -83,9 +85,8 @@ def _native(
             importlib.import_module(name.split(":")[0])
     spec = gymnasium.registry.get(name.rsplit(":", 1)[-1])
     is_gymnasium = isinstance(kind, (int, str)) and ROBOMIMIC_TYPES.get(kind, kind) == "gymnasium"
-    if not is_gymnasium or spec is None or spec.vector_entry_point is None:
-        return None
-    if env_args.get("wrappers"):
+    is_plain = is_gymnasium and not env_args.get("wrappers")
+    if not is_plain or spec is None or spec.vector_entry_point is None:
         return None
     limit = (env_args.get("env_kwargs") or {}).get("max_episode_steps") or spec.max_episode_steps
     if horizon is not None and horizon < (limit or math.inf):
@@ -114,11 +115,11 @@ def _episodic(
         only = ListVector(env_args, num_envs, seed, *rest)
         log.info(f"1 environment {env_args['env_name']} in a list")
         return only
-    cost = _measure(env_args, *rest)
+    cost = _cost(env_args, *rest)
     name, cores = env_args["env_name"], len(os.sched_getaffinity(0))
     saved = (num_envs - math.ceil(num_envs / cores)) * cost
     what = f"{num_envs} environments {name}, of {1e6 * cost:.0f} us a step,"
-    if saved > MESSAGES:
+    if saved > MESSAGES or cost == math.inf:
         try:
             env = ProcessVector(env_args, num_envs, seed, *rest, timeout=timeout)
             log.info(f"{what} in {min(num_envs, cores)} processes")
@@ -130,10 +131,27 @@ def _episodic(
     return ListVector(env_args, num_envs, seed, *rest)
 
 
+def _cost(*arguments: Any) -> float:
+    """Seconds of a step in one environment, which is tried in another process: infinite if it hangs
+    there or ends it, 0 if it cannot be stepped, as a list then says."""
+    with closing(Child("fork", answer, (_tried, arguments), *WORDING)) as child:
+        child.send(None)
+        result = child.receive() if wait([child], START_S) else ChildProcessError("it hangs")
+    if isinstance(result, ChildProcessError):
+        log.warning(f"{arguments[0]['env_name']}: its first steps were not made: {result}")
+        return math.inf
+    return 0.0 if isinstance(result, Exception) else result
+
+
+def _tried(*arguments: Any) -> Callable[[None], float]:
+    logging.disable()  # all is said where environments are made to stay
+    return lambda _: _measure(*arguments)
+
+
 def _measure(env_args: Mapping[str, Any], *rest: Any) -> float:
     """Seconds of a step in one environment: the median, as other programs may be in the way."""
-    one, seconds = ListVector(env_args, 1, 0, *rest), []
-    try:
+    seconds = []
+    with closing(ListVector(env_args, 1, 0, *rest)) as one:
         obs = one.reset()
         one.action_space.seed(0)
         for _ in range(MEASURED):
@@ -142,6 +160,4 @@ def _measure(env_args: Mapping[str, Any], *rest: Any) -> float:
             before = time.perf_counter()
             obs = one.step(actions).obs
             seconds.append(time.perf_counter() - before)
-        return statistics.median(seconds)
-    finally:
-        one.close()
+    return statistics.median(seconds)

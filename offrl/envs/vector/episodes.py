@@ -36,6 +36,7 @@ class Episodes:
     horizon: steps after which an episode is truncated; ``None``: the environment says.
     terminate_on_success: whether a success ends an episode.
     envs: environments that are there already; ``None``: those of ``env_args`` are made.
+    begun: the numbers of the episodes that each has begun last; ``None``: it begins its first one.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Episodes:
         obs_keys: Sequence[str] | None = None,
         terminate_on_success: bool = False,
         envs: Sequence[gymnasium.Env] | None = None,
+        begun: Sequence[int] | None = None,
     ):
         self._numbers, self._seed = numbers, seed
         self._horizon, self._terminate_on_success = horizon, terminate_on_success
@@ -58,7 +60,7 @@ class Episodes:
         limit = getattr(first.spec, "max_episode_steps", None)
         self.is_limited = limit is not None or horizon is not None
         self._row = 0
-        self._episode = [-1] * len(numbers)
+        self._episode = [*(begun or [-1] * len(numbers))]
         self._actions: list[list[np.ndarray]] = [[] for _ in numbers]  # of the running episodes
 
     def spaces(self) -> tuple[gymnasium.spaces.Dict, gymnasium.Space, bool]:
@@ -253,15 +255,15 @@ class ListVector(EpisodicVector):
         terminate_on_success: bool = False,
         envs: Sequence[gymnasium.Env] | None = None,
     ):
+        super().__init__(env_args, num_envs, seed)
         numbers = range(num_envs)
         self._parts = [numbers]
         self._episodes = Episodes(
             env_args, numbers, seed, horizon, obs_keys, terminate_on_success, envs
         )
-        super().__init__(env_args, num_envs, seed)
         self._learn_spaces(obs_keys)
         self._asked: float | None = None  # when, while an answer is waited for
-        self._watch: threading.Thread | None = None
+        threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True).start()
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         self._asked = time.monotonic()
@@ -269,13 +271,6 @@ class ListVector(EpisodicVector):
             return [getattr(self._episodes, method)(*arguments[0])]
         finally:
             self._asked = None
-
-    def reset(self) -> Batch:
-        if self._watch is None:
-            arguments = (weakref.ref(self),)
-            self._watch = threading.Thread(target=_watch, args=arguments, daemon=True)
-            self._watch.start()
-        return super().reset()
 
     def close(self) -> None:
         self._episodes.close()

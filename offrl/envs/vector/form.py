@@ -54,9 +54,7 @@ class VectorEnv(ABC):
     observation_space: gymnasium.spaces.Dict  #: Of one environment.
     action_space: gymnasium.Space  #: Of one environment.
     env_args: dict[str, Any]  #: Of one environment, see ``make_env``.
-    #: The environments that hung and were begun anew, one list for each process that hung, since
-    #: somebody last took them out.
-    restarts: Sequence[Sequence[int]] = ()
+    num_restarts = 0  #: How often environments hung, and began anew in another process.
 
     @abstractmethod
     def reset(self) -> Batch:

@@ -45,7 +45,8 @@ class GymnasiumVector(VectorEnv):
     ):
         self._ignores_success = terminate_on_success
         if isinstance(sync := env.unwrapped, SyncVectorEnv):
-            sync.envs = [_Ended(x, horizon, terminate_on_success) for x in sync.envs]
+            own = [x.env if isinstance(x, _Ended) else x for x in sync.envs]
+            sync.envs = [_Ended(x, horizon, terminate_on_success) for x in own]
         elif horizon is not None:
             raise ValueError(
                 f"train.online.horizon: {env} ends its episodes by itself; give it a limit, or "
@@ -218,8 +219,8 @@ class GymnasiumVector(VectorEnv):
 
 
 class _Ended(gymnasium.Wrapper):
-    """One of a list, whose episodes end as is asked. It is checked here, as the list would make
-    bools of whatever it says."""
+    """One of a list, whose episodes end as is asked. It is checked here, as the list makes bools of
+    whatever it says. (So do the processes of an ``AsyncVectorEnv``, out of reach.)"""
 
     def __init__(self, env: gymnasium.Env, horizon: int | None, terminate_on_success: bool):
         super().__init__(env)

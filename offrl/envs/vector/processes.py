@@ -27,8 +27,8 @@ class ProcessVector(EpisodicVector):
     each process for a step of all.
 
     A process that is silent for ``timeout`` seconds is ended, and its environments begin new
-    episodes in another one: they make no step then. ``ChildProcessError`` if this happens
-    ``HOPELESS`` times before each of them has come to the end of an episode.
+    episodes in another one: they make no step then. ``ChildProcessError`` if one of them has to do
+    so ``HOPELESS`` times before it comes to the end of an episode.
     """
 
     kind = "processes"
@@ -48,13 +48,12 @@ class ProcessVector(EpisodicVector):
         super().__init__(env_args, num_envs, seed)
         count = min(num_envs, num_processes or len(os.sched_getaffinity(0)))
         self._parts = [part.tolist() for part in np.array_split(np.arange(num_envs), count)]
-        self._rest = seed, horizon, obs_keys, terminate_on_success
-        self._timeout, self.restarts = timeout, []
+        self._rest = horizon, obs_keys, terminate_on_success
+        self._timeout = timeout
         self._children: list[Child] = []
         self._is_asking = False
         self._begun = np.full(num_envs, -1)  # the number of the running episode
-        self._has_ended = np.zeros(num_envs, dtype=bool)  # an episode, since a process last hung
-        self._num_hung = [0] * count  # times in a row
+        self._num_hung = np.zeros(num_envs, dtype=np.int64)  # since it last ended an episode
         try:
             self._environ = {**ONE_THREAD, "MUJOCO_GL": _backend(env_args)}
             self._children += map(self._start, self._parts)
@@ -64,9 +63,9 @@ class ProcessVector(EpisodicVector):
             raise
 
     def _start(self, part: Sequence[int]) -> Child:
-        arguments = _make_answer, (self.env_args, part, *self._rest)
+        arguments = self.env_args, part, self._seed, *self._rest, None, self._begun[part].tolist()
         with changed_environ(self._environ), _without_main():
-            return Child("spawn", answer, arguments, *WORDING)
+            return Child("spawn", answer, (_make_answer, arguments), *WORDING)
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         if self._is_asking:  # what they answer now would be taken for the answer to this
@@ -77,50 +76,26 @@ class ProcessVector(EpisodicVector):
         self._is_asking = True
         for child, own in zip(self._children, arguments, strict=True):
             child.send((method, own))
-        until, answers = time.monotonic() + self._limit(method), []
+        seconds = self._timeout
+        if method == "spaces":
+            seconds = max(seconds, START_S)
+        elif method == "restore":  # one episode after the other is acted once more
+            seconds *= max(map(len, self._parts))
+        until, answers = time.monotonic() + seconds, []
         for number in range(len(self._parts)):
-            if self._answers(number, until - time.monotonic()):
-                answers.append(self._receive(number))
-                continue
-            obs = self._begin_anew(number)
-            num = len(self._parts[number])
-            no = np.zeros(num, dtype=bool)
-            nothing = np.zeros(num), no, no, np.full(num, -1, dtype=np.int8), no, {}
-            answers.append(Stepped(obs, *nothing) if method == "step" else obs)
+            result = self._answer(number, until - time.monotonic())
+            if result is None:
+                result = self._begin_anew(number, method, seconds)
+            answers.append(result)
         self._is_asking = False
         return answers
 
-    def reset(self) -> Batch:
-        self._begun += 1
-        return super().reset()
-
-    def step(self, actions: Any) -> Stepped:
-        stepped = super().step(actions)
-        if ended := [*stepped.final_obs]:
-            self._begun[ended] += 1
-            self._has_ended[ended] = True
-            for number, part in enumerate(self._parts):
-                if self._has_ended[part].all():
-                    self._num_hung[number] = 0
-        return stepped
-
-    def restore(self, state: Mapping[str, Any]) -> Batch:
-        self._begun = np.array(state["episodes"])
-        self._rest = int(state["seed"]), *self._rest[1:]
-        return super().restore(state)
-
-    def _limit(self, method: str) -> float:
-        """The seconds that an answer may take."""
-        if method == "spaces":  # libraries are imported and environments made
-            return max(self._timeout, START_S)
-        # One episode after the other is acted once more.
-        return self._timeout * (max(map(len, self._parts)) if method == "restore" else 1)
-
-    def _answers(self, number: int, seconds: float) -> bool:
-        return bool(wait([self._children[number]], max(0.0, seconds)))
-
-    def _receive(self, number: int) -> Any:
-        result = self._children[number].receive()
+    def _answer(self, number: int, seconds: float) -> Any:
+        """What a process answers; ``None``: nothing until then."""
+        child = self._children[number]
+        if not wait([child], max(0.0, seconds)):
+            return None
+        result = child.receive()
         if isinstance(result, ChildProcessError):
             raise ChildProcessError(f"{self._named(number)}: {result}")
         if isinstance(result, Exception):
@@ -131,34 +106,45 @@ class ProcessVector(EpisodicVector):
         which = ", ".join(map(str, self._parts[number]))
         return f"{self.env_args['env_name']}, environments {which}"
 
-    def _begin_anew(self, number: int) -> Batch:
-        """What environments show whose process hung, once they have begun new episodes in another
-        one."""
-        part = self._parts[number]
-        while True:
-            said = f"{self._named(number)}: no answer for {self._timeout:g} s"
-            self._num_hung[number] += 1
-            if self._num_hung[number] == HOPELESS:
+    def _begin_anew(self, number: int, method: str, seconds: float) -> Any:
+        """End a process that hung, and begin new episodes in another one. Returns what it would
+        have answered."""
+        part, obs = self._parts[number], None
+        said = f"{self._named(number)}: no answer for {seconds:g} s"
+        while obs is None:
+            self._num_hung[part] += 1
+            if method == "spaces" or self._num_hung[part].max() == HOPELESS:
+                times = f", {HOPELESS} times in a row" * (method != "spaces")
                 raise ChildProcessError(
-                    f"{said}, {HOPELESS} times in a row; mend the environment, or allow it more "
-                    "time (train.online.timeout)"
+                    f"{said}{times}; mend the environment, or allow it more time "
+                    "(train.online.timeout)"
                 )
             log.warning(f"{said}; their process is ended, and they begin new episodes in another")
-            self.restarts = [*self.restarts, part]
-            self._has_ended[part] = False
-            self._begun[part] += 2  # the next one may be what hung
+            self.num_restarts += 1
+            self._begun[part] += 1  # which may be what hung
             self._children[number].close()
-            self._children[number] = child = self._start(part)
-            actions = np.zeros((0, *self.action_space.shape), self.action_space.dtype)
-            lengths = np.zeros(len(part), dtype=np.int64)
-            new = {"episodes": self._begun[part], "lengths": lengths, "actions": actions}
-            for method, own in ("spaces", ()), ("restore", (self._rest[0], new)):
-                child.send((method, own))
-                if not self._answers(number, self._limit(method)):
-                    break
-                result = self._receive(number)
-            else:
-                return result
+            self._children[number] = self._start(part)
+            self._begun[part] += 1
+            self._children[number].send(("reset", ()))
+            obs = self._answer(number, max(self._timeout, START_S))
+        no = np.zeros(len(part), dtype=bool)
+        nothing = no.astype(float), no, no, np.full(len(part), -1, dtype=np.int8), no, {}
+        return Stepped(obs, *nothing) if method == "step" else obs
+
+    def reset(self) -> Batch:
+        self._begun += 1
+        return super().reset()
+
+    def step(self, actions: Any) -> Stepped:
+        stepped = super().step(actions)
+        ended = [*stepped.final_obs]
+        self._begun[ended] += 1
+        self._num_hung[ended] = 0
+        return stepped
+
+    def restore(self, state: Mapping[str, Any]) -> Batch:
+        self._begun = np.array(state["episodes"])
+        return super().restore(state)
 
     def close(self) -> None:
         for child in self._children:
