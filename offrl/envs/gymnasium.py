@@ -1,7 +1,7 @@
 """gymnasium's environments: those that it makes by name, and any that is there already."""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -17,11 +17,6 @@ EXTRAS = {
     "gymnasium.envs.classic_control": "classic",
     "gymnasium.envs.toy_text": "classic",
 }
-
-
-def succeeds(info: Mapping[str, Any]) -> bool | None:
-    """What is known besides an observation says of success; ``None``: nothing."""
-    return said_success(info.get("is_success", info.get("success")))
 
 
 class GymnasiumAdapter(gymnasium.Wrapper):
@@ -70,7 +65,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
                 raise
             # One of gymnasium's own wrappers was the first to miss some.
             raise Misfit(f"the environment's step: {error}: {', '.join(RETURNS['step'])}") from None
-        self._success = succeeds(info)
+        self._success = said_success(info.get("is_success", info.get("success")))
         return self._as_dict(obs), reward, terminated, truncated, info
 
     def is_success(self) -> dict[str, bool | None]:

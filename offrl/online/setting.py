@@ -207,12 +207,9 @@ def seen_by(config: Config) -> list[str] | None:
 def turned(config: Config, obs_space: spaces.Dict) -> list[dict[str, Any]]:
     """The wrapper that turns what are images for networks and have their channels first, if there
     are some."""
-    named = seen_by(config)
-    if named is not None:
-        named = [key for key, x in modalities(config.observation)["obs"].items() if x == "rgb"]
-    keys = [*(obs_space if named is None else named)]
-    are_bytes = (key for key in keys if obs_space[key].dtype == np.uint8)
-    keys = [key for key in are_bytes if has_channels_first(obs_space[key])]
+    named = modalities(config.observation)["obs"] if seen_by(config) else {}
+    first = [k for k, x in obs_space.items() if x.dtype == np.uint8 and has_channels_first(x)]
+    keys = [key for key in first if not named or named.get(key) == "rgb"]
     return [images(keys)] if keys else []
 
 
@@ -261,15 +258,11 @@ def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
 
     def judge(achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         rewards = np.asarray(compute_reward(achieved, desired, {}))
-        if rewards.shape != achieved.shape[:1]:
+        is_one_each = rewards.shape == achieved.shape[:1] and rewards.dtype.kind in "biuf"
+        if not (is_one_each and np.isfinite(rewards).all()):
             raise ValueError(
-                f"{env_args['env_name']}: compute_reward returned the shape {[*rewards.shape]} for "
-                f"{len(achieved)} goals; give a reward for each"
-            )
-        if rewards.dtype.kind not in "biuf" or not np.isfinite(rewards).all():
-            raise ValueError(
-                f"{env_args['env_name']}: compute_reward returned {rewards!r:.80}; give a finite "
-                "number for each goal"
+                f"{env_args['env_name']}: compute_reward returned {rewards!r:.80} for "
+                f"{len(achieved)} goals; give a finite number for each"
             )
         if terminates is None:
             return rewards, None

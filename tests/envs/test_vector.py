@@ -298,18 +298,6 @@ def test_episodes_end_alike_in_one_environment_and_in_several(name, asks):
     assert len(lengths) == 1 and (lengths == {5}) == (not asks)
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_episodes_of_a_given_list_end_as_is_asked(mode):
-    walks = [partial(gymnasium.make, "Walk-v0", goes_on=True)] * 2
-    right = np.ones((2, 2), dtype=np.float32)
-    for asks, kind in ({"horizon": 3}, "truncated"), ({"terminate_on_success": True}, "terminated"):
-        given = SyncVectorEnv(walks, autoreset_mode=mode)
-        with closing(GymnasiumVector(given, 0, **asks)) as vector:
-            vector.reset()
-            steps = [vector.step(right) for _ in range(3)]
-        assert any(getattr(x, kind)[0] for x in steps)
-
-
 def test_what_a_given_vector_cannot_do_is_said(caplog):
     with pytest.raises(ValueError, match="train.online.horizon"):
         GymnasiumVector(CartPoleVectorEnv(num_envs=3), 0, horizon=5)

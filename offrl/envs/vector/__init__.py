@@ -94,11 +94,7 @@ def _native(
     entry_point = spec.vector_entry_point
     module = entry_point if isinstance(entry_point, str) else entry_point.__module__
     if terminate_on_success and not module.startswith("gymnasium.envs."):
-        log.info(
-            f"{name}: not in its own vectorised form, in which a success ends no episode; if it "
-            "reports none, set train.online.terminate_on_success to false, which is faster"
-        )
-        return None
+        return None  # a success may be reported, and ends no episode there
     try:
         env = NativeVector(env_args, num_envs, seed, obs_keys)
     except ValueError as error:

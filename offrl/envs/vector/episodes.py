@@ -36,7 +36,7 @@ class Episodes:
     horizon: steps after which an episode is truncated; ``None``: the environment says.
     terminate_on_success: whether a success ends an episode.
     envs: environments that are there already; ``None``: those of ``env_args`` are made.
-    begun: the numbers of the episodes that each has begun last; ``None``: it begins its first one.
+    first: the number of the first episode of each.
     """
 
     def __init__(
@@ -48,25 +48,22 @@ class Episodes:
         obs_keys: Sequence[str] | None = None,
         terminate_on_success: bool = False,
         envs: Sequence[gymnasium.Env] | None = None,
-        begun: Sequence[int] | None = None,
+        first: int = 0,
     ):
         self._numbers, self._seed = numbers, seed
         self._horizon, self._terminate_on_success = horizon, terminate_on_success
         self._envs = envs or [make_env(env_args, obs_keys) for _ in numbers]
-        first = self._envs[0]
-        self.contract = Contract(
-            env_args["env_name"], numbers, first.observation_space, first.action_space, obs_keys
-        )
-        limit = getattr(first.spec, "max_episode_steps", None)
+        limit = getattr(self._envs[0].spec, "max_episode_steps", None)
         self.is_limited = limit is not None or horizon is not None
-        self._row = 0
-        self._episode = [*(begun or [-1] * len(numbers))]
+        self.contract = Contract(env_args["env_name"], numbers, *self.spaces()[:2], obs_keys)
+        self.row = 0  #: The environment that acts now, or did so last.
+        self._episode = [first - 1] * len(numbers)
         self._actions: list[list[np.ndarray]] = [[] for _ in numbers]  # of the running episodes
 
-    def spaces(self) -> tuple[gymnasium.spaces.Dict, gymnasium.Space, bool]:
-        """The observations of one environment, its actions, and whether its episodes are known to
+    def spaces(self) -> tuple[gymnasium.Space, gymnasium.Space, bool]:
+        """All that one environment shows, its actions, and whether its episodes are known to
         end."""
-        return self.contract.observation_space, self.contract.action_space, self.is_limited
+        return self._envs[0].observation_space, self._envs[0].action_space, self.is_limited
 
     def reset(self) -> Batch:
         rows = range(len(self._envs))
@@ -120,13 +117,8 @@ class Episodes:
         for env in self._envs:
             close(env, self.contract.env_name)
 
-    @property
-    def waits_for(self) -> str:
-        """The environment that acts now, or did so last."""
-        return self.contract.named(self._row)
-
     def _begin(self, row: int, episode: int) -> Batch:
-        self._row = row
+        self.row = row
         self._episode[row], self._actions[row] = episode, []
         seed = episode_seed(self._seed, self._numbers[row], episode)
         try:
@@ -136,7 +128,7 @@ class Episodes:
             raise self._named(row, error) from error
 
     def _act(self, row: int, action: np.ndarray) -> tuple[Batch, float, bool, bool, int]:
-        self._row = row
+        self.row = row
         env, taken = self._envs[row], self._actions[row]
         taken.append(action)
         try:
@@ -177,8 +169,17 @@ class EpisodicVector(VectorEnv):
 
     _parts: list[Sequence[int]]  # the environments that each of several ``Episodes`` has
 
-    def __init__(self, env_args: Mapping[str, Any], num_envs: int, seed: int):
+    def __init__(
+        self,
+        env_args: Mapping[str, Any],
+        num_envs: int,
+        seed: int,
+        horizon: int | None = None,
+        obs_keys: Sequence[str] | None = None,
+        terminate_on_success: bool = False,
+    ):
         self.env_args, self.num_envs, self._seed = dict(env_args), num_envs, seed
+        self._asks = horizon, obs_keys, terminate_on_success
 
     @abstractmethod
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -187,12 +188,11 @@ class EpisodicVector(VectorEnv):
     def _ask_all(self, method: str) -> list[Any]:
         return self._ask(method, [()] * len(self._parts))
 
-    def _learn_spaces(self, obs_keys: Sequence[str] | None) -> None:
-        spaces = self._ask_all("spaces")[0]
-        self.observation_space, self.action_space, self.is_limited = spaces
-        self._contract = Contract(
-            self.env_args["env_name"], range(self.num_envs), *spaces[:2], obs_keys
-        )
+    def _learn_spaces(self) -> None:
+        shown, self.action_space, self.is_limited = self._ask_all("spaces")[0]
+        name, numbers = self.env_args["env_name"], range(self.num_envs)
+        self._contract = Contract(name, numbers, shown, self.action_space, self._asks[1])
+        self.observation_space = self._contract.observation_space
 
     def reset(self) -> Batch:
         self._obs = _rows(self._ask_all("reset"))
@@ -245,23 +245,11 @@ class ListVector(EpisodicVector):
 
     kind = "list"
 
-    def __init__(
-        self,
-        env_args: Mapping[str, Any],
-        num_envs: int,
-        seed: int,
-        horizon: int | None = None,
-        obs_keys: Sequence[str] | None = None,
-        terminate_on_success: bool = False,
-        envs: Sequence[gymnasium.Env] | None = None,
-    ):
-        super().__init__(env_args, num_envs, seed)
-        numbers = range(num_envs)
-        self._parts = [numbers]
-        self._episodes = Episodes(
-            env_args, numbers, seed, horizon, obs_keys, terminate_on_success, envs
-        )
-        self._learn_spaces(obs_keys)
+    def __init__(self, *args: Any, envs: Sequence[gymnasium.Env] | None = None, **options: Any):
+        super().__init__(*args, **options)
+        self._parts = [range(self.num_envs)]
+        self._episodes = Episodes(self.env_args, self._parts[0], self._seed, *self._asks, envs)
+        self._learn_spaces()
         self._asked: float | None = None  # when, while an answer is waited for
         threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True).start()
 
@@ -283,9 +271,10 @@ def _watch(own: "weakref.ref[ListVector]") -> None:
         asked = vector._asked
         if asked not in (None, said) and time.monotonic() - asked > SILENT_S:
             said = asked
+            name = vector._contract.named(vector._episodes.row)
             log.warning(
-                f"{vector._episodes.waits_for} has not answered for {SILENT_S:g} s, and is waited "
-                "for: it is in this process, where nothing can end it but a second signal"
+                f"{name} has not answered for {SILENT_S:g} s, and is waited for: it is in this "
+                "process, where nothing can end it but a second signal"
             )
         del vector
         time.sleep(min(1.0, SILENT_S))

@@ -103,16 +103,17 @@ class Contract:
                 f"observation.modalities.obs: {env_name} shows no {missing[0]!r}; it shows "
                 + ", ".join(observation_space)
             )
-        keys = [x for x in observation_space if not obs_keys or x in (*obs_keys, *BESIDES)]
-        spaces = {key: observation_space[key] for key in keys}
-        for key in set(keys) - {*(obs_keys or ())}:
-            if not _is_of_numbers(spaces[key]):
+        spaces = {}
+        for key, space in observation_space.items():
+            if key in (obs_keys or ()) or _is_of_numbers(space):
+                if not obs_keys or key in (*obs_keys, *BESIDES):
+                    spaces[key] = space
+            elif not obs_keys:
                 say_once(
                     logging.INFO,
-                    f"{env_name}: its observation {key!r} is {spaces[key]}, which no network "
-                    "sees; it is left out (train.online.wrappers may make numbers of it)",
+                    f"{env_name}: its observation {key!r} is {space}, which no network sees; it is "
+                    "left out (train.online.wrappers may make numbers of it)",
                 )
-                del spaces[key]
         if not spaces:
             raise ValueError(
                 f"{env_name}: its observations are {observation_space}, of which networks see "

@@ -10,7 +10,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from offrl.acting.episode import describe, returned, stepped, truth
 from offrl.envs import close
-from offrl.envs.gymnasium import succeeds
 from offrl.envs.vector.episodes import episode_seed
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 from offrl.envs.vector.snapshot import put_back, snapshot
@@ -27,9 +26,8 @@ class GymnasiumVector(VectorEnv):
 
     env_args: of one environment; by default what the vector itself knows.
     obs_keys: the observations that are wanted; ``None`` for all.
-    horizon, terminate_on_success: as in ``make_vector_env``, for a ``SyncVectorEnv``. Others end
-        their episodes themselves, so that a horizon is refused, and a success that ends none is
-        warned of.
+    horizon, terminate_on_success: as in ``make_vector_env``. The vector ends its episodes itself,
+        so that a horizon is refused, and a success that ends none is warned of.
     """
 
     kind = "gymnasium"
@@ -43,11 +41,10 @@ class GymnasiumVector(VectorEnv):
         horizon: int | None = None,
         terminate_on_success: bool = False,
     ):
-        self._ignores_success = terminate_on_success
         if isinstance(sync := env.unwrapped, SyncVectorEnv):
-            own = [x.env if isinstance(x, _Ended) else x for x in sync.envs]
-            sync.envs = [_Ended(x, horizon, terminate_on_success) for x in own]
-        elif horizon is not None:
+            sync.envs = [_Checked(x) for x in sync.envs]
+        self._ignores_success = terminate_on_success
+        if horizon is not None:
             raise ValueError(
                 f"train.online.horizon: {env} ends its episodes by itself; give it a limit, or "
                 "name the environment (experiment.env)"
@@ -72,7 +69,7 @@ class GymnasiumVector(VectorEnv):
         )
         self.observation_space = self._contract.observation_space
         self.action_space = self._contract.action_space
-        self.is_limited = bool(horizon or getattr(env.spec, "max_episode_steps", None))
+        self.is_limited = getattr(env.spec, "max_episode_steps", None) is not None
         self._is_new = True
         self._ended = np.zeros(env.num_envs, dtype=bool)  # in the last step
         self._lengths = np.zeros(env.num_envs, dtype=np.int64)  # of the running episodes
@@ -165,9 +162,9 @@ class GymnasiumVector(VectorEnv):
     def _truths(self, values: Any, name: str) -> np.ndarray:
         """Flags ``[N]``, as a copy."""
         values = self._of_each(values, name)
-        if values.dtype == bool:
-            return values.copy()
-        return np.array([self._truth(row, x, name) for row, x in enumerate(values)])
+        for row, value in enumerate(values if values.dtype != bool else ()):
+            self._truth(row, value, name)
+        return values.astype(bool)
 
     def _truth(self, row: int, value: Any, name: str) -> bool:
         try:
@@ -179,10 +176,10 @@ class GymnasiumVector(VectorEnv):
         for name in ("is_success", "success"):
             if name in infos:
                 is_said = infos.get(f"_{name}", np.ones(self.num_envs, dtype=bool))
-                pairs = zip(is_said, infos[name], strict=True)
-                said = [value if is_so else None for is_so, value in pairs]
-                found = [x if x is None else self._truth(i, x, name) for i, x in enumerate(said)]
-                return np.array([-1 if x is None else x for x in found], dtype=np.int8)
+                pairs = zip(infos[name], is_said, strict=True)
+                said = enumerate(x if is_so else None for x, is_so in pairs)
+                found = [-1 if x is None else self._truth(row, x, name) for row, x in said]
+                return np.array(found, dtype=np.int8)
         return np.full(self.num_envs, -1, dtype=np.int8)
 
     def _renewed(
@@ -218,24 +215,12 @@ class GymnasiumVector(VectorEnv):
         self._lengths[ended] = 0
 
 
-class _Ended(gymnasium.Wrapper):
-    """One of a list, whose episodes end as is asked. It is checked here, as the list makes bools of
-    whatever it says. (So do the processes of an ``AsyncVectorEnv``, out of reach.)"""
-
-    def __init__(self, env: gymnasium.Env, horizon: int | None, terminate_on_success: bool):
-        super().__init__(env)
-        self._ends = horizon, terminate_on_success
-        self._length = 0
-
-    def reset(self, **options: Any) -> Any:
-        self._length = 0
-        return self.env.reset(**options)
+class _Checked(gymnasium.Wrapper):
+    """One of a list, which makes bools of whatever it says. (So do the processes of an
+    ``AsyncVectorEnv``, out of reach.)"""
 
     def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = stepped(self.env.step(action))
-        self._length += 1
-        terminated = terminated or bool(self._ends[1] and succeeds(info))
-        return obs, reward, terminated, truncated or self._length == self._ends[0], info
+        return stepped(self.env.step(action))
 
 
 class NativeVector(GymnasiumVector):

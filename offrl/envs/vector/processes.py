@@ -15,7 +15,7 @@ import numpy as np
 from offrl.envs import check_modules
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
 from offrl.envs.vector.episodes import Episodes, EpisodicVector
-from offrl.envs.vector.form import Batch, Stepped
+from offrl.envs.vector.form import Stepped
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import ONE_THREAD, Child, answer, changed_environ
 
@@ -34,36 +34,27 @@ class ProcessVector(EpisodicVector):
     kind = "processes"
 
     def __init__(
-        self,
-        env_args: Mapping[str, Any],
-        num_envs: int,
-        seed: int,
-        horizon: int | None = None,
-        obs_keys: Sequence[str] | None = None,
-        terminate_on_success: bool = False,
-        num_processes: int | None = None,
-        timeout: float = 300.0,
+        self, *args: Any, num_processes: int | None = None, timeout: float = 300.0, **options: Any
     ):
-        check_modules(env_args)
-        super().__init__(env_args, num_envs, seed)
-        count = min(num_envs, num_processes or len(os.sched_getaffinity(0)))
-        self._parts = [part.tolist() for part in np.array_split(np.arange(num_envs), count)]
-        self._rest = horizon, obs_keys, terminate_on_success
+        super().__init__(*args, **options)
+        check_modules(self.env_args)
+        count = min(self.num_envs, num_processes or len(os.sched_getaffinity(0)))
+        self._parts = [part.tolist() for part in np.array_split(np.arange(self.num_envs), count)]
         self._timeout = timeout
         self._children: list[Child] = []
         self._is_asking = False
-        self._begun = np.full(num_envs, -1)  # the number of the running episode
-        self._num_hung = np.zeros(num_envs, dtype=np.int64)  # since it last ended an episode
+        self._num_hung = np.zeros(self.num_envs, dtype=np.int64)  # since it last ended an episode
         try:
-            self._environ = {**ONE_THREAD, "MUJOCO_GL": _backend(env_args)}
+            self._environ = {**ONE_THREAD, "MUJOCO_GL": _backend(self.env_args)}
             self._children += map(self._start, self._parts)
-            self._learn_spaces(obs_keys)
+            self._learn_spaces()
         except BaseException:
             self.close()
             raise
 
     def _start(self, part: Sequence[int]) -> Child:
-        arguments = self.env_args, part, self._seed, *self._rest, None, self._begun[part].tolist()
+        first = FAR * self.num_restarts  # far from the numbers of earlier episodes
+        arguments = self.env_args, part, self._seed, *self._asks, None, first
         with changed_environ(self._environ), _without_main():
             return Child("spawn", answer, (_make_answer, arguments), *WORDING)
 
@@ -121,30 +112,18 @@ class ProcessVector(EpisodicVector):
                 )
             log.warning(f"{said}; their process is ended, and they begin new episodes in another")
             self.num_restarts += 1
-            self._begun[part] += 1  # which may be what hung
             self._children[number].close()
             self._children[number] = self._start(part)
-            self._begun[part] += 1
             self._children[number].send(("reset", ()))
             obs = self._answer(number, max(self._timeout, START_S))
         no = np.zeros(len(part), dtype=bool)
         nothing = no.astype(float), no, no, np.full(len(part), -1, dtype=np.int8), no, {}
         return Stepped(obs, *nothing) if method == "step" else obs
 
-    def reset(self) -> Batch:
-        self._begun += 1
-        return super().reset()
-
     def step(self, actions: Any) -> Stepped:
         stepped = super().step(actions)
-        ended = [*stepped.final_obs]
-        self._begun[ended] += 1
-        self._num_hung[ended] = 0
+        self._num_hung[[*stepped.final_obs]] = 0
         return stepped
-
-    def restore(self, state: Mapping[str, Any]) -> Batch:
-        self._begun = np.array(state["episodes"])
-        return super().restore(state)
 
     def close(self) -> None:
         for child in self._children:
@@ -153,6 +132,7 @@ class ProcessVector(EpisodicVector):
 
 START_S = 60.0  # that a process may take to start, and longer if answers may
 HOPELESS = 5
+FAR = 10**9  # between the numbers of episodes before and after a restart
 WORDING = "steps environments", "use fewer environments"
 
 
