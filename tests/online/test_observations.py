@@ -175,8 +175,8 @@ def test_wrappers_are_put_around_what_shows_dicts_by_itself():
 @pytest.mark.parametrize(
     ("wrappers", "words"),
     [
-        (["os.system"], "os.system is no subclass of gymnasium.*Wrapper"),
-        (["odd_envs.NoWrapper"], "odd_envs.NoWrapper is no subclass"),
+        (["os.system"], "os.system.*gymnasium.*Wrapper"),
+        (["odd_envs.NoWrapper"], "odd_envs.NoWrapper.*gymnasium.*Wrapper"),
         (["gymnasium.wrappers.Missing"], "wrappers.Missing"),
         (["Missing"], "'Missing'"),
         (["no_such_module.Wrapper"], "no_such_module"),
