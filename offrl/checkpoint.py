@@ -291,8 +291,11 @@ def _check_statistics(algo: Any) -> None:
 
 
 def env_args_of(content: Mapping[str, Any], env_name: str | None = None) -> dict[str, Any]:
-    """What makes a checkpoint's environment, or ``env_name`` in its place; gymnasium's of that name
-    where the policy was trained without any."""
+    """What makes a checkpoint's environment, or ``env_name`` in its place, which may be one of
+    several that the policy was trained in; gymnasium's of that name where it was trained without
+    any."""
+    if env_name in (several := content.get("environments", {})):
+        return several[env_name]
     allow_names(env_name)
     env_args = content.get("env_metadata")
     if not env_args and env_name is None:

@@ -1,10 +1,10 @@
 """How algorithms are registered, and made from a config."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from offrl.config import AlgoConfig, Config, config_factory
-from offrl.config.longer import without_length
+from offrl.config.longer import OtherLength
 from offrl.lazy import torch
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
@@ -44,7 +44,6 @@ def algo_factory(
     obs_key_shapes: Mapping[str, Sequence[int]],
     ac_dim: int,
     device: "torch.device | str",
-    earlier: Mapping[str, Any] | None = None,
 ) -> "Algo":
     """Make an algorithm, with untrained networks, for given shapes of data.
 
@@ -55,8 +54,6 @@ def algo_factory(
         ``[C, H, W]``.
     ac_dim: the number of action dimensions, or of discrete actions.
     device: where the networks are, ``"cpu"`` or ``"cuda"``.
-    earlier: the checkpoint of a training that goes on. If the length of the training has changed
-        since, an algorithm that reads it is refused.
     """
     from offrl.algos.shared.memory import made_within_memory
 
@@ -65,7 +62,9 @@ def algo_factory(
             f"algo_name: the config is for {config.algo_name!r}, but {algo_name!r} was asked for"
         )
     # Assignments since the config was made were checked one by one, not against each other.
-    config = without_length(config_factory(algo_name, config.to_dict()), earlier)
+    has_other_length = isinstance(config.train, OtherLength)
+    config = config_factory(algo_name, config.to_dict())
+    config = OtherLength.put_into(config) if has_other_length else config
     algo_class, kwargs = ALGOS[algo_name](config.algo)
     spec = ObsSpec.from_config(config.observation, obs_key_shapes)
     return made_within_memory(

@@ -1,4 +1,4 @@
-"""A training that goes on with another config: longer, or measured and written otherwise."""
+"""A training that goes on for longer, or that is saved, measured and logged in another way."""
 
 import json
 from collections.abc import Mapping
@@ -11,18 +11,13 @@ from offrl.config.schema import Config
 from offrl.config.train import TrainConfig
 from offrl.tree import differences, leaves, merge
 
-# The keys, or the sections, that nothing learned depends on.
+# Beside the length: the beginnings of keys that nothing learned depends on.
 MAY_CHANGE = (
-    *("train.num_epochs", "train.num_steps", "train.online.solved_return", "max_steps"),
-    *("experiment.save", "experiment.rollout", "experiment.proxies", "experiment.logging"),
+    *("experiment.save.", "experiment.rollout.", "experiment.proxies.", "experiment.logging."),
     *("experiment.render_video", "experiment.keep_all_videos", "experiment.video_skip"),
+    "train.online.solved_return",
 )
-OTHERWISE = "start a new run from its weights (experiment.ckpt_path)"
-
-
-def may_change(key: str) -> bool:
-    """Whether a training may go on with another value of a key, given by its dotted path."""
-    return any(f"{key}.".startswith(f"{own}.") for own in MAY_CHANGE)
+OTHERWISE = "for another training start a new run from its weights (experiment.ckpt_path)"
 
 
 def longer(
@@ -31,49 +26,43 @@ def longer(
     """The config of a run with nested ``overrides`` laid over it, to go on with. ``ValueError``
     names a key with which the steps so far would have been others."""
     new = config_of(merge(config.to_dict(), overrides))
+    length = "max_steps"
+    if isinstance(config, Config):
+        length = "train.num_steps" if config.train.num_steps else "train.num_epochs"
     changed = differences(config.to_dict(), new.to_dict())
     for key, (was, now) in changed.items():
-        if not may_change(key):
+        if not (now and now > was if key == length else key.startswith(MAY_CHANGE)):
             raise ValueError(
-                f"--set {key}: {shown(now)}, but the run was begun with {shown(was)}, and what it "
-                f"has learned depends on it; {OTHERWISE}"
+                f"--set {key}: {shown(now)}, but the run was begun with {shown(was)}; it can be "
+                f"made longer ({length}), and what it has learned stays as it is; {OTHERWISE}"
             )
-    if isinstance(config, Config):
-        _check_length(config, changed, {*leaves(overrides)})
+    if isinstance(config, Config) and "train.num_steps" in changed:
+        _check_num_steps(config, *changed["train.num_steps"], {*leaves(overrides)})
     return new
 
 
-def _check_length(config: Config, changed: Mapping[str, Any], said: set[str]) -> None:
-    """``ValueError`` where the steps of a training that acts decided another key as well, unless
-    that is ``said`` to be meant as it is."""
-    train, every = config.train, config.experiment.epoch_every_n_steps
-    if train.num_steps and "train.num_epochs" in changed:
-        raise ValueError("--set train.num_epochs: this training acts; set train.num_steps")
-    if "train.num_steps" not in changed:
-        return
-    was, now = changed["train.num_steps"]
-    if not (was and now):
-        raise ValueError(f"--set train.num_steps: {shown(now)}, but it was {was}; {OTHERWISE}")
-    first, new = (config_factory(config.algo_name, {"train": {"num_steps": n}}) for n in (was, now))
-    random, random_now = (c.train.online.random_steps for c in (first, new))
-    decided = {
-        "train.online.random_steps": train.online.random_steps == random != random_now,
-        "experiment.epoch_every_n_steps": every == was != first.experiment.epoch_every_n_steps,
-    }
-    for key in [key for key, is_so in decided.items() if is_so and key not in said]:
-        raise ValueError(
-            f"--set train.num_steps: {now}, but {key} followed from the {was} steps that the run "
-            f"was begun with; {OTHERWISE}, or say that {key} is meant as it is (--set {key}=...)"
-        )
-    if train.online.replay.prioritized:
+def _check_num_steps(config: Config, was: int, now: int, said: set[str]) -> None:
+    """``ValueError`` where the number of steps decided another key as well, unless that is ``said``
+    to be meant as it is."""
+    values, defaults = (leaves(c.to_dict()) for c in (config, config_factory(config.algo_name)))
+    followed = {"train.online.random_steps": was // 3, "experiment.epoch_every_n_steps": was}
+    for key, value in followed.items():
+        if values[key] == value != defaults[key] and key not in said:
+            raise ValueError(
+                f"--set train.num_steps: {now}, but {key} ({value}) followed from the {was} "
+                f"steps that the run was begun with; if it is meant as it is, say so (--set "
+                f"{key}={value}); {OTHERWISE}"
+            )
+    if config.train.online.replay.prioritized:
         raise ValueError(
             f"--set train.num_steps: {now}, but train.online.replay.prioritized corrects by how "
             f"much of the training is over; {OTHERWISE}"
         )
 
 
-class _Unread(TrainConfig):
-    """The section of a training whose length must not be read."""
+class OtherLength(TrainConfig):
+    """The section of a training that is longer than when it was begun. The length must not be
+    read."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
@@ -81,19 +70,20 @@ class _Unread(TrainConfig):
             raise ValueError(
                 f"train.{name}: {value} is another length than the run was begun with, and what is "
                 "learned goes by it (a cosine schedule, for example, or the share of epochs that "
-                f"learn codes); put back what it was, or {OTHERWISE}"
+                f"learn codes); put back what it was; {OTHERWISE}"
             )
         return value
 
+    @classmethod
+    def put_into(cls, config: Config) -> Config:
+        """A copy of the config with such a section."""
+        return config.model_copy(update={"train": cls.model_construct(**dict(config.train))})
 
-def without_length(config: Config, earlier: Mapping[str, Any] | None) -> Config:
-    """The config for the algorithm of a training that goes on from the checkpoint ``earlier``: it
+
+def for_algo(config: Config, earlier: Mapping[str, Any] | None) -> Config:
+    """The config for the algorithm of a training, which goes on from the checkpoint ``earlier``: it
     may not read how long the training is, if that has changed since."""
     then = json.loads(earlier["config"])["train"] if earlier else {}
-    if all(then.get(key, now) == now for key, now in _length(config).items()):
-        return config
-    return config.model_copy(update={"train": _Unread.model_construct(**dict(config.train))})
-
-
-def _length(config: Config) -> dict[str, int | None]:
-    return {key: config.train[key] for key in ("num_epochs", "num_steps")}
+    lengths = {key: config.train[key] for key in ("num_epochs", "num_steps")}
+    is_same = all(then.get(key, now) == now for key, now in lengths.items())
+    return config if is_same else OtherLength.put_into(config)

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from offrl.config.build import config_from_content, validated
 from offrl.config.distributed import DistributedConfig
 from offrl.config.experiment import LoggingConfig
-from offrl.config.schema import Config
+from offrl.config.schema import Config, MetaConfig
 from offrl.config.section import Count, FreeMap, Map, Section
 from offrl.config.train import TrainConfig
 from offrl.registry import shown
@@ -109,6 +109,7 @@ class PipelineConfig(Section):
     experiment: _Experiment
     train: _Train = _Train()
     distributed: _Distributed = _Distributed()
+    meta: MetaConfig = MetaConfig()
 
 
 def pipeline_config(content: Mapping[str, Any]) -> PipelineConfig:

@@ -17,6 +17,7 @@ from offrl.checkpoint import while_loading
 from offrl.config import Config, RewardsConfig, config_factory, without_pretrained
 from offrl.config.build import evaluate_whole_episodes
 from offrl.config.files import find_config, read_config_file
+from offrl.config.longer import for_algo
 from offrl.config.translate import online_content
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
@@ -128,7 +129,8 @@ class Parts:
             check_spaces(where, start, self.env_args["env_name"], self.obs_shapes, self.ac_dim)
             config = without_pretrained(config)
         shapes = self.obs_shapes, self.ac_dim
-        alg = algo_factory(config.algo_name, config, *shapes, device=self.device, earlier=earlier)
+        config = for_algo(config, earlier)
+        alg = algo_factory(config.algo_name, config, *shapes, device=self.device)
         alg.set_statistics(obs={}, actions=action_statistics(space, config.train.action_keys[0]))
         if start is not None:
             with while_loading(start, f"experiment.ckpt_path: {config.experiment.ckpt_path}"):

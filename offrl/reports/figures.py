@@ -118,7 +118,7 @@ def _curves(scores: Scores) -> Any:
             steps, values = _common(scores, [result for result in own if result.curve])
             width = 3 - 2 * number / len(colors)  # so that curves that coincide are all seen
             form = {"color": color, "markersize": 2 + width, "linewidth": width}
-            if steps:
+            if values:
                 (lines[algorithm],) = axes.plot(steps, np.mean(values, axis=0), "o-", **form)
                 low, high = (f(values, axis=0) for f in (np.min, np.max))
                 axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
@@ -132,17 +132,12 @@ def _common(scores: Scores, results: Sequence[Result]) -> tuple[list[int], list[
     """The steps at which any seed was evaluated, from where all have begun to where none has ended,
     and the scores of each seed there. Those that are not finished count where none is."""
     seeds = [r for r in results if r.status == FINISHED] or results
-    first = max((r.curve[0][0] for r in seeds), default=0)
-    last = min((r.curve[-1][0] for r in seeds), default=-1)
-    found = {step for r in seeds for step, *_ in r.curve if first <= step <= last}
-    if seeds and not found:  # as of one evaluation each, at other steps
-        found = {first}
-    steps = sorted(found)
-    rows = []
-    for seed in seeds:
-        at = [step for step, *_ in seed.curve]
-        rows.append(np.interp(steps, at, [scores.number(seed, *x) for _, *x in seed.curve]))
-    return steps, rows
+    curves = [[(step, scores.number(r, *x)) for step, *x in r.curve] for r in seeds]
+    first = max((curve[0][0] for curve in curves), default=0)
+    last = min((curve[-1][0] for curve in curves), default=0)
+    found = {step for curve in curves for step, _ in curve if first <= step <= last}
+    steps = sorted(found or {first})  # at one step, if none of them is common
+    return steps, [np.interp(steps, *zip(*curve, strict=True)) for curve in curves]
 
 
 def _axes(axes: Any, scores: Scores, task: str, which: str = "y") -> None:

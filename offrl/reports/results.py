@@ -182,6 +182,7 @@ def _of_run(path: Path, **known: Any) -> Result:
         log.warning(f"{path}/metrics.jsonl: {run.num_damaged} damaged lines are left out")
     if run.is_of_own_parts:
         raise ValueError(f"{path}: {OWN_PARTS}")
+    run.check_config("experiment.name", "train.seed")
     config = run.config
     data = [entry["path"] for entry in config["train"].get("data") or []]
     is_path = len(data) == 1 and not config["experiment"].get("env")

@@ -1,11 +1,9 @@
 """What became of a training, from its folder alone."""
 
-import hashlib
-import json
 import logging
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -13,20 +11,22 @@ from typing import Any
 
 from offrl.config.files import read_config_file
 from offrl.reports.records import read_records
+from offrl.tree import leaves
 
 RATES = ("Success_Rate", "Success_Rate_Low", "Success_Rate_High", "n", "Return")
-MARK = "status.json"  # of a run: the config with which it has come to its end, if it has
-KINDS = {"git_commit": str, "dataset_fingerprint": str, "packages": dict}  # of provenance
+# The kinds of what is read of the provenance.
+KINDS = {"git_commit": str, "dataset_fingerprint": str, "packages": dict, "finished": int}
+NEEDED = ("experiment.epoch_every_n_steps", "experiment.rollout.enabled", "train.num_epochs")
 OWN_PARTS = "a run of a user's own parts; its figures are in metrics.jsonl"
-
 
 log = logging.getLogger(__name__)
 
 
-def digest_of(config: Mapping[str, Any]) -> str:
-    """By which a mark knows what was trained."""
-    content = {key: value for key, value in config.items() if key != "meta"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+def length_of(config: Mapping[str, Any]) -> int:
+    """How many steps or epochs a training of such a config has."""
+    if "alg_para" in config:
+        return config["max_steps"]
+    return config["train"].get("num_steps") or config["train"]["num_epochs"]
 
 
 def is_run(path: str | Path) -> bool:
@@ -44,9 +44,20 @@ class Run:
         self.path = Path(path).expanduser()
         self.config_file = sorted(self.path.glob("config-*.json"))[0]
         self.config = read_config_file(self.config_file)
+        if not self.is_of_own_parts:
+            self.check_config(*NEEDED)
         records, num_damaged = read_records(self.path / "metrics.jsonl", last)
         self.records = [record for record in records if _is_whole(record)]
         self.num_damaged = num_damaged + len(records) - len(self.records)
+
+    def check_config(self, *keys: str) -> None:
+        """``ValueError`` where the config lacks any of the keys, given by their dotted paths."""
+        lacking = [key for key in keys if key not in leaves(self.config)]
+        if lacking:
+            raise ValueError(
+                f"{self.config_file}: lacks {', '.join(lacking)}; put it back as it was (last.pth "
+                "holds it, too: config)"
+            )
 
     @property
     def is_of_own_parts(self) -> bool:
@@ -88,12 +99,12 @@ class Run:
     def provenance(self) -> dict[str, Any]:
         """With what it was trained. What is damaged is left out, which is said."""
         meta = self.config.get("meta") or {}
-        said = meta.get("provenance") or {} if isinstance(meta, dict) else meta
-        known = said if isinstance(said, dict) else {}
-        whole = {k: v for k, v in known.items() if isinstance(v, KINDS.get(k, object))}
-        if whole != said:
-            lost = ", ".join(known.keys() - whole.keys()) or "all of it"
-            log.warning(f"{self.config_file}: meta.provenance is damaged; left out: {lost}")
+        said = (meta.get("provenance") or {}) if isinstance(meta, dict) else meta
+        known = said if isinstance(said, dict) else {"": said}
+        whole = {k: v for k, v in known.items() if k and isinstance(v, KINDS.get(k, object))}
+        if lost := known.keys() - whole.keys():
+            what = ", ".join(sorted(lost)) or "all of it"
+            log.warning(f"{self.config_file}: meta.provenance is damaged; left out: {what}")
         return whole
 
     @property
@@ -106,24 +117,13 @@ class Run:
         return max((record[key] for record in self.records), default=0), wanted
 
     @property
-    def is_marked(self) -> bool | None:
-        """Whether its mark says that it has come to its end with the config that it has. ``None``:
-        it has no mark, as runs had none before."""
-        mark = self.path / MARK
-        try:
-            content = json.loads(mark.read_text(encoding="utf-8"))
-            return content["finished"] == digest_of(self.config)
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError, OSError):  # damaged
-            return False
-
-    @property
     def is_finished(self) -> bool:
-        """Whether it has come to its end, its final tests included, as its records show and its
-        mark says, if it has one."""
-        if self.is_marked is False or self.is_of_own_parts:
-            return bool(self.is_marked)
+        """Whether it has come to its end, its final tests included, as its records show. What
+        ``offrl train`` trains has a mark as well, which must say so."""
+        mark = self.provenance.get("finished")
+        is_marked = mark == length_of(self.config)
+        if self.is_of_own_parts or not (is_marked or mark is None):
+            return is_marked
         rollout = self.config["experiment"]["rollout"]
         tests = {"test", *(["test_last"] if rollout.get("test_last") else [])}
         if rollout["enabled"] and {"rollout", *tests} & {r["type"] for r in self.records}:
@@ -136,11 +136,9 @@ class Run:
 
 def _is_whole(record: Mapping[str, Any]) -> bool:
     """Whether what a record measures is a number, and a success rate has its return."""
-    logs, kind = record["logs"], record["type"]
+    logs = record["logs"]
     numbers = (logs.get(name, 0.0) for name in (*RATES, "Train_Time"))
-    is_measured = kind in ("rollout", "test", "test_last", "epoch")
-    has_return = "Return" in logs or "Success_Rate" not in logs
-    return not is_measured or (has_return and all(map(math.isfinite, numbers)))
+    return all(map(math.isfinite, numbers)) and ("Return" in logs or "Success_Rate" not in logs)
 
 
 def run_facts(path: Path) -> dict[str, Any]:
@@ -149,6 +147,7 @@ def run_facts(path: Path) -> dict[str, Any]:
     config = run.config
     if run.is_of_own_parts:
         raise ValueError(f"{path}: {OWN_PARTS}")
+    run.check_config("algo_name", "train.seed")
     rollouts, tests = run.of_type("rollout"), run.of_type("test")
     done = max((record["epoch"] for record in run.of_type("epoch")), default=0)
     wanted = config["train"]["num_epochs"]
@@ -181,18 +180,22 @@ def run_facts(path: Path) -> dict[str, Any]:
     }
 
 
-def beats(logs: Mapping[str, float], best: Mapping[str, float]) -> bool:
-    """Whether a policy is better than the best one before it, by the logs of their evaluations: it
-    is more successful, or as successful with a higher return. Of equal ones it is the one trained
+def score_of(logs: Mapping[str, float]) -> tuple[float, float]:
+    """By which policies are compared: the success rate of an evaluation, as some environments say
+    nothing until there is one, and then the return."""
+    return logs.get("Success_Rate", 0.0), logs["Return"]
+
+
+def beats(score: tuple[float, float], best: tuple[float, float]) -> bool:
+    """Whether a policy is better than the best one before it. Of equal ones it is the one trained
     longer, but not every one that never succeeds."""
-    score, other = ((x.get("Success_Rate", -math.inf), x["Return"]) for x in (logs, best))
-    return score > other or (score == other and score[0] > 0)
+    return score > best or (score == best and score[0] > 0)
 
 
-def _best(evaluations: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    best: dict[str, Any] | None = None
+def _best(evaluations: list[dict[str, Any]]) -> dict[str, Any] | None:
+    best = None
     for record in evaluations:
-        if best is None or beats(record["logs"], best["logs"]):
+        if best is None or beats(score_of(record["logs"]), score_of(best["logs"])):
             best = record
     return best
 

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--horizon", type=count, help="steps of the longest episode (default: as in the config)"
     )
-    parser.add_argument("--env", help="another environment than that of the dataset")
+    parser.add_argument(
+        "--env", help="another environment than that of the dataset, or of the first dataset"
+    )
     parser.add_argument("--lang", help="another instruction than that of the dataset")
     parser.add_argument(
         "--latency-ms",
@@ -74,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
         encoder()
     policy, content = policy_from_checkpoint(args.checkpoint)
     env_args = env_args_of(content, args.env)
+    if args.env is None and (several := [*content.get("environments", {})]):
+        print(f"environment: {several[0]}; for another give --env {' or --env '.join(several[1:])}")
     if args.lang:
         policy.instruction = instruction(policy.policy, content, args.lang)
         env_args = {**env_args, "lang": args.lang}

@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
             config = config_of(content)
             if args.set:
                 config = longer(config, reduce(merge, map(parse_override, args.set)))
-            elif (known := Run(run.path)).is_marked and known.is_finished:
+            elif Run(run.path).is_finished:
                 print(f"finished: {run.path}: nothing is left to do; --set makes it longer")
                 return 0
         work = train_pipeline if isinstance(config, PipelineConfig) else train

@@ -6,7 +6,7 @@ import logging
 import pickle
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -15,15 +15,11 @@ import torch
 from offrl import parallel
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
-from offrl.config.longer import may_change
-from offrl.config.pipeline import config_of
-from offrl.registry import shown
 from offrl.seeding import rng_state, set_rng_state
 from offrl.training.averages import AnswerError
 from offrl.training.interrupts import Interrupts
 from offrl.training.resume import check_parts
-from offrl.training.run import RunFolder
-from offrl.tree import differences
+from offrl.training.run import RunFolder, note_changes
 
 log = logging.getLogger(__name__)
 
@@ -238,28 +234,6 @@ class Training(ABC):
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         """Take over what ``_progress`` has given."""
 
-    def _note_changes(self, then: Mapping[str, Any], before: Sequence[Any]) -> None:
-        """Write down in the provenance what of the config has changed since a checkpoint, behind
-        what had changed before. ``ValueError`` for a length that is behind it already."""
-        changed = differences(config_of(then).to_dict(), self.config.to_dict())
-        changed = {key: both for key, both in changed.items() if not key.startswith("meta.")}
-        for key, reached in (("train.num_steps", self.step), ("train.num_epochs", self.epoch)):
-            if key in changed and (wanted := changed[key][1]) and wanted < reached:
-                raise ValueError(f"{key}: {wanted}, but the run has come to {reached}; give more")
-        if changed:
-            keys = {key: {"was": was, "now": now} for key, (was, now) in changed.items()}
-            before = [*before, {"time": time.time(), "step": self.step, "keys": keys}]
-            words = ", ".join(
-                f"{k} ({shown(now)}, was {shown(was)})" for k, (was, now) in changed.items()
-            )
-            meant = all(map(may_change, changed))
-            log.log(
-                logging.INFO if meant else logging.WARNING,
-                f"the config is not the one that the checkpoint was trained with: {words}",
-            )
-        if before:
-            self.config.meta.provenance["changes"] = [*before]
-
     def _resume(self, path: object, checkpoint: Mapping[str, Any]) -> None:
         """``restore``, with words for a checkpoint that is not as it should be."""
         with while_loading(checkpoint, path):
@@ -286,7 +260,7 @@ class Training(ABC):
         set_rng_state(state["rng"])
         self._is_torn = False
         now = self.config.meta.provenance
-        self._note_changes(json.loads(state["config"]), state["provenance"].get("changes", []))
+        note_changes(self.config, json.loads(state["config"]), self.step)
         for key in ("git_commit", "num_threads", "packages"):
             then = state["provenance"].get(key)
             if then != now[key]:

@@ -10,7 +10,7 @@ from typing import Any
 from offrl.checkpoint import write_checkpoint
 from offrl.outputs import keep, put
 from offrl.processes import Interrupted
-from offrl.reports.run import beats
+from offrl.reports.run import beats, score_of
 from offrl.training.base import Record, Training
 
 log = logging.getLogger(__name__)
@@ -81,14 +81,13 @@ class Checkpointer:
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
-            rate, total = self.best["best_success_rate"], self.best["best_success_return"]
-            if "Success_Rate" in logs and beats(logs, {"Success_Rate": rate, "Return": total}):
-                self.best["best_success_rate"] = logs["Success_Rate"]
-                self.best["best_success_return"] = logs["Return"]
+            best = self.best["best_success_rate"], self.best["best_success_return"]
+            if beats(score := score_of(logs), best):
+                self.best["best_success_rate"], self.best["best_success_return"] = score
                 self._improved.add("rollout_success_rate")
 
     def _save(self, epoch: int) -> None:
-        is_best = [c for c in CRITERIA if c in self._improved and self._keeps(c)]
+        is_best = [c for c in CRITERIA if c in self._improved and self.config[f"on_best_{c}"]]
         self._improved.clear()
         path = self.trainer.run.checkpoint(epoch)
         self.best["best_checkpoints"] |= dict.fromkeys(is_best, path.name)
@@ -99,13 +98,6 @@ class Checkpointer:
         if is_best or self.trainer.is_last or waited > self.LAST_EVERY * self._cost:
             self._write_last()
             self._last_written = time.monotonic()
-
-    def _keeps(self, criterion: str) -> bool:
-        """Whether the best by a criterion is kept. Where nothing is reported of success, the return
-        takes its place."""
-        stands_in = criterion == "rollout_return" and self.best["best_success_rate"] == -math.inf
-        keeps_successful = self.config.on_best_rollout_success_rate
-        return self.config[f"on_best_{criterion}"] or (stands_in and keeps_successful)
 
     def _write_last(self) -> None:
         run = self.trainer.run

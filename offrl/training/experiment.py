@@ -15,6 +15,7 @@ from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
 from offrl.config.cells import LONGEST, short_key
 from offrl.config.files import find_file
+from offrl.config.longer import for_algo
 from offrl.data import datasets
 from offrl.data.files import find_data
 from offrl.data.loader import BatchLoader, sampling_weights
@@ -84,7 +85,8 @@ class Experiment:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of all this."""
-        return describe_policy(
+        several = {"environments": self.environments} if len(self.environments) > 1 else {}
+        return several | describe_policy(
             self.algo,
             self.config,
             self.env_args,
@@ -133,15 +135,16 @@ class Experiment:
         return environments
 
     def _make_algo(self, checkpoint: Mapping[str, Any] | None) -> Algo:
-        path = self.config.experiment.ckpt_path
+        # Of a training that goes on, the weights of another have been overtaken.
+        path = None if self._resumes else self.config.experiment.ckpt_path
         has_weights = self._resumes or path is not None
+        config = without_pretrained(self.config) if has_weights else self.config
         algo = algo_factory(
             self.config.algo_name,
-            without_pretrained(self.config) if has_weights else self.config,
+            for_algo(config, checkpoint),
             obs_key_shapes=self._obs_shapes,
             ac_dim=self.dataset.ac_dim,
             device=self.device,
-            earlier=checkpoint,
         )
         if self.config.train.goal_rewards and "rewards" not in algo.NEEDS:
             raise ValueError(
@@ -199,9 +202,7 @@ def _checked(config: Config, resumes: bool) -> Config:
         raise ValueError("experiment.render: no windows; use experiment.render_video")
     for entry in config.train.data:
         entry.path = str(find_data(entry.path))
-    if resumes:
-        config.experiment.ckpt_path = None  # its weights have been overtaken
-    if config.experiment.ckpt_path is not None:
+    if config.experiment.ckpt_path is not None and not resumes:
         try:
             config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
         except FileNotFoundError as error:
@@ -226,19 +227,17 @@ def _told_apart(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[s
 def _check_controllers(sources: Sequence[Source]) -> None:
     """``ValueError`` where one environment was recorded with different controllers, by which the
     same actions do something else."""
-    firsts: dict[tuple[str, str], tuple[Source, Any]] = {}
+    firsts: dict[str, Source] = {}
     for source in sources:
         env_args = source.env_args or {}
-        kwargs = env_args.get("env_kwargs") or {}
-        controllers = {k: v for k, v in kwargs.items() if re.search("controller|control_mode", k)}
-        of = str(env_args.get("type")), str(env_args.get("env_name"))
-        first, known = firsts.setdefault(of, (source, controllers))
-        for key, (was, now) in differences(known, controllers).items():
-            raise ValueError(
-                f"train.data: {source.path}: the actions mean something else than in {first.path}: "
-                f"env_kwargs.{key} is {shown(now)}, not {shown(was)}; train on what was recorded "
-                "with one controller"
-            )
+        first = firsts.setdefault(f"{env_args.get('type')} {env_args.get('env_name')}", source)
+        for key, (was, now) in differences(first.env_args or {}, env_args).items():
+            if re.match(r"env_kwargs\.[^.]*(controller|control_mode)", key):
+                raise ValueError(
+                    f"train.data: {source.path}: the actions mean something else than in "
+                    f"{first.path}: {key} is {shown(now)}, not {shown(was)}; train on what was "
+                    "recorded with one controller"
+                )
 
 
 def _equal_parts(batch_size: int, num_windows: int) -> int:

@@ -18,8 +18,6 @@ import torch
 from offrl import cluster, parallel
 from offrl.checkpoint import policy_from_checkpoint
 from offrl.config import Config, config_from_content
-from offrl.config.files import read_config_file
-from offrl.config.pipeline import config_of
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import ONE_THREAD
 from offrl.reports.plot import NO_CURVE, write_learning_curve
@@ -103,23 +101,10 @@ def train(
         here = os.getcwd()
         trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
         os.chdir(here)  # which an environment may have left
-        if run is not None and not parallel.rank():
-            _keep_changes(run, config, trainer.config)
         trainer.interrupts = interrupts or trainer.interrupts
         if parallel.rank():
             _follow(trainer)
         return parallel.by_first(_lead, trainer, config_file)
-
-
-def _keep_changes(run: RunFolder, config: Config, now: Config) -> None:
-    """Let the config of a run folder say with what the training goes on, and in its provenance what
-    has changed when, beside what it was begun with."""
-    config = config.model_copy(deep=True)
-    config.train.num_epochs = now.train.num_epochs  # which follow from its steps, if it acts
-    changes = {k: v for k, v in now.meta.provenance.items() if k == "changes"}
-    config.meta.provenance = {**config.meta.provenance, **changes}
-    if config != config_of(read_config_file(run.config_file)):
-        run.write_config(config)
 
 
 def _follow(trainer: Training) -> None:
@@ -148,7 +133,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
         closing(Logger(trainer)) as logger,
     ):
         log.info("run folder: %s", trainer.run.path)
-        trainer.run.mark(False)
+        trainer.run.write_config(trainer.config, is_finished=False)
         tagged = TaggedFiles(trainer, config_file) if trainer.config.train.model_dest else None
         records = _records(trainer, checkpointer, logger, evaluator, tagged)
         try:
@@ -163,7 +148,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
     best = checkpointer.best_checkpoint
     videos = evaluator.video, evaluator.no_video
     result = Result(trainer.run, best, test, curve, *videos, trainer.problems)
-    trainer.run.mark(result.is_measured)
+    trainer.run.write_config(trainer.config, is_finished=result.is_measured)
     return result
 
 
@@ -300,13 +285,9 @@ def _tests(trainer: Training, evaluator: Evaluator, best: Path | None) -> Iterat
     (best_is_last,) = parallel.largest(is_last)
     if wants_last and not best_is_last:
         yield from evaluator.test(algo, "test_last")
-    position: dict[str, int] = {}  # of what is tested
     if best is not None:
-        policy, content = policy_from_checkpoint(best, device=trainer.device)
-        algo = policy.policy
-        position = {key: content["variable_state"][key] for key in ("epoch", "step")}
+        algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
     for record in evaluator.test(algo):
-        record |= position
         yield record
         if wants_last and best_is_last and not record["type"].endswith("episode"):
             yield record | {"type": f"{record['type']}_last"}

@@ -92,8 +92,7 @@ class Logger:
             scalars = self._scalars(record)
             self._draw(scalars, record)
         if self._wandb and scalars:
-            step = max(record["step"], self._wandb.step)  # it goes back for no test
-            self._wandb.log(scalars | {"epoch": record["epoch"]}, step=step)
+            self._wandb.log(scalars | {"epoch": record["epoch"]}, step=record["step"])
 
     def _draw(self, scalars: dict[str, float], record: Record) -> None:
         if self._tensorboard:

@@ -146,6 +146,7 @@ class OnlineTraining(Training):
         self._num_episodes = averages["num_episodes"]
         self.trainer.restore(state["online"])
         self._last_step = self._end_of_epoch()
-        if self.step < self._last_step and not self.is_last and "collect" not in self._due:
+        is_cut = self.step < self._last_step and not self.trainer.is_solved
+        if is_cut and "collect" not in self._due:
             # The end of a shorter training cut this epoch off.
             self._due, self.pending = ["collect", "train", "epoch"], None

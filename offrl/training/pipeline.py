@@ -15,13 +15,11 @@ from offrl.config.files import read_config_file
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.pipeline import Pipeline
 from offrl.online.trainer import Record, summary_of
-from offrl.registry import shown
 from offrl.reports.plot import NO_CURVE, write_learning_curve
 from offrl.reports.records import read_records
 from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
-from offrl.training.run import RunFolder
-from offrl.tree import differences
+from offrl.training.run import RunFolder, note_changes, note_provenance
 
 log = logging.getLogger(__name__)
 
@@ -83,23 +81,22 @@ def train_pipeline(
     interrupts = interrupts or Interrupts()
     before = [] if run is None else read_records(run.metrics)[0]
     position = {key: max((r[key] for r in before), default=0) for key in ("epoch", "step")}
-    changed: dict[str, tuple[Any, Any]] = {}
+    config = config.model_copy(deep=True)
+    note_provenance(config, None, run)
+    known = config
     if run is None:
         RunFolder.check_place(config)
     else:
-        changed = differences(read_config_file(run.config_file), config.to_dict())
-        run.mark(False)
-        run.write_config(config)
-    if run is not None and any(path.is_file() for path in run.models.rglob("*")):
-        config = config.model_copy(update={"checkpoint": str(run.models)})
-    with closing(Pipeline(config, **position)) as pipeline, interrupts.wait():
+        note_changes(config, read_config_file(run.config_file), position["step"])
+        if any(path.is_file() for path in run.models.rglob("*")):
+            known = config.model_copy(update={"checkpoint": str(run.models)})
+    with closing(Pipeline(known, **position)) as pipeline, interrupts.wait():
         if run is None:
             fill = None if config_file is None else lambda new: shutil.copy(config_file, new.path)
             run = RunFolder.create(config, fill)
         with closing(Logger(_InRun(pipeline, run))) as logger:
             log.info("run folder: %s", run.path)
-            for key, (was, now) in changed.items():
-                log.info(f"from step {pipeline.step} on {key} is {shown(now)}, was {shown(was)}")
+            run.write_config(config, is_finished=False)
             go_on = f"go on with: offrl train --resume {run.path}"
             pipeline.models, pipeline.receiving = run.models, interrupts.at_once
             try:
@@ -116,7 +113,7 @@ def train_pipeline(
                 run.unlock()
             pipeline.save()
     curve = write_learning_curve(run)
-    run.mark(True)
+    run.write_config(config, is_finished=True)
     return PipelineResult(
         *(run, pipeline.checkpoint, curve, pipeline.step, pipeline.epoch),
         *(summary_of(pipeline.last), pipeline.problems),

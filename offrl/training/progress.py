@@ -32,7 +32,7 @@ class Progress:
             disable=None,  # where there is no terminal
         ) as bar:
             for record in records:
-                bar.update(max(0, record["step"] - bar.n))  # a test is of an earlier step
+                bar.update(record["step"] - bar.n)
                 kind, logs = record["type"], record["logs"]
                 if bar.disable and kind == self.trainer.FIRST_RECORD:
                     self._line(record)

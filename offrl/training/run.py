@@ -1,7 +1,6 @@
 """The folder of a run, and where its results come from."""
 
 import itertools
-import json
 import logging
 import os
 import platform
@@ -9,7 +8,7 @@ import shutil
 import subprocess
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,14 +17,16 @@ from typing import Any
 import torch
 
 import offrl
-from offrl.config import Config, Section
+from offrl.config import Config
 from offrl.config.files import read_config_file
-from offrl.config.pipeline import config_of
+from offrl.config.pipeline import PipelineConfig, config_of
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.modules import named
 from offrl.outputs import check_place, in_words, take_lock, whole_file, writable_folder
-from offrl.reports.run import MARK, digest_of
+from offrl.registry import shown
+from offrl.reports.run import length_of
+from offrl.tree import differences
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,6 @@ class RunFolder:
         for folder in (self.models, self.logs, self.videos):
             folder.mkdir()
         self.write_config(config)
-        self.mark(False)
         if fill is not None:
             fill(self)
         stamp = time.strftime("%Y%m%d%H%M%S")
@@ -95,14 +95,14 @@ class RunFolder:
                 if not path.exists():
                     raise
 
-    def mark(self, is_finished: bool) -> None:
-        """Write down whether the training has come to its end with this config."""
-        digest = digest_of(read_config_file(self.config_file)) if is_finished else None
-        with whole_file(self.path / MARK) as file:
-            file.write_text(json.dumps({"finished": digest}) + "\n", encoding="utf-8")
-
-    def write_config(self, config: Section) -> None:
-        """Let the run have this config from now on."""
+    def write_config(
+        self, config: Config | PipelineConfig, is_finished: bool | None = None
+    ) -> None:
+        """Write down the config that the run has from now on, and in its provenance the mark by
+        which ``reports.run.Run`` knows whether the training has come to its end."""
+        config = config.model_copy(deep=True)
+        if is_finished is not None:
+            config.meta.provenance["finished"] = is_finished * length_of(config.to_dict())
         with whole_file(self.config_file) as file:
             file.write_text(config.dump() + "\n", encoding="utf-8")
 
@@ -206,7 +206,9 @@ def _git(*arguments: str) -> str:
     return answer.stdout.strip()
 
 
-def note_provenance(config: Config, dataset: SequenceDataset | None, run: RunFolder | None) -> None:
+def note_provenance(
+    config: Config | PipelineConfig, dataset: SequenceDataset | None, run: RunFolder | None
+) -> None:
     """Write down in a config what its training depends on: the code, the data and the seed.
     ``ValueError`` if the data is another than that of an earlier ``run``."""
     meta, data = config.meta, {}
@@ -225,6 +227,21 @@ def note_provenance(config: Config, dataset: SequenceDataset | None, run: RunFol
         "num_threads": torch.get_num_threads(),
         "modules": named(),  # a resumed run may name them again
     }
+
+
+def note_changes(config: Config | PipelineConfig, was: Mapping[str, Any], step: int) -> None:
+    """Write down in the provenance what of the config has changed since it ``was`` what a training
+    had up to ``step``, behind what had changed before."""
+    then = config_of(was)
+    found = differences(then.to_dict() | {"meta": {}}, config.to_dict() | {"meta": {}})
+    changes = [*then.meta.provenance.get("changes", [])]
+    if found:
+        keys = {key: {"was": old, "now": new} for key, (old, new) in found.items()}
+        changes.append({"time": time.time(), "step": step, "keys": keys})
+        words = ", ".join(f"{key} ({shown(n)}, was {shown(o)})" for key, (o, n) in found.items())
+        log.warning(f"from step {step} on the config is not what it was: {words}")
+    if changes:
+        config.meta.provenance["changes"] = changes
 
 
 def provenance() -> dict[str, Any]:

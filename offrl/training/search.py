@@ -139,7 +139,7 @@ class _Search:
         best = self.optimization.best_trial
         cell = self._cell(best)
         settings = ", ".join(f"{key} {shown(value)}" for key, value in best.params.items())
-        came = result_line(self._cell(best), self.output)
+        came = result_line(cell, self.output)
         log.info(f"{self.config}: the search found {settings} in trial {best.number}: {came}")
         number = len(self.optimization.trials)
         words = f"{settings} (trials: {number}, on {cell.dataset})"

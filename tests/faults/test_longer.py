@@ -90,6 +90,7 @@ def test_more_steps_are_those_of_a_training_begun_with_them(train, algo):
     online = {**ONLINE, **algo}
     whole = train(online, "whole", train__num_steps=130)
     run = train(online, "half", train__num_steps=60)
+    assert resume(run, "train.num_steps=70") == 0  # within the epoch that was cut off
     assert resume(run, "train.num_steps=130") == 0
     assert_same(run, whole)
 

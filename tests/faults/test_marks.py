@@ -9,8 +9,8 @@ from toy_env import ToyEnv
 
 from offrl.__main__ import main
 from offrl.reports.results import results_of
-from offrl.reports.run import MARK, Run, run_facts
-from offrl.tree import merge
+from offrl.reports.run import Run, run_facts
+from offrl.tree import merge, without
 
 
 @pytest.fixture
@@ -54,22 +54,24 @@ def test_a_status_of_0_is_no_finished_training(tmp_path, monkeypatch, capsys):
 
 
 def test_without_its_mark_the_records_of_a_run_are_not_enough(run):
-    assert Run(run).is_finished
-    (run / MARK).write_text('{"finished": null}')
-    assert not Run(run).is_finished
-    (run / MARK).write_text("garbage")
-    assert not Run(run).is_finished
-    (run / MARK).unlink()  # as of earlier versions
-    assert Run(run).is_finished
-
-
-def test_a_mark_is_of_the_config_that_was_trained(run):
     (config,) = run.glob("config-*.json")
     content = json.loads(config.read_text())
-    config.write_text(json.dumps(merge(content, {"meta": {"provenance": {"note": "moved"}}})))
+    assert Run(run).is_finished and content["meta"]["provenance"].pop("finished")
+    config.write_text(json.dumps(content))  # as of earlier versions
     assert Run(run).is_finished
-    config.write_text(json.dumps(merge(content, {"train": {"num_epochs": 9}})))
-    assert not Run(run).is_finished
+    for mark in (0, 1):  # it has not come to its end, or to that of a shorter training
+        marked = merge(content, {"meta": {"provenance": {"finished": mark}}})
+        config.write_text(json.dumps(marked))
+        assert not Run(run).is_finished
+
+
+@pytest.mark.parametrize("key", ["train", "experiment", "train.num_epochs"])
+def test_a_config_that_lacks_what_is_read_is_said(run, key, capsys):
+    (config,) = run.glob("config-*.json")
+    config.write_text(json.dumps(without(json.loads(config.read_text()), key.split("."))))
+    for command in (["info", str(run)], ["report", str(run), "--output", str(run / "report")]):
+        assert main(command) == 1
+        assert f"{config}: lacks" in (said := capsys.readouterr().err) and key in said
 
 
 GARBAGE = {
@@ -132,27 +134,6 @@ def test_info_calls_that_evaluation_the_best_whose_checkpoint_is_chosen(run, sco
     records = [evaluation(i, *score) for i, score in enumerate(scores, 1)]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     assert run_facts(run)["best_evaluation"]["epoch"] == best
-
-
-@pytest.mark.slow
-def test_the_final_test_is_of_the_epoch_that_was_tested(run, tmp_path):
-    (config,) = run.glob("config-*.json")
-    better = {"on_best_rollout_success_rate": False, "on_best_validation": True}
-    content = merge(
-        json.loads(config.read_text()),
-        {
-            "experiment": {"name": "late", "save": better},
-            "train": {"output_dir": str(tmp_path), "num_epochs": 3},
-            "algo": {"optim_params": {"policy": {"learning_rate": {"initial": 10.0}}}},
-        },
-    )
-    (tmp_path / "late.json").write_text(json.dumps(content))
-    assert main(["train", "--config", str(tmp_path / "late.json")]) == 0
-    (late,) = tmp_path.glob("late/2*")
-    records = Run(late).of_type("valid")
-    best = min(records, key=lambda record: record["logs"]["Loss"])
-    (test,) = Run(late).of_type("test")
-    assert best["epoch"] < 3 and (test["epoch"], test["step"]) == (best["epoch"], best["step"])
 
 
 def test_a_word_too_many_shows_the_usage_of_the_command(capsys):

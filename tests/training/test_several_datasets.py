@@ -10,6 +10,8 @@ from conftest import train_completely, write_demos
 from toy_env import toy_args
 
 from offrl import Trainer, policy_from_checkpoint
+from offrl.__main__ import main
+from offrl.checkpoint import env_args_of
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 
@@ -92,7 +94,7 @@ def test_files_that_do_not_agree_are_named(files, tmp_path):
         SequenceDataset([files[0], odd], ["speed"])
 
 
-def test_each_dataset_has_its_environment(small_config, files):
+def test_each_dataset_has_its_environment(small_config, files, capsys):
     for path, slow in zip(files, (0.0, 0.001), strict=True):
         with h5py.File(path, "r+") as file:
             file["data"].attrs["env_args"] = json.dumps(toy_args(slow=slow))
@@ -108,6 +110,10 @@ def test_each_dataset_has_its_environment(small_config, files):
     assert overall["n"] == 6
     _, content = policy_from_checkpoint(trainer.run.last_checkpoint)
     assert content["env_metadata"]["env_kwargs"]["slow"] == 0.0
+    assert env_args_of(content, "far")["env_kwargs"]["slow"] == 0.001
+    own = ["--checkpoint", str(trainer.run.last_checkpoint), "--n", "1", "--workers", "1"]
+    assert main(["rollout", *own]) == 0
+    assert "environment: near; for another give --env far\n" in capsys.readouterr().out
 
     for entry in data:
         del entry["key"]

@@ -1,7 +1,7 @@
 "use strict";
 // Curves over steps, on a canvas, with values at the cursor beside their names.
 
-const LEFT = 46, // at least
+const LEFT = 66,
   RIGHT = 8,
   TOP = 6,
   BOTTOM = 18; // room for ticks, in pixels
@@ -49,7 +49,6 @@ class PlotGroup {
     this.plots = [];
     this.cursor = null;
     this.hover = null;
-    this.left = LEFT; // of all its plots, as wide as the widest tick needs
   }
 
   clear() {
@@ -145,15 +144,13 @@ class Plot {
 
   toX(pixel) {
     const [first, last] = this.range;
-    const { left } = this.group;
-    const share = (pixel - left) / (this.width - left - RIGHT);
+    const share = (pixel - LEFT) / (this.width - LEFT - RIGHT);
     return Math.min(last, Math.max(first, first + share * (last - first)));
   }
 
   fromX(x) {
     const [first, last] = this.range;
-    const { left } = this.group;
-    return left + ((x - first) / (last - first)) * (this.width - left - RIGHT);
+    return LEFT + ((x - first) / (last - first)) * (this.width - LEFT - RIGHT);
   }
 
   fromY(y) {
@@ -176,8 +173,7 @@ class Plot {
     this.drawAxes(pen);
     pen.save();
     pen.beginPath();
-    const { left } = this.group;
-    pen.rect(left, 0, width - left - RIGHT + 4, height - BOTTOM + 2);
+    pen.rect(LEFT, 0, width - LEFT - RIGHT + 4, height - BOTTOM + 2);
     pen.clip();
     for (const line of shown) this.drawBand(pen, line);
     for (const line of shown) this.drawLine(pen, line);
@@ -195,21 +191,14 @@ class Plot {
     pen.textAlign = "right";
     pen.textBaseline = "middle";
     const marks = (this.log ? powers : ticks)(scale.low, scale.high, Math.max(2, height / 40));
-    const texts = marks.map((y) => number(Math.abs(y) < 1e-12 ? 0 : y, 3));
-    const needed = Math.ceil(Math.max(0, ...texts.map((text) => pen.measureText(text).width))) + 8;
-    if (needed > this.group.left) {
-      this.group.left = needed;
-      for (const plot of this.group.plots) if (plot !== this) plot.draw();
-    }
-    const { left } = this.group;
-    marks.forEach((y, i) => {
+    for (const y of marks) {
       const at = Math.round(this.fromY(y)) + 0.5;
       pen.beginPath();
-      pen.moveTo(left, at);
+      pen.moveTo(LEFT, at);
       pen.lineTo(width - RIGHT, at);
       pen.stroke();
-      pen.fillText(texts[i], left - 6, at);
-    });
+      pen.fillText(number(Math.abs(y) < 1e-12 ? 0 : y, 3), LEFT - 6, at);
+    }
     pen.textAlign = "center";
     pen.textBaseline = "bottom";
     for (const x of ticks(...this.range, Math.max(2, width / 90))) {

@@ -1,11 +1,7 @@
 "use strict";
 // Training runs: curves over each other, evaluated episodes, videos, configs side by side.
 
-// The metrics that are shown at first.
-const firstMetrics = (names) =>
-  (names.includes("Success_Rate") ? ["Success_Rate", "Loss", "Return"] : ["Return", "Loss"]).filter(
-    (name) => names.includes(name),
-  );
+const FIRST_METRICS = ["Success_Rate", "Return", "Loss"];
 const AXES = { step: "steps", epoch: "epochs", time: "seconds" };
 
 const runs = {
@@ -27,6 +23,7 @@ const runs = {
     this.group = new PlotGroup();
     this.shown = new Set(overview.runs.map((_, i) => i));
     this.hidden = new Map();
+    fill(byId("axis"), Object.entries(AXES));
     for (const id of ["axis", "grouped", "logarithmic"]) byId(id).onchange = () => this.drawPlots();
     byId("logarithmic").checked = true;
     const names = overview.runs.map((run) => run.name);
@@ -43,10 +40,6 @@ const runs = {
       return complain(error);
     }
     this.label();
-    const acts = new Set(this.runs.map(({ config }) => (config["train.num_steps"] ?? "null") !== "null"));
-    if (acts.size === 1)
-      AXES.step = acts.has(true) ? "steps in the environment" : "gradient steps";
-    fill(byId("axis"), Object.entries(AXES));
     const names = [
       ...new Set(
         this.runs.flatMap(({ curves }) =>
@@ -54,12 +47,11 @@ const runs = {
         ),
       ),
     ];
-    const first = firstMetrics(names);
     this.metrics = [
-      ...first,
-      ...names.filter((name) => !first.includes(name) && !/_(Low|High)$/.test(name)),
+      ...FIRST_METRICS.filter((name) => names.includes(name)),
+      ...names.filter((name) => !FIRST_METRICS.includes(name) && !/_(Low|High)$/.test(name)),
     ];
-    this.chosen = new Set(first);
+    this.chosen = new Set(this.metrics.filter((name) => FIRST_METRICS.includes(name)));
     // Returns, where they say more than the success rate.
     const rates = this.runs
       .flatMap(({ curves }) => Object.values(curves))
@@ -319,15 +311,10 @@ function curves(run, name, axis) {
     });
 }
 
-// The value of a path of points [x, y] at an x, from the points on both sides; null beyond its ends,
-// by more than from point to point.
+// The value of a path of points [x, y] at an x, from the points on both sides; null beyond its ends.
 function between(path, x) {
-  if (!path.length) return null;
-  const [first, last] = [path[0], path.at(-1)];
-  const slack = (last[0] - first[0]) / Math.max(1, path.length - 1);
-  if (x < first[0] - slack || x > last[0] + slack) return null;
-  const after = path.find(([at]) => at >= x) || last;
-  const before = path.findLast(([at]) => at <= x) || first;
+  const [before, after] = [path.findLast(([at]) => at <= x), path.find(([at]) => at >= x)];
+  if (!before || !after) return null;
   const share = after[0] > before[0] ? (x - before[0]) / (after[0] - before[0]) : 0;
   return before[1] + share * (after[1] - before[1]);
 }
