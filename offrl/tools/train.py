@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -133,11 +134,12 @@ def run(args: argparse.Namespace) -> int:
         logs = evaluate_pipeline(config)
         print(f"result: {return_line(logs)}")
         return 1 if logs["Crashed"] else 0
-    with Interrupts() as interrupts, parallel.joined():
+    with Interrupts() as interrupts, parallel.joined(), ExitStack() as stack:
         run = None
         if args.resume:
             sys.path.append(os.getcwd())  # where what it names may lie
             run, content = parallel.by_first(_opened, args.resume)
+            stack.callback(run.unlock)
             config = config_of(content)
             if args.set:
                 config = longer(config, reduce(merge, map(parse_override, args.set)))

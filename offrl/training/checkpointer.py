@@ -81,9 +81,10 @@ class Checkpointer:
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
-            best = self.best["best_success_rate"], self.best["best_success_return"]
-            if beats(score := score_of(logs), best):
-                self.best["best_success_rate"], self.best["best_success_return"] = score
+            best = max(0.0, self.best["best_success_rate"]), self.best["best_success_return"]
+            if beats(score_of(logs), best):
+                self.best["best_success_rate"] = logs.get("Success_Rate", -math.inf)
+                self.best["best_success_return"] = logs["Return"]
                 self._improved.add("rollout_success_rate")
 
     def _save(self, epoch: int) -> None:

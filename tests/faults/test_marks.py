@@ -134,9 +134,3 @@ def test_info_calls_that_evaluation_the_best_whose_checkpoint_is_chosen(run, sco
     records = [evaluation(i, *score) for i, score in enumerate(scores, 1)]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     assert run_facts(run)["best_evaluation"]["epoch"] == best
-
-
-def test_a_word_too_many_shows_the_usage_of_the_command(capsys):
-    with pytest.raises(SystemExit):
-        main(["info", "one", "two"])
-    assert "usage: offrl info" in (said := capsys.readouterr().err) and "two" in said
