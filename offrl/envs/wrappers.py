@@ -90,8 +90,9 @@ class Images(gymnasium.ObservationWrapper):
 
 def has_channels_first(space: spaces.Space) -> bool:
     """Whether the shape of a space is that of images ``[C, H, W]``."""
-    shape = space.shape or ()
-    return len(shape) == 3 and shape[0] in RGB.CHANNELS and shape[-1] not in RGB.CHANNELS
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return False
+    return space.shape[0] in RGB.CHANNELS and space.shape[-1] not in RGB.CHANNELS
 
 
 def images(keys: Sequence[str]) -> dict[str, Any]:

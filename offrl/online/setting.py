@@ -108,7 +108,7 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
         space = envs.observation_space[name]
         if not space.shape or isinstance(space, spaces.MultiDiscrete):
             raise ValueError(
-                f"{env_name}: its observation {name!r} is {space}, but "
+                f"{env_name}: its observation {name!r} is {' '.join(str(space).split())}, but "
                 "networks see vectors and images; make one of it with "
                 'train.online.wrappers=["gymnasium.wrappers.FlattenObservation"]'
             )
@@ -129,7 +129,7 @@ def _check_actions(env_name: str, action_space: spaces.Space) -> None:
             f"{env_name}: its actions are {action_space}; offrl acts with one "
             f"discrete action (Discrete) or with a vector (Box): {WRAP_ACTIONS} that takes one"
         )
-    if not (np.isfinite(action_space.low) & np.isfinite(action_space.high)).all():
+    if not action_space.is_bounded():
         raise ValueError(
             f"{env_name}: its actions have no bounds ({action_space}); {WRAP_ACTIONS} that has some"
         )
@@ -142,30 +142,28 @@ def _check_actions(env_name: str, action_space: spaces.Space) -> None:
 
 def _fit_observation(envs: VectorEnv, observation: Any) -> None:
     obs_space = envs.observation_space
-    named = {key for group in modalities(observation).values() for key in group}
-    if named <= set(obs_space):
-        return
+    missing = {key for group in modalities(observation).values() for key in group} - {*obs_space}
     own = ObservationConfig().modalities.obs
-    if observation.modalities.obs != own:
+    if missing and observation.modalities.obs != own:
         raise ValueError(
-            f"observation.modalities.obs: the environment shows no {min(named - set(obs_space))}; "
-            f"it shows {', '.join(obs_space)}"
+            f"observation.modalities.obs: the environment shows no {min(missing)}; it shows "
+            + ", ".join(obs_space)
         )
-    chosen: dict[str, list[str]] = {modality: [] for modality in own}
-    for key, space in obs_space.items():
-        if key != ACTION_MASK:
-            is_image = space.dtype == np.uint8 and len(space.shape) == 3
-            is_image = is_image and space.shape[-1] in RGB.CHANNELS
-            if not is_image and _looks_like_image(space):
-                remedy = _remedy(key, space, envs.env_args.get("wrappers") or [])
-                raise ValueError(
-                    f"{envs.env_args['env_name']}: its observation {key!r} is {space.dtype} "
-                    f"{[*space.shape]}, and images are uint8 [H, W, C] with 3, 1 or 4 channels; "
-                    f"{remedy}. If it is no image, observation.modalities.obs.low_dim=[{key}] says "
-                    "so"
-                )
-            chosen["rgb" if is_image else "low_dim"].append(key)
-    observation.modalities.obs = chosen
+    if missing:
+        chosen: dict[str, list[str]] = {modality: [] for modality in own}
+        for key, space in obs_space.items():
+            if key != ACTION_MASK:
+                chosen["rgb" if _is_of_pixels(space) else "low_dim"].append(key)
+        observation.modalities.obs = chosen
+    for key in observation.modalities.obs.get("rgb", []):
+        space = obs_space[key]
+        if space.dtype != np.uint8 or len(space.shape) != 3 or space.shape[-1] not in RGB.CHANNELS:
+            remedy = _remedy(key, space, envs.env_args.get("wrappers") or [])
+            raise ValueError(
+                f"{envs.env_args['env_name']}: its observation {key!r} is {space.dtype} "
+                f"{[*space.shape]}, and images are uint8 [H, W, C] with 3, 1 or 4 channels; "
+                f"{remedy}. If it is no image, observation.modalities.obs.low_dim=[{key}] says so"
+            )
 
 
 def _fit_core(observation: Any, obs_space: spaces.Dict) -> None:
@@ -178,15 +176,16 @@ def _fit_core(observation: Any, obs_space: spaces.Dict) -> None:
             observation.encoder[kind].core_kwargs = Map(backbone_class="ShallowConv")
 
 
-def _looks_like_image(space: spaces.Space) -> bool:
-    """Whether these are pixels in another form than that of images."""
-    return len(space.shape) > 1 and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
+def _is_of_pixels(space: spaces.Space) -> bool:
+    """Whether these seem to be pixels, of whatever form."""
+    is_2d = isinstance(space, spaces.Box) and len(space.shape) > 1
+    return is_2d and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
 
 
 def _remedy(key: str, space: spaces.Space, wrappers: Sequence[Any]) -> str:
     """What makes an image of an observation, behind the wrappers that there are."""
     has_channels = len(space.shape) == 3 and {space.shape[0], space.shape[-1]} & {*RGB.CHANNELS}
-    is_bounded = np.isfinite(space.low).all() and np.isfinite(space.high).all()
+    is_bounded = isinstance(space, spaces.Box) and space.is_bounded()
     if is_bounded and (has_channels or len(space.shape) == 2):
         return f"set train.online.wrappers={json.dumps([*wrappers, images([key])])}"
     return (

@@ -88,17 +88,15 @@ def test_the_steps_before_it_hung_end_as_truncated(tmp_path):
 
 
 @pytest.mark.thorough
-def test_an_explorer_on_ray_that_hangs_is_replaced(tmp_path):
+def test_an_explorer_on_ray_that_hangs_is_replaced(tmp_path, caplog):
     pytest.importorskip("ray")
     marker = tmp_path / "hung"
     content = config_of(tmp_path, num_steps=120, timeout=3.0, at=5, marker=str(marker))
     content["train"]["online"]["num_envs"] = 1
-    content["distributed"] = {"explorers": 2, "address": "local"}
+    content["distributed"] = {"explorers": 1, "address": "local"}
     result = train(config_factory("ppo", content))
-    records = [json.loads(line) for line in result.run.metrics.read_text().splitlines()]
-    assert marker.exists() and records[-1]["step"] >= 120
-    (problem,) = result.problems
-    assert "it made no step for 3 s" in problem
+    assert marker.exists() and "it made no step for 3 s" in caplog.text
+    assert torch.load(result.checkpoint, weights_only=True)["variable_state"]["step"] == 120
 
 
 def test_a_first_signal_says_that_it_waits(caplog, monkeypatch):
