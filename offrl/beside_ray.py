@@ -2,9 +2,8 @@
 
 Ray ends a program without a word when its own processes are lost. This one outlives it. A script
 of its own, as it must import nothing that ends with Ray: ``python beside_ray.py FOLDER MARK``.
-On its input are lines of JSON with what is ``watched`` (``{name: [host, port, patience]}``, in
-seconds), and what to ``say`` if the program ends without taking that back, if the file ``needed``
-for that is there.
+On its input are lines of JSON with what is ``watched`` (``{name: [host, port]}``) and what to
+``say`` if the program ends without taking that back.
 """
 
 import glob
@@ -16,37 +15,36 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 TIDY_S = 10.0  # that a program has to tidy up when its Ray is lost
-ANEW = "nothing is saved to go on with; give the same command again"
 
 
-def follow() -> dict[str, Any]:
-    """Follow the program to its end, and stop it if its Ray is lost. Returns what it said last."""
-    known: dict[str, Any] = {}
-    rest, heard, lost, program = b"", {}, None, os.getppid()
+def follow() -> str:
+    """Follow the program to its end, and stop it if its Ray is lost. Returns what is to be said."""
+    known: dict[str, Any] = {"watched": {}, "say": ""}
+    silent, lost, program = Counter[str](), None, os.getppid()
     while os.getppid() == program:  # others may keep its end of the pipe open
         if select.select([0], [], [], 0.5)[0]:
-            data = os.read(0, 1 << 16)
-            if not data:
+            lines = os.read(0, 1 << 16).splitlines()  # each was written as a whole
+            if not lines:
                 break
-            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 known |= json.loads(line)
-        for name, (host, port, patience) in known.get("watched", {}).items():
-            now = time.monotonic()
+        for name, address in known["watched"].items():
             try:
-                socket.create_connection((host, port), 5.0).close()
-                heard[name] = now
+                socket.create_connection(address, 5.0).close()
+                silent[name] = 0
             except OSError:
-                if lost is None and now - heard.setdefault(name, now) > patience:
-                    lost = now
-                    print(f"offrl: Ray is lost: its {name} does not answer", file=sys.stderr)
-                    os.kill(program, signal.SIGTERM)
+                silent[name] += 1
+            if silent[name] > 1 and lost is None:
+                lost = time.monotonic()
+                print(f"offrl: Ray is lost: its {name} does not answer", file=sys.stderr)
+                os.kill(program, signal.SIGTERM)
         if lost is not None and time.monotonic() - lost > TIDY_S:  # it waits for an answer of Ray
             os.kill(program, signal.SIGKILL)
-    return known
+    return known["say"]
 
 
 def clean(folder: str, mark: str) -> None:
@@ -68,8 +66,7 @@ def clean(folder: str, mark: str) -> None:
 
 
 if __name__ == "__main__":
-    said = follow()
-    if said.get("say"):
-        print(said["say"] if os.path.exists(said["needed"]) else ANEW, file=sys.stderr, flush=True)
+    if words := follow():
+        print(words, file=sys.stderr, flush=True)
     if len(sys.argv) > 1:
         clean(*sys.argv[1:])

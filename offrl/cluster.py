@@ -35,7 +35,6 @@ MARK = "OFFRL_OWN_RAY"
 # glibc has another heap for each of them, and gives back what was freed there.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 ANSWER_S = 30.0  # that an address has to answer
-GONE_S, SILENT_S = 1.0, 10.0  # without a connection, after which what is here, or there, is lost
 BESIDE: list[subprocess.Popen[bytes]] = []  # runs ``beside_ray.py`` while this program is on Ray
 # What results depend on, to the bit.
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "ale-py")
@@ -77,8 +76,12 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
             at_the_end.enter_context(_accompanied(folder))
             token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
             environ = {**START, **token, MARK: folder}
-            at_the_end.enter_context(_for_this_machine_alone())
             at_the_end.callback(_read_tokens_anew)
+            # It listens on 127.0.0.1 alone, as on systems where Ray makes no clusters.
+            ray_constants = import_module("ray._private.ray_constants")
+            before = ray_constants.ENABLE_RAY_CLUSTER
+            at_the_end.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", before)
+            ray_constants.ENABLE_RAY_CLUSTER = False
             settings: dict[str, Any] = {
                 "address": "local",
                 "num_cpus": num_cpus or len(os.sched_getaffinity(0)),
@@ -95,7 +98,8 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
                 ray.init(**settings, log_to_driver=False, logging_level="ERROR")
             except Exception as error:
                 raise _in_words(error, address) from None
-        at_the_end.enter_context(_watched(address))
+        _tell(watched=_parts(), say="give the same command again")
+        at_the_end.callback(_tell, watched={}, say="")
         yield
 
 
@@ -153,28 +157,21 @@ def _accompanied(folder: str | None = None) -> Iterator[None]:
         beside.communicate()
 
 
-@contextmanager
-def _watched(address: str) -> Iterator[None]:
-    """If what the program needs of Ray is lost in here, it is stopped as by a scheduler, so that it
-    saves what it has and says how to go on. Ray would end it, after a minute or at once."""
+def _parts() -> dict[str, tuple[str, int]]:
+    """The addresses of what the program needs of Ray. If one is lost, the program is stopped as by
+    a scheduler, so that it saves what it has. Ray would end it, after a minute or at once."""
     ray = import_ray()
     here = ray.get_runtime_context()
     node = next(x for x in ray.nodes() if x["NodeID"] == here.get_node_id())
     host, _, port = here.gcs_address.rpartition(":")
-    raylet = node["NodeManagerAddress"], node["NodeManagerPort"], GONE_S
-    gcs = host, int(port), GONE_S if address == "local" else SILENT_S
-    _tell(watched={"raylet": raylet, "GCS": gcs}, say="give the same command again", needed="/")
-    try:
-        yield
-    finally:
-        _tell(watched={}, say="")
+    raylet = node["NodeManagerAddress"], node["NodeManagerPort"]
+    return {"raylet": raylet, "GCS": (host, int(port))}
 
 
 @contextmanager
-def going_on(words: str, needed: Path) -> Iterator[None]:
-    """If Ray ends the program in here, the ``words`` say how to go on, where what is ``needed`` for
-    that was written."""
-    _tell(say=words, needed=str(needed.absolute()))
+def going_on(words: str) -> Iterator[None]:
+    """If Ray ends the program in here, the ``words`` say how to go on."""
+    _tell(say=words)
     try:
         yield
     finally:
@@ -187,18 +184,6 @@ def _tell(**known: Any) -> None:
         with suppress(BrokenPipeError):
             beside.stdin.write(json.dumps(known).encode() + b"\n")
             beside.stdin.flush()
-
-
-@contextmanager
-def _for_this_machine_alone() -> Iterator[None]:
-    """A Ray that starts listens on 127.0.0.1, as Ray does by itself on systems where it makes no
-    clusters; else all of its processes listen on all interfaces."""
-    constants = import_module("ray._private.ray_constants")
-    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _read_tokens_anew() -> None:

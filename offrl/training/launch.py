@@ -128,7 +128,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
     with (
         closing(trainer),
         closing(Evaluator(trainer)) as evaluator,
-        cluster.going_on(_command(trainer), trainer.run.last_checkpoint),
+        cluster.going_on(_command(trainer)),
         trainer.interrupts.wait(),
         closing(Logger(trainer)) as logger,
     ):

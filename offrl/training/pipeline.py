@@ -100,7 +100,7 @@ def train_pipeline(
             go_on = f"go on with: offrl train --resume {run.path}"
             pipeline.models, pipeline.receiving = run.models, interrupts.at_once
             try:
-                with cluster.going_on(go_on, run.models):
+                with cluster.going_on(go_on):
                     for _ in _shown(logger(pipeline()), config.max_steps, "step", interrupts.check):
                         if interrupts.saves:
                             pipeline.save()
