@@ -26,6 +26,7 @@ from offrl.algos.shared.weights import to_act
 from offrl.config import Config, stored_config, without_pretrained
 from offrl.envs import env_args_named, make_env
 from offrl.language import embed
+from offrl.memory import check_memory, free_memory
 from offrl.modules import allow_names, import_all
 from offrl.outputs import whole_file
 from offrl.robomimic.checkpoints import upgrade_checkpoint
@@ -152,7 +153,8 @@ def _check_sums(path: str | Path) -> None:
             raise ValueError(f"{path}: not a checkpoint, or one that is cut off; copy it again")
         try:
             with zipfile.ZipFile(file) as archive:
-                problem = archive.testzip()
+                num_bytes = sum(entry.file_size for entry in archive.infolist())
+                problem = archive.testzip() if num_bytes < free_memory() else None
         except Exception as error:  # damage makes all kinds of errors
             problem = str(error)
     if problem is not None:
@@ -160,6 +162,7 @@ def _check_sums(path: str | Path) -> None:
             f"{path}: damaged ({problem}): its bytes are not those that were written; copy it "
             "again, or use another one of the run (previous.pth, models/)"
         )
+    check_memory(num_bytes, str(path))
 
 
 def _newer_version(content: Mapping[str, Any]) -> str | None:

@@ -30,12 +30,9 @@ def inside(path: str | Path, *folders: str | Path, place: str) -> Path:
 @contextmanager
 def following(is_wanted: bool) -> Iterator[None]:
     """Follow links, also in processes that are started, if that is wanted; else as it was."""
-    before = os.environ.get(FOLLOWED)
-    if is_wanted:
-        os.environ[FOLLOWED] = "1"
+    before = os.environ.get(FOLLOWED, "")
+    os.environ[FOLLOWED] = "1" if is_wanted else before
     try:
         yield
     finally:
-        if is_wanted:
-            os.environ.pop(FOLLOWED)
-            os.environ.update({} if before is None else {FOLLOWED: before})
+        os.environ[FOLLOWED] = before

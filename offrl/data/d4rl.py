@@ -23,7 +23,7 @@ from offrl.data.exchange import (
     vectors,
 )
 from offrl.data.hdf5 import located, open_hdf5, opened
-from offrl.data.storage import CHUNK_BYTES, PIECE_BYTES, check_fits
+from offrl.data.storage import CHUNK_BYTES, check_fits
 from offrl.outputs import check_space, new_file, whole_file
 
 # D4RL's datasets and what they are called here.
@@ -76,7 +76,6 @@ class D4RLFile(DemoArrays):
 
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
         with located(self.path, key):
-            self._check_fits(int(sum(stop - start for start, stop in self._ranges.values())))
             return super().read(demos, key, lengths)
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
@@ -85,7 +84,6 @@ class D4RLFile(DemoArrays):
 
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         with located(self.path, demo):
-            self._check_fits(int(self.lengths([demo])[0]))
             return super().trajectory(demo, keys)
 
     def unread(self) -> list[str]:
@@ -93,11 +91,6 @@ class D4RLFile(DemoArrays):
 
     def close(self) -> None:
         self._file.close()
-
-    def _check_fits(self, num_rows: int) -> None:
-        for key in KEYS:
-            if key in self._file:
-                check_fits(self._file[key].id, num_rows)
 
     def _check_shapes(self, path: Path, present: list[str]) -> None:
         obs = self._file["observations"].shape
@@ -111,6 +104,7 @@ class D4RLFile(DemoArrays):
                 if not shape:
                     raise ValueError(f"{path}: {key} is no array of steps; copy the file again")
                 sources(dataset.id)
+                check_fits(dataset.id)
                 if not is_written(dataset.id):
                     raise ValueError("not all of it was ever written")
             if shape[:1] != obs[:1] or shape not in allowed.get(key, [shape]):
@@ -127,11 +121,8 @@ class D4RLFile(DemoArrays):
         ends = np.any(marks, axis=0)
         if "next_observations" in self._file:
             with located(self._file.filename, "observations or next_observations"):
-                row = self._file["observations"][:1].nbytes
-                block = max(1, min(BLOCK, PIECE_BYTES // max(1, row)))
-                self._check_fits(block)
-                for start in range(0, len(ends) - 1, block):
-                    actual = self._file["observations"][start + 1 : start + 1 + block]
+                for start in range(0, len(ends) - 1, BLOCK):
+                    actual = self._file["observations"][start + 1 : start + 1 + BLOCK]
                     expected = self._file["next_observations"][start : start + len(actual)]
                     differs = ~np.isclose(expected, actual).all(axis=1)
                     ends[start : start + len(actual)] |= differs
@@ -148,7 +139,6 @@ class D4RLFile(DemoArrays):
         """What is 1 or 0 at each step ``[N]``."""
         path = self._file.filename
         with located(path, key):
-            check_fits(self._file[key].id)
             mark = self._file[key][()].reshape(-1)
         odd = np.flatnonzero((mark != 0) & (mark != 1))
         if len(odd):
@@ -161,11 +151,8 @@ class D4RLFile(DemoArrays):
 
 def is_d4rl(path: Path) -> bool:
     """Whether an HDF5 file is flat, not a tree of demonstrations."""
-    with opened(path) as file:
-        if not file.id.links.exists(b"observations"):
-            return False
-    with open_hdf5(path) as file, located(path, "observations"):
-        return isinstance(file.get("observations"), h5py.Dataset)
+    with opened(path) as file, located(path, "observations"):
+        return file.id.links.exists(b"observations")
 
 
 class _Part:

@@ -18,7 +18,8 @@ def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Pa
     Raises ``ValueError`` for a file that may not be read (``links.inside``), also where another
     one leads to it. seen: the files whose links are known to be in order.
     """
-    names: list[bytes] = []
+    names, found = list[bytes](), dict[str, Path]()
+    seen = set() if seen is None else seen
 
     def see(name: bytes, info: Any) -> None:
         if info.type == h5py.h5l.TYPE_EXTERNAL:
@@ -26,14 +27,14 @@ def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Pa
 
     with suppress(RuntimeError, KeyError, OSError):  # what is damaged is told of where it is read
         file.id.links.visit(see, info=True)
-    found, seen = {}, set() if seen is None else seen
     for name in names:
         place, target = name.decode(errors="replace"), file.id.links.get_val(name)[0]
         named = target.decode(errors="surrogateescape")
         other = _found(file.filename, named, f"{file.filename}: {place}")
-        if other is not None:  # else whoever reads it is told
-            found[place] = other
-        if other is not None and other not in seen:
+        if other is None:  # whoever reads it is told
+            continue
+        found[place] = other
+        if other not in seen:
             seen.add(other)
             with suppress(OSError), h5py.File(other, "r") as opened:
                 linked_files(opened, seen)
@@ -67,17 +68,18 @@ def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
     Raises ``ValueError`` for external storage, which is any file's bytes, and for a virtual array
     of which a part is not there, or in a file that may not be read (``links.inside``).
     """
-    if dataset.get_offset() is not None or _has_chunks(dataset):  # it lies here
-        return set()
-    settings, path = dataset.get_create_plist(), h5py.h5f.get_name(dataset).decode()
+    settings, found = dataset.get_create_plist(), set[Path]()
+    layout = settings.get_layout()
+    if layout not in (h5py.h5d.CONTIGUOUS, h5py.h5d.VIRTUAL):
+        return found
+    path = h5py.h5f.get_name(dataset).decode()
     place = f"{path}: {h5py.h5i.get_name(dataset).decode(errors='replace').strip('/')}"
-    if settings.get_layout() == h5py.h5d.CONTIGUOUS and settings.get_external_count():
+    if layout == h5py.h5d.CONTIGUOUS and settings.get_external_count():
         raise ValueError(
             f"{place} is kept outside of HDF5 (external storage), in what may be any file; ask for "
             "a file that holds it"
         )
-    found: set[Path] = set()
-    if settings.get_layout() != h5py.h5d.VIRTUAL:
+    if layout == h5py.h5d.CONTIGUOUS:
         return found
     num_there = 0
     for i in range(settings.get_virtual_count()):
@@ -122,14 +124,6 @@ def _found(path: str, name: str, place: str) -> Path | None:
             if h5py.is_hdf5(found):
                 return found
     return None
-
-
-def _has_chunks(dataset: h5py.h5d.DatasetID) -> bool:
-    """To ask so is quicker than to ask for the layout, of thousands of arrays."""
-    try:
-        return dataset.get_num_chunks() > 0
-    except RuntimeError:
-        return False
 
 
 def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:

@@ -16,7 +16,7 @@ from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile, located, open_hdf5
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
-from offrl.data.remarks import KEPT, SWITCHES, odd_image, remarks_on
+from offrl.data.remarks import KEPT, Vectors, odd_image, wrong_values
 from offrl.data.storage import Frames, pieces, stored, values
 from offrl.data.validation import OF_STEPS
 
@@ -61,7 +61,8 @@ class DataInfo:
         trajectory = demos.opened(demo) if is_file else demos.trajectory(demo)
         if isinstance(demos, Demos):
             demos.lengths([demo])  # says of most that is wrong what that is
-        digest, read, steps = hashlib.sha256(), {}, dict[str, int]()
+        digest, read = hashlib.sha256(), {}
+        length = trajectory["actions"].shape[0] if "actions" in trajectory else 0
         for name, array in trajectory.items():
             if not isinstance(array, (np.ndarray, h5py.h5d.DatasetID)):
                 read[name] = array
@@ -78,10 +79,10 @@ class DataInfo:
                     raise ValueError("not all of it was ever written")
                 elif not key.is_image or self._reads_all:
                     digest.update(name.encode())
-                    for rows in pieces(array) if is_file else [array]:
+                    for first, rows in pieces(array) if is_file else [(0, array)]:
                         key.add(rows, place)
-                        if name in SWITCHES and not np.isin(rows, (0, 1)).all():
-                            self.wrong.append(f"{self.path}: {place} is not always 0 or 1")
+                        if words := wrong_values(name, rows, first):
+                            self.wrong.append(f"{self.path}: {place} {words}")
                         if not key.is_image:
                             digest.update(rows.tobytes())
                             if len(rows) == array.shape[0] and rows.nbytes <= KEPT:
@@ -90,16 +91,12 @@ class DataInfo:
                     images = values(h5py.Dataset(array)) if is_file else array
                     key.add(images[array.shape[0] // 2][None], place)
                 key.num_rows += array.shape[0]
-                if name.startswith(OF_STEPS):
-                    steps[name] = array.shape[0]
+                if length and name.startswith(OF_STEPS) and array.shape[0] != length:
+                    self.wrong.append(
+                        f"{self.path}: {place} has {array.shape[0]} steps, but the actions {length}"
+                    )
                 key.bytes_on_disk += array.get_storage_size() if is_file else array.nbytes
-        length = steps.get("actions", 0)
         self.lengths.append(length)
-        self.wrong += [
-            f"{self.path}: {demos.root}{demo}/{name} has {number} steps, but the actions {length}"
-            for name, number in steps.items()
-            if number != length and length
-        ]
         if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
         if not length:
@@ -143,12 +140,7 @@ class DataInfo:
             if env_args
             else None,
             "provenance": provenance_of(self.path),
-            "wrong": self.wrong
-            + [
-                f"{self.path}: {key.not_finite} holds NaN or infinity; offrl validate says where"
-                for key in self._keys.values()
-                if key.not_finite
-            ],
+            "wrong": self.wrong,
             "remarks": self._remarks(),
             "unusual": self._unusual(),
         }
@@ -191,12 +183,9 @@ class _Key:
         self.is_image = len(self.shape) == 3
         self.storage = _storage(h5py.Dataset(array)) if is_stored else "plain"
         self.bytes_on_disk = self.num_rows = 0
-        self.not_finite = ""  # the first place where it is NaN or infinite
         self._low: Any = None
         self._high: Any = None
-        self._num_kept = 0
-        self._parts: list[np.ndarray] = []
-        self._places: list[str] = []
+        self._vectors = Vectors(name)
 
     @property
     def bytes_in_memory(self) -> int:
@@ -209,23 +198,17 @@ class _Key:
             return
         axis = None if self.is_image else 0
         low, high = np.minimum.reduce(rows, axis), np.maximum.reduce(rows, axis)
-        if not self.not_finite and not (np.isfinite(low).all() and np.isfinite(high).all()):
-            self.not_finite = place
         if self._low is None:
             self._low, self._high = low, high
         elif self._low.shape == low.shape:
             self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
-        is_kept = self._num_kept + rows.nbytes <= KEPT
-        if is_kept and rows.ndim <= 2 and self.name not in ("rewards", "states"):
-            self._parts.append(rows)
-            self._places.append(place)
-            self._num_kept += rows.nbytes
+        self._vectors.add(rows, place)
 
     def remarks(self) -> list[str]:
-        if self.not_finite:  # which is worse than odd
-            return []
+        if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():
+            return []  # which is worse than odd
         odd = odd_image(self.name, self.shape, np.dtype(self.dtype))
-        return [odd] * bool(odd) + remarks_on(self.name, self._parts, self._places)
+        return [odd] * bool(odd) + self._vectors.remarks()
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"shape": list(self.shape), "dtype": self.dtype}

@@ -62,7 +62,7 @@ def _bytes(images: np.ndarray, low: float, high: float) -> np.ndarray:
 def _limits(file: DemoFile, demos: Sequence[str], key: str) -> tuple[float, float]:
     ends = []
     for demo in demos:
-        for rows in pieces(file.stored(demo)[key].id):
+        for _, rows in pieces(file.stored(demo)[key].id):
             ends += [rows.min(), rows.max()] if rows.size else []
     if not (min(ends) >= 0 and max(ends) <= 255):
         raise ValueError(

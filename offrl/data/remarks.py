@@ -7,7 +7,8 @@ import numpy as np
 
 from offrl.data.computed import action_statistics, obs_statistics, outlier
 
-KEPT = 2**26  # bytes of each vector that remarks are on: memory does not grow with the data
+KEPT = 2**26  # bytes of each key's vectors: memory does not grow with the data
+LARGEST = float(np.finfo(np.float32).max)
 LOST = (
     "changes by less than float32 tells apart, in which training reads it: subtract a constant, "
     "such as the first time stamp; dimension"
@@ -19,36 +20,67 @@ NOT_FOLLOWED = (
 SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
 
 
-def remarks_on(key: str, parts: Sequence[np.ndarray], places: Sequence[str]) -> list[str]:
-    """Sentences on a key, of which ``parts`` ``[T]`` or ``[T, D]`` are at ``places``: dimensions
-    that never change, actions out of range, stray values, ends that never come."""
-    parts = [_flat(part) for part in parts]
-    if len({part.shape[1] for part in parts}) > 1 or not sum(map(len, parts)):
-        return []  # which is worse than odd
-    rows = np.concatenate(parts).astype(np.float64)
-    if key in SWITCHES:
-        is_odd = key != "timeouts" and not rows.any()
-        return [f"{key} is never 1: no episode ends in success or failure"] * is_odd
-    remarks = []
-    if lost := lost_dimensions(parts):
-        remarks.append(f"{key} {LOST} {', '.join(map(str, lost))}")
-    still = np.flatnonzero(np.ptp(rows, axis=0) == 0)
-    if len(still) and rows.shape[1]:
-        remarks.append(f"{key} never changes in dimension {', '.join(map(str, still))}")
-    is_action = key.startswith("action")
-    if is_action and np.abs(rows).max() > 1.001:
-        remarks.append(
-            f"{key} reach {np.abs(rows).max():.3g}, beyond [-1, 1], in which policies act; set "
-            f'train.action_config.{key}.normalization to "min_max"'
-        )
-    scale = (action_statistics(rows, "min_max") if is_action else obs_statistics(rows))["scale"]
-    if found := outlier(rows, scale):
-        row, sentence = found
-        ends = np.cumsum([len(part) for part in parts])
-        part = int(np.searchsorted(ends, row, side="right"))
-        step = row - int(ends[part]) + len(parts[part])
-        remarks.append(f"{places[part]} at step {step}: {sentence}")
-    return remarks
+def wrong_values(key: str, rows: np.ndarray, first: int) -> str | None:
+    """What training refuses among the numbers ``[T, ...]`` of a key from the step ``first`` on."""
+    is_float = rows.dtype.kind == "f"
+    if is_float and not np.isfinite(rows).all():
+        words, wrong = "holds NaN or infinity", ~np.isfinite(rows)
+    elif key in SWITCHES:
+        words, wrong = "is neither 0 nor 1", (rows != 0) & (rows != 1)
+    elif is_float and key != "states":
+        words, wrong = "holds a value beyond what float32 can hold", np.abs(rows) > LARGEST
+    else:
+        return None
+    steps = np.argwhere(wrong)[:, 0]
+    return f"{words} at step {first + steps[0]}" if len(steps) else None
+
+
+class Vectors:
+    """The vectors of a key, kept to be remarked on."""
+
+    def __init__(self, key: str):
+        self._key, self._num_bytes = key, 0
+        self._parts: list[np.ndarray] = []
+        self._places: list[str] = []
+
+    def add(self, rows: np.ndarray, place: str) -> None:
+        """Keep the first rows ``[T]`` or ``[T, D]`` of a place; images and others are left out."""
+        is_kept = rows.ndim <= 2 and self._key not in ("rewards", "states")
+        if is_kept and self._places[-1:] != [place] and self._num_bytes + rows.nbytes <= KEPT:
+            self._parts.append(rows)
+            self._places.append(place)
+            self._num_bytes += rows.nbytes
+
+    def remarks(self) -> list[str]:
+        """Sentences on dimensions that never change or that float32 loses, actions out of range,
+        stray values, and ends that never come."""
+        key, parts = self._key, [_flat(part) for part in self._parts]
+        if len({part.shape[1] for part in parts}) > 1 or not sum(map(len, parts)):
+            return []  # which is worse than odd
+        rows = np.concatenate(parts).astype(np.float64)
+        if key in SWITCHES:
+            is_odd = key != "timeouts" and not rows.any()
+            return [f"{key} is never 1: no episode ends in success or failure"] * is_odd
+        remarks = []
+        if lost := lost_dimensions(parts):
+            remarks.append(f"{key} {LOST} {', '.join(map(str, lost))}")
+        still = np.flatnonzero(np.ptp(rows, axis=0) == 0)
+        if len(still) and rows.shape[1]:
+            remarks.append(f"{key} never changes in dimension {', '.join(map(str, still))}")
+        is_action = key.startswith("action")
+        if is_action and np.abs(rows).max() > 1.001:
+            remarks.append(
+                f"{key} reach {np.abs(rows).max():.3g}, beyond [-1, 1], in which policies act; set "
+                f'train.action_config.{key}.normalization to "min_max"'
+            )
+        scale = (action_statistics(rows, "min_max") if is_action else obs_statistics(rows))["scale"]
+        if found := outlier(rows, scale):
+            row, sentence = found
+            ends = np.cumsum([len(part) for part in parts])
+            part = int(np.searchsorted(ends, row, side="right"))
+            step = row - int(ends[part]) + len(parts[part])
+            remarks.append(f"{self._places[part]} at step {step}: {sentence}")
+        return remarks
 
 
 def _flat(part: np.ndarray) -> np.ndarray:

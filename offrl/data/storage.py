@@ -67,10 +67,7 @@ class Frames:
         self.ndim = len(self.shape)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        frames = self._dataset[rows]
-        num_bytes = math.prod(frames.shape[:-1]) * math.prod(self.shape[1:])
-        check_memory(num_bytes, f"{self._dataset.file.filename}: {self._dataset.name[1:]}")
-        return _decoded(frames, self.shape[1:])
+        return _decoded(self._dataset[rows], self.shape[1:])
 
     def get_space_status(self) -> int:
         return self._dataset.id.get_space_status()
@@ -93,15 +90,13 @@ def values(dataset: h5py.Dataset) -> Any:
     return found if isinstance(found, Frames) else dataset
 
 
-def check_fits(dataset: h5py.h5d.DatasetID, num_rows: int | None = None) -> None:
-    """``ValueError`` for an array, or ``num_rows`` of it, that does not fit into memory: a file of
-    a megabyte may hold a thousand times as much. A chunk is unpacked as a whole."""
+def check_fits(dataset: h5py.h5d.DatasetID) -> None:
+    """``ValueError`` for an array that does not fit into memory: a file of a megabyte may hold a
+    thousand times as much. A chunk of it is unpacked as a whole."""
     found, high = stored(dataset), h5py.Dataset(dataset)
-    row = found.dtype.itemsize * math.prod(map(int, found.shape[1:]))
-    taken = row * (num_rows or math.prod(found.shape[:1]))
-    if taken > SMALL:
-        taken += math.prod(high.chunks or ()) * high.dtype.itemsize
-        check_memory(taken, f"{high.file.filename}: {high.name[1:]}")
+    num_bytes = math.prod(found.shape) * found.dtype.itemsize
+    chunk_bytes = math.prod(high.chunks or ()) * high.dtype.itemsize
+    check_memory(num_bytes + chunk_bytes, f"{high.file.filename}: {high.name[1:]}")
 
 
 def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:
@@ -113,26 +108,26 @@ def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:
         return h5py.Dataset(dataset)[()]
     rows = np.empty(shape, kind)
     if _is_of_frames(dataset, rows):
+        check_fits(dataset)
         return Frames(dataset)[()]
     if rows.size:
         read_into(rows, dataset)
     return rows
 
 
-def pieces(dataset: h5py.h5d.DatasetID) -> Iterator[np.ndarray]:
-    """The rows of an array in parts of about 64 MB, read by whole chunks."""
-    found, chunks = stored(dataset), h5py.Dataset(dataset).chunks
+def pieces(dataset: h5py.h5d.DatasetID) -> Iterator[tuple[int, np.ndarray]]:
+    """The rows of an array in parts of about 64 MB, of which who looks at them makes copies, and
+    the number of the first row of each. Parts are whole chunks: none is unpacked twice."""
+    found = stored(dataset)
     row = found.dtype.itemsize * math.prod(found.shape[1:])
     if row * found.shape[0] <= PIECE_BYTES:
-        yield whole(dataset)
+        yield 0, whole(dataset)
         return
-    few, chunk = max(1, PIECE_BYTES // row), chunks[0] if chunks else 1
-    block = chunk * max(1, few // chunk)
-    check_fits(dataset, min(block, found.shape[0]) + 2 * few)  # whoever looks at it copies it
+    check_fits(dataset)
+    chunk = (h5py.Dataset(dataset).chunks or (1,))[0]
+    block = chunk * max(1, PIECE_BYTES // (chunk * row))
     for start in range(0, found.shape[0], block):
-        rows = values(h5py.Dataset(dataset))[start : start + block]
-        for i in range(0, len(rows), few):
-            yield rows[i : i + few].copy() if len(rows) > few else rows
+        yield start, values(h5py.Dataset(dataset))[start : start + block]
 
 
 def read_into(rows: np.ndarray, dataset: Any) -> None:

@@ -15,11 +15,10 @@ import numpy as np
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
 from offrl.data.elsewhere import in_other_files, is_written, sources
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
-from offrl.data.remarks import KEPT, NOT_FOLLOWED, SWITCHES, followed, odd_image, remarks_on
+from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
 from offrl.data.storage import pieces, values, whole
 
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
-LARGEST = float(np.finfo(np.float32).max)
 
 
 class Validation:
@@ -40,9 +39,7 @@ class Validation:
         self._keys: set[str] = set()  # of a demonstration that is sound
         self._first_break = ""
         self._layout: dict[str, tuple[object, ...]] = {}  # shape and kind of each key's steps
-        self._rows: defaultdict[str, list[np.ndarray]] = defaultdict(list)  # of what is no image
-        self._places: defaultdict[str, list[str]] = defaultdict(list)  # of those
-        self._num_kept: Counter[str] = Counter()  # bytes
+        self._vectors: dict[str, Vectors] = {}
         with self._noted():
             if not self.path.is_file():
                 is_folder = self.path.is_dir()
@@ -54,8 +51,8 @@ class Validation:
                     f"{self._first_break}{NOT_FOLLOWED}; so it is at {self.counts['breaks']} of "
                     f"{self.counts['followed']} steps"
                 )
-            for key in sorted(self._rows):
-                self.remarks += remarks_on(key, self._rows[key], self._places[key])
+            for _, vectors in sorted(self._vectors.items()):
+                self.remarks += vectors.remarks()
 
     # -- robomimic's layout -----------------------------------------------------------------------
 
@@ -224,30 +221,12 @@ class Validation:
         if not is_number:
             whole(dataset.id)
             return
-        step = 0
-        for rows in pieces(dataset.id):
+        for first, rows in pieces(dataset.id):
             see(rows.tobytes())
             if is_of_steps:
-                self._check_values(rows, step, place, key)
-                is_vector = rows.ndim <= 2 and key not in ("rewards", "states")
-                if is_vector and step == 0 and self._num_kept[key] + rows.nbytes <= KEPT:
-                    self._num_kept[key] += rows.nbytes
-                    self._rows[key].append(rows)
-                    self._places[key].append(place)
-            step += len(rows)
-
-    def _check_values(self, rows: np.ndarray, first: int, place: str, key: str) -> None:
-        if rows.dtype.kind == "f":
-            for wrong, what in (
-                (~np.isfinite(rows), "NaN or infinity"),
-                (np.abs(rows) > LARGEST, "a value beyond what float32 can hold"),
-            ):
-                if wrong.any() and not (key == "states" and what != "NaN or infinity"):
-                    step = first + np.argwhere(wrong)[0, 0]
-                    raise ValueError(f"{self.path}: {place} holds {what} at step {step}")
-        if key in SWITCHES and not np.isin(rows, (0, 1)).all():
-            step = first + np.argwhere(~np.isin(rows, (0, 1)))[0, 0]
-            raise ValueError(f"{self.path}: {place} is neither 0 nor 1 at step {step}")
+                if words := wrong_values(key, rows, first):
+                    raise ValueError(f"{self.path}: {place} {words}")
+                self._vectors.setdefault(key, Vectors(key)).add(rows, place)
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

@@ -78,13 +78,8 @@ def test_d4rls_files_are_measured_too(tmp_path, monkeypatch):
         file["rewards"] = file["timeouts"] = np.zeros(8)
         file["terminals"] = np.eye(8)[-1]
     monkeypatch.setattr("offrl.memory.free_memory", lambda: 2**20)
-    with open_demos(tmp_path / "d4rl.hdf5") as demos:
-        for read in (
-            lambda: demos.read(["demo_0"], "obs/flat", demos.lengths(["demo_0"])),
-            lambda: demos.trajectory("demo_0"),
-        ):
-            with pytest.raises(ValueError, match=r"observations takes .* GB of memory"):
-                read()
+    with pytest.raises(ValueError, match=r"observations takes .* GB of memory"):
+        open_demos(tmp_path / "d4rl.hdf5")
 
 
 def test_minaris_folders_are_measured_too(tmp_path, monkeypatch):
