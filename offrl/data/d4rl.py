@@ -23,6 +23,7 @@ from offrl.data.exchange import (
     vectors,
 )
 from offrl.data.hdf5 import located, open_hdf5, opened
+from offrl.data.remarks import wrong_values
 from offrl.data.storage import CHUNK_BYTES, check_fits
 from offrl.outputs import check_space, new_file, whole_file
 
@@ -140,12 +141,8 @@ class D4RLFile(DemoArrays):
         path = self._file.filename
         with located(path, key):
             mark = self._file[key][()].reshape(-1)
-        odd = np.flatnonzero((mark != 0) & (mark != 1))
-        if len(odd):
-            raise ValueError(
-                f"{path}: {key} is {mark[odd[0]]} at row {odd[0]}, where 0 or 1 is needed; copy "
-                "the file again"
-            )
+        if words := wrong_values(key, mark, 0):
+            raise ValueError(f"{path}: {key} {words}; copy the file again")
         return mark
 
 

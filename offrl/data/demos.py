@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.remarks import SWITCHES, lost_dimensions
+from offrl.data.remarks import SWITCHES, lost_dimensions, wrong_values
 
 
 class Episodes(AbstractContextManager):
@@ -175,39 +175,26 @@ class Demos(Episodes):
         self, rows: np.ndarray, demos: Sequence[str], key: str, lengths: Any, first_step: int = 0
     ) -> np.ndarray:
         """Rows as they are read: uint8 or float32, and finite; ``dones`` 0 or 1."""
-        if key in SWITCHES and len(odd := np.argwhere((rows != 0) & (rows != 1))):
-            demo, step = _of_row(int(odd[0, 0]), lengths)
-            raise ValueError(
-                f"{self.path}: {self.root}{demos[demo]}/{key} is {rows[tuple(odd[0])]:g} at "
-                f"step {first_step + step}, where 0 or 1 is needed; correct it, or leave the "
-                "demonstration out"
-            )
-        if rows.dtype == np.uint8:
+        is_sound = key not in SWITCHES or ((rows == 0) | (rows == 1)).all()
+        if rows.dtype != np.uint8:
+            with np.errstate(over="ignore"):
+                rows = rows.astype(np.float32, copy=False)
+            # One sum is the cheap test for all: any NaN or infinity makes it not finite.
+            is_sound = is_sound and np.isfinite(np.sum(rows, dtype=np.float64))
+        if is_sound:
             return rows
-        with np.errstate(over="ignore"):
-            rows = rows.astype(np.float32, copy=False)
-        # One sum is the cheap test for all: any NaN or infinity makes it not finite.
-        if np.isfinite(np.sum(rows, dtype=np.float64)):
-            return rows
-        demo, step = _of_row(int(np.argwhere(~np.isfinite(rows))[0, 0]), lengths)
-        step += first_step
-        is_large = np.isfinite(self._stored(demos[demo], key, step)).all()
-        what = "a value beyond what float32 can hold" if is_large else "NaN or infinity"
+        for demo, length in zip(demos, lengths, strict=True):
+            stored = self._stored(demo, key, slice(first_step, first_step + int(length)))
+            if words := wrong_values(key, stored, first_step):
+                break
         raise ValueError(
-            f"{self.path}: {self.root}{demos[demo]}/{key} holds {what} at step {step}; "
-            "leave the demonstration out (with a filter key, where files have those), or correct it"
+            f"{self.path}: {self.root}{demo}/{key} {words}; leave the demonstration out (with a "
+            "filter key, where files have those), or correct it"
         )
 
     @abstractmethod
-    def _stored(self, demo: str, key: str, step: int | slice) -> np.ndarray:
-        """A step, or all, as they are stored."""
-
-
-def _of_row(row: int, lengths: Any) -> tuple[int, int]:
-    """The demonstration, and the step in it, of a row of several."""
-    ends = np.cumsum(lengths)
-    demo = int(np.searchsorted(ends, row, side="right"))
-    return demo, row - int(ends[demo] - lengths[demo])
+    def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
+        """Steps as they are stored."""
 
 
 class DemoArrays(Demos):
@@ -284,8 +271,8 @@ class DemoArrays(Demos):
             if keys is None or key in keys
         }
 
-    def _stored(self, demo: str, key: str, step: int | slice) -> np.ndarray:
-        return self._dataset(demo, key)[slice(*self._ranges[demo])][step]
+    def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
+        return self._dataset(demo, key)[slice(*self._ranges[demo])][steps]
 
     def _dataset(self, demo: str, key: str) -> Any:
         if key not in self._arrays:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offrl.data.hdf5 import located
-from offrl.data.remarks import SWITCHES
+from offrl.data.remarks import wrong_values
 
 
 class Step(NamedTuple):
@@ -112,14 +112,8 @@ def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -
                 f"{place}/{key} is {array.dtype} {list(array.shape)}, but the first demonstration "
                 f"and the actions ask for {step.dtype} {[len(trajectory['actions']), *step.shape]}"
             )
-        if key in SWITCHES and not np.isin(array, (0, 1)).all():
-            raise ValueError(f"{place}/{key} is to be 0 or 1 at each step; correct it")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(
-                f"{place}/{key} holds NaN or infinity at step "
-                f"{np.argwhere(~np.isfinite(array))[0, 0]}; leave the demonstration out, or "
-                "correct it"
-            )
+        if words := wrong_values(key, array, 0):
+            raise ValueError(f"{place}/{key} {words}; leave the demonstration out, or correct it")
     return arrays
 
 

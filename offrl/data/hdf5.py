@@ -243,8 +243,8 @@ class DemoFile(Demos):
             rows = values(self._file[f"data/{demo}/{key}"])[start:stop]
         return self._numbers(rows, [demo], key, [len(rows)], start)
 
-    def _stored(self, demo: str, key: str, step: int | slice) -> np.ndarray:
-        return values(self._file[f"data/{demo}/{key}"])[step]
+    def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
+        return values(self._file[f"data/{demo}/{key}"])[steps]
 
     def _group(self, demo: str) -> h5py.h5g.GroupID:
         if demo not in self._groups:

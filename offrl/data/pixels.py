@@ -13,35 +13,32 @@ from offrl.data.remarks import odd_image
 from offrl.data.storage import pieces, values, whole
 
 
-def pixels(file: DemoFile, keys: Sequence[str] = (), limits: Sequence[float] | None = None) -> Edit:
-    """The images as ``[T, H, W, C]`` of bytes; of other numbers, one channel stays so: a depth map.
+def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
+    """All images as ``[T, H, W, C]`` of bytes; numbers of one channel stay so: a depth map.
 
-    keys: the observations ``obs/KEY`` to turn, all of an odd form if none is named; ``next_obs``
-        with them. limits: the numbers that become 0 and 255; by default 0 and 1, or 0 and 255,
-        whichever holds all numbers of a key.
+    limits: the numbers that become 0 and 255; by default 0 and 1, or 0 and 255, whichever holds all
+        numbers of a key.
     """
     if limits and limits[0] >= limits[1]:
         raise ValueError("--range: LOW has to be less than HIGH")
-    demos, demo = file.demos(), file.demos()[0]
-    stored = {key: values(x) for key, x in file.stored(demo).items() if hasattr(x, "id")}
-    odd = [k for k, x in stored.items() if odd_image(k, x.shape[1:], x.dtype)]
-    chosen = [k for k in odd if not keys or k.removeprefix("next_") in keys]
-    for key in keys or ["obs/KEY"] * (not odd):
-        if key not in chosen:
-            found = ", ".join(odd) or "none"
-            raise ValueError(f"{file.path}: {key} is no image of an odd form; these are: {found}")
-    spans = {}
-    for key in chosen:
-        kind, shape = stored[key].dtype, _turned(np.empty((0, *stored[key].shape[1:]))).shape
-        if kind != np.uint8 and shape[-1] > 1:
-            spans[key] = limits or _limits(file, demos, key)
+    first, spans = file.stored(file.demos()[0]), {}
+    for key, array in ((key, values(x)) for key, x in first.items() if hasattr(x, "id")):
+        if odd_image(key, array.shape[1:], array.dtype):
+            is_colour = _turned(np.empty((0, *array.shape[1:]))).shape[-1] > 1
+            is_scaled = array.dtype != np.uint8 and is_colour
+            spans[key] = (limits or _limits(file, key)) if is_scaled else None
+    if not spans:
+        raise ValueError(f"{file.path}: has no images that would have to be turned")
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
-        for key in chosen:
+        for key, span in spans.items():
             with located(file.path, f"data/{demo}/{key}"):
                 images = _turned(whole(trajectory[key].id))
-                trajectory[key] = _bytes(images, *spans[key]) if key in spans else images
+                if span:
+                    scaled = (images.astype(np.float32) - span[0]) * (255 / (span[1] - span[0]))
+                    images = np.rint(scaled.clip(0, 255)).astype(np.uint8)
+                trajectory[key] = images
         return trajectory
 
     return replace(of_files([file]), change=change)
@@ -54,16 +51,11 @@ def _turned(images: np.ndarray) -> np.ndarray:
     return images if images.shape[-1] in (1, 3, 4) else np.moveaxis(images, 1, -1)
 
 
-def _bytes(images: np.ndarray, low: float, high: float) -> np.ndarray:
-    scaled = (images.astype(np.float32) - low) * (255 / (high - low))
-    return np.rint(scaled.clip(0, 255)).astype(np.uint8)
-
-
-def _limits(file: DemoFile, demos: Sequence[str], key: str) -> tuple[float, float]:
-    ends = []
-    for demo in demos:
+def _limits(file: DemoFile, key: str) -> tuple[float, float]:
+    ends = [0.0]
+    for demo in file.demos():
         for _, rows in pieces(file.stored(demo)[key].id):
-            ends += [rows.min(), rows.max()] if rows.size else []
+            ends += [rows.min(initial=0), rows.max(initial=0)]
     if not (min(ends) >= 0 and max(ends) <= 255):
         raise ValueError(
             f"{file.path}: {key} is between {min(ends):g} and {max(ends):g}, neither within [0, 1] "

@@ -27,12 +27,13 @@ def wrong_values(key: str, rows: np.ndarray, first: int) -> str | None:
         words, wrong = "holds NaN or infinity", ~np.isfinite(rows)
     elif key in SWITCHES:
         words, wrong = "is neither 0 nor 1", (rows != 0) & (rows != 1)
-    elif is_float and key != "states":
+    elif is_float:
         words, wrong = "holds a value beyond what float32 can hold", np.abs(rows) > LARGEST
     else:
         return None
-    steps = np.argwhere(wrong)[:, 0]
-    return f"{words} at step {first + steps[0]}" if len(steps) else None
+    if not wrong.any():
+        return None
+    return f"{words} at step {first + np.argwhere(wrong)[0, 0]} ({rows[wrong][0]:g})"
 
 
 class Vectors:

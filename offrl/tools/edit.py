@@ -201,9 +201,6 @@ def _repack(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) ->
 
 def _pixels_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--keys", nargs="+", default=[], metavar="obs/KEY", help="only these (default: all)"
-    )
-    parser.add_argument(
         "--range", nargs=2, type=finite, metavar=("LOW", "HIGH"), help="what becomes 0 and 255"
     )
 
@@ -211,7 +208,7 @@ def _pixels_arguments(parser: argparse.ArgumentParser) -> None:
 def _pixels(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
     from offrl.data.pixels import pixels
 
-    return pixels(files[0], args.keys, args.range)
+    return pixels(files[0], args.range)
 
 
 # -- other rewards, actions and rates -------------------------------------------------------------

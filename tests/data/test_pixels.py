@@ -56,12 +56,10 @@ def test_images_of_other_forms_are_said_and_turned(stored, turned, options, demo
 def test_what_is_no_image_or_has_no_plain_range_is_refused(demos, tmp_path, capsys):
     command = ["edit", "pixels", str(demos), "--output", str(tmp_path / "out.hdf5")]
     assert main(command) == 1
-    assert "obs/KEY is no image of an odd form; these are: none" in capsys.readouterr().err
+    assert "has no images that would have to be turned" in capsys.readouterr().err
     with_images(demos, RGB / 127.5 - 1)
     assert main(command) == 1
     assert "obs/front_image is between -1 and 1" in capsys.readouterr().err
-    assert main([*command, "--keys", "obs/speed"]) == 1
-    assert "obs/speed is no image of an odd form" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -182,15 +182,15 @@ DAMAGE = {
     ),
     "dones of 2": (
         lambda f: f["data/demo_1/dones"].__setitem__(3, 2),
-        ["data/demo_1/dones is 2 at step 3"],
+        ["data/demo_1/dones is neither 0 nor 1 at step 3 (2)"],
     ),
     "half dones": (
         lambda f: f["data/demo_0/dones"].__setitem__(4, 0.5),
-        ["data/demo_0/dones is 0.5 at step 4"],
+        ["data/demo_0/dones is neither 0 nor 1 at step 4 (0.5)"],
     ),
     "dones of -1": (
         lambda f: replace(f, "data/demo_1/dones", -np.ones(7, int)),
-        ["data/demo_1/dones is -1 at step 0"],
+        ["data/demo_1/dones is neither 0 nor 1 at step 0 (-1)"],
     ),
     "a soft link to nothing": (
         link("data/demo_0/rewards", h5py.SoftLink("/nowhere")),
