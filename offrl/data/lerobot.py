@@ -78,7 +78,7 @@ class LeRobotFolder(Episodes):
         notes = self._inside(NOTES)
         self._notes = read_notes(folder, notes.read_bytes()) if notes.exists() else None
         with located(folder, TASKS):
-            table = parquet().read_table(self._inside(TASKS))
+            table = _rows(parquet().ParquetFile(self._inside(TASKS)), TASKS)
             (words,) = set(table.column_names) - {"task_index"}
             self._tasks = dict(
                 zip(table["task_index"].to_pylist(), table[words].to_pylist(), strict=True)
@@ -130,7 +130,7 @@ class LeRobotFolder(Episodes):
         for path in sorted(self.path.glob("meta/episodes/*/*.parquet")):
             file = parquet().ParquetFile(self._inside(str(path.relative_to(self.path))))
             names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
-            yield from file.read(names).to_pylist()
+            yield from _rows(file, path, columns=names).to_pylist()
 
     def _place(self, key: str, episode: Mapping[str, Any], of: str, **fields: Any) -> Path:
         """The file that a path in ``info.json`` stands for, of the steps or a film."""
@@ -210,12 +210,18 @@ class _Steps:
 
     def read(self, number: int) -> Any:
         groups = np.flatnonzero((self._first <= number) & (number <= self._last))
-        read = [self._file.metadata.row_group(int(i)) for i in groups]
-        columns = [group.column(k) for group in read for k in range(group.num_columns)]
-        num_bytes = sum(max(c.total_uncompressed_size, 8 * c.num_values) for c in columns)
-        check_memory(num_bytes, f"{self.path}: episode {number}")
-        table = self._file.read_row_groups(groups.tolist())
+        table = _rows(self._file, self.path, groups.tolist())
         return table.filter(np.asarray(table["episode_index"]) == number)
+
+
+def _rows(file: Any, place: object, groups: Any = None, columns: Any = None) -> Any:
+    """The rows of an open Parquet file, or of some of its row groups, if they fit into memory."""
+    groups = list(range(file.num_row_groups)) if groups is None else groups
+    parts = [file.metadata.row_group(i) for i in groups]
+    cells = [part.column(k) for part in parts for k in range(part.num_columns)]
+    num_bytes = sum(max(c.total_uncompressed_size, 8 * c.num_values) for c in cells)
+    check_memory(num_bytes, f"{place}: what it holds")
+    return file.read_row_groups(groups, columns)
 
 
 def _read_info(path: Path) -> dict[str, Any]:
@@ -223,13 +229,10 @@ def _read_info(path: Path) -> dict[str, Any]:
     info = json.loads(path.read_text(encoding="utf-8"))
     version = str(info["codebase_version"])
     if not version.startswith("v3."):
-        remedy = f"offrl reads {VERSION}"
-        if version.startswith("v2."):
-            remedy = (
-                f"bring it to {VERSION} with LeRobot's script "
-                "lerobot.datasets.v30.convert_dataset_v21_to_v30"
-            )
-        raise ValueError(f"{path.parents[1]}: is of LeRobot's layout {version}; {remedy}")
+        raise ValueError(
+            f"{path.parents[1]}: is of LeRobot's layout {version}, but offrl reads {VERSION}; of "
+            "v2.1, LeRobot's script lerobot.datasets.v30.convert_dataset_v21_to_v30 makes it"
+        )
     dtypes = [feature["dtype"] for feature in info["features"].values()]
     float(info["fps"])
     for key in PLACES if "video" in dtypes else ("data_path",):

@@ -2,15 +2,18 @@
 looked at in pieces."""
 
 import json
+import zipfile
 
 import h5py
 import numpy as np
 import pytest
 from conftest import write_demos
+from conversions import write_source
 from test_elsewhere import READERS, load
 
 from offrl.__main__ import main
-from offrl.data.files import open_demos
+from offrl.checkpoint import read_checkpoint
+from offrl.data.files import open_demos, open_episodes
 from offrl.data.info import DataInfo
 from offrl.data.validation import Validation
 
@@ -122,3 +125,29 @@ def test_pieces_are_looked_at_as_the_whole_is(place, monkeypatch):
         file["data/demo_1/obs/speed"][6, 1] = np.nan
     (wrong,) = Validation(place).wrong
     assert "demo_1/obs/speed holds NaN or infinity at step 6" in wrong
+
+
+def test_lerobots_tables_and_films_are_measured_too(tmp_path, monkeypatch):
+    source = write_source(tmp_path / "source.hdf5")
+    words = ["convert", str(source), str(tmp_path / "lift"), "--to", "lerobot", "--workers", "1"]
+    assert main(words) == 0
+    with open_episodes(tmp_path / "lift") as episodes:
+        monkeypatch.setattr("offrl.memory.SMALL", 0)
+        monkeypatch.setattr("offrl.memory.free_memory", lambda: 2)
+        with pytest.raises(ValueError, match=r"tasks.parquet.* GB of memory"):
+            open_episodes(tmp_path / "lift")
+        with pytest.raises(ValueError, match=r"file-000.parquet.* GB of memory"):
+            episodes.trajectory("demo_0")
+        monkeypatch.setattr("offrl.data.lerobot.check_memory", lambda *_: None)
+        with pytest.raises(ValueError, match=r"file-000.mp4.* GB of memory"):
+            episodes.trajectory("demo_0")
+
+
+def test_checkpoints_are_measured_too(tmp_path, monkeypatch):
+    path = tmp_path / "packed.pth"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("packed/data/0", bytes(LARGE * 8))
+    monkeypatch.setattr("offrl.checkpoint.free_memory", lambda: 2**20)
+    monkeypatch.setattr("offrl.memory.free_memory", lambda: 2**20)
+    with pytest.raises(ValueError, match=r"packed.pth takes 0.0336 GB of memory"):
+        read_checkpoint(path)
