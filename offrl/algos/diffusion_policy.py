@@ -83,12 +83,8 @@ class DiffusionPolicy(DenoisingPolicy):
         self.schedule = make_schedule(self.algo_config)
         self.sampler = make_sampler(self.algo_config, self.schedule)
         _try(self.sampler, self.algo_config.schedule.num_inference_timesteps)
-
-    @property
-    def steps(self) -> tuple[str, int]:
         name = "ddpm" if self.algo_config.ddpm.enabled else "ddim"
-        num_steps = self.algo_config.schedule.num_inference_timesteps
-        return f"{name}.num_inference_timesteps", num_steps
+        self.steps_key = f"{name}.num_inference_timesteps"
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         largest = float(values("actions").abs().max())

@@ -22,10 +22,7 @@ class FlowMatchingConfig(DenoisingConfig):
 @register_algo(FlowMatchingConfig)
 class FlowMatching(DenoisingPolicy):
     algo_config: FlowMatchingConfig
-
-    @property
-    def steps(self) -> tuple[str, int]:
-        return "num_inference_steps", self.algo_config.num_inference_steps
+    steps_key = "num_inference_steps"
 
     def corrupt(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         noise = torch.randn(actions.shape, device=self.device)

@@ -1,6 +1,7 @@
 """What diffusion policies and flows share: networks that turn noise into chunks of actions."""
 
 import logging
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -105,11 +106,7 @@ class DenoisingPolicy(ChunkPolicy):
 
     algo_config: DenoisingConfig
 
-    @property
-    def steps(self) -> tuple[str, int]:
-        """The key of ``algo`` that says how many steps lead from noise to actions, and what it
-        says."""
-        raise NotImplementedError(type(self).__name__)
+    steps_key: str  #: Of ``algo``: how many steps lead from noise to actions.
 
     def _create_networks(self) -> None:
         horizon = self.algo_config.horizon
@@ -134,36 +131,27 @@ class DenoisingPolicy(ChunkPolicy):
     def warn_if_slow(self, control_freq: float) -> None:
         """Measure a step of denoising, and say how long a chunk takes if that is longer than a step
         of the control, of which ``control_freq`` make a second."""
-        horizon, spec = self.algo_config.horizon, self.obs_spec.groups
-        frames = 1, horizon.observation_horizon
-        seen = {key: torch.zeros(*frames, *x.shape) for key, x in spec["obs"].items()}
-        goal = {key: torch.zeros(1, *x.shape) for key, x in spec.get("goal", {}).items()}
-        net, was_training = self.nets["policy"], self.nets.training
-        self.set_eval()
-        with torch.no_grad():
+        frames, spec = self.algo_config.horizon.observation_horizon, self.obs_spec.groups
+        seen = {key: torch.zeros(1, frames, *x.shape) for key, x in spec["obs"].items()}
+        goal = {key: torch.zeros(1, *x.shape) for key, x in spec.get("goal", {}).items()} or None
+        num_steps = attrgetter(self.steps_key)(self.algo_config)
+        with torch.no_grad(), self.at_rest():
+            drawn = [torch.Generator().manual_seed(0)]
+            encoded, noise = self.begin(self.to_device(seen), self.to_device(goal), drawn)
             for _ in range(2):  # the first also warms up
                 begun = perf_counter()
-                generators = [torch.Generator().manual_seed(0)]
-                encoded, noise = self.begin(
-                    self.to_device(seen), self.to_device(goal) or None, generators
-                )
-                noise.cpu()
-                encodes = perf_counter()
-                net(noise, torch.zeros(1, device=self.device), encoded).cpu()
-                step = perf_counter() - encodes
-        if was_training:
-            self.set_train()
-        key, num_steps = self.steps
-        seconds = encodes - begun + num_steps * step
-        if seconds * control_freq > 1:
-            millions = sum(p.numel() for p in self.nets.parameters()) / 1e6
-            width = "unet.down_dims" if self.algo_config.unet.enabled else "transformer.num_layers"
-            log.warning(
-                f"{self.global_config.algo_name}: {millions:.1f}M parameters, and a chunk of "
-                f"actions takes {seconds:.3g} s here ({self.device}), longer than a step of the "
-                f"control ({1 / control_freq:.2g} s); fewer of the {num_steps} steps (algo.{key}) "
-                f"or a smaller network (algo.{width}) make it faster"
-            )
+                self.nets["policy"](noise, torch.zeros(1, device=self.device), encoded).cpu()
+                seconds = num_steps * (perf_counter() - begun)
+        if seconds * control_freq <= 1:
+            return
+        millions = sum(p.numel() for p in self.nets.parameters()) / 1e6
+        width = "unet.down_dims" if self.algo_config.unet.enabled else "transformer.num_layers"
+        log.warning(
+            f"{self.global_config.algo_name}: {millions:.1f}M parameters, and a chunk of actions "
+            f"takes {seconds:.3g} s here ({self.device}), longer than a step of the control "
+            f"({1 / control_freq:.2g} s); fewer of the {num_steps} steps (algo.{self.steps_key}) "
+            f"or a smaller network (algo.{width}) make it faster"
+        )
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         net = self.nets["policy"]
