@@ -17,6 +17,7 @@ os.environ["OFFRL_MODULES"] = "toy_env,faulty_env,imitated"
 import h5py  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+import torch  # noqa: E402, F401 (before offrl, so that tests reach the functions that it calls)
 from hypothesis import settings  # noqa: E402
 
 from offrl import config_factory  # noqa: E402

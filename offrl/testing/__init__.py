@@ -34,7 +34,6 @@ from offrl.testing.learning import it_learns_what_is_right
 from offrl.testing.state import (
     acting_to_learn_has_no_training_mode,
     preparing_and_validating_change_no_state,
-    with_two_modes,
 )
 from offrl.training.trainer import Trainer
 from offrl.tree import leaves, merge
@@ -80,7 +79,8 @@ class AlgoCase:
     ):
         self.floor = floor
         defaults = config_factory(name)
-        small = SMALL | {"observation": _seen(defaults.observation)}
+        seen = {"modalities": {"obs": {"low_dim": list(OBS_SHAPES)}}}
+        small = SMALL | {"observation": _each(defaults.observation, seen)}
         self.name, self.overrides = name, merge(small, overrides)
         self.data = folder / "demos.hdf5"
         self.overrides = merge(
@@ -107,9 +107,9 @@ class AlgoCase:
         algo = merge(algo, _every_optimizer(self.own_section, optim))
         return config_factory(self.name, merge(self.overrides, {"algo": algo, "train": train}))
 
-    def with_two_modes(self) -> "AlgoCase":
-        """The same with layers that know training from evaluation, where vectors have none."""
-        observation = with_two_modes(config_factory(self.name, self.overrides).observation)
+    def seeing(self, seen: Mapping[str, Any]) -> "AlgoCase":
+        """The same with overrides of the section ``observation``."""
+        observation = _each(config_factory(self.name, self.overrides).observation, seen)
         own = merge(self.overrides, {"observation": observation})
         return AlgoCase(self.name, own, self.data.parent, self.floor)
 
@@ -350,11 +350,11 @@ if torch.cuda.is_available():
     )
 
 
-def _seen(section: Section) -> dict[str, Any]:
-    """The overrides of a section ``observation``, also of an algorithm's parts."""
+def _each(section: Section, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The overrides of a section ``observation``, for each of an algorithm's parts."""
     if isinstance(section, ObservationConfig):
-        return {"modalities": {"obs": {"low_dim": list(OBS_SHAPES)}}}
-    return {key: _seen(section[key]) for key in section.keys()}
+        return overrides
+    return {key: _each(section[key], overrides) for key in section.keys()}
 
 
 def _every_optimizer(section: Section, optim: Mapping[str, Any]) -> dict[str, Any]:

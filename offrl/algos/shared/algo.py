@@ -1,7 +1,6 @@
 """What every algorithm is made of: networks, optimizers, one update rule, statistics."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Number
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 from offrl import models, parallel
 from offrl.algos.shared.loops import RobomimicsLoop
 from offrl.algos.shared.masks import ACTION_MASK
-from offrl.algos.shared.modes import Modes, too_few_to_normalize
+from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
 from offrl.algos.shared.weights import Average, averages_of, fitting, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
@@ -85,14 +84,10 @@ class Algo(Modes, RobomimicsLoop):
 
     def __repr__(self) -> str:
         size = sum(x.numel() for x in self.nets.parameters())
-        sees = ", ".join(
-            f"{key} {list(spec.shape)}"
-            for group in self.obs_spec.groups.values()
-            for key, spec in group.items()
-        )
+        keys = [item for group in self.obs_spec.groups.values() for item in group.items()]
+        sees = ", ".join(f"{key} {list(spec.shape)}" for key, spec in keys)
         acts = f"one of {self.ac_dim} actions" if self.is_discrete else f"actions [{self.ac_dim}]"
-        name = type(self).__name__
-        return f"{name}({sees} -> {acts}, {size:,} parameters on {self.device})"
+        return f"{type(self).__name__}({sees} -> {acts}, {size:,} parameters on {self.device})"
 
     @property
     def optimizers(self) -> "dict[str, torch.optim.Optimizer]":
@@ -218,9 +213,13 @@ class Algo(Modes, RobomimicsLoop):
             try:
                 info = self.update(batch)
             except ValueError as error:
-                if problem := too_few_to_normalize(error):
-                    raise ValueError(problem) from None
-                raise
+                if not str(error).startswith("Expected more than 1"):  # PyTorch's words
+                    raise
+                raise ValueError(
+                    "train.batch_size: a normalisation layer (batch norm, for example) has only "
+                    f"one number for each channel to learn from ({error}); use larger batches or "
+                    "larger images, or networks without such a layer"
+                ) from None
         self.validates = False
         info = {} if info is None else info
         if not isinstance(info, Mapping):
@@ -250,16 +249,6 @@ class Algo(Modes, RobomimicsLoop):
     def on_epoch_end(self, epoch: int) -> None:
         """Move the learning rates that count epochs."""
         self._learning.on_epoch_end()
-
-    @contextmanager
-    def trained_weights(self) -> Iterator[None]:
-        """A context in which the networks have the weights that are trained, and no averages."""
-        shown = self._average.shown
-        self._average.show(False)
-        try:
-            yield
-        finally:
-            self._average.show(shown)
 
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
         """Give ``batch[key]``; ``ValueError`` if the config does not ask the data for it."""

@@ -1,6 +1,5 @@
 """What robomimic's loops over batches call, and offrl does elsewhere."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from offrl.algos.shared.roles import Algorithm
@@ -12,7 +11,7 @@ class RobomimicsLoop(Algorithm):
     obs_normalizer: Any
 
     def postprocess_batch_for_training(
-        self, batch: dict[str, Any], obs_normalization_stats: Mapping[str, Any] | None = None
+        self, batch: dict[str, Any], obs_normalization_stats: Any = None
     ) -> dict[str, Any]:
         """Give the batch back as it is, since ``process_batch_for_training`` normalises.
 

@@ -51,6 +51,16 @@ class Modes:
         self._average.show(True)
 
     @contextmanager
+    def trained_weights(self) -> Iterator[None]:
+        """A context in which the networks have the weights that are trained, and no averages."""
+        shown = self._average.shown
+        self._average.show(False)
+        try:
+            yield
+        finally:
+            self._average.show(shown)
+
+    @contextmanager
     def at_rest(self) -> Iterator[None]:
         """A context in which no layer is in training mode; the weights stay as they are."""
         if not self.nets.training:
@@ -76,15 +86,3 @@ def _at_rest(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *arguments, **options)
 
     return rests
-
-
-def too_few_to_normalize(error: ValueError) -> str | None:
-    """What to do where an update raised PyTorch's error about a normalisation of one number, such
-    as batch norm's of a batch of one; ``None`` where it was another error."""
-    if not str(error).startswith("Expected more than 1"):
-        return None
-    return (
-        "train.batch_size: a normalisation layer (batch norm, for example) has only one number for "
-        f"each channel to learn from ({error}); use larger batches or larger images, or networks "
-        "without such a layer"
-    )
