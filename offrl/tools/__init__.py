@@ -12,6 +12,21 @@ from typing import Any
 
 from offrl.outputs import whole_file
 
+TRUST: dict[str, dict[str, Any]] = {
+    "--follow-links": {
+        "action": "store_true",
+        "help": "read also what links in the data lead to outside of its folder: only of data that "
+        "you trust",
+    },
+    "--module": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME",
+        "help": "a module of your own that the file may name, for its algorithm, its networks or "
+        "its environment; can be given several times. Others are not imported",
+    },
+}
+
 
 def sentence(text: str) -> str:
     """A help text with a capital letter and a full stop."""
@@ -43,26 +58,10 @@ def add_address(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_follow_links(parser: argparse.ArgumentParser) -> None:
-    """The option for data that is not in one folder."""
-    parser.add_argument(
-        "--follow-links",
-        action="store_true",
-        help="read what links in data lead to outside of its folder, too: only of data that you "
-        "trust",
-    )
-
-
-def add_module(parser: argparse.ArgumentParser) -> None:
-    """The option for modules that checkpoints and data may name."""
-    parser.add_argument(
-        "--module",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a module of your own that the file may name, for its algorithm, its networks or its "
-        "environment; can be given several times. Others are not imported",
-    )
+def add_trust(parser: argparse.ArgumentParser, *options: str) -> None:
+    """The options by which a user says what is trusted: these of ``TRUST``, or all of them."""
+    for option in options or TRUST:
+        parser.add_argument(option, **TRUST[option])
 
 
 def finite(text: str) -> float:

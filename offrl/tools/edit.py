@@ -25,9 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         number = "+" if name == "merge" else 1
         sub.add_argument("inputs", metavar="IN", nargs=number, help="a file in robomimic's layout")
         sub.add_argument("--output", required=True, help="the HDF5 file to write")
-        tools.add_follow_links(sub)
         command.add_arguments(sub)
-        tools.add_module(sub)
+        tools.add_trust(sub)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offrl.outputs import new_file
-from offrl.tools import add_module, count, rollout
+from offrl.tools import add_trust, count, rollout
 
 if TYPE_CHECKING:
     from offrl.reports.run import Run
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "way from the first evaluation's to the best one's, and into this file as many steps of "
         "its policy: D4RL's medium-replay and medium",
     )
-    add_module(parser)
+    add_trust(parser, "--module")
 
 
 def run(args: argparse.Namespace) -> int:

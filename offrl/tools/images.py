@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from offrl.tools import add_follow_links, add_module, count
+from offrl.tools import add_trust, count
 
 HELP = "copy a dataset, and add what cameras see in its simulator states, and what else it lacks"
 EPILOG = (
@@ -64,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter-key", help="only the demonstrations of mask/FILTER_KEY")
     parser.add_argument("--n", type=count, help="only the first n of them")
     parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
-    add_follow_links(parser)
-    add_module(parser)
+    add_trust(parser)
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from offrl.tools import add_follow_links
+from offrl.tools import add_trust
 
 HELP = "show what is in data, in a run folder or in a checkpoint"
 EPILOG = "example: offrl info datasets/lift/low_dim.hdf5"
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read all images to find their ranges, not only a sample",
     )
-    add_follow_links(parser)
+    add_trust(parser, "--follow-links")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from offrl.outputs import new_file
-from offrl.tools import add_module, count, seed
+from offrl.tools import add_trust, count, seed
 
 HELP = "show what a checkpoint does, in a window or as a film"
 EPILOG = "example: offrl play --checkpoint models/agent-final-1a2b3c4d.pth --episodes 5"
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="film the episodes, whether or not there is a display (default: a window, or where "
         "none can be opened a film beside you, named as the checkpoint)",
     )
-    add_module(parser)
+    add_trust(parser, "--module")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offrl.outputs import new_file, whole_file
-from offrl.tools import add_follow_links, add_module, count
+from offrl.tools import add_trust, count
 
 HELP = "film demonstrations: from simulator states, by executing their actions, or stored images"
 EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
@@ -42,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--size", type=count, help="height and width of rendered frames in pixels")
     parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
-    add_follow_links(parser)
-    add_module(parser)
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import argparse
 
 from offrl.outputs import new_file
-from offrl.tools import add_follow_links, add_module, count, write_figures
+from offrl.tools import add_trust, count, write_figures
 
 HELP = "measure a checkpoint on data, where there is no environment to evaluate it in"
 EPILOG = (
@@ -20,8 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fqe-steps", type=count, help="also run fitted Q evaluation for so many steps"
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
-    add_follow_links(parser)
-    add_module(parser)
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.outputs import in_words, new_file
-from offrl.tools import add_address, add_module, count, seed, size, write_figures
+from offrl.tools import add_address, add_trust, count, seed, size, write_figures
 
 HELP = "evaluate a checkpoint, film it, and record what it does as a dataset"
 EPILOG = (
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_address(parser)
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
-    add_module(parser)
+    add_trust(parser, "--module")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from offrl.modules import allow_names
-from offrl.tools import add_follow_links, add_module, collect, count
+from offrl.tools import add_trust, collect, count
 
 if TYPE_CHECKING:
     from offrl.config.study import DatasetEntry
@@ -34,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train on Ray: local, auto (the one of this machine) or HOST:PORT of its head "
         "(default: in processes of this machine)",
     )
-    add_follow_links(parser)
-    add_module(parser)
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:

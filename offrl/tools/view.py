@@ -2,7 +2,7 @@
 
 import argparse
 
-from offrl.tools import add_follow_links, add_module, count
+from offrl.tools import add_trust, count
 
 HELP = "write a folder with a page to look at demonstrations and runs, in any browser"
 EPILOG = (
@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size", type=count, default=256, help="height and width of --render (default: 256)"
     )
     parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
-    add_follow_links(parser)
-    add_module(parser)
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:
