@@ -200,8 +200,6 @@ def run_episode(
         _film(env, result, subgoal)
     if trajectory:
         result.trajectory = trajectory.arrays()
-    if not math.isfinite(result.total_reward):
-        raise ValueError(f"the environment's rewards add up to {result.total_reward}")
     return result
 
 
@@ -246,24 +244,28 @@ def stepped(values: Any) -> tuple[Any, float, bool, bool, Any]:
 
 def finite(reward: Any) -> float:
     """A reward, which is one finite number; also of an array that has no other."""
-    if not isinstance(reward, float):
-        number = np.asarray(reward)
-        if number.size != 1 or number.dtype.kind not in "biuf":
-            raise Misfit(f"the environment's reward is {reward!r:.80}; give one finite number")
-        reward = number.item()
-    if not math.isfinite(reward):
+    number = reward if isinstance(reward, float) else _number(reward)
+    if number is None:
+        raise Misfit(f"the environment's reward is {reward!r:.80}; give one finite number")
+    if not math.isfinite(number):
         raise ValueError(f"the reward is {NOT_FINITE}; {REMEDY}")
-    return float(reward)
+    return float(number)
 
 
 def truth(value: Any, name: str) -> bool:
     """What an environment says of ``name``; Python takes text and NaN for true."""
     if value is True or value is False:
         return value
-    number = np.asarray(value)
-    if number.size != 1 or number.dtype.kind not in "biuf" or number.item() not in (0, 1):
+    number = _number(value)
+    if number not in (0, 1):
         raise Misfit(f"the environment's {name} is {value!r:.80}; give True or False")
-    return bool(number.item())
+    return bool(number)
+
+
+def _number(value: Any) -> float | None:
+    """The one number that something is, or an array of it holds."""
+    array = np.asarray(value)
+    return array.item() if array.size == 1 and array.dtype.kind in "biuf" else None
 
 
 def said_success(said: Any) -> bool | None:

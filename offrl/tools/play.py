@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.training.progress import success_line
     from offrl.video import encoder
 
-    film = new_file(args.video) if args.video else None
+    film = new_file(args.video).absolute() if args.video else None  # environments may leave here
     policy, content = policy_from_checkpoint(args.checkpoint)
     if film is None and (problem := can_show()):
         film = new_file(free_name(Path(f"{Path(args.checkpoint).stem}.mp4")))

@@ -250,9 +250,11 @@ def test_environments_that_hang_again_and_again_end_it(monkeypatch):
     assert vector.num_restarts == 1
 
 
-@pytest.mark.parametrize(("trouble", "kind"), [("hang", "processes"), ("made", None)])
+@pytest.mark.parametrize(
+    ("trouble", "kind"), [pytest.param("hang", "processes", marks=pytest.mark.slow), ("made", None)]
+)
 def test_what_hangs_in_its_first_steps_or_when_it_is_made_is_ended(trouble, kind, monkeypatch):
-    monkeypatch.setattr("offrl.envs.vector.START_S", 0.3)
+    monkeypatch.setattr("offrl.envs.vector.PATIENCE_S", 0.3)
     monkeypatch.setattr(processes, "START_S", 60 if kind else 0.3)
     make = partial(make_vector_env, walk_args(trouble=trouble), 2, 0, timeout=0.1)
     if kind is None:

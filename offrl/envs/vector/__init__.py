@@ -7,6 +7,7 @@ restore each other's states, so that what a measurement says changes no result.
 import importlib
 import logging
 import math
+import multiprocessing
 import os
 import statistics
 import time
@@ -23,7 +24,7 @@ from offrl.envs import ROBOMIMIC_TYPES, check_modules
 from offrl.envs.vector.episodes import EpisodicVector, ListVector
 from offrl.envs.vector.form import Stepped, VectorEnv
 from offrl.envs.vector.native import GymnasiumVector, NativeVector
-from offrl.envs.vector.processes import START_S, WORDING, ProcessVector
+from offrl.envs.vector.processes import WORDING, ProcessVector
 from offrl.processes import Child, answer
 
 __all__ = ["GymnasiumVector", "ListVector", "Stepped", "VectorEnv", "make_vector_env"]
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 MESSAGES = 500e-6  # seconds that a step in processes costs more, with some to spare
 MEASURED = 20  # steps
+PATIENCE_S = 30.0  # with these; what takes longer is in processes
 
 
 def make_vector_env(
@@ -130,9 +132,11 @@ def _episodic(
 def _cost(*arguments: Any) -> float:
     """Seconds of a step in one environment, which is tried in another process: infinite if it hangs
     there or ends it, 0 if it cannot be stepped, as a list then says."""
+    if multiprocessing.current_process().daemon:
+        return 0.0  # it may have no children
     with closing(Child("fork", answer, (_tried, arguments), *WORDING)) as child:
         child.send(None)
-        result = child.receive() if wait([child], START_S) else ChildProcessError("it hangs")
+        result = child.receive() if wait([child], PATIENCE_S) else ChildProcessError("it hangs")
     if isinstance(result, ChildProcessError):
         log.warning(f"{arguments[0]['env_name']}: its first steps were not made: {result}")
         return math.inf

@@ -18,15 +18,13 @@ from offrl import cluster
 from offrl.acting.episode import (
     EpisodeRequest,
     EpisodeResult,
-    Misfit,
     Obs,
     Policy,
     Subgoal,
     as_policy,
-    describe,
 )
 from offrl.envs.workers.pool import EnvPool
-from offrl.envs.workers.worker import Failure, Notice, Simulator, what_is_read
+from offrl.envs.workers.worker import Failure, Notice, Notices, Simulator, failure, what_is_read
 from offrl.processes import Alarm, is_explained
 
 log = logging.getLogger(__name__)
@@ -156,16 +154,14 @@ class Player:
     def __init__(self, env_args: Mapping[str, Any], timeout: float, level: int):
         self._notices: list[Notice] = []
         self._reference = self._policy = None
-        logger = logging.getLogger("offrl")
-        logger.setLevel(level)
-        logger.addHandler(_Notices(self._notices))
+        Notices(level, self._notices.append)
         self._alarm = Alarm(timeout)
         self._problem: Failure | None = None
         try:
             with self._alarm:
                 self._simulator = Simulator(env_args)
         except Exception as error:
-            self._problem = _failure(error)
+            self._problem = failure(error)
 
     def report(self) -> cluster.Report:
         return cluster.report()
@@ -192,20 +188,7 @@ class Player:
         except _PolicyError as error:
             return error.in_words()
         except Exception as error:
-            return _failure(error)
-
-
-def _failure(error: Exception) -> Failure:
-    return Failure(describe(error), isinstance(error, Misfit))
-
-
-class _Notices(logging.Handler):
-    def __init__(self, notices: list[Notice]):
-        super().__init__()
-        self._notices = notices
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._notices.append(Notice(record.levelno, record.getMessage()))
+            return failure(error)
 
 
 class _PolicyError(Exception):

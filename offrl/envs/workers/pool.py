@@ -17,6 +17,7 @@ from typing import Any
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
 from offrl.envs import check_modules, say_once
 from offrl.envs.workers.worker import Failure, Notice, Turn, Worker
+from offrl.processes import ONE_THREAD
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,7 @@ class EnvPool(AbstractContextManager):
         self._environ = os.environ | {
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             "MUJOCO_GL": gl_backend or "disabled",
-            # Many processes of one thread each.
-            **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")},
+            **ONE_THREAD,
         }
 
     def __exit__(self, *_: Any) -> None:

@@ -70,6 +70,24 @@ class Failure(NamedTuple):
     is_final: bool = False  # would be the same in any worker
 
 
+def failure(error: Exception) -> Failure:
+    return Failure(describe(error), isinstance(error, Misfit))
+
+
+class Notices(logging.Handler):
+    """What offrl logs in this process from now on, at this level at least, is given to ``give``."""
+
+    def __init__(self, level: int, give: Callable[[Notice], None]):
+        super().__init__()
+        self._give = give
+        log = logging.getLogger("offrl")
+        log.setLevel(level)
+        log.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._give(Notice(record.levelno, record.getMessage()))
+
+
 class Simulator:
     """An environment in this process, and the memory that it takes. ``Misfit`` if ``env_args`` make
     none."""
@@ -115,16 +133,7 @@ def serve(file_descriptor: int, parent: int) -> None:
         _serve(connection)
     except Exception as error:
         with suppress(OSError):  # the parent is gone, or wants no more
-            connection.send(Failure(describe(error), isinstance(error, Misfit)))
-
-
-class _ForTheParent(logging.Handler):
-    def __init__(self, connection: Connection):
-        super().__init__()
-        self.connection = connection
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.connection.send(Notice(record.levelno, record.getMessage()))
+            connection.send(failure(error))
 
 
 class _Parent:
@@ -145,9 +154,7 @@ class _Parent:
 
 def _serve(connection: Connection) -> None:
     env_args, level = connection.recv()
-    log = logging.getLogger("offrl")
-    log.setLevel(level)
-    log.addHandler(_ForTheParent(connection))
+    Notices(level, connection.send)
     simulator = Simulator(env_args)
     while True:
         request, needs_goal, obs_keys = connection.recv()
