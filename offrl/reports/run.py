@@ -169,7 +169,7 @@ def run_facts(path: Path) -> dict[str, Any]:
                 timedelta(seconds=round(times[-1] - times[0]))
             ),
         },
-        "best_evaluation": _rates(_best(run.evaluations)),
+        "best_evaluation": _rates(max(run.evaluations, key=_rank, default=None)),
         "last_evaluation": _rates(rollouts[-1] if rollouts else None),
         "test": _rates(tests[-1] if tests else None),
         "versions": run.provenance,
@@ -180,24 +180,9 @@ def run_facts(path: Path) -> dict[str, Any]:
     }
 
 
-def score_of(logs: Mapping[str, float]) -> tuple[float, float]:
-    """By which policies are compared: the success rate of an evaluation, as some environments say
-    nothing until there is one, and then the return."""
+def _rank(record: dict[str, Any]) -> tuple[float, float]:
+    logs = record["logs"]
     return logs.get("Success_Rate", 0.0), logs["Return"]
-
-
-def beats(score: tuple[float, float], best: tuple[float, float]) -> bool:
-    """Whether a policy is better than the best one before it. Of equal ones it is the one trained
-    longer, but not every one that never succeeds."""
-    return score > best or (score == best and score[0] > 0)
-
-
-def _best(evaluations: list[dict[str, Any]]) -> dict[str, Any] | None:
-    best = None
-    for record in evaluations:
-        if best is None or beats(score_of(record["logs"]), score_of(best["logs"])):
-            best = record
-    return best
 
 
 def _rates(record: dict[str, Any] | None) -> dict[str, Any] | None:

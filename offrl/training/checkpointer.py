@@ -10,7 +10,6 @@ from typing import Any
 from offrl.checkpoint import write_checkpoint
 from offrl.outputs import keep, put
 from offrl.processes import Interrupted
-from offrl.reports.run import beats, score_of
 from offrl.training.base import Record, Training
 
 log = logging.getLogger(__name__)
@@ -81,8 +80,11 @@ class Checkpointer:
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
-            best = max(0.0, self.best["best_success_rate"]), self.best["best_success_return"]
-            if beats(score_of(logs), best):
+            # Of equally successful policies the one of higher return, then the one trained longer
+            # (but not every one that never succeeds, or in an environment that reports none).
+            score = (logs.get("Success_Rate", 0.0), logs["Return"])
+            best = (max(0.0, self.best["best_success_rate"]), self.best["best_success_return"])
+            if score > best or (score == best and score[0] > 0):
                 self.best["best_success_rate"] = logs.get("Success_Rate", -math.inf)
                 self.best["best_success_return"] = logs["Return"]
                 self._improved.add("rollout_success_rate")

@@ -114,23 +114,3 @@ def test_damaged_provenance_is_left_out_which_is_said(run, caplog, damage):
     assert result.final and f"{config}: meta.provenance is damaged" in caplog.text
     config.write_text(json.dumps(content | {"meta": damage}))
     assert results_of([run])[0].commit == ""
-
-
-def evaluation(epoch, rate, total):
-    logs = {"Success_Rate": rate, "Success_Rate_Low": 0, "Success_Rate_High": 1, "Return": total}
-    logs |= {"Horizon": 5, "n": 2, "Crashed": 0}
-    return {"type": "rollout", "epoch": epoch, "step": epoch, "time": epoch, "logs": logs}
-
-
-@pytest.mark.parametrize(
-    ("scores", "best"),
-    [
-        ([(0.5, 1), (0.5, 1), (0.4, 9)], 2),  # the one trained longer
-        ([(0, 1), (0, 1)], 1),  # but not every one that never succeeds
-        ([(0.5, 1), (0.5, 2), (0.5, 1)], 2),
-    ],
-)
-def test_info_calls_that_evaluation_the_best_whose_checkpoint_is_chosen(run, scores, best):
-    records = [evaluation(i, *score) for i, score in enumerate(scores, 1)]
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
-    assert run_facts(run)["best_evaluation"]["epoch"] == best
