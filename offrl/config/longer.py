@@ -33,8 +33,8 @@ def longer(
     for key, (was, now) in changed.items():
         if not (now and now > was if key == length else key.startswith(MAY_CHANGE)):
             raise ValueError(
-                f"--set {key}: {shown(now)}, but the run was begun with {shown(was)}; it can be "
-                f"made longer ({length}), and what it has learned stays as it is; {OTHERWISE}"
+                f"--set {key}: {shown(now)}, but the run has {shown(was)}, on which depends what "
+                f"it has learned; it can be made longer ({length}); {OTHERWISE}"
             )
     if isinstance(config, Config) and "train.num_steps" in changed:
         _check_num_steps(config, *changed["train.num_steps"], {*leaves(overrides)})

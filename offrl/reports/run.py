@@ -172,7 +172,7 @@ def run_facts(path: Path) -> dict[str, Any]:
         "best_evaluation": _rates(max(run.evaluations, key=_rank, default=None)),
         "last_evaluation": _rates(rollouts[-1] if rollouts else None),
         "test": _rates(tests[-1] if tests else None),
-        "versions": run.provenance,
+        "versions": {k: v for k, v in run.provenance.items() if k != "finished"},
         "repeat": shlex.join(again),
         "resume": None if run.is_finished else shlex.join(go_on),
         "wrong": [damaged] if run.num_damaged else [],
