@@ -29,8 +29,6 @@ class Agent:
     agent_config: of a pipeline, ``agent_para.agent_config`` of its file.
     """
 
-    #: What it knows of a step, in a pipeline, if ``handle_env_feedback`` returns nothing.
-    transition_data: dict[str, Any]
     num_steps = 0  #: The number of actions that ``sample`` gave.
     env: Any = None
     _obs_ndim = 1
@@ -44,7 +42,8 @@ class Agent:
     ):
         self.alg, self.env = alg, env
         self.agent_config = {} if agent_config is None else agent_config
-        self.transition_data = {}
+        #: In a pipeline, what it knows of a step if ``handle_env_feedback`` returns nothing.
+        self.transition_data: dict[str, Any] = {}
         self._obs_ndim = obs_ndim
 
     def infer_action(self, state: Any, use_explore: bool) -> Any:

@@ -54,7 +54,7 @@ class _Own(nn.Module):
         # Frames one behind the other.
         seen = {key: obs[key].flatten(1, min(2, obs[key].ndim - 1)) for key in self._keys}
         call = self.module.value if self._has_values else self.module
-        return call(seen if len(seen) > 1 else seen[self._keys[0]])[:, None]
+        return call(seen if len(seen) > 1 else seen[self._keys[0]]).unsqueeze(1)
 
 
 class _AsItIs(nn.Module):
@@ -68,19 +68,19 @@ def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
     """Put a module that gives so much for a state in the place of a network's encoder and trunk,
     and of the last layer of its head. Whether there is one that it fits."""
     name = next((x for x in ("policy", "actor", "critic") if x in alg.nets), "")
-    net, is_of_actions = alg.nets[name] if name else None, gives == (1, alg.ac_dim)
-    if isinstance(net, ActorValue) and net.memory is None and (is_of_actions or gives == (1, 1)):
+    net, per_action = alg.nets[name] if name else None, gives == (1, alg.ac_dim)
+    if isinstance(net, ActorValue) and net.memory is None and (per_action or gives == (1, 1)):
         net.value_encoder = net.value_encoder or net.encoder
-        if is_of_actions:
+        if per_action:
             net.encoder, net.actor_trunk, net._few_rows = own, MLP(alg.ac_dim, []), None
             net.actor_head = _bare(net.actor_head)
         else:
             net.value_encoder, net.value_trunk, net.value_head = own, MLP(1, []), nn.Identity()
-    elif is_of_actions and isinstance(net, Actor) and _bare(net.head):
+    elif per_action and isinstance(net, Actor) and _bare(net.head):
         net.encoder, net.trunk, net.head = own, MLP(alg.ac_dim, []), _bare(net.head)
-    elif is_of_actions and type(net) is DiscreteCritics and net.num_critics == 1:
+    elif per_action and type(net) is DiscreteCritics and not net.dueling and net.num_critics == 1:
         net.encoders, net.trunk = nn.ModuleList([own]), nn.Unflatten(0, (1, -1))
-        net.head[net.OUTPUT], net.dueling = nn.Identity(), False
+        net.head[net.OUTPUT] = nn.Identity()
     else:
         return False
     if f"{name}_target" in alg.nets:
