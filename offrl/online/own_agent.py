@@ -31,10 +31,7 @@ class OwnAgent(PolicyAgent):
         self._own = [make(envs, seen, online.agent_config) for _ in range(envs.num_envs)]
 
     def explore(
-        self,
-        obs: Mapping[str, np.ndarray],
-        begins: np.ndarray | None = None,
-        at_random: bool = False,
+        self, obs: Mapping[str, np.ndarray], begins: Any = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """As a ``PolicyAgent``; the user's agents alone know whether they act at random."""
         self._states = [_state(obs, row) for row in range(len(self._own))]

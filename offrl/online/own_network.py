@@ -30,6 +30,7 @@ def use_network(alg: Any, model: Any) -> nn.Module:
         seen = {k: torch.zeros(2, frames, *x, device=alg.device) for k, x in shapes.items()}
         with torch.no_grad():
             given = own(seen).shape
+        own.train(alg.nets.training)
         problem = "" if _put(alg, own, given[1:]) else f"it gives [2, {given[-1]}] for 2 states"
     except Exception as error:  # of the user's code
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -62,6 +62,7 @@ def test_a_network_of_ones_own_learns(said, model, tmp_path):
     agent = Agent(said, model=model, log_level="warning")
     own = agent._model
     assert any(part is own for part in agent.alg.nets.modules())
+    assert own.training == agent.alg.nets.training
     before = {name: x.detach().clone() for name, x in own.named_parameters()}
     agent.train(model_dest=tmp_path)
     unused = {ModelName: "worth", Worth: "action"}.get(type(own), "none")
