@@ -28,9 +28,8 @@ from offrl.online import agent
 from offrl.online.by_hand import ByHand
 from offrl.online.environment import Augmented, Environment
 from offrl.online.own_network import use_network
-from offrl.online.parts import Configs, complete, opened
 from offrl.online.setting import with_images
-from offrl.online.start import check_spaces, check_statistics
+from offrl.online.start import Configs, check_spaces, check_statistics, complete, opened
 from offrl.online.tagged import TaggedNames, put_beside, sha8
 from offrl.online.trainer import Trainer, to_the_end
 from offrl.tree import merge

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,11 +13,8 @@ from offrl.algos import algo_factory
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.memory import check_training_fits, free_bytes
 from offrl.checkpoint import while_loading
-from offrl.config import Config, RewardsConfig, config_factory, without_pretrained
-from offrl.config.build import evaluate_whole_episodes
-from offrl.config.files import find_config, read_config_file
+from offrl.config import Config, RewardsConfig, without_pretrained
 from offrl.config.longer import for_algo
-from offrl.config.translate import online_content
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
 from offrl.data.files import find_data
@@ -42,15 +38,14 @@ from offrl.online.setting import (
     seen_by,
     turned,
 )
-from offrl.online.start import check_rewards, check_spaces, continued, reward_stats_of, start_of
+from offrl.online.start import check_rewards, check_spaces, reward_stats_of, start_of
 from offrl.online.statistics import RunningStatistics
 from offrl.seeding import seed_everything
 from offrl.specs import processed_shapes
-from offrl.tree import map_leaves, merge
+from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
 
-Configs = Config | Mapping[str, Any] | str | Path
 Envs = VectorEnv | gymnasium.vector.VectorEnv
 
 
@@ -358,52 +353,6 @@ def _given(envs: Envs, config: Config) -> VectorEnv:
             "name an environment (experiment.env)"
         )
     return envs
-
-
-def complete(
-    config: Configs | None,
-    algo_name: str | None = None,
-    said: Mapping[str, Any] | None = None,
-) -> Config:
-    """The config, of whatever form, with what was ``said`` besides."""
-    config = opened(config)
-    said = {
-        section: {key: value for key, value in keys.items() if value is not None}
-        for section, keys in (said or {}).items()
-    }
-    if algo_name is not None:
-        said = {"algo_name": algo_name, **said}
-    if isinstance(config, Config):
-        config = merge(config.to_dict(), said)
-    else:
-        config = continued(merge(config or {}, said))
-    name = config.get("algo_name")
-    if not isinstance(name, str):
-        raise ValueError('algo_name: the name of an algorithm is needed, "dqn" for example')
-    made = config_factory(name, config)
-    evaluate_whole_episodes(made, config)
-    return made
-
-
-def name_of(config: Configs | None) -> str | None:
-    """The ``algo_name`` that a config says, or the checkpoint that it goes on from."""
-    config = opened(config) or {}
-    if isinstance(config, Config):
-        return config.algo_name
-    name = config.get("algo_name") or continued(config).get("algo_name")
-    return name if isinstance(name, str) else None  # complete says what is wrong
-
-
-def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
-    """A config that may be the path of a file, or a file's of parts."""
-    if isinstance(config, (str, Path)):
-        config = read_config_file(find_config(config))
-    if not isinstance(config, (Config, Mapping, type(None))):
-        raise ValueError(
-            f"config: {config!r}; give nested dicts, the path of a file, or what config_factory "
-            "makes"
-        )
-    return online_content(config) if isinstance(config, Mapping) else config
 
 
 def as_tensor(leaf: Any) -> Any:

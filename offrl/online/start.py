@@ -1,5 +1,5 @@
-"""The checkpoint that an online training starts from (``experiment.ckpt_path``), and what follows
-from it for a config."""
+"""Configs of online trainings, the checkpoint that one starts from (``experiment.ckpt_path``), and
+what follows from it."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,10 @@ from typing import Any
 
 from offrl.algos.shared.actor_critic import CLONING
 from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_loading
-from offrl.config import Config
-from offrl.config.files import find_file
+from offrl.config import Config, config_factory
+from offrl.config.build import evaluate_whole_episodes
+from offrl.config.files import find_config, find_file, read_config_file
+from offrl.config.translate import online_content
 from offrl.data.files import find_data
 from offrl.modules import allow_names
 from offrl.registry import ALGO_CONFIGS, ALGOS, shown
@@ -17,12 +19,60 @@ from offrl.tree import merge
 
 log = logging.getLogger(__name__)
 
+Configs = Config | Mapping[str, Any] | str | Path
+
 # Keys of train that are each training's own, or follow from its algorithm.
 OWN = (
     "data output_dir model_dest num_epochs num_steps online seed cuda dataset_keys seq_length "
     "hdf5_load_next_obs hdf5_validation_filter_key"
 ).split()
 OF_EPISODES = ("n", "horizon", "terminate_on_success")  # of experiment.rollout
+
+
+def complete(
+    config: Configs | None,
+    algo_name: str | None = None,
+    said: Mapping[str, Any] | None = None,
+) -> Config:
+    """The config, of whatever form, with what was ``said`` besides."""
+    config = opened(config)
+    said = {
+        section: {key: value for key, value in keys.items() if value is not None}
+        for section, keys in (said or {}).items()
+    }
+    if algo_name is not None:
+        said = {"algo_name": algo_name, **said}
+    if isinstance(config, Config):
+        config = merge(config.to_dict(), said)
+    else:
+        config = continued(merge(config or {}, said))
+    name = config.get("algo_name")
+    if not isinstance(name, str):
+        raise ValueError('algo_name: the name of an algorithm is needed, "dqn" for example')
+    made = config_factory(name, config)
+    evaluate_whole_episodes(made, config)
+    return made
+
+
+def name_of(config: Configs | None) -> str | None:
+    """The ``algo_name`` that a config says, or the checkpoint that it goes on from."""
+    config = opened(config) or {}
+    if isinstance(config, Config):
+        return config.algo_name
+    name = config.get("algo_name") or continued(config).get("algo_name")
+    return name if isinstance(name, str) else None  # complete says what is wrong
+
+
+def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
+    """A config that may be the path of a file, or a file's of parts."""
+    if isinstance(config, (str, Path)):
+        config = read_config_file(find_config(config))
+    if not isinstance(config, (Config, Mapping, type(None))):
+        raise ValueError(
+            f"config: {config!r}; give nested dicts, the path of a file, or what config_factory "
+            "makes"
+        )
+    return online_content(config) if isinstance(config, Mapping) else config
 
 
 def start_of(config: Config) -> dict[str, Any] | None:

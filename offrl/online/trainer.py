@@ -15,8 +15,8 @@ from offrl.config import Config
 from offrl.envs import close, make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.collector import Collector, Ended
-from offrl.online.parts import Configs, Envs, Parts, complete, name_of
-from offrl.online.start import class_of
+from offrl.online.parts import Envs, Parts
+from offrl.online.start import Configs, class_of, complete, name_of
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
 
