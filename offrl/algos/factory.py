@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from offrl.config import AlgoConfig, Config, config_factory
-from offrl.config.longer import OtherLength
+from offrl.config.longer import with_train
 from offrl.lazy import torch
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
@@ -62,9 +62,8 @@ def algo_factory(
             f"algo_name: the config is for {config.algo_name!r}, but {algo_name!r} was asked for"
         )
     # Assignments since the config was made were checked one by one, not against each other.
-    has_other_length = isinstance(config.train, OtherLength)
-    config = config_factory(algo_name, config.to_dict())
-    config = OtherLength.put_into(config) if has_other_length else config
+    # The class of ``train`` says whether the length of the training may be read.
+    config = with_train(config_factory(algo_name, config.to_dict()), type(config.train))
     algo_class, kwargs = ALGOS[algo_name](config.algo)
     spec = ObsSpec.from_config(config.observation, obs_key_shapes)
     return made_within_memory(

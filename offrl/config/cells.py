@@ -76,7 +76,7 @@ def cells_of(
         settings = [study.set, entry.set, best.settings, data.set if data else {}, values]
         parts = [entry.folder, called(data)]
         parts += [f"{short_key(key, values)}_{_text(value)}" for key, value in values.items()]
-        name = _slug("-".join(filter(None, [*parts, f"seed_{seed}"])))
+        name = slug("-".join(filter(None, [*parts, f"seed_{seed}"])))
         cell = _cell(name, entry, data, seed, settings, study.output, beside, values)
         cell = replace(cell, search=best.words, problem=cell.problem or best.problem)
         if cells.setdefault(name, cell).content != cell.content:
@@ -95,7 +95,7 @@ def trial_cell(
     entry = next(entry for entry in named_configs(study, beside) if entry.name == config)
     data = search.dataset
     settings = [study.set, entry.set, data.set if data else {}, search.set, values]
-    name = f"search/{_slug(config)}-trial_{number}"
+    name = f"search/{slug(config)}-trial_{number}"
     return _cell(name, entry, data, search.seed, settings, study.output, beside, values)
 
 
@@ -269,10 +269,10 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _slug(name: str) -> str:
-    """A name for a folder; what is lost of a name is told by a digest."""
-    slug = re.sub(r"[^\w.+=-]+", "_", name).strip("._")
-    if slug == name and len(slug.encode()) <= LONGEST:
-        return slug
-    short = slug.encode()[:LONGEST].decode(errors="ignore")
+def slug(name: str) -> str:
+    """A name for a file; what is lost of a name is told by a digest."""
+    found = re.sub(r"[^\w.+=-]+", "_", name).strip("._")
+    if found == name and len(found.encode()) <= LONGEST:
+        return found
+    short = found.encode()[:LONGEST].decode(errors="ignore")
     return f"{short}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

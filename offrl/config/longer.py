@@ -74,11 +74,6 @@ class OtherLength(TrainConfig):
             )
         return value
 
-    @classmethod
-    def put_into(cls, config: Config) -> Config:
-        """A copy of the config with such a section."""
-        return config.model_copy(update={"train": cls.model_construct(**dict(config.train))})
-
 
 def for_algo(config: Config, earlier: Mapping[str, Any] | None) -> Config:
     """The config for the algorithm of a training, which goes on from the checkpoint ``earlier``: it
@@ -86,4 +81,9 @@ def for_algo(config: Config, earlier: Mapping[str, Any] | None) -> Config:
     then = json.loads(earlier["config"])["train"] if earlier else {}
     lengths = {key: config.train[key] for key in ("num_epochs", "num_steps")}
     is_same = all(then.get(key, now) == now for key, now in lengths.items())
-    return config if is_same else OtherLength.put_into(config)
+    return config if is_same else with_train(config, OtherLength)
+
+
+def with_train(config: Config, section: type[TrainConfig]) -> Config:
+    """A copy of the config whose section ``train`` is of another class."""
+    return config.model_copy(update={"train": section.model_construct(**dict(config.train))})

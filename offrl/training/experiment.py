@@ -13,7 +13,7 @@ from offrl.algos.shared.denoising import DenoisingPolicy
 from offrl.algos.shared.memory import check_training_fits
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
-from offrl.config.cells import LONGEST, short_key
+from offrl.config.cells import short_key, slug
 from offrl.config.files import find_file
 from offrl.config.longer import for_algo
 from offrl.data import datasets
@@ -214,13 +214,11 @@ def _told_apart(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[s
     """Different environments by their names, which say as well in what they differ from others of
     the same name, as ``Pendulum-v1-g_9.81`` does."""
     names: dict[str, dict[str, Any]] = {}
-    for number, (name, env_args) in enumerate(found, 1):
+    for name, env_args in found:
         unlike = (differences(env_args, other) for n, other in found if n == name)
         values = {k: was for changes in unlike for k, (was, _) in changes.items()}
         words = "-".join(f"{short_key(k, values)}_{value}" for k, value in sorted(values.items()))
-        words = re.sub(r"[^\w.-]+", "_", words)  # for tags of TensorBoard and names of files
-        told = f"{name}-{words}" if words else name
-        names[told if len(told) <= LONGEST and told not in names else f"{name}-{number}"] = env_args
+        names[f"{name}-{slug(words)}" if words else name] = env_args
     return names
 
 
