@@ -39,5 +39,7 @@ def check_memory(num_bytes: float, place: str, remedy: str = "take a machine wit
         )
 
 
-def in_bytes(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:,.3g} GB" if num_bytes < 1e12 else f"{num_bytes / 1e12:,.0f} TB"
+def in_bytes(number: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    power = min(len(str(int(number))) - 1, 14) // 3
+    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -1,6 +1,7 @@
 """What an HDF5 file takes from other files: by links, virtual arrays and external storage. HDF5
 follows them all in silence, to any file, and reads zeros where the source of an array is gone."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any
 import h5py
 
 from offrl.links import inside
+from offrl.memory import SMALL, check_memory
 
 
 def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Path]:
@@ -65,13 +67,16 @@ def in_other_files(file: h5py.File) -> list[str]:
 def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
     """The other files that a virtual array lies in.
 
-    Raises ``ValueError`` for external storage, which is any file's bytes, and for a virtual array
-    of which a part is not there, or in a file that may not be read (``links.inside``).
+    Raises ``ValueError`` for external storage, which is any file's bytes, for chunks that do not
+    fit into memory, and for a virtual array of which a part is not there, or in a file that may not
+    be read (``links.inside``).
     """
     settings, found = dataset.get_create_plist(), set[Path]()
-    layout = settings.get_layout()
-    if layout not in (h5py.h5d.CONTIGUOUS, h5py.h5d.VIRTUAL):
-        return found
+    layout, num_bytes = settings.get_layout(), 0
+    if layout == h5py.h5d.CHUNKED:
+        num_bytes = math.prod(settings.get_chunk()) * dataset.get_type().get_size()
+        if num_bytes <= SMALL:
+            return found
     path = h5py.h5f.get_name(dataset).decode()
     place = f"{path}: {h5py.h5i.get_name(dataset).decode(errors='replace').strip('/')}"
     if layout == h5py.h5d.CONTIGUOUS and settings.get_external_count():
@@ -79,7 +84,8 @@ def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
             f"{place} is kept outside of HDF5 (external storage), in what may be any file; ask for "
             "a file that holds it"
         )
-    if layout == h5py.h5d.CONTIGUOUS:
+    check_memory(num_bytes, f"{place}: a chunk, which is unpacked as a whole,")
+    if layout != h5py.h5d.VIRTUAL:
         return found
     num_there = 0
     for i in range(settings.get_virtual_count()):
@@ -132,7 +138,10 @@ def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:
         source = file.get(key)
         if not isinstance(source, h5py.Dataset):
             return False
-        sources(source.id)
+        try:
+            sources(source.id)
+        except RecursionError:  # it is made of itself
+            return False
         shape, ends = source.shape, space.get_select_bounds()[1]
         fits = len(shape) == len(ends) and all(e < n for e, n in zip(ends, shape, strict=True))
         return fits and is_written(source.id)

@@ -92,11 +92,10 @@ def values(dataset: h5py.Dataset) -> Any:
 
 def check_fits(dataset: h5py.h5d.DatasetID) -> None:
     """``ValueError`` for an array that does not fit into memory: a file of a megabyte may hold a
-    thousand times as much. A chunk of it is unpacked as a whole."""
+    thousand times as much."""
     found, high = stored(dataset), h5py.Dataset(dataset)
     num_bytes = math.prod(found.shape) * found.dtype.itemsize
-    chunk_bytes = math.prod(high.chunks or ()) * high.dtype.itemsize
-    check_memory(num_bytes + chunk_bytes, f"{high.file.filename}: {high.name[1:]}")
+    check_memory(num_bytes, f"{high.file.filename}: {high.name[1:]}")
 
 
 def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from offrl.memory import in_bytes
 from offrl.tools import add_trust
 
 HELP = "show what is in data, in a run folder or in a checkpoint"
@@ -104,7 +105,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         elif value in (None, {}, []):
             continue
         elif name.startswith("bytes_"):
-            yield label + _in_bytes(value)
+            yield label + in_bytes(value)
         elif name in ("best_evaluation", "last_evaluation", "test"):
             yield label + _in_rates(value)
         elif name == "success":
@@ -141,7 +142,7 @@ def _table(keys: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         spread = f"[{_words(key['min'])}, {_words(key['max'])}]" if "min" in key else ""
         yield (
             f"{name:{width}}{key['shape']!s:16}{key['dtype']:10}{spread:28}"
-            f"{_in_bytes(key['bytes_on_disk']):>10}  {key['storage']}"
+            f"{in_bytes(key['bytes_on_disk']):>10}  {key['storage']}"
         )
 
 
@@ -168,8 +169,3 @@ def _in_rates(rates: Mapping[str, float]) -> str:
         f"success rate {rates['success_rate']:.1%} of {rates['n']}, 95 % interval {low:.1%} to "
         f"{high:.1%}, {total}, epoch {rates['epoch']}"
     )
-
-
-def _in_bytes(number: float) -> str:
-    power = min(len(str(int(number))) - 1, 11) // 3
-    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB')[power]}"

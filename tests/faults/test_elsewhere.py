@@ -85,6 +85,7 @@ CASES = {
         virtual("beside.hdf5", key="data/demo_0/obs/speed"),
         [KEY, "beside.hdf5", "not all"],
     ),
+    "an array of itself": (virtual("."), [KEY, "not all"]),
     "an array of parts": (virtual("beside.hdf5", rows=4), [KEY, "names no source"]),
     "a mask of a file that is gone": (
         virtual("gone.hdf5", 2, "mask/train", 2, "mask/train"),
