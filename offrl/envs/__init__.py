@@ -93,8 +93,13 @@ def check_modules(env_args: Mapping[str, Any]) -> None:
     name = env_args.get("env_name")
     check_allowed(env_args.get("type"), f"the environment type {shown(env_args.get('type'))}")
     check_allowed(name if ":" in str(name) else None, f"the environment {shown(name)}")
-    for said in env_args.get("wrappers") or []:
+    wrappers = env_args.get("wrappers") or []
+    for said in wrappers if isinstance(wrappers, list) else [None]:
         path = said.get("wrapper") if isinstance(said, Mapping) else said
+        if not isinstance(path, str):
+            raise ValueError(
+                f"env_args of {name!r}: wrappers is {shown(wrappers)}, and no list of import paths"
+            )
         check_allowed(path, f"a wrapper of the environment {shown(name)} ({shown(path)})")
 
 

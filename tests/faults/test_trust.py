@@ -146,8 +146,9 @@ def test_what_data_names_is_not_imported_by_reading_and_not_by_training(mine, tm
 
 def test_a_module_that_is_named_is_imported(mine, naming, capsys):
     checkpoint = naming("mine_to_run.mine", ENVIRONMENTS["name"])
-    assert main(["rollout", "--checkpoint", str(checkpoint), "--n", "1", "--module", "mine"]) == 1
-    assert "'mine'" in capsys.readouterr().err and mine not in sys.modules  # there is none
+    for absent in ("mine", "./mine_to_run.py"):
+        assert main(["rollout", "--checkpoint", str(checkpoint), "--module", absent]) == 1
+        assert f"'{absent}'" in capsys.readouterr().err and mine not in sys.modules
     sys.path.append(os.getcwd())
     policy, content = policy_from_checkpoint(checkpoint, modules=[mine])
     env, _ = env_from_checkpoint(ckpt_dict=content)
@@ -215,6 +216,12 @@ def test_a_class_that_a_file_names_is_of_the_expected_kind(path):
     assert found is gymnasium.wrappers.FlattenObservation
     with pytest.raises(ValueError, match="^it"):
         class_named(path, gymnasium.Wrapper, "it")
+
+
+@pytest.mark.parametrize("wrappers", [7, "os.system", [3], [{"kwargs": {}}]])
+def test_what_is_no_wrapper_is_refused(wrappers):
+    with pytest.raises(ValueError, match="CartPole-v1.*wrapper"):
+        make_env({**environment("CartPole-v1"), "wrappers": wrappers})
 
 
 def test_workers_are_told_what_their_parent_has_imported(monkeypatch):
