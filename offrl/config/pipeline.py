@@ -128,7 +128,7 @@ def pipeline_config(content: Mapping[str, Any]) -> PipelineConfig:
 
 
 def name_in(content: Mapping[str, Any]) -> str | None:
-    """The name of the algorithm in such a file, if it says one."""
+    """Give the name of the algorithm in such a file, if it says one."""
     part = content.get("alg_para")
     name = part.get("alg_name") if isinstance(part, Mapping) else None
     return name if isinstance(name, str) else None
@@ -142,7 +142,7 @@ def config_of(content: Mapping[str, Any], ignore_unknown: bool = False) -> Confi
 
 
 def gymnasiums(env_name: str, env_info: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of one of gymnasium's environments, which ``GymEnv`` is told in ``env_info``, and
-    what it is made with. (That it shows no images, ``vision``, says nothing new.)"""
+    """Give the name of one of gymnasium's environments, which for ``GymEnv`` is in ``env_info``,
+    and what it is made with. (``vision: false`` of other toolkits' files changes nothing.)"""
     info = {key: x for key, x in env_info.items() if (key, x) != ("vision", False)}
     return (info.pop("name", env_name) if env_name == "GymEnv" else env_name), info

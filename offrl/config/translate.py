@@ -21,8 +21,8 @@ OF_SHAPES = ("model_name", "state_dim", "action_dim", "input_dtype")  # which en
 
 
 def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a file of parts says, as the config of an online training by explorers, if its algorithm
-    is one of offrl's; other content as it is. ``ValueError`` for what offrl's own cannot do.
+    """Turn a file of parts whose algorithm is one of offrl's into the config of an online training
+    by explorers; give other content back as it is. ``ValueError`` for what offrl's own cannot do.
 
     ``alg_config`` and the options of the model are keys of the sections ``algo`` and ``train``.
     """

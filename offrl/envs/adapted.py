@@ -63,7 +63,7 @@ class Adapted(gymnasium.Env):
 
 
 def adapted(env: Any) -> gymnasium.Env:
-    """An environment of a user's own, or a class that is nearly one, as offrl asks for it."""
+    """Give an environment of a user's own, or a class that is nearly one, offrl's methods."""
     if not isinstance(env, gymnasium.Env):
         return GymnasiumAdapter(Adapted(env), type(env).__name__, {})
     if env.has_wrapper_attr("is_success"):

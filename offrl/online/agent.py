@@ -91,7 +91,7 @@ class Agent:
         return self.learn(batch)
 
     def rewarded(self, stepped: Any) -> Any:
-        """What came of a step (``Stepped``), as it is learned from."""
+        """Give what came of a step (``Stepped``) as it is learned from."""
         return stepped
 
     def remembered(self, begins: np.ndarray | None) -> Any:

@@ -15,7 +15,7 @@ from offrl.registry import PARTS, shown
 
 class OwnAgent(PolicyAgent):
     """A ``PolicyAgent`` for which a user's agents, one in each environment, choose the actions
-    (``infer_action``) and say which rewards are learned from (``handle_env_feedback``, whose
+    (``infer_action``) and report the rewards to learn from (``handle_env_feedback``, whose
     ``info`` holds ``truncated`` and, where the environment reports it, ``success``)."""
 
     def __init__(self, alg: Any, envs: VectorEnv):
@@ -60,7 +60,7 @@ class OwnAgent(PolicyAgent):
             raise ValueError(f"{where}: {describe(error)}") from error
 
     def rewarded(self, stepped: Stepped) -> Stepped:
-        """What came of a step, with the rewards that the agents say."""
+        """Tell the agents what came of a step, and give it with the rewards that they report."""
         rewards = stepped.rewards.copy()
         for row in np.flatnonzero(stepped.is_step).tolist():
             final = stepped.final_obs.get(row)
@@ -79,9 +79,9 @@ class OwnAgent(PolicyAgent):
             for key in said.keys() & was.keys():
                 if not self._asked(_is_same, said[key], was[key]):
                     raise ValueError(
-                        f"train.online.agent: {self._name} says another {key!r} than there was; "
-                        "offrl's own algorithms learn from what the environment shows and does, "
-                        "so change it there"
+                        f"train.online.agent: {self._name} reports another {key!r} than there "
+                        "was; offrl's own algorithms learn from what the environment shows and "
+                        "does, so change it there"
                     )
         return stepped._replace(rewards=rewards)
 

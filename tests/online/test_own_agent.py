@@ -144,6 +144,7 @@ SOLVES = {
     "address, num_steps",
     [
         pytest.param(None, 600, marks=pytest.mark.slow),
+        # 40 and 20 s of processor time; a minute each where two processors are free.
         pytest.param(None, 40_000, marks=pytest.mark.thorough),
         pytest.param("local", 40_000, marks=pytest.mark.thorough),
     ],
