@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from multiprocessing.connection import wait
@@ -145,6 +146,7 @@ def _cost(*arguments: Any) -> float:
 
 def _tried(*arguments: Any) -> Callable[[None], float]:
     logging.disable()  # all is said where environments are made to stay
+    warnings.simplefilter("ignore")
     return lambda _: _measure(*arguments)
 
 
