@@ -58,7 +58,7 @@ def modules_of(name: Any) -> list[str]:
     ``module:Id``. None where it is a plain name."""
     module, colon, _ = str(name).partition(":")
     is_dotted = re.fullmatch(r"[\w-]+(\.[\w-]+)+", str(name))
-    return [module] if colon else [name, name.rpartition(".")[0]] if is_dotted else []
+    return [module] if module and colon else [name, name.rpartition(".")[0]] if is_dotted else []
 
 
 def check_allowed(name: Any, asks: str) -> list[str]:

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         others = [
             name.replace("_", "-")
             for name, value in vars(args).items()
-            if name not in ("resume", "set", "module", "command", "words")
+            if name not in ("resume", "set", "module", "follow_links", "command", "words")
             if value not in (None, [])
             if value is not False
         ]
