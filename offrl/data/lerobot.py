@@ -230,8 +230,8 @@ def _read_info(path: Path) -> dict[str, Any]:
     version = str(info["codebase_version"])
     if not version.startswith("v3."):
         raise ValueError(
-            f"{path.parents[1]}: is of LeRobot's layout {version}, but offrl reads {VERSION}; of "
-            "v2.1, LeRobot's script lerobot.datasets.v30.convert_dataset_v21_to_v30 makes it"
+            f"{path.parents[1]}: is of LeRobot's layout {version}; bring it to {VERSION}, from "
+            "v2.1 with LeRobot's script lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
     dtypes = [feature["dtype"] for feature in info["features"].values()]
     float(info["fps"])
