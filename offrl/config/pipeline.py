@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from offrl.config.build import config_from_content, validated
 from offrl.config.distributed import DistributedConfig
 from offrl.config.experiment import LoggingConfig
-from offrl.config.schema import Config, MetaConfig
+from offrl.config.schema import Config
 from offrl.config.section import Count, FreeMap, Map, Section
 from offrl.config.train import TrainConfig
 from offrl.registry import shown
@@ -87,6 +87,10 @@ class _Distributed(Section):
     )
 
 
+class _Meta(Section):
+    provenance: FreeMap = Map()  # written by a training
+
+
 class PipelineConfig(Section):
     """What such a file holds, with its defaults."""
 
@@ -109,7 +113,7 @@ class PipelineConfig(Section):
     experiment: _Experiment
     train: _Train = _Train()
     distributed: _Distributed = _Distributed()
-    meta: MetaConfig = MetaConfig()
+    meta: _Meta = _Meta()
 
 
 def pipeline_config(content: Mapping[str, Any]) -> PipelineConfig:
