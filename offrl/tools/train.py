@@ -124,7 +124,6 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config.files import parse_override
     from offrl.config.longer import longer
     from offrl.config.pipeline import PipelineConfig, config_of
-    from offrl.reports.run import Run
     from offrl.training import Interrupts, train
     from offrl.training.pipeline import evaluate_pipeline, return_line, train_pipeline
     from offrl.tree import merge
@@ -137,12 +136,12 @@ def run(args: argparse.Namespace) -> int:
         run = None
         if args.resume:
             sys.path.append(os.getcwd())  # where what it names may lie
-            run, content = parallel.by_first(_opened, args.resume)
+            run, content, is_finished = parallel.by_first(_opened, args.resume)
             stack.callback(run.unlock)
             config = config_of(content)
             if args.set:
                 config = longer(config, reduce(merge, map(parse_override, args.set)))
-            elif Run(run.path).is_finished:
+            elif is_finished:
                 print(f"finished: {run.path}: nothing is left to do; --set makes it longer")
                 return 0
         work = train_pipeline if isinstance(config, PipelineConfig) else train
@@ -155,12 +154,19 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.is_measured and not result.problems else 1
 
 
-def _opened(path: str) -> tuple[Any, dict[str, Any]]:
-    """A run folder and the content of its config, as processes can send them to each other."""
+def _opened(path: str) -> tuple[Any, dict[str, Any], bool]:
+    """A run folder and the content of its config, as processes can send them to each other, and
+    whether the run is marked as finished and its last checkpoint is whole."""
+    from offrl.reports.run import Run
     from offrl.training import RunFolder
+    from offrl.training.resume import newest_checkpoint
 
     run, config = RunFolder.open(path)
-    return run, config.to_dict()
+    known = Run(run.path)
+    is_finished = bool(known.provenance.get("finished")) and known.is_finished
+    if is_finished and not known.is_of_own_parts:
+        is_finished = newest_checkpoint(run)[0] == run.last_checkpoint
+    return run, config.to_dict(), is_finished
 
 
 def read_config(

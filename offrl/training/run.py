@@ -239,7 +239,7 @@ def note_changes(config: Config | PipelineConfig, was: Mapping[str, Any], step: 
         keys = {key: {"was": old, "now": new} for key, (old, new) in found.items()}
         changes.append({"time": time.strftime("%Y-%m-%d %H:%M:%S"), "step": step, "keys": keys})
         words = ", ".join(f"{key} ({shown(n)}, was {shown(o)})" for key, (o, n) in found.items())
-        log.warning(f"from step {step} on the config is not what it was: {words}")
+        log.warning(f"the config is not the one that the run was trained with: {words}")
     if changes:
         config.meta.provenance["changes"] = changes
 
