@@ -78,10 +78,10 @@ class DQNConfig(TDConfig):
 
 
 class DQN(ActionValues):
-    """The slow copy is renewed in the first update by batches that were processed together, so that
-    it is the same for all of these, and renewed later than ``target_every`` says where they are
-    more. Where it alone makes the targets, these are made where a batch is processed, unless it is
-    about to be renewed."""
+    """The slow copy is renewed before the update by a batch that was processed when this was due. So
+    it is the same for all of several batches that are processed at once, and renewed later than
+    ``target_every`` says where these are more. Where it alone makes the targets, these are made
+    where a batch is processed, unless it is about to be renewed."""
 
     algo_config: DQNConfig
 
@@ -97,15 +97,14 @@ class DQN(ActionValues):
         ready = super().process_batch_for_training(batch)
         # Stays on the CPU, where nothing waits for it.
         ready["processed_at"] = torch.full((len(ready["dones"]),), self.num_updates)
-        waits = self.algo_config.double or self._is_renewal_due()
+        waits = self.algo_config.double or self._is_renewal_due(self.num_updates)
         return ready if waits else ready | {"targets": self._targets_of(ready)}
 
-    def _is_renewal_due(self) -> bool:
-        return self.num_updates - self.renewed_at >= self.algo_config.target_every
+    def _is_renewal_due(self, num_updates: int) -> bool:
+        return num_updates - self.renewed_at >= self.algo_config.target_every
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        is_first = self._is_renewal_due() and batch["processed_at"][0] == self.num_updates
-        if is_first and self.trains("critic"):
+        if self.trains("critic") and self._is_renewal_due(int(batch["processed_at"][0])):
             self.update_targets()
             self.renewed_at = self.num_updates
         target = batch["targets"] if "targets" in batch else self._targets_of(batch)

@@ -252,6 +252,11 @@ def test_the_slow_copy_is_renewed_every_so_many_updates(switches):
     other = make("dqn", switches | {"target_every": 4})
     other.deserialize(algo.serialize())
     assert (other.renewed_at, other.num_updates) == (15, 16)
+    ahead = other.process_batch_for_training(raw)  # by a loop that prepares a batch ahead
+    for _ in range(6):
+        batch, ahead = ahead, other.process_batch_for_training(raw)
+        other.train_on_batch(batch, epoch=1)
+    assert other.renewed_at == 20
 
 
 def test_dqn_explores_by_chance_less_and_less():
