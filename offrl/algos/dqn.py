@@ -78,8 +78,8 @@ class DQNConfig(TDConfig):
 
 
 class DQN(ActionValues):
-    """The slow copy is renewed before the update by a batch that was processed when this was due. So
-    it is the same for all of several batches that are processed at once, and renewed later than
+    """The slow copy is renewed before the update by a batch that was processed when this was due.
+    So it is the same for all of several batches that are processed at once, and renewed later than
     ``target_every`` says where these are more. Where it alone makes the targets, these are made
     where a batch is processed, unless it is about to be renewed."""
 
