@@ -65,12 +65,17 @@ class PolicyAlgo(Algo):
     ) -> tuple[Tensor, Any]:
         """Choose actions as ``act`` does, to learn from what comes of them, after ``num_steps``
         steps of the training: what ``act`` says while ``explores`` is true, which of offrl's
-        policies is a sample."""
+        policies is a sample, changed by ``explored``."""
         self.explores = True
         try:
-            return self.act(obs, goal, state, generators)
+            action, state = self.act(obs, goal, state, generators)
         finally:
             self.explores = False
+        return self.explored(action, generators), state
+
+    def explored(self, action: Tensor, generators: Generators = None) -> Tensor:
+        """Change actions ``[B, A]`` that ``explore`` chose, by noise for example."""
+        return action
 
     def predict(self, obs: Obs | Tensor) -> Tensor:
         """Choose the likeliest actions in the units of the environment, ``[B, A]``, integers

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, register_algo
+from offrl.algos.base import Generators, register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, Section
 from offrl.config.algo import StagedOptimConfig, TDConfig, WeightedCriticConfig, learning_rates
@@ -106,16 +106,7 @@ class TD3(ActorCritic):
         critic = self.nets["critic_target"]
         return self.pessimistic(critic(batch["next_obs"], next_actions, batch["goal_obs"]))
 
-    def explore(
-        self,
-        obs: Obs,
-        goal: Obs | None = None,
-        state: Any = None,
-        generators: Generators = None,
-        num_steps: int = 0,
-    ) -> tuple[Tensor, Any]:
-        """The policy's action with noise."""
-        action, state = self.act(obs, goal, state)
+    def explored(self, action: Tensor, generators: Generators = None) -> Tensor:
+        """Add noise."""
         noise = models.random_rows("randn", action, generators)
-        noisy = action + self.algo_config.actor.exploration_std * noise
-        return noisy.clamp(-1.0, 1.0), state
+        return (action + self.algo_config.actor.exploration_std * noise).clamp(-1.0, 1.0)

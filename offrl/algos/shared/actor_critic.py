@@ -45,17 +45,9 @@ class ActorCritic(TDLearner, PolicyAlgo):
             pi = pi.low_noise()
         return pi.sample(generators), state
 
-    def explore(
-        self,
-        obs: Obs,
-        goal: Obs | None = None,
-        state: Any = None,
-        generators: Generators = None,
-        num_steps: int = 0,
-    ) -> tuple[Tensor, Any]:
-        """A sample of the policy within [-1, 1], as the data's actions are."""
-        action, state = super().explore(obs, goal, state, generators)
-        return action.clamp(-1.0, 1.0), state
+    def explored(self, action: Tensor, generators: Generators = None) -> Tensor:
+        """Stay within [-1, 1], as the data's actions do."""
+        return action.clamp(-1.0, 1.0)
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
