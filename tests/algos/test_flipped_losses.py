@@ -23,13 +23,13 @@ MORE = {"gl": {"vae": {"enabled": False}, "subgoal_horizon": 2}}
     ],
 )
 def test_a_flipped_sign_is_found(tmp_path, monkeypatch, name, loss):
-    kind, _ = ALGOS[name](config_factory(name).algo)
+    own = narrow(config_factory(name).algo) | MORE.get(name, {})
+    kind, _ = ALGOS[name](config_factory(name, {"algo": own}).algo)
     optimize = kind.optimize
 
     def flipped(self, net, value, *rest, **options):
         return optimize(self, net, -value if net == loss else value, *rest, **options)
 
-    own = narrow(config_factory(name).algo) | MORE.get(name, {})
     case = AlgoCase(name, {"algo": own}, tmp_path)
     it_learns_what_is_right(case)
     monkeypatch.setattr(kind, "optimize", flipped)
