@@ -35,8 +35,8 @@ def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
 
 CURVES = (
     "Evaluations during the training: the mean over seeds, and a band from the worst seed to the "
-    "best, interpolated between the steps of the evaluations. Seeds that are not finished count "
-    "where none is."
+    "best, interpolated between the steps of the evaluations. Seeds that are not finished "
+    "are shown only where no seed is."
 )
 FINAL = (
     "The policies that the trainings ended with: a dot for each seed, and the mean with its 95 % "
@@ -130,7 +130,7 @@ def _curves(scores: Scores) -> Any:
 
 def _common(scores: Scores, results: Sequence[Result]) -> tuple[list[int], list[np.ndarray]]:
     """The steps at which any seed was evaluated, from where all have begun to where none has ended,
-    and the scores of each seed there. Those that are not finished count where none is."""
+    and the scores of each seed there. Unfinished seeds are taken only if no seed is finished."""
     seeds = [r for r in results if r.status == FINISHED] or results
     curves = [[(step, scores.number(r, *x)) for step, *x in r.curve] for r in seeds]
     first = max((curve[0][0] for curve in curves), default=0)

@@ -267,6 +267,7 @@ def test_parts_of_a_users_own_are_named_by_their_dotted_path(tmp_path, monkeypat
         "    return core\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OFFRL_MODULES", "my_nets, your_nets")
     options = {"pool_class": None, "feature_dimension": None}
     core = VisualCore((3, 9, 9), "my_nets.one_pixel", {"size_of_my_pixel": 2}, **options)
     assert core(torch.ones(2, 3, 9, 9)).tolist() == [[1.0] * 12] * 2
