@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import DemoArrays
-from offrl.data.elsewhere import is_written, sources
+from offrl.data.elsewhere import is_written, linked_files, sources
 from offrl.data.exchange import (
     Plan,
     Step,
@@ -55,6 +55,7 @@ class D4RLFile(DemoArrays):
 
     def __init__(self, path: Path, swmr: bool = False):
         self._file = open_hdf5(path, swmr)
+        self.elsewhere = {*linked_files(self._file).items()}
         with located(path, "its list of datasets"):
             present = [key for key in KEYS if key in self._file]
         missing = sorted(set(KEYS) - set(present) - OPTIONAL)
@@ -104,7 +105,7 @@ class D4RLFile(DemoArrays):
                 shape = getattr(dataset, "shape", None)
                 if not shape:
                     raise ValueError(f"{path}: {key} is no array of steps; copy the file again")
-                sources(dataset.id)
+                self.elsewhere |= {(key, other) for other in sources(dataset.id)}
                 check_fits(dataset.id)
                 if not is_written(dataset.id):
                     raise ValueError("not all of it was ever written")

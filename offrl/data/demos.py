@@ -21,6 +21,7 @@ class Episodes(AbstractContextManager):
     env_args: dict[str, Any] | None  # what ``make_env`` needs to build the recording environment
     layout: str  # whose it is
     dones_are_successes = False  # else what ends an episode may be a failure as well
+    elsewhere: Collection[tuple[str, Path]] = ()  # what of it, as far as read, is in other files
     root = ""  # where errors say that demonstrations are
     num_actions: int | None = None  # of discrete actions, where the format says it
 

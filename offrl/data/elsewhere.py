@@ -3,7 +3,7 @@ follows them all in silence, to any file, and reads zeros where the source of an
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,24 +43,16 @@ def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Pa
     return found
 
 
-def in_other_files(file: h5py.File) -> list[str]:
-    """Sentences on the parts of a file that lie in others."""
-    places: defaultdict[Path, list[str]] = defaultdict(list)
-    for place, other in linked_files(file).items():
-        places[other].append(place)
-
-    def see(name: bytes, info: Any) -> None:
-        if info.type == h5py.h5o.TYPE_DATASET:
-            for other in sources(h5py.h5d.open(file.id, name)):
-                places[other].append(name.decode(errors="replace"))
-
-    with suppress(ValueError, RuntimeError, KeyError, OSError):
-        h5py.h5o.visit(file.id, see, info=True)
+def in_other_files(places: Iterable[tuple[str, Path]]) -> list[str]:
+    """Sentences on the places in a file whose content lies in others, given with those files."""
+    by_file: defaultdict[Path, list[str]] = defaultdict(list)
+    for place, other in sorted(places):
+        by_file[other].append(place)
     return [
         f"{place}{f' and {len(more)} more' if more else ''} is a link or a virtual array that "
         f"leads to {other}: copy that along with this file, or make one file of both with "
         "offrl edit repack"
-        for other, (place, *more) in places.items()
+        for other, (place, *more) in by_file.items()
     ]
 
 
@@ -116,7 +108,6 @@ def arrays_below(
         if isinstance(item, h5py.h5g.GroupID):
             yield from arrays_below(item, f"{path}/")
         elif isinstance(item, h5py.h5d.DatasetID) and item.rank:
-            sources(item)
             yield path, item
 
 

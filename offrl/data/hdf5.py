@@ -41,6 +41,7 @@ class DemoFile(Demos):
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such dataset (train.data, or --dataset)")
         self._file = open_hdf5(self.path, swmr)
+        self.elsewhere = {*linked_files(self._file).items()}
         self._groups: dict[str, h5py.h5g.GroupID] = {}
         with located(self.path, "data"):
             data = self._file.get("data")
@@ -219,7 +220,9 @@ class DemoFile(Demos):
                 for key, value in stated.items()
                 if key not in OWN_ATTRIBUTES and not isinstance(value, (np.ndarray, h5py.Empty))
             }
-            kept.update(arrays_below(group))
+            for key, array in arrays_below(group):
+                kept[key] = array
+                self.elsewhere |= {(f"data/{demo}/{key}", other) for other in sources(array)}
         return kept
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:

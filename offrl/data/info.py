@@ -13,7 +13,7 @@ import numpy as np
 from offrl.data.demos import Demos, Episodes
 from offrl.data.elsewhere import in_other_files, is_written
 from offrl.data.files import open_episodes
-from offrl.data.hdf5 import DemoFile, located, open_hdf5
+from offrl.data.hdf5 import DemoFile, located
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, odd_image, wrong_values
@@ -54,7 +54,7 @@ class DataInfo:
                 self._read(demos, demo, is_sampled=i in sampled)
                 advance(1)
             self.masks = self._read_masks(demos)
-            self.layout = demos.layout
+            self.layout, self._elsewhere = demos.layout, demos.elsewhere
 
     def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
         is_file = isinstance(demos, DemoFile)
@@ -154,9 +154,7 @@ class DataInfo:
 
     def _remarks(self) -> list[str]:
         remarks = [remark for _, key in sorted(self._keys.items()) for remark in key.remarks()]
-        if self.path.is_file():
-            with open_hdf5(self.path) as file:
-                remarks += in_other_files(file)
+        remarks += in_other_files(self._elsewhere)
         for same in self._alike.values():
             if len(same) > 1:
                 shown = ", ".join(same[:10]) + (", ..." if len(same) > 10 else "")

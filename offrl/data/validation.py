@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
-from offrl.data.elsewhere import in_other_files, is_written, sources
+from offrl.data.elsewhere import in_other_files, is_written, linked_files, sources
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
 from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
 from offrl.data.storage import pieces, values, whole
@@ -40,6 +40,7 @@ class Validation:
         self._first_break = ""
         self._layout: dict[str, tuple[object, ...]] = {}  # shape and kind of each key's steps
         self._vectors: dict[str, Vectors] = {}
+        self._elsewhere: set[tuple[str, Path]] = set()
         with self._noted():
             if not self.path.is_file():
                 is_folder = self.path.is_dir()
@@ -51,6 +52,7 @@ class Validation:
                     f"{self._first_break}{NOT_FOLLOWED}; so it is at {self.counts['breaks']} of "
                     f"{self.counts['followed']} steps"
                 )
+            self.remarks += in_other_files(self._elsewhere)
             for _, vectors in sorted(self._vectors.items()):
                 self.remarks += vectors.remarks()
 
@@ -58,7 +60,7 @@ class Validation:
 
     def _check_demos(self) -> None:
         with DemoFile(self.path) as file, open_hdf5(self.path) as raw:
-            self.remarks += in_other_files(raw)
+            self._elsewhere |= {*linked_files(raw).items()}
             with self._noted():
                 _ = file.env_args
             demos, alike = file.demos(), defaultdict(list)
@@ -165,7 +167,7 @@ class Validation:
 
     def _check_d4rl(self) -> None:
         with open_hdf5(self.path) as raw:
-            self.remarks += in_other_files(raw)
+            self._elsewhere |= {*linked_files(raw).items()}
             for name in raw:
                 self._read_all(raw, name)
         with D4RLFile(self.path) as file:
@@ -208,7 +210,7 @@ class Validation:
         see: Callable[[bytes], object] = lambda content: None,
     ) -> None:
         """Read all of an array, and look at its values; ``see`` is told the bytes."""
-        sources(dataset.id)
+        self._elsewhere |= {(place, other) for other in sources(dataset.id)}
         key, is_number = _key(place), bool(dataset.shape) and dataset.dtype.kind in "fiub"
         size = dataset.size * dataset.dtype.itemsize if dataset.size else 0
         self.counts.update(arrays=1, bytes=size, checksums=int(dataset.fletcher32))
