@@ -105,7 +105,7 @@ def cursor(page, number=0):
 def click_at(page, share, plot=0):
     """Click in a plot, at a share of its axis; how far that is from its left."""
     area = page.locator("#plot-list .area").nth(plot)
-    pixels = 46 + share * (area.bounding_box()["width"] - 54)
+    pixels = area.evaluate(f"({{clientWidth}}) => LEFT + {share} * (clientWidth - LEFT - RIGHT)")
     area.click(position={"x": pixels, "y": 30})
     return pixels
 
@@ -407,7 +407,7 @@ def test_runs_evaluated_at_other_steps_become_one_curve_without_teeth(browser, t
         assert "success" not in page.inner_text("#run-episodes").lower()
         assert page.locator("#run-list .result").first.inner_text() == "best return -12346"
         widest = "runs.group.plots[0].canvas.getContext('2d').measureText('-50000').width"
-        assert page.evaluate(f"runs.group.left >= {widest} + 8")
+        assert page.evaluate(f"LEFT >= {widest} + 8")
         page.keyboard.press("g")
         means = page.evaluate(
             "(({ lines: [line] }) => [...Array(line.count).keys()].map((i) => line.value(i)))"

@@ -11,11 +11,8 @@ const datasets = {
   start() {
     this.data = episodes.datasets;
     const names = Object.keys(this.data[0].features);
-    byId("datasets").replaceChildren(
-      this.summary(),
-      el("div", { class: "histograms" }, ...names.map((name) => this.histogram(name))),
-      this.actions(),
-    );
+    const histograms = div("histograms", ...names.map((name) => this.histogram(name)));
+    byId("datasets").replaceChildren(this.summary(), histograms, this.actions());
   },
 
   show() {},
@@ -24,6 +21,10 @@ const datasets = {
 
   summary() {
     const sum = (values) => values.reduce((a, b) => a + b, 0);
+    const listed = (object, text) =>
+      Object.entries(object)
+        .map((entry) => text(...entry))
+        .join(", ");
     const rows = {
       file: (data) => data.path,
       environment: (data) => data.env ?? "not named",
@@ -34,34 +35,17 @@ const datasets = {
       return: (data) => spread(data.features.return),
       success: (data) => successes(data),
       "filter keys": (data) =>
-        Object.entries(data.masks)
-          .map(([mask, members]) => `${mask} (${members.length})`)
-          .join(", ") || "none",
+        listed(data.masks, (mask, members) => `${mask} (${members.length})`) || "none",
       unusual: (data) => `${data.reasons.size} episodes`,
       films: (data) => `${data.film.filter(Boolean).length} episodes`,
-      arrays: (data) =>
-        Object.entries(data.keys)
-          .map(([key, dims]) => `${key} [${dims}]`)
-          .join(", "),
+      arrays: (data) => listed(data.keys, (key, dims) => `${key} [${dims}]`),
     };
-    const head = el(
-      "tr",
-      {},
-      el("th"),
-      ...this.data.map((data, i) => el("th", {}, swatch(lineColor(i)), data.name)),
-    );
+    const heads = this.data.map((data, i) => el("th", {}, swatch(lineColor(i)), data.name));
     return el(
       "table",
       { class: "summary" },
-      head,
-      ...Object.entries(rows).map(([name, text]) =>
-        el(
-          "tr",
-          {},
-          el("th", { text: name }),
-          ...this.data.map((data) => el("td", { text: text(data) })),
-        ),
-      ),
+      el("tr", {}, el("th"), ...heads),
+      ...Object.entries(rows).map(([name, text]) => tableRow(name, this.data.map(text))),
     );
   },
 
@@ -85,9 +69,8 @@ const datasets = {
     const bars = Array.from({ length: numBins }, (_, bin) => {
       const from = low + bin * width;
       const to = Math.min(low + (bin + 1) * width, isWhole ? Infinity : high);
-      return el(
-        "div",
-        { class: "bin" },
+      return div(
+        "bin",
         ...shares.map((bins, i) =>
           el("button", {
             class: bins[bin].n ? "bar" : "bar empty",
@@ -105,25 +88,20 @@ const datasets = {
       "figure",
       { class: "histogram" },
       el("figcaption", { text: `${name}, share of episodes` }),
-      all.length
-        ? el("div", { class: "bins" }, ...bars)
-        : el("div", { class: "bins", text: "not recorded" }),
-      el(
-        "div",
-        { class: "ends" },
-        el("span", { text: all.length ? number(low) : "" }),
-        el("span", { text: all.length ? `largest bar ${number(100 * most, 3)} %` : "" }),
-        el("span", { text: all.length ? number(high) : "" }),
-      ),
+      ...(all.length
+        ? [
+            div("bins", ...bars),
+            ends(number(low), `largest bar ${number(100 * most, 3)} %`, number(high)),
+          ]
+        : [div("bins", "not recorded"), ends("", "", "")]),
     );
   },
 
   list(dataset, name, from, to, isLast) {
     const column = asWord(name);
     episodes.choose(dataset);
-    byId("filter").value =
-      `${column}>=${number(from, 8)}${isLast ? "" : ` ${column}<${number(to, 8)}`}`;
-    episodes.refilter();
+    const below = isLast ? "" : ` ${column}<${number(to, 8)}`;
+    episodes.refilter(`${column}>=${number(from, 8)}${below}`);
     show("episodes", [dataset, episodes.table.rows[0] ?? 0]);
   },
 
@@ -136,53 +114,33 @@ const datasets = {
     const high = Math.max(...known.flatMap((one) => one.high));
     const at = (x) => `${(100 * (x - low)) / (high - low || 1)}%`;
     const dims = Math.max(0, ...known.map(({ mean }) => mean.length));
-    const rows = Array.from({ length: dims }, (_, d) =>
-      el(
+    const bar = (name, from, to) =>
+      el("i", { class: name, style: { left: at(from), width: `calc(${at(to)} - ${at(from)})` } });
+    const range = (d, { data, i, ...one }) => {
+      const [mean, std, least, most] = ["mean", "std", "low", "high"].map((name) => one[name][d]);
+      return el(
         "div",
-        { class: "range-row" },
-        el("b", { text: String(d) }),
-        el(
-          "div",
-          { class: "ranges" },
-          ...known
-            .filter(({ mean }) => d < mean.length)
-            .map(({ mean, std, low: least, high: most, data, i }) =>
-              el(
-                "div",
-                {
-                  class: "range",
-                  style: { "--line": `var(${lineColor(i)})` },
-                  title: `${data.name}, dimension ${d}: mean ${number(mean[d])}, standard deviation ${number(std[d])}, from ${number(least[d])} to ${number(most[d])}`,
-                },
-                el("i", {
-                  class: "whole",
-                  style: { left: at(least[d]), width: `calc(${at(most[d])} - ${at(least[d])})` },
-                }),
-                el("i", {
-                  class: "usual",
-                  style: {
-                    left: at(Math.max(least[d], mean[d] - std[d])),
-                    width: `calc(${at(Math.min(most[d], mean[d] + std[d]))} - ${at(Math.max(least[d], mean[d] - std[d]))})`,
-                  },
-                }),
-                el("i", { class: "mean", style: { left: at(mean[d]) } }),
-                el("span", { text: `${number(mean[d], 2)} ± ${number(std[d], 2)}` }),
-              ),
-            ),
-        ),
-      ),
-    );
+        {
+          class: "range",
+          style: { "--line": `var(${lineColor(i)})` },
+          title: `${data.name}, dimension ${d}: mean ${number(mean)}, standard deviation ${number(std)}, from ${number(least)} to ${number(most)}`,
+        },
+        bar("whole", least, most),
+        bar("usual", Math.max(least, mean - std), Math.min(most, mean + std)),
+        el("i", { class: "mean", style: { left: at(mean) } }),
+        el("span", { text: `${number(mean, 2)} ± ${number(std, 2)}` }),
+      );
+    };
+    const rows = Array.from({ length: dims }, (_, d) => {
+      const ranges = known.filter(({ mean }) => d < mean.length).map((one) => range(d, one));
+      return div("range-row", el("b", { text: String(d) }), div("ranges", ...ranges));
+    });
     return el(
       "figure",
       { class: "action-ranges" },
       el("figcaption", { text: "actions by dimension: all values, mean and standard deviation" }),
       ...rows,
-      el(
-        "div",
-        { class: "ends" },
-        el("span", { text: dims ? number(low) : "" }),
-        el("span", { text: dims ? number(high) : "" }),
-      ),
+      dims ? ends(number(low), number(high)) : ends("", ""),
     );
   },
 };

@@ -33,10 +33,7 @@ const episodes = {
     byId("next-unusual").onclick = () => this.jump(1);
     byId("kind").onchange = () => this.jump(0);
     byId("play").onclick = () => this.player.toggle();
-    byId("step").oninput = () => {
-      this.player.pause();
-      this.player.goTo(Number(byId("step").value));
-    };
+    byId("step").oninput = () => this.seek(Number(byId("step").value));
     fill(
       byId("rate"),
       RATES.map((rate) => [rate, `${rate}×`]),
@@ -49,18 +46,12 @@ const episodes = {
         byId("play").textContent = isPlaying ? "❚❚" : "▶";
       },
     );
-    this.group = new PlotGroup((x) => {
-      this.player.pause();
-      this.player.goTo(x);
-    });
+    this.group = new PlotGroup((x) => this.seek(x));
     const all = [...new Set(this.datasets.flatMap((data) => Object.keys(data.keys)))];
     const liked = all.filter((key) => PREFERRED.test(key));
     const others = all.filter((key) => key.startsWith("obs/") && !liked.includes(key));
-    this.chosen = new Set(
-      ["actions", "rewards", ...[...liked, ...others].slice(0, 2)].filter((key) =>
-        all.includes(key),
-      ),
-    );
+    const first = ["actions", "rewards", ...[...liked, ...others].slice(0, 2)];
+    this.chosen = new Set(first.filter((key) => all.includes(key)));
     this.makeTable();
     this.choose(0);
   },
@@ -79,23 +70,23 @@ const episodes = {
     return this.datasets[this.dataset];
   },
 
+  seek(step) {
+    this.player.pause();
+    this.player.goTo(step);
+  },
+
   // -- the list -------------------------------------------------------------------------------
 
   makeTable() {
-    this.table = new Table(
-      byId("list"),
-      episodeColumns(() => this.data()),
-      {
-        onPick: (i, event) =>
-          event.shiftKey ? this.compare({ dataset: this.dataset, episode: i }) : this.open(i),
-        onOrder: () => this.refilter(),
-      },
-    );
+    const columns = episodeColumns(() => this.data());
+    const place = (i) => ({ dataset: this.dataset, episode: i });
+    this.table = new Table(byId("list"), columns, {
+      onPick: (i, event) => (event.shiftKey ? this.compare(place(i)) : this.open(i)),
+      onOrder: () => this.refilter(),
+    });
     this.table.marked = (i) => [
       ...(i === this.episode ? ["picked"] : []),
-      ...(this.other && this.other.dataset === this.dataset && this.other.episode === i
-        ? ["other"]
-        : []),
+      ...(this.other?.dataset === this.dataset && this.other.episode === i ? ["other"] : []),
     ];
   },
 
@@ -106,15 +97,9 @@ const episodes = {
     byId("masks").replaceChildren(
       ...Object.keys(data.masks).map((mask) => {
         const word = `mask=${asWord(mask)}`;
-        return chip(
-          mask,
-          false,
-          () => {
-            byId("filter").value = byId("filter").value === word ? "" : word;
-            this.refilter();
-          },
-          `${data.masks[mask].length} episodes under this filter key`,
-        );
+        const toggle = () => this.refilter(byId("filter").value === word ? "" : word);
+        const title = `${data.masks[mask].length} episodes under this filter key`;
+        return chip(mask, false, toggle, title);
       }),
     );
     const kinds = Object.keys(data.features).filter((kind) =>
@@ -125,8 +110,8 @@ const episodes = {
     this.refilter();
   },
 
-  refilter() {
-    const text = byId("filter").value;
+  refilter(text = byId("filter").value) {
+    byId("filter").value = text;
     const data = this.data();
     const test = filter(data, text);
     for (const button of byId("masks").children) {
@@ -199,48 +184,24 @@ const episodes = {
     byId("films").replaceChildren(
       ...this.scenes.map((scene, i) => {
         const film = scene.film ? films.shift() : null;
-        const title = `${this.datasets.length > 1 ? `${scene.data.name} / ` : ""}${scene.name}`;
-        const action =
-          i === 0
-            ? el("button", {
-                text: this.other ? "hold" : "compare",
-                title: "hold this episode beside others (c)",
-                onclick: () => this.hold(),
-              })
-            : el("button", {
-                text: "✕",
-                title: "let go (Escape)",
-                onclick: () => this.compare(null),
-              });
-        const split =
-          i === 1
-            ? [
-                el("button", {
-                  text: this.isSplit ? "overlay" : "split",
-                  title: "plots over each other or side by side (o)",
-                  onclick: () => this.split(),
-                }),
-              ]
-            : [];
+        const name = `${this.datasets.length > 1 ? `${scene.data.name} / ` : ""}${scene.name}`;
+        const [hold, split] = [this.other ? "hold" : "compare", this.isSplit ? "overlay" : "split"];
+        const buttons = i
+          ? [
+              button(split, "plots over each other or side by side (o)", () => this.split()),
+              button("✕", "let go (Escape)", () => this.compare(null)),
+            ]
+          : [button(hold, "hold this episode beside others (c)", () => this.hold())];
+        const title = el("b", { text: name, title: scene.data.path });
+        const gap = el("span", { class: "gap" });
+        const noFilm = scene.data.film.some(Boolean)
+          ? "not filmed (▸ in the list are)"
+          : "no film: no stored images; --render N films simulator states";
         return el(
           "figure",
           { class: i ? "other" : "" },
-          el(
-            "figcaption",
-            {},
-            el("b", { text: title, title: scene.data.path }),
-            ...badges(scene),
-            el("span", { class: "gap" }),
-            ...split,
-            action,
-          ),
-          film ||
-            el("div", {
-              class: "no-film",
-              text: scene.data.film.some(Boolean)
-                ? "not filmed (▸ in the list are)"
-                : "no film: no stored images; --render N films simulator states",
-            }),
+          el("figcaption", {}, title, ...badges(scene), gap, ...buttons),
+          film || div("no-film", noFilm),
         );
       }),
     );
@@ -250,11 +211,18 @@ const episodes = {
     this.compare({ dataset: this.dataset, episode: this.episode });
   },
 
+  swap() {
+    const { other, dataset, episode } = this;
+    this.other = { dataset, episode };
+    if (other.dataset !== dataset) this.choose(other.dataset);
+    this.open(other.episode);
+  },
+
   split() {
     this.isSplit = !this.isSplit;
     this.showFilms();
     this.drawPlots();
-    this.group.setCursor(this.player.step);
+    this.group.set({ cursor: this.player.step });
   },
 
   showStep(step) {
@@ -262,34 +230,21 @@ const episodes = {
     const last = this.player.last;
     byId("step-number").textContent =
       `${step} / ${last} · ${(step / this.player.fps).toFixed(2)} s`;
-    this.group.setCursor(step);
+    this.group.set({ cursor: step });
     note();
   },
 
   showFacts() {
-    const rows = [...new Set(this.scenes.flatMap((scene) => Object.keys(facts(scene))))];
     const all = this.scenes.map(facts);
+    const names = [...new Set(all.flatMap(Object.keys))];
+    const rows = names.map((name) => tableRow(name, all.map((one) => one[name] ?? "–")));
+    const reasons = this.scenes.flatMap(({ data, episode, name }) => {
+      const whose = this.scenes.length > 1 ? `${name}: ` : "";
+      return (data.reasons.get(episode) || []).map((why) => `${whose}${why}`);
+    });
     byId("facts").replaceChildren(
-      ...this.scenes.flatMap((scene) =>
-        (scene.data.reasons.get(scene.episode) || []).map((why) =>
-          el("p", {
-            class: "why",
-            text: `${this.scenes.length > 1 ? `${scene.name}: ` : ""}${why}`,
-          }),
-        ),
-      ),
-      el(
-        "table",
-        {},
-        ...rows.map((name) =>
-          el(
-            "tr",
-            {},
-            el("th", { text: name }),
-            ...all.map((one) => el("td", { text: one[name] ?? "–" })),
-          ),
-        ),
-      ),
+      ...reasons.map((text) => el("p", { class: "why", text })),
+      el("table", {}, ...rows),
     );
   },
 
@@ -298,16 +253,11 @@ const episodes = {
   showKeys() {
     const dims = Object.assign({}, ...this.scenes.map(({ series }) => series));
     byId("keys").replaceChildren(
-      ...Object.keys(dims)
-        .sort(byGroup)
-        .map((key) =>
-          chip(
-            key.replace(/^obs\//, ""),
-            this.chosen.has(key),
-            () => this.toggleKey(key),
-            `${key}: ${dims[key].dims} dimension${dims[key].dims > 1 ? "s" : ""}`,
-          ),
-        ),
+      ...Object.keys(dims).sort(byGroup).map((key) => {
+        const title = `${key}: ${dims[key].dims} dimension${dims[key].dims > 1 ? "s" : ""}`;
+        const name = key.replace(/^obs\//, "");
+        return chip(name, this.chosen.has(key), () => this.toggleKey(key), title);
+      }),
     );
   },
 
@@ -315,7 +265,7 @@ const episodes = {
     if (!this.chosen.delete(key)) this.chosen.add(key);
     this.showKeys();
     this.drawPlots();
-    this.group.setCursor(this.player.step);
+    this.group.set({ cursor: this.player.step });
   },
 
   drawPlots() {
@@ -344,28 +294,18 @@ const episodes = {
 episodes.keys = [
   {
     keys: ["ArrowLeft", "ArrowRight"],
-    shown: "← →",
     text: "one step; ten with Shift",
-    act: (event) => {
-      episodes.player.pause();
-      episodes.player.goTo(
-        episodes.player.step + (event.key === "ArrowLeft" ? -1 : 1) * (event.shiftKey ? 10 : 1),
-      );
-    },
+    act: ({ key, shiftKey }) =>
+      episodes.seek(episodes.player.step + (key === "ArrowLeft" ? -1 : 1) * (shiftKey ? 10 : 1)),
   },
   {
     keys: ["Home", "End"],
-    shown: "Home End",
     text: "first and last step",
-    act: (event) => {
-      episodes.player.pause();
-      episodes.player.goTo(event.key === "Home" ? 0 : Infinity);
-    },
+    act: ({ key }) => episodes.seek(key === "Home" ? 0 : Infinity),
   },
-  { keys: [" "], shown: "space", text: "play, pause", act: () => episodes.player.toggle() },
+  { keys: [" "], text: "play, pause", act: () => episodes.player.toggle() },
   {
     keys: ["[", "]"],
-    shown: "[ ]",
     text: "slower, faster",
     act: (event) => {
       const at = RATES.indexOf(episodes.player.rate) + (event.key === "[" ? -1 : 1);
@@ -375,46 +315,30 @@ episodes.keys = [
   },
   {
     keys: ["ArrowUp", "ArrowDown"],
-    shown: "↑ ↓",
     text: "another episode",
-    act: (event) => episodes.move(event.key === "ArrowUp" ? -1 : 1),
+    act: ({ key }) => episodes.move(key === "ArrowUp" ? -1 : 1),
   },
   {
     keys: ["u", "U"],
-    shown: "u U",
     text: "next, last unusual episode",
-    act: (event) => episodes.jump(event.key === "u" ? 1 : -1),
+    act: ({ key }) => episodes.jump(key === "u" ? 1 : -1),
   },
   {
     keys: ["c"],
-    shown: "c",
     text: "hold this episode beside others (or Shift-click in the list)",
     act: () => episodes.hold(),
   },
-  {
-    keys: ["x"],
-    shown: "x",
-    text: "swap the two",
-    act: () => {
-      const { other, dataset, episode } = episodes;
-      if (!other) return;
-      episodes.other = { dataset, episode };
-      if (other.dataset !== dataset) episodes.choose(other.dataset);
-      episodes.open(other.episode);
-    },
-  },
+  { keys: ["x"], text: "swap the two", act: () => episodes.other && episodes.swap() },
   {
     keys: ["o"],
-    shown: "o",
     text: "plots of both over each other, or side by side",
     act: () => episodes.other && episodes.split(),
   },
   {
     keys: ["Escape"],
-    shown: "Esc",
     text: "let go of the other",
     act: () => episodes.other && episodes.compare(null),
   },
-  { keys: ["/"], shown: "/", text: "filter the list", act: () => byId("filter").focus() },
+  { keys: ["/"], text: "filter the list", act: () => byId("filter").focus() },
 ];
 views.episodes = episodes;

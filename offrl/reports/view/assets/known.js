@@ -20,42 +20,34 @@ function prepare(data) {
   };
 }
 
+// How an outcome is shown, by whether it is a success.
+const OUTCOMES = {
+  true: { mark: "✓", tone: "good", word: "success" },
+  false: { mark: "✗", tone: "bad", word: "failure" },
+  null: { mark: "", tone: "", word: "nothing says whether it succeeded" },
+};
+
 // What the list of episodes says of each; `data()` is the dataset.
 function episodeColumns(data) {
-  const column = (name) => (i) => data().features[name][i];
-  const text = (name) => (i) => number(data().features[name][i], 3);
+  const feature = (name) => (i) => data().features[name][i];
   return [
-    {
-      name: "episode",
-      width: "minmax(60px, 1fr)",
-      value: (i) => data().names[i],
-      text: (i) => data().names[i],
-    },
-    { name: "steps", width: "46px", isNumber: true, value: column("length"), text: text("length") },
-    {
-      name: "return",
-      width: "54px",
-      isNumber: true,
-      value: column("return"),
-      text: text("return"),
-    },
+    { name: "episode", width: "minmax(60px, 1fr)", value: (i) => data().names[i] },
+    { name: "steps", width: "46px", isNumber: true, value: feature("length") },
+    { name: "return", width: "54px", isNumber: true, value: feature("return") },
     {
       name: "ok",
       width: "26px",
       help: "success",
       value: (i) => data().success[i],
-      text: (i) => ({ true: "✓", false: "✗" })[data().success[i]] ?? "",
-      classOf: (i) => `mark ${{ true: "good", false: "bad" }[data().success[i]] ?? ""}`,
-      title: (i) =>
-        ({ true: "success", false: "failure" })[data().success[i]] ??
-        "nothing says whether it succeeded",
+      text: (i) => OUTCOMES[data().success[i]].mark,
+      classOf: (i) => `mark ${OUTCOMES[data().success[i]].tone}`,
+      title: (i) => OUTCOMES[data().success[i]].word,
     },
     {
       name: "masks",
       width: "52px",
       help: "filter keys",
       value: (i) => data().masksOf(i).join(" "),
-      text: (i) => data().masksOf(i).join(" "),
       classOf: () => "faint",
     },
     {
@@ -105,25 +97,12 @@ function filter(data, text) {
 }
 
 function badges({ data, episode }) {
-  const success = data.success[episode];
+  const { tone, word } = OUTCOMES[data.success[episode]];
+  const reasons = data.reasons.get(episode);
+  const title = reasons && reasons.join("\n");
   return [
-    ...(success === null
-      ? []
-      : [
-          el("span", {
-            class: success ? "badge good" : "badge bad",
-            text: success ? "success" : "failure",
-          }),
-        ]),
-    ...(data.reasons.has(episode)
-      ? [
-          el("span", {
-            class: "badge odd",
-            text: "unusual",
-            title: data.reasons.get(episode).join("\n"),
-          }),
-        ]
-      : []),
+    ...(tone ? [el("span", { class: `badge ${tone}`, text: word })] : []),
+    ...(reasons ? [el("span", { class: "badge odd", text: "unusual", title })] : []),
   ];
 }
 
@@ -131,15 +110,13 @@ function badges({ data, episode }) {
 function facts({ data, episode, steps, series, attributes, leftOut }) {
   const every = Math.max(...Object.values(series).map((one) => one.every));
   const { length, ...features } = data.features;
+  const each = (object, text) =>
+    Object.fromEntries(Object.entries(object).map(([name, value]) => [name, text(value)]));
   return {
     length: `${steps} steps, ${seconds(steps, data.fps)}`,
     "filter keys": data.masksOf(episode).join(", ") || "none",
-    ...Object.fromEntries(
-      Object.entries(features).map(([name, values]) => [name, number(values[episode])]),
-    ),
-    ...Object.fromEntries(
-      Object.entries(attributes).map(([name, value]) => [name, number(value, 6)]),
-    ),
+    ...each(features, (values) => number(values[episode])),
+    ...each(attributes, (value) => number(value, 6)),
     ...(data.env ? { environment: data.env } : {}),
     ...(every > 1 ? { plots: `thinned, a value stands for ${every} steps` } : {}),
     ...(leftOut.length ? { "not plotted": leftOut.join(", ") } : {}),

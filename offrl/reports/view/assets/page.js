@@ -3,6 +3,11 @@
 // Text from files reaches the page as text alone (textContent), never as markup.
 
 const views = {}; // by the name of their tab: {title, start(), show(place), place(), keys}
+// A key of theirs is {keys, text, act(event)}, of which the help shows these names and the text.
+const KEY_NAMES = {
+  ...{ ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" },
+  ...{ " ": "space", Escape: "Esc" },
+};
 let overview = null;
 let current = null; // the name of the view that is shown
 
@@ -22,11 +27,18 @@ function el(tag, properties = {}, ...children) {
   return element;
 }
 
+const div = (name, ...children) => el("div", { class: name }, ...children);
+const button = (text, title, onclick) => el("button", { text, title, onclick });
+const ends = (...texts) => div("ends", ...texts.map((text) => el("span", { text }))); // of a scale
+
+// A row of a table: its heading, and texts in its cells.
+const tableRow = (heading, texts, properties = {}) =>
+  el("tr", properties, el("th", { text: heading }), ...texts.map((text) => el("td", { text })));
+
 function number(x, digits = 4) {
   if (x === null || x === undefined) return "–";
-  if (typeof x !== "number") return String(x);
-  if (Number.isInteger(x) && Math.abs(x) < 1e9) return String(x);
-  if (!Number.isFinite(x)) return String(x);
+  const isPlain = Number.isInteger(x) && Math.abs(x) < 1e9;
+  if (isPlain || !Number.isFinite(x)) return String(x); // texts, too
   const short = Number(x.toPrecision(digits));
   return Math.abs(short) < 1e-3 || Math.abs(short) >= 1e7 ? short.toExponential() : String(short);
 }
@@ -60,15 +72,11 @@ function load(name) {
       name,
       new Promise((resolve, reject) => {
         waiting.set(name, resolve);
-        const fail = () => {
+        const script = el("script", { src: `data/${name}.js`, onload: () => script.remove() });
+        script.onerror = () => {
           kept.delete(name);
           reject(new Error(`data/${name}.js is missing: was the folder copied without it?`));
         };
-        const script = el("script", {
-          src: `data/${name}.js`,
-          onload: () => script.remove(),
-          onerror: fail,
-        });
         document.head.append(script);
       }),
     );
@@ -116,18 +124,13 @@ function showOverview(content) {
   const shown = [...overview.datasets, ...overview.runs].map((one) => one.name);
   document.title = `${[...new Set(shown)].join(", ")} · offrl view`;
   names.forEach((name, i) => {
-    const text = views[name].title;
-    byId("tabs").append(
-      el("button", {
-        id: `tab-${name}`,
-        text,
-        title: `${text} (${i + 1})`,
-        onclick: () => show(name),
-      }),
-    );
+    const { title } = views[name];
+    const tab = button(title, `${title} (${i + 1})`, () => show(name));
+    tab.id = `tab-${name}`;
+    byId("tabs").append(tab);
+    everywhere.push({ keys: [String(i + 1)], text: title.toLowerCase(), act: () => show(name) });
     views[name].start();
   });
-  tabKeys(names);
   writeHelp();
   byId("help-button").onclick = () => byId("help").showModal();
   addEventListener("hashchange", () => follow(names));
@@ -164,34 +167,14 @@ function note() {
 
 // -- keys -------------------------------------------------------------------------------------
 
-const everywhere = [
-  { keys: ["?"], shown: "?", text: "this help", act: () => byId("help").showModal() },
-];
-
-function tabKeys(names) {
-  names.forEach((name, i) =>
-    everywhere.push({
-      keys: [String(i + 1)],
-      shown: String(i + 1),
-      text: views[name].title.toLowerCase(),
-      act: () => show(name),
-    }),
-  );
-}
+const everywhere = [{ keys: ["?"], text: "this help", act: () => byId("help").showModal() }];
 
 addEventListener("keydown", (event) => {
   const { tagName, type } = event.target;
   const isText = tagName === "INPUT" && ["search", "text"].includes(type);
   if (event.key === "Escape" && isText) event.target.blur();
-  if (
-    isText ||
-    tagName === "SELECT" ||
-    byId("help").open ||
-    event.ctrlKey ||
-    event.metaKey ||
-    event.altKey
-  )
-    return;
+  const isOther = event.ctrlKey || event.metaKey || event.altKey;
+  if (isText || tagName === "SELECT" || byId("help").open || isOther) return;
   if (tagName === "VIDEO" && event.target.controls) return;
   const known = [...everywhere, ...(current ? views[current].keys : [])];
   const found = known.find((entry) => entry.keys.includes(event.key));
@@ -205,25 +188,14 @@ addEventListener("change", ({ target }) => target.tagName === "SELECT" && target
 
 function writeHelp() {
   const shown = Object.values(views).filter((view) => byId(`tab-${view.id}`) && view.keys.length);
-  const parts = [
-    ["Everywhere", everywhere],
-    ...shown.reverse().map((view) => [view.title, view.keys]),
-  ];
-  const tables = parts.map(([title, entries]) =>
-    el(
-      "section",
-      {},
-      el("h3", { text: title }),
-      el(
-        "dl",
-        {},
-        ...entries.flatMap((entry) => [
-          el("dt", {}, ...entry.shown.split(" ").map((text) => el("kbd", { text }))),
-          el("dd", { text: entry.text }),
-        ]),
-      ),
-    ),
-  );
+  const parts = [{ title: "Everywhere", keys: everywhere }, ...shown.reverse()];
+  const sections = parts.map(({ title, keys: entries }) => {
+    const lines = entries.flatMap(({ keys, text }) => [
+      el("dt", {}, ...keys.map((key) => el("kbd", { text: KEY_NAMES[key] ?? key }))),
+      el("dd", { text }),
+    ]);
+    return el("section", {}, el("h3", { text: title }), el("dl", {}, ...lines));
+  });
   const notes = [
     "Drag or click in a plot to go there; click a name beside it to hide a line. Series of more than " +
       "2000 steps are thinned for plotting: of each stretch the smallest and the largest value are shown.",
@@ -238,7 +210,7 @@ function writeHelp() {
       el("h2", { text: "offrl view" }),
       el("button", { text: "close", title: "Esc" }),
     ),
-    el("div", { class: "columns" }, ...tables),
+    div("columns", ...sections),
     ...notes.map((text) => el("p", { text })),
     el("p", { text: "This page was made by" }),
     el("pre", { text: overview.command }),

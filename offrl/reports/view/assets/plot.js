@@ -56,13 +56,9 @@ class PlotGroup {
     this.plots = [];
   }
 
-  setCursor(x) {
-    this.cursor = x;
-    for (const plot of this.plots) plot.mark();
-  }
-
-  setHover(x) {
-    this.hover = x;
+  // marks: the `cursor`, the place of the pointer (`hover`), or both.
+  set(marks) {
+    Object.assign(this, marks);
     for (const plot of this.plots) plot.mark();
   }
 }
@@ -74,17 +70,13 @@ class Plot {
   constructor(parent, title, group, hidden = new Set()) {
     this.group = group;
     this.hidden = hidden; // labels of lines that are not shown
-    this.legend = el("div", { class: "legend" });
+    this.legend = div("legend");
     this.canvas = el("canvas");
     this.cursor = el("i", { class: "cursor", hidden: true });
     this.hover = el("i", { class: "hover", hidden: true });
-    this.area = el("div", { class: "area" }, this.canvas, this.cursor, this.hover);
-    this.root = el(
-      "section",
-      { class: "plot" },
-      el("header", {}, el("h3", { text: title, title }), this.legend),
-      this.area,
-    );
+    this.area = div("area", this.canvas, this.cursor, this.hover);
+    const header = el("header", {}, el("h3", { text: title, title }), this.legend);
+    this.root = el("section", { class: "plot" }, header, this.area);
     parent.append(this.root);
     group.plots.push(this);
     Plot.all.add(this);
@@ -110,9 +102,9 @@ class Plot {
     };
     this.area.onpointermove = (event) => {
       if (this.group.seek && event.buttons & 1) this.group.seek(x(event));
-      this.group.setHover(x(event));
+      this.group.set({ hover: x(event) });
     };
-    this.area.onpointerleave = () => this.group.setHover(null);
+    this.area.onpointerleave = () => this.group.set({ hover: null });
   }
 
   // range: [first x, last x]; scale: {low, high} of y, if it is not that of the lines; log: of y.
@@ -124,13 +116,9 @@ class Plot {
     this.names = [...new Set(lines.map((line) => line.label))].map((label) => {
       const own = lines.filter((line) => line.label === label);
       const values = own.map(() => el("b"));
-      const item = el(
-        "button",
-        { class: "line", title: "show or hide", onclick: () => this.toggle(label) },
-        swatch(own[0].color),
-        el("span", { text: label }),
-        ...values,
-      );
+      const item = button("", "show or hide", () => this.toggle(label));
+      item.className = "line";
+      item.append(swatch(own[0].color), el("span", { text: label }), ...values);
       return { label, own, values, item };
     });
     this.legend.replaceChildren(...this.names.map(({ item }) => item));
@@ -236,9 +224,7 @@ class Plot {
 
   drawBand(pen, line) {
     if (!line.low) return;
-    const rows = [...Array(line.count).keys()].filter(
-      (row) => line.value(row) !== null && line.low(row) !== null,
-    );
+    const rows = rowsOf(line).filter((row) => line.low(row) !== null);
     pen.globalAlpha = 0.14;
     pen.fillStyle = style(line.color);
     pen.beginPath();
@@ -248,14 +234,9 @@ class Plot {
     pen.fill();
     if (rows.length === 1) {
       // an interval rather than a band
-      const at = this.fromX(line.x(rows[0]));
+      const [low, high] = [line.low(rows[0]), line.high(rows[0])].map((y) => this.fromY(y));
       pen.globalAlpha = 0.8;
-      pen.fillRect(
-        at - 0.75,
-        this.fromY(line.high(rows[0])),
-        1.5,
-        this.fromY(line.low(rows[0])) - this.fromY(line.high(rows[0])),
-      );
+      pen.fillRect(this.fromX(line.x(rows[0])) - 0.75, high, 1.5, low - high);
     }
     pen.globalAlpha = 1;
   }
@@ -263,15 +244,13 @@ class Plot {
   // Put the cursor where the group has it, and the values there, or where the pointer is, beside names.
   mark() {
     if (!this.width || !this.lines) return;
-    for (const [mark, x] of [
-      [this.cursor, this.group.cursor],
-      [this.hover, this.group.hover],
-    ]) {
-      mark.hidden = x === null;
-      if (x !== null)
-        mark.style.transform = `translateX(${this.fromX(Math.min(x, this.range[1]))}px)`;
+    for (const name of ["cursor", "hover"]) {
+      const at = this.group[name];
+      this[name].hidden = at === null;
+      if (at !== null)
+        this[name].style.transform = `translateX(${this.fromX(Math.min(at, this.range[1]))}px)`;
     }
-    const x = this.group.hover === null ? this.group.cursor : this.group.hover;
+    const x = this.group.hover ?? this.group.cursor;
     for (const { own, values } of this.names) {
       own.forEach((line, i) => {
         const row = x === null ? -1 : nearest(line, x, 0.03 * (this.range[1] - this.range[0]));
@@ -280,6 +259,10 @@ class Plot {
     }
   }
 }
+
+// The rows of a line that have a value.
+const rowsOf = (line) =>
+  [...Array(line.count).keys()].filter((row) => line.value(row) !== null);
 
 function described(line, row) {
   const value = number(line.value(row));

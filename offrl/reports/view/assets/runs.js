@@ -8,13 +8,8 @@ const runs = {
   id: "runs",
   title: "Runs",
   keys: [
-    {
-      keys: ["g"],
-      shown: "g",
-      text: "runs of one name as one curve",
-      act: () => byId("grouped").click(),
-    },
-    { keys: ["l"], shown: "l", text: "logarithmic losses", act: () => byId("logarithmic").click() },
+    { keys: ["g"], text: "runs of one name as one curve", act: () => byId("grouped").click() },
+    { keys: ["l"], text: "logarithmic losses", act: () => byId("logarithmic").click() },
   ],
   picked: 0, // whose episodes and videos are shown
   group: null,
@@ -40,24 +35,17 @@ const runs = {
       return complain(error);
     }
     this.label();
-    const names = [
-      ...new Set(
-        this.runs.flatMap(({ curves }) =>
-          Object.values(curves).flatMap(({ logs }) => Object.keys(logs)),
-        ),
-      ),
-    ];
+    const all = this.runs.flatMap((run) => Object.values(run.curves).map(({ logs }) => logs));
+    const names = [...new Set(all.flatMap(Object.keys))];
     this.metrics = [
       ...FIRST_METRICS.filter((name) => names.includes(name)),
       ...names.filter((name) => !FIRST_METRICS.includes(name) && !/_(Low|High)$/.test(name)),
     ];
     this.chosen = new Set(this.metrics.filter((name) => FIRST_METRICS.includes(name)));
     // Returns, where they say more than the success rate.
-    const rates = this.runs
-      .flatMap(({ curves }) => Object.values(curves))
-      .filter(({ logs }) => logs.Return && logs.Success_Rate);
-    if (rates.length && rates.every(({ logs }) => logs.Return.every((x, row) => x === logs.Success_Rate[row])))
-      this.chosen.delete("Return");
+    const rated = all.filter((logs) => logs.Return && logs.Success_Rate);
+    const isSame = (logs) => logs.Return.every((x, row) => x === logs.Success_Rate[row]);
+    if (rated.length && rated.every(isSame)) this.chosen.delete("Return");
     this.drawAll();
   },
 
@@ -98,26 +86,15 @@ const runs = {
           this.drawPlots();
           this.drawConfigs();
         };
-        const row = el(
-          "div",
-          { class: run.i === this.picked ? "run picked" : "run", title: run.path },
-          box,
-          swatch(lineColor(run.i)),
-          el(
-            "div",
-            {},
-            el("b", { text: run.name }),
-            el("small", {
-              text: `${run.stamp}${run.config["train.seed"] ? ` · seed ${run.config["train.seed"]}` : ""}`,
-            }),
-          ),
-          el("span", {
-            class: "result",
-            text: result(run),
-            title:
-              "final test, else best during training: success rate and its 95 % interval, or the return where no success is reported",
-          }),
-        );
+        const seed = run.config["train.seed"];
+        const stamp = el("small", { text: `${run.stamp}${seed ? ` · seed ${seed}` : ""}` });
+        const name = el("div", {}, el("b", { text: run.name }), stamp);
+        const title =
+          "final test, else best during training: success rate and its 95 % interval, or the return where no success is reported";
+        const reached = el("span", { class: "result", text: result(run), title });
+        const kind = run.i === this.picked ? "run picked" : "run";
+        const row = div(kind, box, swatch(lineColor(run.i)), name, reached);
+        row.title = run.path;
         row.onclick = () => {
           this.picked = run.i;
           this.drawList();
@@ -144,26 +121,24 @@ const runs = {
   drawPlots() {
     this.group.clear();
     const axis = byId("axis").value;
+    const isGrouped = byId("grouped").checked;
+    const shown = this.runs.filter((run) => this.shown.has(run.i));
     let isAny = false; // whether any loss can be shown on a logarithmic axis
     for (const name of this.metrics.filter((metric) => this.chosen.has(metric))) {
-      const shown = this.runs.filter((run) => this.shown.has(run.i));
-      const grouped = byId("grouped").checked ? means(shown, name, axis) : [];
-      const lines = byId("grouped").checked
-        ? grouped
+      const lines = isGrouped
+        ? means(shown, name, axis)
         : shown.flatMap((run) => curves(run, name, axis));
       if (!lines.length) continue;
       if (!this.hidden.has(name)) this.hidden.set(name, new Set());
       const last = Math.max(...lines.map((line) => line.x(line.count - 1)));
       const kinds = [...new Set(lines.map((line) => line.kind))];
-      const band = byId("grouped").checked
-        ? "; bands from the lowest run to the highest"
-        : name === "Success_Rate"
-          ? "; 95 % intervals"
-          : "";
+      const said = kinds.map((kind) => (isDashed(kind) ? `${kind} (dashed)` : kind)).join(", ");
+      const intervals = name === "Success_Rate" ? "; 95 % intervals" : "";
+      const band = isGrouped ? "; bands from the lowest run to the highest" : intervals;
       const isLoss = name.includes("Loss") && lines.every((line) => extent([line]).low > 0);
       const log = isLoss && byId("logarithmic").checked;
       isAny ||= isLoss;
-      const title = `${words(name)}: ${kinds.map((kind) => (isDashed(kind) ? `${kind} (dashed)` : kind)).join(", ")}${band}${log ? "; logarithmic" : ""}`;
+      const title = `${words(name)}: ${said}${band}${log ? "; logarithmic" : ""}`;
       const plot = new Plot(byId("run-plots"), title, this.group, this.hidden.get(name));
       const scale = name === "Success_Rate" ? { low: 0, high: 1 } : null;
       plot.show(lines, [0, last], { log, scale });
@@ -176,29 +151,24 @@ const runs = {
     const isRated = run.episodes.some((episode) => "Success" in episode);
     const outcomes = isRated ? ["Success", "Return"] : ["Return"];
     const names = ["epoch", "Seed", ...outcomes, "Horizon", "Crashed"];
+    const outcome = (i) => OUTCOMES[{ 1: true, 0: false }[run.episodes[i].Success] ?? null];
     const shown = (i, name) => {
       const value = run.episodes[i][name];
-      return name === "Success"
-        ? ({ 1: "✓", 0: "✗" })[value] ?? ""
-        : name === "Crashed"
-          ? value
-            ? "crashed"
-            : ""
-          : number(value);
+      if (name === "Success") return outcome(i).mark;
+      if (name === "Crashed") return value ? "crashed" : "";
+      return number(value);
     };
+    const player = { controls: true, muted: true, playsInline: true, preload: "metadata" };
     byId("run-videos").replaceChildren(
-      ...Object.entries(run.videos).map(([src, title]) =>
-        el(
-          "figure",
-          {},
-          el("figcaption", { text: title }),
-          el("video", { src, controls: true, muted: true, playsInline: true, preload: "metadata" }),
-        ),
+      ...Object.entries(run.videos).map(([src, text]) =>
+        el("figure", {}, el("figcaption", { text }), el("video", { src, ...player })),
       ),
     );
-    const said = `${run.label}: ${run.episodes.length} evaluated episodes${run.numDamaged ? `; ${run.numDamaged} damaged lines of its log are left out` : ""}`;
+    const damaged = `; ${run.numDamaged} damaged lines of its log are left out`;
+    const said = `${run.label}: ${run.episodes.length} evaluated episodes`;
+    const text = `${said}${run.numDamaged ? damaged : ""}`;
     const box = el("div");
-    byId("run-episodes").replaceChildren(el("h3", { text: said }), box);
+    byId("run-episodes").replaceChildren(el("h3", { text }), box);
     const table = new Table(
       box,
       names.map((name) => ({
@@ -207,7 +177,7 @@ const runs = {
         isNumber: true,
         value: (i) => run.episodes[i][name] ?? null,
         text: (i) => shown(i, name),
-        classOf: (i) => (name === "Success" ? ({ 1: "good", 0: "bad" })[run.episodes[i][name]] ?? "" : ""),
+        classOf: (i) => (name === "Success" ? outcome(i).tone : ""),
       })),
     );
     table.columns[0].value = (i) =>
@@ -219,54 +189,33 @@ const runs = {
     const shown = this.runs.filter((run) => this.shown.has(run.i));
     const keys = [...new Set(shown.flatMap(({ config }) => Object.keys(config)))];
     const differs = (key) => shown.some(({ config }) => config[key] !== shown[0].config[key]);
-    const only = byId("only-different") ? byId("only-different").checked : shown.length > 1;
-    const word = byId("config-filter") ? byId("config-filter").value : "";
     const table = el("table", { class: "summary configs" });
+    const only = el("input", { id: "only-different", type: "checkbox" });
+    only.checked = byId("only-different")?.checked ?? shown.length > 1;
+    const word = el("input", { id: "config-filter", type: "search", placeholder: "filter keys" });
+    word.value = byId("config-filter")?.value ?? "";
+    const heads = shown.map((run) =>
+      el("th", { title: run.path }, swatch(lineColor(run.i)), run.label),
+    );
     const redraw = () => {
-      const [isOnly, text] = [
-        byId("only-different").checked,
-        byId("config-filter").value.toLowerCase(),
-      ];
       const rows = keys.filter(
-        (key) => (!isOnly || differs(key)) && key.toLowerCase().includes(text),
+        (key) =>
+          (!only.checked || differs(key)) && key.toLowerCase().includes(word.value.toLowerCase()),
       );
       table.replaceChildren(
-        el(
-          "tr",
-          {},
-          el("th"),
-          ...shown.map((run) => el("th", { title: run.path }, swatch(lineColor(run.i)), run.label)),
-        ),
-        ...rows.map((key) =>
-          el(
-            "tr",
-            { class: differs(key) ? "differs" : "" },
-            el("th", { text: key }),
-            ...shown.map(({ config }) => el("td", { text: config[key] ?? "–" })),
-          ),
-        ),
+        el("tr", {}, el("th"), ...heads),
+        ...rows.map((key) => {
+          const values = shown.map(({ config }) => config[key] ?? "–");
+          return tableRow(key, values, { class: differs(key) ? "differs" : "" });
+        }),
       );
     };
+    only.onchange = word.oninput = redraw;
+    const says = ` only what differs (${keys.filter(differs).length} of ${keys.length} keys)`;
     byId("configs").replaceChildren(
       el("h3", { text: "Configs" }),
-      el(
-        "div",
-        { class: "chips" },
-        el(
-          "label",
-          {},
-          el("input", { id: "only-different", type: "checkbox", checked: only, onchange: redraw }),
-          ` only what differs (${keys.filter(differs).length} of ${keys.length} keys)`,
-        ),
-        el("input", {
-          id: "config-filter",
-          type: "search",
-          placeholder: "filter keys",
-          value: word,
-          oninput: redraw,
-        }),
-      ),
-      el("div", { class: "scroll" }, table),
+      div("chips", el("label", {}, only, says), word),
+      div("scroll", table),
     );
     redraw();
   },
@@ -274,6 +223,13 @@ const runs = {
 views.runs = runs;
 
 const isDashed = (kind) => !["train", "rollout", "test", "test_last"].includes(kind);
+// How a curve is drawn, by the kind of its records and the number of a run.
+const looks = (kind, i) => ({
+  kind,
+  color: lineColor(i),
+  dash: isDashed(kind) ? [5, 3] : null,
+  isPoints: kind in { rollout: 1, test: 1 },
+});
 const words = (name) => name.replaceAll("_", " ").toLowerCase();
 
 // The success rate, or the return where no success is reported, of the final test, else the best
@@ -298,14 +254,11 @@ function curves(run, name, axis) {
       const isWhole = (row) => !name.startsWith("Success_Rate") || !logs.Crashed?.[row];
       const [low, high] = [logs[`${name}_Low`], logs[`${name}_High`]];
       return {
+        ...looks(kind, run.i),
         label: run.label,
-        kind,
-        color: lineColor(run.i),
-        dash: isDashed(kind) ? [5, 3] : null,
         count: columns[axis].length,
         value: (row) => (isWhole(row) ? logs[name][row] : null),
         x: (row) => columns[axis][row],
-        isPoints: kind in { rollout: 1, test: 1 },
         ...(low ? { low: (row) => low[row], high: (row) => high[row] } : {}),
       };
     });
@@ -324,29 +277,19 @@ function means(shown, name, axis) {
   const found = [];
   for (const own of new Set(shown.map((run) => run.name))) {
     const members = shown.filter((run) => run.name === own);
-    for (const kind of new Set(members.flatMap((run) => Object.keys(run.curves)))) {
-      const paths = members.flatMap((run) =>
-        curves(
-          { ...run, curves: run.curves[kind] ? { [kind]: run.curves[kind] } : {} },
-          name,
-          axis === "time" ? "epoch" : axis,
-        ).map((line) =>
-          [...Array(line.count).keys()]
-            .filter((row) => line.value(row) !== null)
-            .map((row) => [line.x(row), line.value(row)]),
-        ),
-      );
+    const lines = members.flatMap((run) => curves(run, name, axis === "time" ? "epoch" : axis));
+    for (const kind of new Set(lines.map((line) => line.kind))) {
+      const paths = lines
+        .filter((line) => line.kind === kind)
+        .map((line) => rowsOf(line).map((row) => [line.x(row), line.value(row)]));
       const rows = [...new Set(paths.flat().map(([x]) => x))]
         .sort((a, b) => a - b)
         .map((x) => [x, paths.map((path) => between(path, x)).filter((y) => y !== null)])
         .filter(([, values]) => values.length > members.length / 2);
       if (!rows.length) continue;
       found.push({
+        ...looks(kind, members[0].i),
         label: `${own} (${members.length} run${members.length > 1 ? "s" : ""})`,
-        kind,
-        color: lineColor(members[0].i),
-        dash: isDashed(kind) ? [5, 3] : null,
-        isPoints: kind in { rollout: 1, test: 1 },
         count: rows.length,
         x: (row) => rows[row][0],
         value: (row) => rows[row][1].reduce((a, b) => a + b, 0) / rows[row][1].length,

@@ -3,23 +3,19 @@
 
 const ROW = 25; // pixels
 
-// columns: [{name, width, value(i), text(i), classOf(i), title(i), isNumber, descends}]
+// columns: [{name, width, value(i), text(i), classOf(i), title(i), isNumber}]. Unless they are given,
+// the text is the value, and the title is the text.
 class Table {
   constructor(parent, columns, { onPick = null, onOrder = null } = {}) {
     Object.assign(this, { columns, onPick, onOrder, rows: [], picked: null, sort: null });
-    this.head = el("div", { class: "head" });
-    this.space = el("div", { class: "space" });
+    this.head = div("head");
+    this.space = div("space");
     this.body = el("div", { class: "body", tabIndex: -1 }, this.space);
-    this.root = el(
-      "div",
-      { class: "table", style: { "--columns": columns.map((c) => c.width).join(" ") } },
-      this.head,
-      this.body,
-    );
-    parent.replaceChildren(this.root);
+    const root = div("table", this.head, this.body);
+    root.style.setProperty("--columns", columns.map(({ width }) => width).join(" "));
+    parent.replaceChildren(root);
     this.body.onscroll = () => this.draw();
-    this.observer = new ResizeObserver(() => this.draw());
-    this.observer.observe(this.body);
+    new ResizeObserver(() => this.draw()).observe(this.body);
     this.drawHead();
   }
 
@@ -51,10 +47,7 @@ class Table {
     this.rows = [...rows];
     if (this.sort) {
       const { column, sign } = this.sort;
-      const rank = (i) => {
-        const x = column.value(i);
-        return x === null || x === undefined ? NaN : x;
-      };
+      const rank = (i) => column.value(i) ?? NaN;
       this.rows.sort((i, j) => compare(rank(i), rank(j), sign));
     }
     this.space.style.height = `${this.rows.length * ROW}px`;
@@ -70,18 +63,13 @@ class Table {
   }
 
   row(i, at) {
-    const cells = this.columns.map((column) =>
-      el("span", {
-        text: column.text(i),
-        class: `${column.isNumber ? "number " : ""}${column.classOf ? column.classOf(i) : ""}`,
-        title: column.title ? column.title(i) : column.text(i),
-      }),
-    );
-    const row = el(
-      "div",
-      { class: "row", style: { transform: `translateY(${at * ROW}px)` } },
-      ...cells,
-    );
+    const cells = this.columns.map(({ value, text, classOf, title, isNumber }) => {
+      const shown = text ? text(i) : number(value(i), 3);
+      const kind = `${isNumber ? "number " : ""}${classOf ? classOf(i) : ""}`;
+      return el("span", { text: shown, class: kind, title: title ? title(i) : shown });
+    });
+    const row = div("row", ...cells);
+    row.style.transform = `translateY(${at * ROW}px)`;
     row.dataset.row = i;
     if (this.marked) row.classList.add(...this.marked(i));
     if (this.onPick) row.onclick = (event) => this.onPick(i, event);
