@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offrl import __version__
+from offrl.lazy import needed
 from offrl.processes import FOR_THE_PARENT, ONE_THREAD, changed_environ
 
 # Of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
@@ -42,13 +43,7 @@ PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "
 
 def import_ray() -> Any:
     """The package, or ``ImportError`` that says how to install it."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError(
-            f"Ray is needed to work on several machines ({error}): pip install 'offrl[distributed]'"
-        ) from None
-    return ray
+    return needed("ray", "distributed", "Ray is needed to work on several machines")
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from offrl.lazy import needed
+
 MODEL = "openai/clip-vit-large-patch14"
 NUM_TOKENS = 25  # longer sentences are cut
 
@@ -16,16 +18,10 @@ def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
     sentences = list(dict.fromkeys(sentences))
     if not sentences:
         return {}
+    models = needed("transformers", "language", "train.data.lang: needs the package transformers")
     try:
-        from transformers import AutoTokenizer, CLIPTextModelWithProjection
-    except ImportError as error:
-        raise ImportError(
-            f"train.data.lang: needs the package transformers ({error}): "
-            "pip install 'offrl[language]'"
-        ) from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(MODEL)
-        encoder = CLIPTextModelWithProjection.from_pretrained(MODEL).eval()
+        tokenizer = models.AutoTokenizer.from_pretrained(MODEL)
+        encoder = models.CLIPTextModelWithProjection.from_pretrained(MODEL).eval()
     except (OSError, ValueError) as error:
         raise ValueError(
             f"train.data.lang: the language model {MODEL} is not here and cannot be fetched "

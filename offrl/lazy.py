@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Tensor", "exporting", "torch"]
+__all__ = ["Tensor", "exporting", "needed", "torch"]
 
 
 def exporting(
@@ -38,6 +38,15 @@ def exporting(
         return sorted({*modules, *vars(sys.modules[package])} - made_with)
 
     return get, names, sorted(modules)
+
+
+def needed(module: str, extra: str, what: str) -> Any:
+    """Import a package that not everybody has. Raises ``ImportError`` that begins with ``what`` and
+    names the ``extra`` of offrl's that brings it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{what} ({error}); pip install 'offrl[{extra}]'") from None
 
 
 if TYPE_CHECKING or "torch" in sys.modules:

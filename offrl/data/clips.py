@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.hdf5 import located
+from offrl.lazy import needed
 from offrl.memory import check_memory
 
 CODEC = "libx264"
@@ -89,8 +90,4 @@ def decode(path: Path, start: float, num_frames: int, fps: float) -> np.ndarray:
 
 
 def _import() -> Any:
-    try:
-        import av
-    except ModuleNotFoundError as error:
-        raise ImportError(f"PyAV is missing ({error}); pip install 'offrl[lerobot]'") from None
-    return av
+    return needed("av", "lerobot", "PyAV is missing")

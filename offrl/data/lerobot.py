@@ -20,6 +20,7 @@ from offrl.data.clips import decode
 from offrl.data.demos import Episodes
 from offrl.data.exchange import places, read_notes, vectors
 from offrl.data.hdf5 import located
+from offrl.lazy import needed
 from offrl.links import inside
 from offrl.memory import check_memory
 
@@ -273,8 +274,4 @@ def _image(file: bytes) -> np.ndarray:
 
 
 def parquet() -> Any:
-    try:
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise ImportError(f"pyarrow is missing ({error}); pip install 'offrl[lerobot]'") from None
-    return pyarrow.parquet
+    return needed("pyarrow.parquet", "lerobot", "pyarrow is missing")

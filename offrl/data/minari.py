@@ -16,6 +16,7 @@ from offrl.data.demos import DemoArrays, Episodes
 from offrl.data.elsewhere import arrays_below
 from offrl.data.exchange import Plan, Step, flags, following, read_notes, timeouts
 from offrl.data.hdf5 import located, open_hdf5
+from offrl.lazy import needed
 from offrl.links import inside
 from offrl.memory import check_memory
 from offrl.outputs import check_space, whole_folder
@@ -256,8 +257,4 @@ def _spec(env_args: Mapping[str, Any] | None) -> Any:
 
 
 def _import() -> Any:
-    try:
-        import minari
-    except ModuleNotFoundError as error:
-        raise ImportError(f"Minari is missing ({error}); pip install 'offrl[minari]'") from None
-    return minari
+    return needed("minari", "minari", "Minari is missing")

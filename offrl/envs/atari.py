@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.wrappers import AtariPreprocessing
 
 from offrl.envs.gymnasium import GymnasiumEnv
+from offrl.lazy import needed
 from offrl.registry import ENVS
 
 LONGEST = 108_000  # frames of a game, half an hour
@@ -59,11 +60,6 @@ class AtariEnv(GymnasiumEnv):
 
 def _register() -> None:
     """Make the games known to gymnasium."""
-    try:
-        import ale_py
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"the Arcade Learning Environment is missing ({error}); pip install 'offrl[atari]'"
-        ) from None
+    ale_py = needed("ale_py", "atari", "the Arcade Learning Environment is missing")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     gymnasium.register_envs(ale_py)

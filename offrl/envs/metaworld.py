@@ -1,6 +1,5 @@
 """Meta-World's 50 tasks of a Sawyer arm (Yu et al., 2019, arXiv:1910.10897)."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from offrl.acting.episode import Obs
 from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.gymnasium import GymnasiumEnv
+from offrl.lazy import needed
 from offrl.registry import ENVS, did_you_mean
 
 GOAL = 3  # numbers at the end of an observation: where the object, or the hand, is to be
@@ -88,12 +88,7 @@ def find_task(table: Mapping[str, Any], name: str) -> Any:
 
 
 def import_metaworld(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"Meta-World is missing ({error}); pip install 'offrl[metaworld]'"
-        ) from None
+    return needed(module, "metaworld", "Meta-World is missing")
 
 
 def tasks() -> Mapping[str, Any]:

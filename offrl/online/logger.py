@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.config import Section
+from offrl.lazy import needed
 from offrl.online.trainer import Record
 
 RecordsOf = Callable[..., Iterator[Record]]
@@ -71,11 +72,6 @@ def _new_folder(parent: Path, name: str) -> Path:
 
 
 def _wandb_run(config: Any, place: Path, project: str) -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise ImportError(
-            "logger(wandb_project=...): wandb is not installed; pip install 'offrl[wandb]'"
-        ) from None
+    wandb = needed("wandb", "wandb", "logger(wandb_project=...): wandb is missing")
     said = config.to_dict() if isinstance(config, Section) else None
     return wandb.init(project=project, name=place.name, dir=place, config=said)

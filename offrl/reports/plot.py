@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from offrl.lazy import needed
 from offrl.outputs import whole_file
 from offrl.reports.records import read_records
 
@@ -121,13 +122,8 @@ def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:
 def write_divergence(path: Path, of_demos: Mapping[str, Sequence[float]]) -> None:
     """How far replayed states are from the recorded ones, over the steps, of each demonstration.
     ``ImportError`` where matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            f"no plot of the divergence ({error}); pip install 'offrl[plot]'"
-        ) from None
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    drawing = needed("matplotlib.figure", "plot", "no plot of the divergence")
+    figure = drawing.Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
     for demo, values in of_demos.items():
         axes.plot(values, linewidth=1, label=demo)

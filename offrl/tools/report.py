@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from offrl.lazy import needed
 from offrl.outputs import whole_folder
 
 HELP = "write tables and pictures of what trainings and studies reached"
@@ -21,13 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        import matplotlib  # noqa: F401
-        import rliable  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"a report is not possible ({error}); pip install 'offrl[report]'"
-        ) from None
+    for package in ("matplotlib", "rliable"):
+        needed(package, "report", "a report is not possible")
     from offrl.reports.report import write_report
     from offrl.reports.results import results_of
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from offrl.lazy import needed
 from offrl.outputs import in_words, whole_file
 from offrl.reports.records import read_records
 from offrl.training.base import Record, Training
@@ -112,12 +113,7 @@ class Logger:
         return {f"{group}/{name}{suffix}": value for name, value in record["logs"].items()}
 
     def _start_wandb(self) -> Any:
-        try:
-            import wandb
-        except ImportError:
-            raise ValueError(
-                "experiment.logging.log_wandb: wandb is not installed; pip install 'offrl[wandb]'"
-            ) from None
+        wandb = needed("wandb", "wandb", "experiment.logging.log_wandb: wandb is missing")
         run = self.trainer.run
         return wandb.init(
             project=self.trainer.config.experiment.logging.wandb_proj_name,

@@ -9,6 +9,7 @@ from typing import Any
 from offrl.config.build import config_from_content
 from offrl.config.cells import Cell, Found, cells_of, named_configs, searched, trial_cell
 from offrl.config.study import Range, StudyConfig
+from offrl.lazy import needed
 from offrl.outputs import locked, writable_folder
 from offrl.registry import shown
 from offrl.reports.run import Run
@@ -31,7 +32,7 @@ def search(study: StudyConfig, beside: Path, cells: Cells) -> dict[str, Found]:
     ``search.db``, by which an interrupted search goes on, until a cell has begun with what it
     found.
     """
-    optuna = _import_optuna()
+    optuna = needed("optuna", "tune", "a search needs Optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     writable_folder(cells.output)
     with locked(cells.output, "another process is running a study there"):
@@ -232,11 +233,3 @@ def _suggested(trial: Any, key: str, space: list[Any] | Range) -> Any:
             return trial.suggest_int(key, space.low, space.high, log=space.log)
         return trial.suggest_float(key, space.low, space.high, log=space.log)
     return trial.suggest_categorical(key, space)
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise ImportError(f"a search needs Optuna ({error}); pip install 'offrl[tune]'") from None
-    return optuna

@@ -324,7 +324,7 @@ def test_wandb_is_asked_for_only_if_installed(small_config):
     except ImportError:
         pass
     trainer = Trainer(small_config({"experiment": {"logging": {"log_wandb": True}}}))
-    with pytest.raises(ValueError, match=r"log_wandb.*pip install 'offrl\[wandb\]'"):
+    with pytest.raises(ImportError, match=r"log_wandb.*pip install 'offrl\[wandb\]'"):
         Logger(trainer)
 
 
