@@ -10,7 +10,6 @@ import select
 import shlex
 import signal
 import sys
-import sysconfig
 import threading
 import time
 import traceback
@@ -22,7 +21,7 @@ from typing import Any
 from offrl import __version__, tools
 from offrl.links import following
 from offrl.modules import allow, import_all, modules_of, named
-from offrl.processes import Interrupted, is_explained
+from offrl.processes import Interrupted, foreign, is_explained
 
 
 class AboveTheBar(logging.Handler):
@@ -86,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)
     except SystemExit as error:
-        where = _foreign(error) or "a library"
+        where = foreign(error) or "a library"
         print(f"offrl: error: {where} called sys.exit({error.code!r})", file=sys.stderr)
         return 1
     except Exception as error:
@@ -97,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if is_explained(error):
             print(f"offrl: error: {error}", file=sys.stderr)
             return 1
-        where = _foreign(error)
+        where = foreign(error)
         whose = f"{where}, which is not offrl's code" if where else "what offrl does not foresee"
         print(f"offrl: error: {type(error).__name__} in {whose}:", file=sys.stderr)
         traceback.print_exc()
@@ -179,20 +178,6 @@ def _nobody_reads() -> bool:
     if has_ended:
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     return has_ended
-
-
-def _foreign(error: BaseException) -> str | None:
-    """The place where an error came out of code that is neither offrl's nor a library's."""
-    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = [os.path.dirname(os.path.abspath(__file__)), *map(sysconfig.get_path, kinds)]
-    others = ("<", *(f"{folder}{os.sep}" for folder in folders))
-    place = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        is_script = frame.f_globals.get("__name__") == "__main__"
-        if not file.startswith(others) and not is_script:
-            place = f"{file}, line {line} ({frame.f_code.co_name})"
-    return place
 
 
 if __name__ == "__main__":

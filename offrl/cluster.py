@@ -206,21 +206,13 @@ def _own_signals() -> Iterator[None]:
 
 
 def _in_words(error: Exception, address: str) -> Exception:
-    text = str(error)
-    if "Version mismatch" in text:
-        theirs, ours = (
-            " and ".join(f"{name} {number}" for name, number in found)
-            for found in (
-                re.findall(r"(Ray|Python): (\S+)", part) for part in text.split("This process")
-            )
-        )
-        return ValueError(f"Ray at {address} has {theirs}, and this program {ours}: use the same")
-    reason = " ".join(text.split())[:300] or type(error).__name__
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
     if address == "local":
         return ConnectionError(f"no Ray could be started on this machine: {reason}")
     return ConnectionError(
-        f"Ray at {address} took no connection ({reason}); set the RAY_AUTH_MODE that it was "
-        "started with, on this machine as a node of the cluster (ray start --address=HOST:PORT)"
+        f"Ray at {address} took no connection ({reason}); use the Ray and the Python that it has, "
+        "and set the RAY_AUTH_MODE that it was started with, on this machine as a node of the "
+        "cluster (ray start --address=HOST:PORT)"
     )
 
 

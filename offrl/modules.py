@@ -69,8 +69,7 @@ def check_allowed(name: Any, asks: str) -> list[str]:
     """
     meant = modules_of(name)
     allowed = [x for x in meant if x in sys.modules or x in named() or x.startswith("offrl.")]
-    above = getattr(sys.modules.get(meant[-1]), "__dict__", {}) if meant[1:] else {}
-    is_its_module = "__path__" in above and importlib.util.find_spec(name) is not None
+    is_its_module = meant[1:] and _is_package(meant[-1]) and importlib.util.find_spec(name)
     if meant and (not allowed or (is_its_module and name not in allowed)):
         module = name if is_its_module else meant[-1]
         raise ValueError(
@@ -82,11 +81,21 @@ def check_allowed(name: Any, asks: str) -> list[str]:
     return allowed
 
 
+def _is_package(name: str) -> bool:
+    """Whether a module has others in it, by what it was imported from: attributes may be made up as
+    they are asked for."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return getattr(spec, "submodule_search_locations", None) is not None
+
+
 def imported(module: str, says: str) -> ModuleType | None:
     """Import a module. ``None`` if there is none; ``ValueError`` if it cannot be imported.
 
     says: where it is named, for messages.
     """
+    above = module.rpartition(".")[0]
+    if above in sys.modules and not _is_package(above):
+        return None
     try:
         return importlib.import_module(module)
     except (ImportError, SyntaxError) as error:

@@ -8,6 +8,7 @@ import pickle
 import signal
 import socket
 import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,20 @@ def is_explained(error: BaseException) -> bool:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     is_ours = frame.f_globals.get("__name__", "").startswith("offrl")
     return is_ours and isinstance(error, (ValueError, OSError, ImportError))
+
+
+def foreign(error: BaseException) -> str | None:
+    """Give the place where an error came out of code that is neither offrl's nor a library's."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = [os.path.dirname(os.path.abspath(__file__)), *map(sysconfig.get_path, kinds)]
+    others = ("<", *(f"{folder}{os.sep}" for folder in folders))
+    place = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        is_script = frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] == "__main__"
+        if not file.startswith(others) and not is_script:
+            place = f"{file}, line {line} ({frame.f_code.co_name})"
+    return place
 
 
 class Alarm:

@@ -63,20 +63,11 @@ class Registry:
         return enter
 
     def __getitem__(self, name: str) -> Any:
-        entry = self._of_module(name)
-        if entry is not None:
-            return entry
-        if name in self._entries:
-            return self._entries[name]
-        key = name
-        is_module = re.fullmatch(r"[\w-]+(\.[\w-]+)*", name) is not None
-        is_module = is_module and (self.package is not None or "." in name)
-        if is_module and self._import(name):
-            key = name.rpartition(".")[2]
-            entry = self._of_module(name)
-            if entry is not None:
-                return entry
-        if key not in self._entries:
+        entry = self._of_module(name) or self._entries.get(name)
+        is_module = re.fullmatch(r"[\w-]+(\.[\w-]+)*", name) and (self.package or "." in name)
+        if entry is None and is_module and self._import(name):
+            entry = self.get(name)
+        if entry is None:
             known = self.names()
             hint = did_you_mean(name, known)
             if "." in name and len(name) <= 100:
@@ -87,7 +78,7 @@ class Registry:
             elif name.isidentifier() and name != "__main__" and importlib.util.find_spec(name):
                 hint = f" For the module {name} write {name}.{name}."
             raise ValueError(f"unknown {self.kind} {shown(name)}.{hint} Known: {', '.join(known)}.")
-        return self._entries[key]
+        return entry
 
     def get(self, name: str) -> Any | None:
         """An entry whose module has been imported, or ``None``."""

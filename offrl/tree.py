@@ -1,7 +1,12 @@
 """Nested dicts of arrays or tensors."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+
+from offrl.lazy import Tensor, torch
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -14,6 +19,21 @@ def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     if isinstance(tree, Mapping):
         return {k: map_leaves(function, v, *(o[k] for o in others)) for k, v in tree.items()}
     return function(tree, *others)
+
+
+def as_arrays(tree: Any) -> Any:
+    """Turn tensors into arrays, which travel without a copy. Other leaves stay as they are."""
+    return map_leaves(lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else x, tree)
+
+
+def as_tensors(tree: Any) -> Any:
+    """Turn arrays into tensors, which checkpoints may hold. Both have the same memory, which may be
+    shared: nothing is to be written into it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return map_leaves(
+            lambda x: torch.as_tensor(x) if isinstance(x, (np.ndarray, np.generic)) else x, tree
+        )
 
 
 def gather(function: Callable[[list[Any]], Any], trees: Sequence[Any]) -> Any:

@@ -92,6 +92,13 @@ SMALL = {
 }
 
 
+def acting_in(env, every):
+    """The section ``experiment`` of a training that acts and does little else, in epochs of
+    ``every`` steps."""
+    quiet = {"rollout": {"enabled": False}, "logging": {"log_tb": False}}
+    return {"env": env, "epoch_every_n_steps": every, **quiet}
+
+
 @pytest.fixture(autouse=True)
 def registries():
     """Remove what a test registered and what it allowed, after it; entries of offrl's own modules

@@ -100,10 +100,8 @@ def test_another_ray_or_python_is_named():
     with pytest.raises(RuntimeError) as refused:
         check_version_info(there, "node IP")
     said = str(cluster._in_words(refused.value, "head:6379"))
-    ours = f"Ray {ray.__version__} and Python {sys.version.split()[0]}"
-    assert said == (
-        f"Ray at head:6379 has Ray 2.40.0 and Python 3.9.2, and this program {ours}: use the same"
-    )
+    versions = ("2.40.0", "3.9.2", ray.__version__, sys.version.split()[0])
+    assert "Ray at head:6379" in said and all(version in said for version in versions)
 
 
 MARK = "OFFRL_TEST_OF_ENDS"

@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from offrl.algos.shared.masks import ACTION_MASK, masked
+from offrl.online.setting import clipped
 from offrl.tree import map_leaves
 
-Obs = Mapping[str, np.ndarray] | np.ndarray
+Shown = Mapping[str, np.ndarray]  # by an environment, or by all of them, {key: [N, ...]}
+Obs = Shown | np.ndarray
 
 
 class Agent:
@@ -120,13 +123,12 @@ class PolicyAgent(Agent):
     """An ``Agent`` of one of offrl's policies. It keeps the last frames of its environments, and
     the policy's recurrent state in each.
 
-    bounds: the least and the largest action that environments take, ``[A]`` each; ``None`` for
-        discrete ones.
+    action_space: of the environments.
     """
 
-    def __init__(self, alg: Any, bounds: tuple[np.ndarray, np.ndarray] | None = None):
+    def __init__(self, alg: Any, action_space: gymnasium.Space):
         super().__init__(alg)
-        self._bounds = bounds
+        self._space = action_space
         self._obs_ndims = {key: len(o.shape) for key, o in alg.obs_spec.groups["obs"].items()}
         self._num_frames = alg.global_config.train.frame_stack
         self.forget()
@@ -178,10 +180,7 @@ class PolicyAgent(Agent):
         return {name: float(value) for name, value in info.items()}
 
     def explore(
-        self,
-        obs: Mapping[str, np.ndarray],
-        begins: np.ndarray | None = None,
-        at_random: bool = False,
+        self, obs: Shown, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Choose actions in its environments, ``{key: [N, ...]}``: as the policy learns from them,
         ``[N, A]``, and as the environments take them.
@@ -219,9 +218,7 @@ class PolicyAgent(Agent):
         rows = torch.from_numpy(np.flatnonzero(begins)).to(self.alg.device)
         return map_leaves(lambda x: x.index_fill(0, rows, 0), self.memory)
 
-    def _see(
-        self, obs: Mapping[str, np.ndarray], begins: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
+    def _see(self, obs: Shown, begins: np.ndarray | None) -> dict[str, np.ndarray]:
         """The last frames, ``{key: [N, num_frames, ...]}``."""
         obs = {key: obs[key] for key in self._keys(obs)}
         if self._num_frames == 1:
@@ -249,8 +246,7 @@ class PolicyAgent(Agent):
         return (torch.rand(num, self.alg.ac_dim) * 2 - 1).to(self.alg.device)
 
     def _raw(self, actions: Tensor) -> np.ndarray:
-        raw = actions.cpu().numpy()
-        return raw if self._bounds is None else np.clip(raw, *self._bounds)
+        return clipped(actions.cpu().numpy(), self._space)
 
     def _batch(self, obs: Obs) -> tuple[dict[str, Tensor], bool]:
         named = {key: torch.as_tensor(np.asarray(x)) for key, x in self.alg.named(obs).items()}

@@ -13,8 +13,8 @@ from offrl.checkpoint import policy_from_checkpoint
 from offrl.config.files import find_file
 from offrl.envs.experts import scripted_expert
 from offrl.envs.vector import VectorEnv
-from offrl.online.agent import PolicyAgent
-from offrl.online.setting import bounds_of
+from offrl.online.agent import PolicyAgent, Shown
+from offrl.online.setting import clipped
 
 SCRIPTED = "scripted"  # among the values of algo.expert, beside paths
 
@@ -22,11 +22,11 @@ SCRIPTED = "scripted"  # among the values of algo.expert, beside paths
 class ScriptedExpert:
     """A function of what one environment shows, asked for each. It has no memory."""
 
-    def __init__(self, function: Callable[[Mapping[str, np.ndarray]], Any], envs: VectorEnv):
+    def __init__(self, function: Callable[[Shown], Any], envs: VectorEnv):
         self._function, self._space = function, envs.action_space
         self._name = envs.env_args["env_name"]
 
-    def act(self, obs: Mapping[str, np.ndarray], begins: np.ndarray | None) -> np.ndarray:
+    def act(self, obs: Shown, begins: np.ndarray | None) -> np.ndarray:
         """The actions ``[N, A]``, or integers ``[N]``, for observations ``{key: [N, ...]}``."""
         num = len(next(iter(obs.values())))
         try:
@@ -37,8 +37,7 @@ class ScriptedExpert:
                 f"algo.expert: the scripted expert of {self._name} cannot act in this environment: "
                 f"{describe(error)}"
             ) from error
-        bounds = bounds_of(self._space)
-        return actions if bounds is None else np.clip(actions, *bounds)
+        return clipped(actions, self._space)
 
     def serialize(self) -> dict[str, Any]:
         return {}
@@ -56,9 +55,9 @@ class TrainedExpert(PolicyAgent):
         problem = _misfit(expert, alg, envs)
         if problem:
             raise ValueError(f"algo.expert: {path}: {problem}; name another checkpoint")
-        super().__init__(expert, bounds_of(envs.action_space))
+        super().__init__(expert, envs.action_space)
 
-    def act(self, obs: Mapping[str, np.ndarray], begins: np.ndarray | None) -> np.ndarray:
+    def act(self, obs: Shown, begins: np.ndarray | None) -> np.ndarray:
         return self.explore(obs, begins)[1]
 
     def _ready(self) -> None:
@@ -77,15 +76,12 @@ class Apprentice(PolicyAgent):
     """
 
     def __init__(self, alg: Any, envs: VectorEnv):
-        super().__init__(alg, bounds_of(envs.action_space))
+        super().__init__(alg, envs.action_space)
         self.expert = _find_expert(alg, envs)
         self._steps_per_round = envs.num_envs * alg.global_config.train.online.collect_steps
 
     def explore(
-        self,
-        obs: Mapping[str, np.ndarray],
-        begins: np.ndarray | None = None,
-        at_random: bool = False,
+        self, obs: Shown, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """As a ``PolicyAgent``, but the actions to learn from are the expert's."""
         share = self.alg.expert_share(self.num_steps // self._steps_per_round)

@@ -169,4 +169,4 @@ def broker_at(
         return Turns(make_explorer, num_explorers, life)
     from offrl.online.ray import RayBroker
 
-    return RayBroker(make_explorer, num_explorers, address, life, timeout)
+    return RayBroker(address, timeout, make_explorer, num_explorers, life)

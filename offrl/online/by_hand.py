@@ -1,17 +1,15 @@
 """Steps of an environment that somebody else makes, for a trainer to learn from."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from offrl.envs.vector import Stepped
+from offrl.online.agent import Shown
 from offrl.online.trainer import Trainer
 
 log = logging.getLogger(__name__)
-
-Obs = Mapping[str, np.ndarray]
 
 
 class ByHand:
@@ -56,7 +54,7 @@ class ByHand:
         """What the chosen action was rewarded with."""
         self._reward = reward
 
-    def observe(self, obs: Obs) -> None:
+    def observe(self, obs: Shown) -> None:
         """What one environment shows now."""
         now = {key: np.asarray(x)[None] for key, x in obs.items()}
         if self._actions is not None:

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from offrl.online.agent import PolicyAgent
-from offrl.online.parts import Parts, as_array, as_tensor
-from offrl.tree import map_leaves
+from offrl.online.parts import Parts
+from offrl.tree import as_arrays, as_tensors
 
 # The return and length of episodes, and whether one succeeded at some step: 1, 0, or -1 where
 # nothing was said of that.
 Ended = list[tuple[float, int, int]]
+START = {"returns": 0.0, "lengths": 0, "succeeded": -1}  # what these are when an episode begins
 
 
 class Collector:
@@ -32,9 +33,8 @@ class Collector:
         self.step = 0  #: Of the training: steps in all environments.
         self._obs: Any = None  # what the environments show now
         self._begins = np.ones(self.envs.num_envs, dtype=bool)  # where episodes begin with it
-        self._returns = np.zeros(self.envs.num_envs)  # of the running episodes
-        self._lengths = np.zeros(self.envs.num_envs, dtype=np.int64)
-        self._succeeded = np.full(self.envs.num_envs, -1)
+        # Of the running episodes, [N] each.
+        self._running = {name: np.full(self.envs.num_envs, x) for name, x in START.items()}
         last = self.config.train.online.solved_episodes
         self._last_returns: deque[float] = deque(maxlen=last)
         self._memory: Any = None  # of the policy, when the round began
@@ -92,20 +92,18 @@ class Collector:
 
     def _count(self, stepped: Any, ended: Ended) -> None:
         self.step += int(np.count_nonzero(stepped.is_step))
-        self._returns += stepped.rewards
-        self._lengths += stepped.is_step
-        self._succeeded = np.maximum(self._succeeded, stepped.successes)
+        running = self._running
+        running["returns"] += stepped.rewards
+        running["lengths"] += stepped.is_step
+        running["succeeded"] = np.maximum(running["succeeded"], stepped.successes)
         over = stepped.terminated | stepped.truncated
-        if over.any():
-            for env in np.flatnonzero(over):
-                counts = (self._returns, self._lengths, self._succeeded)
-                ended.append(tuple(x[env].item() for x in counts))
-            self._last_returns.extend(self._returns[over].tolist())
+        for env in np.flatnonzero(over):
+            ended.append(tuple(x[env].item() for x in running.values()))
+            self._last_returns.append(ended[-1][0])
         over = over | ~stepped.is_step  # of what hung, the episode is lost
         if over.any():
-            self._returns[over] = 0.0
-            self._lengths[over] = 0
-            self._succeeded[over] = -1
+            for name, start in START.items():
+                running[name][over] = start
 
     def _take_rollout(self) -> dict[str, Any]:
         """The steps of the round (``Rollout.take``), and what the policy remembered before it."""
@@ -117,11 +115,9 @@ class Collector:
         """Give what acting goes on from, beside weights, buffer and random state."""
         return {
             "agent": self.agent.serialize(),
-            "envs": None if self._obs is None else map_leaves(as_tensor, self.envs.state()),
+            "envs": None if self._obs is None else as_tensors(self.envs.state()),
             "begins": torch.from_numpy(self._begins.copy()),
-            "returns": torch.from_numpy(self._returns.copy()),
-            "lengths": torch.from_numpy(self._lengths.copy()),
-            "succeeded": torch.from_numpy(self._succeeded.copy()),
+            **{name: torch.from_numpy(x.copy()) for name, x in self._running.items()},
             "num_restarts": self.num_restarts,
             "last_returns": list(self._last_returns),
             "statistics": self.statistics.state(),
@@ -131,12 +127,10 @@ class Collector:
         """Go on from what ``state`` returned."""
         self.agent.deserialize(state["agent"])
         self._begins = state["begins"].numpy().copy()
-        self._returns = state["returns"].numpy().copy()
-        self._lengths = state["lengths"].numpy().copy()
-        if "succeeded" in state:  # which earlier versions did not keep
-            self._succeeded = state["succeeded"].numpy().copy()
+        for name in self._running.keys() & state:  # earlier versions kept no successes
+            self._running[name] = state[name].numpy().copy()
         self.num_restarts = state.get("num_restarts", 0)  # earlier versions counted none
         self._last_returns = deque(state["last_returns"], self._last_returns.maxlen)
         self.statistics.restore(state["statistics"])
         if state["envs"] is not None:
-            self._obs = self.envs.restore(map_leaves(as_array, state["envs"]))
+            self._obs = self.envs.restore(as_arrays(state["envs"]))

@@ -28,7 +28,7 @@ from offrl.online import agent
 from offrl.online.by_hand import ByHand
 from offrl.online.environment import Augmented, Environment
 from offrl.online.own_network import use_network
-from offrl.online.setting import with_images
+from offrl.online.setting import clipped, with_images
 from offrl.online.start import Configs, check_spaces, check_statistics, complete, opened
 from offrl.online.tagged import TaggedNames, put_beside, sha8
 from offrl.online.trainer import Trainer, to_the_end
@@ -193,8 +193,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         with torch.no_grad():
             action, self._memory = self.alg.act(batch, None, self._memory, None)
             raw = self.alg.raw_action(action).cpu().numpy()[0]
-        space = self._trainer.envs.action_space
-        return raw if self.alg.is_discrete else np.clip(raw, space.low, space.high)
+        return clipped(raw, self._trainer.envs.action_space)
 
     def optimize(self) -> dict[str, float]:
         """Make one update if there are enough steps to learn from, and give its logs; else nothing.
@@ -399,10 +398,9 @@ def _on_device(config: Config, device: torch.device | str | None) -> Config:
     if device is None:
         return config
     kind = str(device).partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f'device: there is no {str(device)!r}; give "cpu", "cuda" or None')
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError('device: there is no GPU here; give "cpu" or None')
+    there = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    if kind not in there:
+        raise ValueError(f"device: there is no {kind!r} here; give {' or '.join(there)}, or None")
     config = config.model_copy(deep=True)
     config.train.cuda = kind == "cuda"
     return config

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -36,7 +37,6 @@ class Environment(gymnasium.Wrapper):
     """
 
     init_env: Callable[[Any], Any]  # of a subclass
-    _window: Window | None = None
 
     def __init__(self, cfgs: Configs, play: bool = False):
         self._of_pipeline = hasattr(self, "init_env")
@@ -60,7 +60,6 @@ class Environment(gymnasium.Wrapper):
         self.env_solution: float | None = known if given is None else given
         self._seed: int | None = self.seed
         self._length = 0
-        self._no_window = None if play else "not asked for"
         self._seed_spaces()
 
     def update_env(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
@@ -107,9 +106,8 @@ class Environment(gymnasium.Wrapper):
         return self.env.get_wrapper_attr("serialize")()
 
     def close(self) -> None:
-        if self._window is not None:
-            self._window.close()
-            self._window = None
+        if window := self.__dict__.pop("_window", None):
+            window.close()
         super().close()
 
     def _seed_spaces(self) -> None:
@@ -119,16 +117,17 @@ class Environment(gymnasium.Wrapper):
     @property
     def is_shown(self) -> bool:
         """Whether a window shows it."""
-        if self._window is None and self._no_window is None:
-            self._no_window = can_show()
-            if self._no_window is None:
-                self._window = Window("offrl", frame_rate(self.env))
-            else:
-                log.info(self._no_window)
         return self._window is not None
 
+    @cached_property
+    def _window(self) -> Window | None:
+        problem = can_show() if self.play else None
+        if problem:
+            log.info(problem)
+        return Window("offrl", frame_rate(self.env)) if self.play and not problem else None
+
     def _show(self) -> None:
-        if self.is_shown and self._window is not None:
+        if self._window is not None:
             self._window.show(self.env.render())
 
 

@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from offrl.config import Config
 from offrl.online.collector import Collector, Ended
 from offrl.online.frames import packed
 from offrl.online.parts import Parts
-from offrl.tree import map_leaves
+from offrl.tree import as_arrays, as_tensors, map_leaves
 
 
 class Weights(NamedTuple):
@@ -78,15 +77,15 @@ class Tape:
 class Explorer(Collector):
     """Acts in environments of its own with a copy of the policy.
 
+    known: what the Learner's checkpoint would hold, without weights.
     number: of the explorer, from 0 on. The first one acts with the seed of the config, the others
         with seeds that follow from it.
     life: how many explorers of this number there were before.
-    known: what the Learner's checkpoint would hold, without weights.
     """
 
     acted: Callable[[], None] = staticmethod(lambda: None)  #: Called after each step.
 
-    def __init__(self, config: Config, number: int, life: int, known: Mapping[str, Any]):
+    def __init__(self, config: Config, known: Mapping[str, Any], number: int, life: int):
         config = config.model_copy(deep=True)
         config.train.cuda = False
         config.train.seed = _seed(config.train.seed, number, life)
@@ -169,30 +168,16 @@ def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     parts = [map_leaves(lambda x, data=data: filled(x, data), data) for data in rounds]
     whole = map_leaves(lambda *x: torch.cat(x) if x[0].ndim else torch.stack(x).mean(), *parts)
-    if any(state is not None for state in states):
-        known = next(state for state in states if state is not None)
-        sizes = [len(data["mask"]) for data in rounds]
-        for i, size in enumerate(sizes):  # an explorer that has just begun remembers nothing
-            if states[i] is None:
-                states[i] = map_leaves(lambda x, n=size: x.new_zeros(n, *x.shape[1:]), known)
+    known = next((state for state in states if state is not None), None)
+    if known is not None:
+        for i, data in enumerate(rounds):
+            if states[i] is None:  # an explorer that has just begun remembers nothing
+                num = len(data["mask"])
+                states[i] = map_leaves(lambda x, num=num: x.new_zeros(num, *x.shape[1:]), known)
         whole["state"] = map_leaves(lambda *x: torch.cat(x), *states)
     elif "mask" in whole:
         whole["state"] = None
     return whole
-
-
-def as_arrays(tree: Any) -> Any:
-    """Tensors as arrays, which travel without a copy."""
-    return map_leaves(lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else x, tree)
-
-
-def as_tensors(tree: Any) -> Any:
-    """The reverse. Nothing is written into them, so that those of memory which is shared do."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return map_leaves(
-            lambda x: torch.as_tensor(x) if isinstance(x, (np.ndarray, np.generic)) else x, tree
-        )
 
 
 def _seed(seed: int, number: int, life: int) -> int:

@@ -41,14 +41,12 @@ def unpacked(alg: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """The round that was ``packed``."""
     if "frames" not in data:
         return dict(data)
-    rest = {key: x for key, x in data.items() if key != "frames"}
-    return {"obs": _seen(alg, data["frames"]), **rest}
-
-
-def _seen(alg: Any, frames: Mapping[str, Any]) -> dict[str, Tensor]:
+    rest = dict(data)
+    frames = rest.pop("frames")
     index = frames["index"]
     stacks = {key: x[index.flatten(0, -2)] for key, x in frames["shown"].items()}
-    return {key: x.unflatten(0, index.shape[:-1]) for key, x in alg.prepare_obs(stacks).items()}
+    seen = alg.prepare_obs(stacks)
+    return {"obs": {key: x.unflatten(0, index.shape[:-1]) for key, x in seen.items()}, **rest}
 
 
 def _size(obs: Mapping[str, Tensor]) -> int:

@@ -7,22 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from offrl.config import Config
 from offrl.online.broker import Broker, broker_at
 from offrl.online.collector import Ended
 from offrl.online.explorer import (
     Explorer,
     Trajectory,
     Weights,
-    as_arrays,
-    as_tensors,
     joined,
     trajectory_length,
 )
 from offrl.online.frames import unpacked
-from offrl.online.parts import Envs, Parts
-from offrl.online.trainer import Record, Trainer, summary_of
-from offrl.tree import map_leaves
+from offrl.online.parts import Parts
+from offrl.online.trainer import Trainer, summary_of
+from offrl.reports.records import Record
+from offrl.tree import as_arrays, as_tensors, map_leaves
 
 
 class Learner(Trainer):
@@ -32,6 +30,8 @@ class Learner(Trainer):
     In this process explorers act in turn; on Ray (``distributed.address``) they act while it
     learns, by weights of some versions ago.
     """
+
+    NUM_ENVS = 1  # as others act
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -47,11 +47,6 @@ class Learner(Trainer):
         self._forget_waits()
         self.broker = self._make_broker()
 
-    def _make_parts(
-        self, config: Config, envs: Envs | None, earlier: Mapping[str, Any] | None
-    ) -> Parts:
-        return Parts(config, envs, earlier, num_envs=1)  # others act
-
     def _make_buffer(self, parts: Parts) -> Any:
         if parts.alg.ON_POLICY:
             return parts.make_buffer()
@@ -61,7 +56,7 @@ class Learner(Trainer):
     def _make_broker(self) -> Broker:
         described = self.describe()
         described["model"] = {"normalization": described["model"]["normalization"]}
-        make_explorer = partial(_explorer, self.config, described)
+        make_explorer = partial(Explorer, self.config, described)
         distributed = self.config.distributed
         options = {"timeout": self.config.train.online.timeout}
         return broker_at(distributed.address, make_explorer, distributed.explorers, **options)
@@ -206,7 +201,3 @@ class Learner(Trainer):
         self.version = state["version"]
         self._staleness, self._num_refused = list(state["staleness"]), state["num_refused"]
         self.broker.restore(state["broker"])
-
-
-def _explorer(config: Config, known: Mapping[str, Any], number: int, life: int) -> Explorer:
-    return Explorer(config, number, life, known)

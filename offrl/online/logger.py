@@ -9,7 +9,7 @@ from typing import Any
 
 from offrl.config import Section
 from offrl.lazy import needed
-from offrl.online.trainer import Record
+from offrl.reports.records import Record
 
 RecordsOf = Callable[..., Iterator[Record]]
 

@@ -1,6 +1,7 @@
 """A user's own agents (``offrl.online.Registers``) that explore for one of offrl's algorithms."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ import torch
 
 from offrl.acting.episode import describe, finite
 from offrl.envs.vector import Stepped, VectorEnv
-from offrl.online.agent import PolicyAgent
-from offrl.online.setting import bounds_of
+from offrl.online.agent import PolicyAgent, Shown
+from offrl.online.setting import clipped
 from offrl.registry import PARTS, shown
 
 
@@ -19,9 +20,9 @@ class OwnAgent(PolicyAgent):
     ``info`` holds ``truncated`` and, where the environment reports it, ``success``)."""
 
     def __init__(self, alg: Any, envs: VectorEnv):
-        super().__init__(alg, bounds_of(envs.action_space))
+        super().__init__(alg, envs.action_space)
         online, memory = alg.global_config.train.online, getattr(alg.algo_config, "memory", None)
-        self._name, self._space = online.agent, envs.action_space
+        self._name = online.agent
         if self._num_frames > 1 or memory is not None and memory.enabled:
             raise ValueError(
                 f"train.online.agent: {self._name} shows the policy one state at a time; leave "
@@ -31,13 +32,14 @@ class OwnAgent(PolicyAgent):
         self._own = [make(envs, seen, online.agent_config) for _ in range(envs.num_envs)]
 
     def explore(
-        self, obs: Mapping[str, np.ndarray], begins: Any = None, at_random: bool = False
+        self, obs: Shown, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """As a ``PolicyAgent``; the user's agents alone know whether they act at random."""
         self._states = [_state(obs, row) for row in range(len(self._own))]
         pairs = zip(self._own, self._states, strict=True)
-        self._chosen = [self._asked(own.infer_action, state, True) for own, state in pairs]
-        raw = np.stack([self._asked(self._checked, action) for action in self._chosen])
+        with self._named():
+            self._chosen = [own.infer_action(state, True) for own, state in pairs]
+            raw = np.stack([self._checked(action) for action in self._chosen])
         self.num_steps += len(raw)
         self._ready()
         return self.alg.learned_action(torch.from_numpy(raw)).cpu().numpy(), raw
@@ -45,45 +47,45 @@ class OwnAgent(PolicyAgent):
     def _checked(self, action: Any) -> np.ndarray:
         value, kind = np.asarray(action), self._space.dtype
         if np.can_cast(value.dtype, kind, "same_kind"):
-            value = value.astype(kind)
-            value = value if self._bounds is None else np.clip(value, *self._bounds)
+            value = clipped(value.astype(kind), self._space)
             if self._space.contains(value):
                 return value
         raise ValueError(f"infer_action gave {shown(action)}; actions are {self._space}")
 
-    def _asked(self, function: Callable, *arguments: Any) -> Any:
-        """What a method gives, or why it does not, in one line."""
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """In here an error of the user's code is one line that names the agent."""
         try:
-            return function(*arguments)
-        except Exception as error:  # of the user's code
-            where = f"train.online.agent: {self._name}"
-            raise ValueError(f"{where}: {describe(error)}") from error
+            yield
+        except Exception as error:
+            raise ValueError(f"train.online.agent: {self._name}: {describe(error)}") from error
 
     def rewarded(self, stepped: Stepped) -> Stepped:
         """Tell the agents what came of a step, and give it with the rewards that they report."""
         rewards = stepped.rewards.copy()
-        for row in np.flatnonzero(stepped.is_step).tolist():
-            final = stepped.final_obs.get(row)
-            after = _state(stepped.obs, row) if final is None else _state(final)
-            over = bool(stepped.terminated[row] or stepped.truncated[row])
-            info = {"truncated": bool(stepped.truncated[row])}
-            if stepped.successes[row] >= 0:
-                info["success"] = bool(stepped.successes[row])
-            own, before = self._own[row], self._states[row]
-            feedback = after, float(rewards[row]), over, info, True
-            said = self._asked(own.handle_env_feedback, *feedback)
-            was = {"state": before, "cur_state": before, "next_state": after, "done": over}
-            was |= {"action": self._chosen[row], "reward": rewards[row]}
-            said = was | self._asked(dict, own.transition_data if said is None else said)
-            rewards[row] = self._asked(finite, said.pop("reward"))
-            for key in said.keys() & was.keys():
-                if not self._asked(_is_same, said[key], was[key]):
-                    raise ValueError(
-                        f"train.online.agent: {self._name} reports another {key!r} than there "
-                        "was; offrl's own algorithms learn from what the environment shows and "
-                        "does, so change it there"
-                    )
+        with self._named():
+            for row in np.flatnonzero(stepped.is_step).tolist():
+                rewards[row] = self._reported(row, stepped)
         return stepped._replace(rewards=rewards)
+
+    def _reported(self, row: int, stepped: Stepped) -> float:
+        final, own, before = stepped.final_obs.get(row), self._own[row], self._states[row]
+        after = _state(stepped.obs, row) if final is None else _state(final)
+        over = bool(stepped.terminated[row] or stepped.truncated[row])
+        reward, info = float(stepped.rewards[row]), {"truncated": bool(stepped.truncated[row])}
+        if stepped.successes[row] >= 0:
+            info["success"] = bool(stepped.successes[row])
+        said = own.handle_env_feedback(after, reward, over, info, True)
+        was = {"state": before, "cur_state": before, "next_state": after, "done": over}
+        was |= {"action": self._chosen[row], "reward": reward}
+        said = was | dict(own.transition_data if said is None else said)
+        for key in said.keys() & was.keys() - {"reward"}:
+            if not _is_same(said[key], was[key]):
+                raise ValueError(
+                    f"it reports another {key!r} than there was; offrl's own algorithms learn from "
+                    "what the environment shows and does, so change it there"
+                )
+        return finite(said["reward"])
 
 
 class _Seen:
@@ -106,7 +108,7 @@ class _Seen:
             return alg.action_distribution(seen)[0].logits.flatten().cpu().numpy()
 
 
-def _state(obs: Mapping[str, np.ndarray], row: Any = ...) -> Any:
+def _state(obs: Shown, row: Any = ...) -> Any:
     """What one environment shows, as it showed it: an array, unless it has names."""
     own = {key: x[row] for key, x in obs.items()}
     return own["flat"] if {*own} == {"flat"} else own

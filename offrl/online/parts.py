@@ -11,7 +11,7 @@ from gymnasium.spaces import Discrete
 
 from offrl.algos import algo_factory
 from offrl.algos.shared.masks import ACTION_MASK
-from offrl.algos.shared.memory import check_training_fits, free_bytes
+from offrl.algos.shared.memory import check_training_fits
 from offrl.checkpoint import while_loading
 from offrl.config import Config, RewardsConfig, without_pretrained
 from offrl.config.longer import for_algo
@@ -25,12 +25,12 @@ from offrl.data.rollout import Rollout
 from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import Window
 from offrl.envs.vector import GymnasiumVector, VectorEnv, make_vector_env
+from offrl.memory import check_memory
 from offrl.online.agent import Agent, PolicyAgent
 from offrl.online.apprentice import Apprentice
 from offrl.online.own_agent import OwnAgent
 from offrl.online.setting import (
     action_statistics,
-    bounds_of,
     env_args_of,
     fitted,
     judge_of,
@@ -38,11 +38,11 @@ from offrl.online.setting import (
     seen_by,
     turned,
 )
-from offrl.online.start import check_rewards, check_spaces, reward_stats_of, start_of
+from offrl.online.start import check_spaces, start_of
 from offrl.online.statistics import RunningStatistics
 from offrl.seeding import seed_everything
 from offrl.specs import processed_shapes
-from offrl.tree import map_leaves
+from offrl.tree import as_arrays
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,11 @@ class Parts:
     ):
         start = start_of(config) if earlier is None else None
         known = start or earlier or {}
+        self._rewards = config.train.rewards
+        self._changes_rewards = self._rewards != RewardsConfig()
+        normalizes = self._rewards.normalization is not None
         #: What rewards are normalised by (``train.rewards``).
-        self.reward_stats = reward_stats_of(config, known)
+        self.reward_stats = known.get("reward_normalization_stats") if normalizes else None
         self._moments = known.get("running_statistics", {})
         seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
@@ -93,8 +96,6 @@ class Parts:
         self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
         self.alg = self._make_alg(start, earlier)
         self._warn_of_no_update()
-        self._rewards = config.train.rewards
-        self._changes_rewards = self._rewards != RewardsConfig()
 
     @property
     def num_before(self) -> int:
@@ -153,24 +154,22 @@ class Parts:
 
     def make_buffer(self, num_envs: int | None = None) -> Replay:
         """Make what steps are learned from, of so many environments; ``None``: of these."""
-        num_envs = num_envs or self.envs.num_envs
         make = self._make_rollout if self.alg.ON_POLICY else self._make_replay
-        buffer = make(num_envs)
-        check_rewards(self.config, self.reward_stats)
+        buffer = make(num_envs or self.envs.num_envs)
+        if self._rewards.normalization is not None and not self.reward_stats:
+            raise ValueError(
+                "train.rewards.normalization: there are no demonstrations (train.data) whose "
+                "rewards say what is normal; set it to null"
+            )
         return buffer
 
     def _make_store(self, num_envs: int, capacity: int, what: str) -> ReplayStore:
         """A store of so many observations, which the config says in ``what``."""
         columns = self._columns()
-        needed = bytes_needed(num_envs, capacity, columns)
         is_copied = self.config.train.online.replay.saved
-        free = free_bytes("cpu")
-        if needed * (1 + is_copied) > free:
-            copied = ", and as much when they are saved (train.online.replay.saved)" * is_copied
-            raise ValueError(
-                f"{what}: {capacity} observations take {needed / 1e9:.3g} GB{copied}, but "
-                f"{free / 1e9:.3g} GB of memory are free; lower it"
-            )
+        copied = ", with a copy when it is saved (train.online.replay.saved)," * is_copied
+        num_bytes = bytes_needed(num_envs, capacity, columns) * (1 + is_copied)
+        check_memory(num_bytes, f"{what}: a buffer of {capacity} observations{copied}", "lower it")
         discount = getattr(self.config.algo, "discount", 1.0)
         return ReplayStore(num_envs, capacity, columns, self.config.train.frame_stack, discount)
 
@@ -270,11 +269,10 @@ class Parts:
             return None
         for entry in self.config.train.data:
             entry.path = str(find_data(entry.path))
-        stats = {k: map_leaves(as_array, v) for k, v in self.alg.action_normalizer.stats.items()}
         demos = make_dataset(
             self.config,
             {},
-            action_stats=stats,
+            action_stats=as_arrays(self.alg.action_normalizer.stats),
             reward_stats=self.reward_stats or None,
             load_next_obs=True,
             hdf5_normalize_obs=False,
@@ -300,7 +298,7 @@ class Parts:
             return OwnAgent(self.alg, self.envs)
         if self.alg.ASKS_EXPERT:
             return Apprentice(self.alg, self.envs)
-        return PolicyAgent(self.alg, bounds_of(self.envs.action_space))
+        return PolicyAgent(self.alg, self.envs.action_space)
 
     def make_statistics(self) -> RunningStatistics:
         """Make what is normalised by, which goes on from a checkpoint's."""
@@ -353,13 +351,3 @@ def _given(envs: Envs, config: Config) -> VectorEnv:
             "name an environment (experiment.env)"
         )
     return envs
-
-
-def as_tensor(leaf: Any) -> Any:
-    """An array as a tensor, which a checkpoint may hold; others as they are."""
-    return torch.from_numpy(leaf.copy()) if isinstance(leaf, np.ndarray) else leaf
-
-
-def as_array(leaf: Any) -> Any:
-    """The reverse."""
-    return leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf

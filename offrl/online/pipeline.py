@@ -2,7 +2,6 @@
 
 import copy
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,8 +18,9 @@ from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.pipeline_explorer import PipelineExplorer
 from offrl.online.registers import Parts
-from offrl.online.trainer import Record, summary_of
+from offrl.online.trainer import summary_of
 from offrl.registry import did_you_mean, shown
+from offrl.reports.records import Record, Recording
 from offrl.seeding import seed_everything
 from offrl.tree import map_leaves
 
@@ -28,13 +28,11 @@ KEPT = 10  # checkpoints of each algorithm
 LAST = 20  # episodes, whose returns are the result of a training
 
 
-class Pipeline:
+class Pipeline(Recording):
     """Trains the parts that a config names, as a generator of log records; or evaluates them.
 
     epoch, step: where an earlier run was left, which goes on.
     """
-
-    FIRST_RECORD = "collect"
 
     def __init__(self, config: PipelineConfig, epoch: int = 0, step: int = 0):
         self.config = config
@@ -82,10 +80,6 @@ class Pipeline:
 
     def close(self) -> None:
         self.broker.close()
-
-    def record(self, kind: str, logs: Mapping[str, float]) -> Record:
-        position = {"epoch": self.epoch, "step": self.step, "time": time.time()}
-        return {"type": kind, **position, "logs": dict(logs)}
 
     # -- training ---------------------------------------------------------------------------------
 

@@ -1,11 +1,9 @@
 """Acting for a ``Pipeline``: a user's own agents in an environment of theirs."""
 
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from offrl.config.pipeline import PipelineConfig
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.registers import Parts
+from offrl.processes import foreign
 from offrl.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 
 
@@ -97,7 +96,8 @@ class PipelineExplorer:
                 yield
             except Exception as error:
                 what = " ".join(f"{type(error).__name__}: {error}".split())
-                raise RuntimeError(f"{what} ({_place_of(error)})") from error
+                where = foreign(error) or "in offrl"
+                raise RuntimeError(f"{what} ({where})") from error
 
     def _explore(self) -> tuple[dict[str, dict[str, Any]], int, Ended]:
         steps: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -170,11 +170,3 @@ def _joined(key: str, values: list[Any]) -> Any:
     except ValueError:
         return values
     return values if joined.dtype == object else joined
-
-
-def _place_of(error: BaseException) -> str:
-    """The innermost line of code of the user's own that led to an error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    packages = ("site-packages", str(Path(__file__).parents[1]))
-    own = [f for f in frames if not any(package in f.filename for package in packages)]
-    return "{0.filename}, line {0.lineno}".format((own or frames)[-1])

@@ -39,18 +39,13 @@ class RayBroker(Broker):
     """
 
     def __init__(
-        self,
-        make_explorer: MakeExplorer,
-        num_explorers: int,
-        address: str,
-        life: int = 0,
-        timeout: float = 300.0,
+        self, address: str, timeout: float, make_explorer: MakeExplorer, num: int, life: int = 0
     ):
-        super().__init__(make_explorer, num_explorers, life)
+        super().__init__(make_explorer, num, life)
         self._timeout = timeout
         self._connection = ExitStack()
         # A Ray of one's own has room for evaluations beside the explorers.
-        num_cpus = num_explorers + len(os.sched_getaffinity(0))
+        num_cpus = num + len(os.sched_getaffinity(0))
         self._connection.enter_context(connected(address, num_cpus))
         self._ray = import_ray()
         self._make = put(make_explorer)

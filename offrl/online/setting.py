@@ -26,7 +26,6 @@ from offrl.tree import merge
 WITHOUT_LIMIT = (1, "robosuite", "metaworld")  # simulators whose tasks never end by themselves
 PIXELS = 8  # along each side, from which on numbers in two dimensions may be an image
 HORIZON = 500  # steps, Meta-World's own
-WRAP_ACTIONS = "name a gymnasium.ActionWrapper of your own in train.online.wrappers"
 
 
 def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -118,25 +117,16 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
 def _check_actions(env_name: str, action_space: spaces.Space) -> None:
     """``ValueError`` where actions are neither ``Discrete(n)`` nor a bounded vector."""
     if isinstance(action_space, spaces.Discrete):
-        if action_space.start != 0:
-            raise ValueError(
-                f"{env_name}: its actions begin at {action_space.start}, and offrl counts them "
-                f"from 0; {WRAP_ACTIONS} whose actions are Discrete(n)"
-            )
-        return
-    if not isinstance(action_space, spaces.Box):
+        is_known = action_space.start == 0
+    else:
+        is_vector = isinstance(action_space, spaces.Box) and len(action_space.shape) == 1
+        is_known = is_vector and action_space.is_bounded() and action_space.dtype.kind == "f"
+    if not is_known:
         raise ValueError(
-            f"{env_name}: its actions are {action_space}; offrl acts with one "
-            f"discrete action (Discrete) or with a vector (Box): {WRAP_ACTIONS} that takes one"
-        )
-    if not action_space.is_bounded():
-        raise ValueError(
-            f"{env_name}: its actions have no bounds ({action_space}); {WRAP_ACTIONS} that has some"
-        )
-    if len(action_space.shape) != 1 or action_space.dtype.kind != "f":
-        raise ValueError(
-            f"{env_name}: its actions are {action_space}; offrl acts with one vector of real "
-            f"numbers: {WRAP_ACTIONS} that takes Box(low, high, (A,), float)"
+            f"{env_name}: its actions are {action_space}; offrl acts with one of n actions that "
+            "are counted from 0, Discrete(n), or with a vector of real numbers between bounds, "
+            "Box(low, high, (A,), float): name a gymnasium.ActionWrapper of your own in "
+            "train.online.wrappers that takes one of these"
         )
 
 
@@ -220,11 +210,9 @@ def with_images(env: gymnasium.Env, config: Config) -> gymnasium.Env:
     return wrapped(env, turned(config, env.observation_space))
 
 
-def bounds_of(action_space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:
-    """The least and the largest action ``[A]``; ``None`` of discrete ones."""
-    if isinstance(action_space, spaces.Discrete):
-        return None
-    return action_space.low, action_space.high
+def clipped(actions: np.ndarray, space: spaces.Space) -> np.ndarray:
+    """Actions within the bounds of their space; discrete ones as they are."""
+    return actions if isinstance(space, spaces.Discrete) else actions.clip(space.low, space.high)
 
 
 def action_statistics(action_space: spaces.Space, key: str) -> dict[str, dict[str, np.ndarray]]:
@@ -251,9 +239,8 @@ def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
             f"observation.modalities.obs: lacks {DESIRED}, which is replaced in hindsight ({what})"
         )
     compute_reward = env.get_wrapper_attr("compute_reward")
-    terminates = None
-    if env.has_wrapper_attr("compute_terminated"):
-        terminates = env.get_wrapper_attr("compute_terminated")
+    has_ends = env.has_wrapper_attr("compute_terminated")
+    terminates = env.get_wrapper_attr("compute_terminated") if has_ends else None
 
     def judge(achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         rewards = np.asarray(compute_reward(achieved, desired, {}))

@@ -179,21 +179,6 @@ def check_spaces(
         )
 
 
-def reward_stats_of(config: Config, content: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the rewards were normalised by in the training of a checkpoint, if they are to be."""
-    normalizes = config.train.rewards.normalization is not None
-    return content.get("reward_normalization_stats") if normalizes else None
-
-
-def check_rewards(config: Config, stats: Mapping[str, Any] | None) -> None:
-    """``ValueError`` if rewards are to be normalised, and nothing says by which ``stats``."""
-    if config.train.rewards.normalization is not None and not stats:
-        raise ValueError(
-            "train.rewards.normalization: there are no demonstrations (train.data) whose rewards "
-            "say what is normal; set it to null"
-        )
-
-
 def _found(path: str) -> str:
     try:
         return str(find_file(path))

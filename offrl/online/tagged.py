@@ -4,23 +4,17 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from offrl.outputs import in_words, whole_file, writable_folder
-
-NO_COMMIT = "nogit"
+from offrl.outputs import whole_file, writable_folder
 
 
-def commit_here() -> str:
-    """Eight characters of the commit of the repository that the working directory is in, ``nogit``
-    where there is none."""
-    return _git("rev-parse", "--verify", "HEAD")[:8] or NO_COMMIT
-
-
-def sha8(given: str | None) -> str:
-    """Eight characters of the commit that is given; ``None``: of the repository here."""
-    if given is None:
-        return commit_here()
+def sha8(given: str | None = None) -> str:
+    """Give eight characters of the commit that is given; ``None``: of that of the repository which
+    the working directory is in, ``nogit`` where there is none."""
+    given = (git("rev-parse", "--verify", "HEAD") or "nogit") if given is None else given
     if not re.fullmatch(r"[\w.-]+", given):
         raise ValueError(f"gitsha: {given!r} cannot stand in the names of files; give a commit")
     return given[:8]
@@ -28,17 +22,17 @@ def sha8(given: str | None) -> str:
 
 def has_changes() -> bool:
     """Whether files of that repository differ from those of the commit."""
-    return bool(_git("status", "--porcelain", "--untracked-files=no"))
+    return bool(git("status", "--porcelain", "--untracked-files=no"))
 
 
-def _git(*arguments: str) -> str:
-    """git's answer about the working directory; nothing where it has none."""
-    unlocked = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # look, and write nothing
+def git(*arguments: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Ask git about the working directory, or what ``environ`` names. ``None``: no answer."""
+    unlocked = {**environ, "GIT_OPTIONAL_LOCKS": "0"}  # look, and write nothing
     command, options = ["git", *arguments], {"env": unlocked, "timeout": 10, "check": True}
     try:
         return subprocess.run(command, capture_output=True, text=True, **options).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return None
 
 
 class TaggedNames:
@@ -79,14 +73,8 @@ def put_beside(source: Path, path: Path, is_linked: bool = True) -> None:
     """
     if os.path.lexists(path):
         return
-    with in_words(path):
-        try:
-            if is_linked:
-                os.link(source, path)
-                return
-        except FileExistsError:
-            return
-        except OSError:  # another file system, or one without links
-            pass
+    with suppress(OSError):  # of another file system, or one without links
+        if is_linked:
+            return os.link(source, path)
     with whole_file(path) as partial:
         shutil.copyfile(source, partial)

@@ -11,22 +11,21 @@ import numpy as np
 
 from offrl.acting.policy import RolloutPolicy
 from offrl.checkpoint import describe_policy
-from offrl.config import Config
 from offrl.envs import close, make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.collector import Collector, Ended
 from offrl.online.parts import Envs, Parts
 from offrl.online.start import Configs, class_of, complete, name_of
+from offrl.reports.records import Record, Recording
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
 SECONDS_BETWEEN_LINES = 10.0  # of a training that no bar shows
 
 
-class Trainer(Collector):
+class Trainer(Collector, Recording):
     """``for record in Trainer(env_id="CartPole-v1", algo_name="dqn")(): ...`` acts and learns.
 
     A record is ``{"type", "epoch", "step", "time", "logs"}``, one for each step of the control
@@ -46,6 +45,8 @@ class Trainer(Collector):
     earlier: a checkpoint of this training, which is about to be gone on with (``restore``): it says
         what ``experiment.ckpt_path`` said when the training began.
     """
+
+    NUM_ENVS: int | None = None  # that are made; ``None``: as many as the config says
 
     def __new__(
         cls,
@@ -70,7 +71,7 @@ class Trainer(Collector):
         earlier: Mapping[str, Any] | None = None,
     ):
         said = {"experiment": {"env": env_id}, "train": {"num_steps": num_steps, "seed": seed}}
-        parts = self._make_parts(complete(config, algo_name, said), envs, earlier)
+        parts = Parts(complete(config, algo_name, said), envs, earlier, self.NUM_ENVS)
         super().__init__(parts, self._make_buffer(parts))
         self._batches: Iterator[dict[str, Any]] = iter(())  # that are left of the round's
         self._batch: dict[str, Any] | None = None  # what the next update learns from
@@ -81,11 +82,6 @@ class Trainer(Collector):
     def __repr__(self) -> str:
         env, last = self.env_args["env_name"], self.config.train.num_steps
         return f"{type(self).__name__}({self.alg!r} in {env}, step {self.step} of {last or 'any'})"
-
-    def _make_parts(
-        self, config: Config, envs: Envs | None, earlier: Mapping[str, Any] | None
-    ) -> Parts:
-        return Parts(config, envs, earlier)
 
     def _make_buffer(self, parts: Parts) -> Any:
         return parts.make_buffer()
@@ -124,11 +120,6 @@ class Trainer(Collector):
         which ends the training."""
         solved, last = self.config.train.online.solved_return, self._last_returns
         return solved is not None and len(last) == last.maxlen and self.smoothed_return >= solved
-
-    def record(self, kind: str, logs: Mapping[str, float]) -> Record:
-        """Make a record of type ``kind`` for this moment of the training."""
-        now = {"epoch": self.epoch, "step": self.step, "time": time.time()}
-        return {"type": kind, **now, "logs": dict(logs)}
 
     @property
     def problems(self) -> list[str]:

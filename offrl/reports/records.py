@@ -1,14 +1,30 @@
-"""The records of a run, as they lie in its ``metrics.jsonl``."""
+"""The records of a training, and how they lie in the ``metrics.jsonl`` of its run."""
 
 import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+Record = dict[str, Any]
 
 LARGEST = 1e15  # epoch, step or second
 TAIL = 16_384  # bytes, which hold some records
 
 
-def read_records(path: Path, last: bool = False) -> tuple[list[dict[str, Any]], int]:
+class Recording:
+    """Something whose ``epoch`` and ``step`` its records have."""
+
+    epoch: int
+    step: int
+
+    def record(self, kind: str, logs: Mapping[str, float]) -> Record:
+        """Make a record of type ``kind`` for this moment of the training."""
+        now = {"epoch": self.epoch, "step": self.step, "time": time.time()}
+        return {"type": kind, **now, "logs": dict(logs)}
+
+
+def read_records(path: Path, last: bool = False) -> tuple[list[Record], int]:
     """The records in a ``metrics.jsonl``, or the ``last`` few, and how many of its lines are
     damaged: a killed process or a full disk may have cut one, a crashed file system filled some
     with zeros."""

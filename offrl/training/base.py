@@ -4,7 +4,6 @@ with."""
 import json
 import logging
 import pickle
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 from offrl import parallel
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
+from offrl.reports.records import Record, Recording
 from offrl.seeding import rng_state, set_rng_state
 from offrl.training.averages import AnswerError
 from offrl.training.interrupts import Interrupts
@@ -23,10 +23,8 @@ from offrl.training.run import RunFolder, note_changes
 
 log = logging.getLogger(__name__)
 
-Record = dict[str, Any]
 
-
-class Training(ABC):
+class Training(Recording, ABC):
     """A training in epochs, each of which is work and then some records of what came of it.
 
     A subclass puts together what is trained (``algo`` and what checkpoints and evaluations need of
@@ -129,16 +127,6 @@ class Training(ABC):
     @abstractmethod
     def _finish(self, kind: str) -> Mapping[str, float]:
         """The logs of a record of this epoch, when what it tells of is done."""
-
-    def record(self, kind: str, logs: Mapping[str, float]) -> Record:
-        """Make a record of type ``kind`` for this moment of the training."""
-        return {
-            "type": kind,
-            "epoch": self.epoch,
-            "step": self.step,
-            "time": time.time(),
-            "logs": dict(logs),
-        }
 
     @contextmanager
     def holding(self, record: Record) -> Iterator[None]:

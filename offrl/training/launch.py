@@ -128,9 +128,9 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
     with (
         closing(trainer),
         closing(Evaluator(trainer)) as evaluator,
-        cluster.going_on(_command(trainer)),
         trainer.interrupts.wait(),
         closing(Logger(trainer)) as logger,
+        cluster.going_on(_how_to_go_on(trainer)),
     ):
         log.info("run folder: %s", trainer.run.path)
         trainer.run.write_config(trainer.config, is_finished=False)
@@ -256,10 +256,6 @@ def _train_elsewhere(
 def _how_to_go_on(trainer: Training) -> str:
     if not trainer.run.last_checkpoint.exists():
         return "nothing was saved yet (experiment.save says when)"
-    return _command(trainer)
-
-
-def _command(trainer: Training) -> str:
     program = "offrl" if shutil.which("offrl") else Path(sys.executable).with_name("offrl")
     return f"go on with: {program} train --resume {shlex.quote(str(trainer.run.path))}"
 

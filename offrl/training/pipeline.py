@@ -14,9 +14,9 @@ from offrl import cluster, parallel
 from offrl.config.files import read_config_file
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.pipeline import Pipeline
-from offrl.online.trainer import Record, summary_of
+from offrl.online.trainer import summary_of
 from offrl.reports.plot import NO_CURVE, write_learning_curve
-from offrl.reports.records import read_records
+from offrl.reports.records import Record, read_records
 from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
 from offrl.training.run import RunFolder, note_changes, note_provenance

@@ -5,11 +5,11 @@ import logging
 import os
 import platform
 import shutil
-import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from offrl.config.pipeline import PipelineConfig, config_of
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.modules import named
+from offrl.online.tagged import git
 from offrl.outputs import check_place, in_words, take_lock, whole_file, writable_folder
 from offrl.registry import shown
 from offrl.reports.run import length_of
@@ -178,32 +179,18 @@ def git_commit() -> str:
     Where offrl is no clone, its version, ``v0.1.0``; ``nogit`` if git does not tell."""
     if not (PROJECT_ROOT / ".git").exists():
         return f"v{offrl.__version__}"
-    try:
-        if not _git("ls-files", "offrl/__init__.py"):  # a repository around site-packages
-            return f"v{offrl.__version__}"
-        commit = _git("rev-parse", "HEAD")[:8]
-        changes = _git("status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.SubprocessError):
-        return "nogit"
-    return f"{commit}-dirty" if changes else commit
-
-
-def _git(*arguments: str) -> str:
-    """git's answer about this project alone, whichever repositories lie around it, the environment
-    names (``GIT_DIR``), or other users own."""
+    # Of this project alone, whichever repositories lie around it, the environment names, or other
+    # users own.
     ours = {"GIT_DIR": str(PROJECT_ROOT / ".git"), "GIT_WORK_TREE": str(PROJECT_ROOT)}
-    ours["GIT_OPTIONAL_LOCKS"] = "0"  # look, and write nothing
     others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    answer = subprocess.run(
-        ["git", *arguments],
-        cwd=PROJECT_ROOT,
-        env=others | ours,
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=True,
-    )
-    return answer.stdout.strip()
+    ask = partial(git, "-C", str(PROJECT_ROOT), environ=others | ours)
+    tracked = ask("ls-files", "offrl/__init__.py")
+    if tracked == "":  # a repository around site-packages
+        return f"v{offrl.__version__}"
+    commit, changes = ask("rev-parse", "HEAD"), ask("status", "--porcelain", "--untracked-files=no")
+    if tracked is None or commit is None or changes is None:
+        return "nogit"
+    return f"{commit[:8]}-dirty" if changes else commit[:8]
 
 
 def note_provenance(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offrl.checkpoint import write_checkpoint
 from offrl.config import Config
-from offrl.online.tagged import TaggedNames, commit_here, has_changes, put_beside
+from offrl.online.tagged import TaggedNames, has_changes, put_beside, sha8
 from offrl.outputs import whole_file
 from offrl.training.base import Record, Training
 
@@ -76,4 +76,4 @@ class TaggedFiles:
 
 def _names_of(config: Config) -> TaggedNames:
     """The names that a training that begins here and now gives its files."""
-    return TaggedNames(config.train.model_dest or ".", commit_here())
+    return TaggedNames(config.train.model_dest or ".", sha8())

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from comparison import records, same, weights
-from conftest import SMALL, write_demos
+from conftest import SMALL, acting_in, write_demos
 
 from offrl import register_algo
 from offrl.__main__ import main
@@ -16,12 +16,7 @@ from offrl.tree import merge
 
 ONLINE = {
     "algo_name": "td3",
-    "experiment": {
-        "env": "Pendulum-v1",
-        "epoch_every_n_steps": 40,
-        "rollout": {"enabled": False},
-        "logging": {"log_tb": False},
-    },
+    "experiment": acting_in("Pendulum-v1", 40),
     "train": {
         "batch_size": 8,
         "cuda": False,

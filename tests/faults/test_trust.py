@@ -184,7 +184,9 @@ def test_a_run_names_again_what_was_allowed_when_it_began(mine, trained_run):
     assert "toy_env" in named()
 
 
-@pytest.mark.parametrize("name", ["os.system", "json.load", "unittest.__main__", "json.tool"])
+@pytest.mark.parametrize(
+    "name", ["os.system", "json.load", "unittest.__main__", "json.tool", "torch.classes.x"]
+)
 def test_a_module_that_is_imported_anyway_gives_nothing_but_what_is_registered(naming, name):
     module = name.rpartition(".")[0]
     importlib.import_module(module)

@@ -10,8 +10,8 @@ import torch
 
 from offrl.algos.ppo import PPO
 from offrl.online import Learner, Trainer
-from offrl.online.explorer import as_tensors
 from offrl.online.frames import packed, unpacked
+from offrl.tree import as_tensors
 
 
 class Pictures(gym.Env):

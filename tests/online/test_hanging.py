@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import acting_in
 
 from offrl import config_factory
 from offrl.envs import vector
@@ -26,13 +27,8 @@ def odd_envs_are_found(monkeypatch):
 def config_of(tmp_path, algo_name="ppo", num_steps=80, timeout=1.0, **env_kwargs):
     return {
         "algo_name": algo_name,
-        "experiment": {
-            "env": "odd_envs:Hanging-v0",
-            "env_meta_update_dict": {"env_kwargs": env_kwargs},
-            "epoch_every_n_steps": 40,
-            "rollout": {"enabled": False},
-            "logging": {"log_tb": False},
-        },
+        "experiment": acting_in("odd_envs:Hanging-v0", 40)
+        | {"env_meta_update_dict": {"env_kwargs": env_kwargs}},
         "train": {
             "num_steps": num_steps,
             "output_dir": str(tmp_path / "runs"),

@@ -6,6 +6,7 @@ import signal
 
 import gymnasium
 import pytest
+from conftest import acting_in
 from faults.comparison import assert_same_run
 
 from offrl.__main__ import main
@@ -74,12 +75,7 @@ def config_of(case, folder):
     env, train, algo, *explorers = CASES[case]
     content = {
         "algo_name": case.split()[0],
-        "experiment": {
-            "env": env,
-            "epoch_every_n_steps": EPOCH,
-            "rollout": {"enabled": False},
-            "logging": {"log_tb": False},
-        },
+        "experiment": acting_in(env, EPOCH),
         "train": {
             "batch_size": 16,
             "num_steps": NUM_STEPS,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import programs
 import pytest
-from conftest import heeding
+from conftest import acting_in, heeding
 from test_learner import CRITIC, ROUND, SMALL, make
 
 pytest.importorskip("ray", reason="no Ray")
@@ -156,12 +156,7 @@ class _Broken:
 
 CONFIG = {
     "algo_name": "impala",
-    "experiment": {
-        "env": "CartPole-v1",
-        "epoch_every_n_steps": 2000,
-        "rollout": {"enabled": False},
-        "logging": {"log_tb": False},
-    },
+    "experiment": acting_in("CartPole-v1", 2000),
     "train": {"num_steps": 10**7, "cuda": False, "online": {"num_envs": 4, "collect_steps": 25}},
     "algo": SMALL,
     "distributed": {"explorers": 2, "address": "local"},

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from offrl.lazy import Tensor, torch
+from offrl.lazy import torch
 from offrl.outputs import whole_file
 from offrl.registry import PARTS
+from offrl.tree import as_arrays, as_tensors
 
 
 class Algorithm:
@@ -113,7 +114,7 @@ class Algorithm:
             self.actor.set_weights(weights)
             return
         try:
-            self.actor.load_state_dict({name: _as_tensor(x) for name, x in weights.items()})
+            self.actor.load_state_dict({name: as_tensors(x) for name, x in weights.items()})
         except (AttributeError, RuntimeError, TypeError) as error:
             why = str(error).splitlines()[:2][-1].strip()  # torch has a line for each tensor
             name = type(self.actor).__name__
@@ -123,7 +124,7 @@ class Algorithm:
         """Write a checkpoint into a folder, and return the names of its files."""
         path = Path(model_path) / f"actor_{model_index:06d}.pth"
         with whole_file(path) as partial:
-            torch.save(_each(_as_tensor, self.get_weights()), partial)
+            torch.save(_each(as_tensors, self.get_weights()), partial)
         return path.name
 
     def restore(self, model_name: str | Path | None = None, model_weights: Any = None) -> None:
@@ -140,7 +141,7 @@ class Algorithm:
             why = " ".join(str(error).split())
             raise ValueError(f"{path}: no file of weights, or damaged ({why:.200})") from None
         try:
-            self.set_weights(_each(_as_array, content))
+            self.set_weights(_each(as_arrays, content))
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -150,12 +151,3 @@ def _each(function: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _each(function, x) for key, x in tree.items()}
     return [_each(function, x) for x in tree] if isinstance(tree, (list, tuple)) else function(tree)
-
-
-def _as_tensor(x: Any) -> Any:
-    """As a checkpoint holds it, which is read without running any code."""
-    return torch.from_numpy(np.array(x)) if isinstance(x, (np.ndarray, np.generic)) else x
-
-
-def _as_array(x: Any) -> Any:
-    return x.numpy() if isinstance(x, Tensor) else x
