@@ -123,14 +123,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: not a readable checkpoint ({' '.join(str(error).split())[:120]})"
         ) from None
-    missing = [
-        key
-        for key, kind in REQUIRED.items()
-        if not (isinstance(content, dict) and isinstance(content.get(key), kind))
-    ]
+    content = content if isinstance(content, dict) else {}
+    missing = [key for key, kind in REQUIRED.items() if not isinstance(content.get(key), kind)]
     if missing:
         lacks = f"it lacks {', '.join(missing)}"
-        if isinstance(content, dict) and "model" not in missing:
+        if "model" not in missing:
             lacks += (
                 "; to load the weights that it holds into an algorithm (algo_factory), call "
                 f'algo.deserialize(torch.load("{path}", weights_only=True)["model"])'

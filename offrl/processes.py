@@ -67,10 +67,10 @@ def foreign(error: BaseException) -> str | None:
     others = ("<", *(f"{folder}{os.sep}" for folder in folders))
     place = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        is_script = frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] == "__main__"
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        is_script = name == "<module>" and frame.f_globals.get("__name__") == "__main__"
         if not file.startswith(others) and not is_script:
-            place = f"{file}, line {line} ({frame.f_code.co_name})"
+            place = f"{file}, line {line} ({name})"
     return place
 
 

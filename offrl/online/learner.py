@@ -93,6 +93,8 @@ class Learner(Trainer):
     def _receive(self) -> Ended:
         """Take in a trajectory that is not too old. Returns the episodes that ended until then."""
         ended: Ended = []
+        distributed = self.config.distributed
+        max_staleness = distributed.max_staleness or 10 * distributed.explorers
         while True:
             begun = time.time()
             trajectory = self.broker.receive()
@@ -107,7 +109,7 @@ class Learner(Trainer):
             self._last_returns.extend(x[0] for x in trajectory.ended)
             if not self.alg.ON_POLICY:
                 self._record(trajectory)
-            elif self.version - trajectory.version > self._max_staleness:
+            elif self.version - trajectory.version > max_staleness:
                 self._num_refused += 1
                 continue
             else:
@@ -133,11 +135,6 @@ class Learner(Trainer):
         if self.alg.ON_POLICY or online.num_updates is None:
             return due
         return due * trajectory_length(self.config, False) // online.collect_steps
-
-    @property
-    def _max_staleness(self) -> int:
-        distributed = self.config.distributed
-        return distributed.max_staleness or 10 * distributed.explorers
 
     def _check_order(self, trajectory: Trajectory) -> None:
         """Each trajectory comes once, and none is left out."""
