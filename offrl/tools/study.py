@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
     from offrl.reports.study import CONFIG, FINISHED, TABLE
-    from offrl.training.launch import on_ray
+    from offrl.training.launch import RemoteTraining, on_ray
     from offrl.training.search import search
-    from offrl.training.study import Cells, OnRay, Process, problem_of
+    from offrl.training.study import Cells, Process, problem_of
 
     if study.search:  # before hours of it
         for why in dict.fromkeys(filter(None, map(problem_of, planned))):
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> int:
             train_there = until_done.enter_context(on_ray(args.address, threads))
             cores = cluster.num_cpus()
 
-            def start(folder: Path, run: Path | None) -> OnRay:
+            def start(folder: Path, run: Path | None) -> RemoteTraining:
                 config = config_from_content(read_config_file(folder / CONFIG))
-                return OnRay(train_there(config.to_dict(), run))
+                return train_there(config.to_dict(), run)
         else:
             cores = len(os.sched_getaffinity(0))
             start = partial(Process, num_threads=threads, modules=beside)

@@ -184,7 +184,7 @@ def submit(
         finally:
             for training in trainings:
                 training.stop()
-        return [training.outcome() for training in trainings]
+        return [training.result() for training in trainings]
 
 
 class RemoteTraining:
@@ -198,8 +198,21 @@ class RemoteTraining:
         """End it, where it is."""
         cluster.import_ray().cancel(self._reference, force=True)
 
-    def outcome(self) -> Result | Exception:
-        """Its result, once the future is done, or what ended it."""
+    def close(self) -> None:
+        """Wait until it has ended."""
+        wait([self.future])
+
+    def outcome(self) -> str | None:
+        """Why it failed; empty if it came to its end, ``None`` as long as it runs."""
+        if not self.future.done():
+            return None
+        result = self.result()
+        if isinstance(result, Exception):
+            return str(result)
+        return "" if result.is_measured else "not all episodes of its test could be run"
+
+    def result(self) -> Result | Exception:
+        """What came of it, when it has ended, or what ended it."""
         error = self.future.exception()
         if error is None:
             return self.future.result()

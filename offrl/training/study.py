@@ -7,10 +7,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tqdm import tqdm
 
@@ -38,22 +37,6 @@ PROGRAM = (
 )
 
 
-class Job(Protocol):
-    """A training that runs somewhere."""
-
-    def outcome(self) -> str | None:
-        """Why it failed; empty if it came to its end, ``None`` as long as it runs."""
-
-    def stop(self) -> None:
-        """End it, where it can go on."""
-
-    def close(self) -> None:
-        """Wait until it has ended, or make it."""
-
-
-Start = Callable[[Path, Path | None], Job]  # given a cell's folder and, to go on with it, its run
-
-
 class Process:
     """A cell's training in a process of its own, which ends with this one. What it says goes to
     ``log.txt`` in the cell's folder.
@@ -78,6 +61,7 @@ class Process:
         )
 
     def outcome(self) -> str | None:
+        """Why it failed; empty if it came to its end, ``None`` as long as it runs."""
         code = self._process.poll()
         if not code:
             return None if code is None else ""
@@ -89,10 +73,12 @@ class Process:
         return f"{errors[-1]} {lines[-1]}" if errors[-1].endswith(":") else errors[-1]
 
     def stop(self) -> None:
+        """End it, where it can go on."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def close(self) -> None:
+        """Wait until it has ended, or make it."""
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -102,25 +88,7 @@ class Process:
             self._messages.close()
 
 
-class OnRay:
-    """A cell's training on Ray."""
-
-    def __init__(self, training: RemoteTraining):
-        self._training = training
-
-    def outcome(self) -> str | None:
-        if not self._training.future.done():
-            return None
-        result = self._training.outcome()
-        if isinstance(result, Exception):
-            return str(result)
-        return "" if result.is_measured else "not all episodes of its test could be run"
-
-    def stop(self) -> None:
-        self._training.stop()
-
-    def close(self) -> None:
-        wait([self._training.future])
+Job = Process | RemoteTraining
 
 
 class Cells:
@@ -128,10 +96,17 @@ class Cells:
 
     A cell has one run folder for ever: it goes on there until it is finished.
 
+    start: starts the training of a cell, by its folder and, to go on with it, its run.
     command: that does all this again.
     """
 
-    def __init__(self, output: Path, num_jobs: int, start: Start, command: str):
+    def __init__(
+        self,
+        output: Path,
+        num_jobs: int,
+        start: Callable[[Path, Path | None], Job],
+        command: str,
+    ):
         self.output, self.num_jobs, self._start, self.command = output, num_jobs, start, command
 
     def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
