@@ -5,7 +5,6 @@ others, as LeRobot wants it. Pixels come back within a few units (``docs/howto/c
 """
 
 import io
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +39,17 @@ class Film:
     """A file that the films of episodes are appended to, as they are coded."""
 
     def __init__(self, path: Path, fps: int):
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._container = _import().open(str(path), "w", format="mp4")
         self._stream: Any = None
         self._fps = fps
         self.num_frames = 0
-        self.num_bytes = 0
 
     def append(self, clip: bytes) -> None:
         with _import().open(io.BytesIO(clip)) as source:
             stream = source.streams.video[0]
             if self._stream is None:
                 self._stream = self._container.add_stream_from_template(stream)
-            before = int(Fraction(self.num_frames, self._fps) / stream.time_base)
+            before = int(self.num_frames / (self._fps * stream.time_base))  # of whole numbers
             for packet in source.demux(stream):
                 if packet.dts is not None:  # the last one only says that it is over
                     packet.dts += before
@@ -60,7 +57,6 @@ class Film:
                     packet.stream = self._stream
                     self._container.mux(packet)
             self.num_frames += stream.frames
-        self.num_bytes += len(clip)
 
     def close(self) -> None:
         self._container.close()

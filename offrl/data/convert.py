@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 
 from offrl.data import d4rl, lerobot_writer, minari
@@ -13,7 +12,7 @@ from offrl.data.demos import Episodes
 from offrl.data.exchange import Plan, Step, held
 from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile
-from offrl.data.storage import values, whole
+from offrl.data.storage import Stored
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order
 
@@ -221,7 +220,7 @@ def _reader(
         return {
             key: _for_robomimic(value)
             for key, value in source.stored(demo).items()
-            if key in steps or not isinstance(value, h5py.Dataset)
+            if key in steps or not isinstance(value, Stored)
         }
 
     return read
@@ -230,5 +229,4 @@ def _reader(
 def _for_robomimic(value: Any) -> Any:
     """An array as it is stored, to the bit; of frames, which robomimic does not know, the images.
     Attributes as they are."""
-    is_frames = isinstance(value, h5py.Dataset) and values(value) is not value
-    return whole(value.id) if is_frames else value
+    return value.read() if isinstance(value, Stored) and value.is_frames else value

@@ -1,7 +1,7 @@
 """D4RL's HDF5 layout (Fu et al., 2020, arXiv:2004.07219), without the package d4rl."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import DemoArrays
-from offrl.data.elsewhere import is_written, linked_files, sources
 from offrl.data.exchange import (
     Plan,
     Step,
@@ -23,8 +22,8 @@ from offrl.data.exchange import (
     vectors,
 )
 from offrl.data.hdf5 import located, open_hdf5, opened
-from offrl.data.remarks import wrong_values
-from offrl.data.storage import CHUNK_BYTES, check_fits
+from offrl.data.remarks import followed, wrong_values
+from offrl.data.storage import CHUNK_BYTES, Stored
 from offrl.outputs import check_space, new_file, whole_file
 
 # D4RL's datasets and what they are called here.
@@ -39,7 +38,6 @@ KEYS = {
 OPTIONAL = {"next_observations", "timeouts"}
 NUMBERS = ("rewards", "terminals", "timeouts")  # one for each step
 NOTES = "metadata/offrl"  # of a file that offrl wrote
-BLOCK = 2**14  # rows that are compared at once
 
 
 class D4RLFile(DemoArrays):
@@ -55,16 +53,9 @@ class D4RLFile(DemoArrays):
 
     def __init__(self, path: Path, swmr: bool = False):
         self._file = open_hdf5(path, swmr)
-        self.elsewhere = {*linked_files(self._file).items()}
-        with located(path, "its list of datasets"):
-            present = [key for key in KEYS if key in self._file]
-        missing = sorted(set(KEYS) - set(present) - OPTIONAL)
-        if missing:
-            raise ValueError(
-                f"{path}: has observations, as D4RL's files have, but no {', '.join(missing)}"
-            )
-        self._check_shapes(path, present)
-        arrays = {KEYS[key]: self._file[key] for key in present}
+        self.elsewhere = self._file.elsewhere
+        self._columns = self._opened(path)
+        arrays: dict[str, Any] = {KEYS[key]: column for key, column in self._columns.items()}
         arrays["dones"] = self._mark("terminals").astype(np.float32)
         notes = None
         if NOTES in self._file:
@@ -76,59 +67,51 @@ class D4RLFile(DemoArrays):
             lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
         super().__init__(path, arrays, lengths, notes)
 
-    def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        with located(self.path, key):
-            return super().read(demos, key, lengths)
-
-    def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
-        with located(self.path, key):
-            return super().read_rows(demo, key, start, stop)
-
-    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        with located(self.path, demo):
-            return super().trajectory(demo, keys)
-
     def unread(self) -> list[str]:
         return [key for key in self._file if key not in (*KEYS, "metadata")]
 
     def close(self) -> None:
         self._file.close()
 
-    def _check_shapes(self, path: Path, present: list[str]) -> None:
-        obs = self._file["observations"].shape
-        if not obs or not obs[0]:
-            raise ValueError(f"{path}: observations is empty; copy the file again")
-        allowed = {key: [obs[:1], (obs[0], 1)] for key in NUMBERS} | {"next_observations": [obs]}
+    def _opened(self, path: Path) -> dict[str, Stored]:
+        """The datasets by D4RL's names, of shapes that go together."""
+        with located(path, "its list of datasets"):
+            present = [key for key in KEYS if key in self._file]
+        if missing := sorted(set(KEYS) - set(present) - OPTIONAL):
+            raise ValueError(
+                f"{path}: has observations, as D4RL's files have, but no {', '.join(missing)}"
+            )
+        found = dict[str, Stored]()
         for key in present:
             with located(path, key):
                 dataset = self._file[key]
-                shape = getattr(dataset, "shape", None)
-                if not shape:
+                if not getattr(dataset, "shape", None):
                     raise ValueError(f"{path}: {key} is no array of steps; copy the file again")
-                self.elsewhere |= {(key, other) for other in sources(dataset.id)}
-                check_fits(dataset.id)
-                if not is_written(dataset.id):
-                    raise ValueError("not all of it was ever written")
+                found[key] = Stored(dataset.id)
+                found[key].check_fits()
+                self.elsewhere |= {(key, other) for other in found[key].elsewhere}
+        obs = found["observations"].shape
+        if not obs[0]:
+            raise ValueError(f"{path}: observations is empty; copy the file again")
+        allowed = {key: [obs[:1], (obs[0], 1)] for key in NUMBERS} | {"next_observations": [obs]}
+        for key, shape in ((key, column.shape) for key, column in found.items()):
             if shape[:1] != obs[:1] or shape not in allowed.get(key, [shape]):
                 raise ValueError(
                     f"{path}: {key} has shape {list(shape)}, which does not go with observations "
                     f"{list(obs)}; copy the file again"
                 )
+        return found
 
     def _ends(self) -> np.ndarray:
         """Whether an episode ends ``[N]``: at terminals, at timeouts, where the next observation
         is not that of the next row (not all files mark each of their resets), and with the file.
         """
-        marks = [self._mark(key) for key in ("terminals", "timeouts") if key in self._file]
+        columns = self._columns
+        marks = [self._mark(key) for key in ("terminals", "timeouts") if key in columns]
         ends = np.any(marks, axis=0)
-        if "next_observations" in self._file:
-            with located(self._file.filename, "observations or next_observations"):
-                for start in range(0, len(ends) - 1, BLOCK):
-                    actual = self._file["observations"][start + 1 : start + 1 + BLOCK]
-                    expected = self._file["next_observations"][start : start + len(actual)]
-                    differs = ~np.isclose(expected, actual).all(axis=1)
-                    ends[start : start + len(actual)] |= differs
-        elif "timeouts" not in self._file:
+        if "next_observations" in columns:
+            ends[:-1] |= ~followed(columns["observations"], columns["next_observations"])
+        elif "timeouts" not in columns:
             raise ValueError(
                 f"{self._file.filename}: does not say where time limits cut episodes off, so that "
                 "steps across resets would be taken for the environment's; add a dataset "
@@ -139,11 +122,9 @@ class D4RLFile(DemoArrays):
 
     def _mark(self, key: str) -> np.ndarray:
         """What is 1 or 0 at each step ``[N]``."""
-        path = self._file.filename
-        with located(path, key):
-            mark = self._file[key][()].reshape(-1)
+        mark = self._columns[key].read().reshape(-1)
         if words := wrong_values(key, mark, 0):
-            raise ValueError(f"{path}: {key} {words}; copy the file again")
+            raise ValueError(f"{self._file.filename}: {key} {words}; copy the file again")
         return mark
 
 
@@ -156,7 +137,7 @@ def is_d4rl(path: Path) -> bool:
 class _Part:
     """Some columns of a dataset ``[N, D]``, as the array ``[N, ...]`` that they were joined of."""
 
-    def __init__(self, dataset: h5py.Dataset, columns: slice, step: Step):
+    def __init__(self, dataset: Stored, columns: slice, step: Step):
         self.dtype = np.dtype(step.dtype)
         self.shape = (len(dataset), *step.shape)
         self._dataset, self._columns = dataset, columns

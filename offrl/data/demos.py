@@ -13,6 +13,9 @@ import numpy as np
 
 from offrl.data.remarks import SWITCHES, lost_dimensions, wrong_values
 
+# Arrays, and groups of them, with a row for each step.
+OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
+
 
 class Episodes(AbstractContextManager):
     """Demonstrations that are read whole, one after the other. A context manager."""
@@ -24,6 +27,7 @@ class Episodes(AbstractContextManager):
     elsewhere: Collection[tuple[str, Path]] = ()  # what of it, as far as read, is in other files
     root = ""  # where errors say that demonstrations are
     num_actions: int | None = None  # of discrete actions, where the format says it
+    _notes: Mapping[str, Any] | None = None  # beside the data (``offrl.data.exchange``)
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -41,7 +45,7 @@ class Episodes(AbstractContextManager):
 
     def masks(self) -> dict[str, list[str]]:
         """The demonstrations under each filter key."""
-        return {}
+        return (self._notes or {}).get("masks", {})
 
     def unread(self) -> list[str]:
         """What is there besides, and not in trajectories."""
@@ -148,9 +152,10 @@ class Demos(Episodes):
         few = demos[:: 1 + len(demos) // 8]
         return lost_dimensions([self._stored(demo, key, slice(None)) for demo in few])
 
-    @abstractmethod
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
         """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
+        rows = self._stored(demo, key, slice(start, stop))
+        return self._numbers(rows, [demo], key, [len(rows)], start)
 
     def best(self, demos: Sequence[str], share: float) -> list[str]:
         """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
@@ -199,8 +204,8 @@ class Demos(Episodes):
 
 
 class DemoArrays(Demos):
-    """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or
-    datasets of an open HDF5 file. ``lengths`` ``[D]`` of them add up to ``N``.
+    """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or those
+    of an open HDF5 file (``Stored``). ``lengths`` ``[D]`` of them add up to ``N``.
 
     notes: what the format has no place for (``offrl.data.exchange``): ``env_args``, ``masks``.
     """
@@ -215,10 +220,9 @@ class DemoArrays(Demos):
         notes: Mapping[str, Any] | None = None,
     ):
         self.path = path
-        self.env_args = (notes or {}).get("env_args")
-        self.num_actions = (notes or {}).get("num_actions")
-        self._left_out = (notes or {}).get("left_out", {})
-        self._masks = (notes or {}).get("masks", {})
+        self._notes = notes = notes or {}
+        self.env_args, self.num_actions = notes.get("env_args"), notes.get("num_actions")
+        self._left_out = notes.get("left_out", {})
         self._arrays = dict(arrays)
         ends = [0, *np.cumsum(lengths).tolist()]
         self._ranges = {f"demo_{i}": steps for i, steps in enumerate(pairwise(ends))}
@@ -231,18 +235,14 @@ class DemoArrays(Demos):
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
         if filter_key is None:
             return list(self._ranges)[:limit]
-        if filter_key not in self._masks:
-            has = (
-                f"it has {', '.join(self._masks)}" if self._masks else "this kind of data has none"
-            )
+        masks = self.masks()
+        if filter_key not in masks:
+            has = f"it has {', '.join(masks)}" if masks else "this kind of data has none"
             raise ValueError(
                 f"{self.path}: no filter key {filter_key!r}: {has}; use all demonstrations "
                 "(train.hdf5_filter_key=null, experiment.validate=false)"
             )
-        return self._masks[filter_key][:limit]
-
-    def masks(self) -> dict[str, list[str]]:
-        return self._masks
+        return masks[filter_key][:limit]
 
     def has(self, demo: str, key: str) -> bool:
         return key in self._arrays
@@ -260,11 +260,6 @@ class DemoArrays(Demos):
             rows = np.concatenate([rows[slice(*self._ranges[demo])] for demo in demos])
         return self._numbers(rows, demos, key, lengths)
 
-    def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
-        begin, _ = self._ranges[demo]
-        rows = self._dataset(demo, key)[begin + start : begin + stop]
-        return self._numbers(rows, [demo], key, [len(rows)], start)
-
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         return {
             key: array[slice(*self._ranges[demo])]
@@ -273,7 +268,8 @@ class DemoArrays(Demos):
         }
 
     def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
-        return self._dataset(demo, key)[slice(*self._ranges[demo])][steps]
+        rows = range(*self._ranges[demo])[steps]
+        return self._dataset(demo, key)[rows.start : rows.stop]
 
     def _dataset(self, demo: str, key: str) -> Any:
         if key not in self._arrays:

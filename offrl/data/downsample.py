@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import h5py
 import numpy as np
 
 from offrl.data.edit import Edit, of_files
 from offrl.data.hdf5 import DemoFile
 from offrl.data.relabel import Computed, check_kind, computed
-from offrl.data.storage import COMPRESSIONS  # those of frames first
+from offrl.data.storage import COMPRESSIONS, Stored  # those of frames first
 from offrl.robomimic.configs import is_robosuite
 
 DONE = ("dones", "terminals", "timeouts")
@@ -122,7 +121,8 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
 
 def compression(file: DemoFile) -> str | None:
     """How a file's arrays are compressed, by those of its first demonstration."""
-    arrays = [v for v in file.stored(file.demos()[0]).values() if isinstance(v, h5py.Dataset)]
-    found = {array.attrs.get("frames") or array.compression for array in arrays}
+    arrays = file.stored(file.demos()[0]).values()
+    datasets = [array.dataset for array in arrays if isinstance(array, Stored)]
+    found = {dataset.attrs.get("frames") or dataset.compression for dataset in datasets}
     # Images of one channel are PNG among JPEG, too.
     return "jpeg" if "jpeg" in found else next((k for k in COMPRESSIONS if k in found), None)

@@ -9,14 +9,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-import h5py
-
 from offrl.data.edit import Edit, labelled, of_files
-from offrl.data.hdf5 import DemoFile, located
+from offrl.data.hdf5 import DemoFile
 from offrl.data.relabel import ACTION_MAP, check_range
 from offrl.data.selection import Facts
-from offrl.data.storage import CHUNK_BYTES, whole
-from offrl.data.writer import kind_and_shape
+from offrl.data.storage import CHUNK_BYTES, Stored, kind_and_shape
 from offrl.data.writer import split as drawn
 
 log = logging.getLogger(__name__)
@@ -144,17 +141,16 @@ def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CH
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
         for key, value in trajectory.items():
-            if isinstance(value, h5py.Dataset) and not _stays_jpeg(value, compression):
-                with located(file.path, f"data/{demo}/{key}"):
-                    trajectory[key] = whole(value.id)
+            if isinstance(value, Stored) and not _stays_jpeg(value, compression):
+                trajectory[key] = value.read()
         return trajectory
 
     options = {"compression": compression, "chunk_bytes": chunk_bytes}
     return replace(of_files([file]), change=change, options=options)
 
 
-def _stays_jpeg(dataset: h5py.Dataset, compression: str | None) -> bool:
-    return compression == "jpeg" == dataset.attrs.get("frames")
+def _stays_jpeg(array: Stored, compression: str | None) -> bool:
+    return compression == "jpeg" == array.dataset.attrs.get("frames")
 
 
 def _renamed(changes: Mapping[str, str | None], key: str) -> str | None:
@@ -170,9 +166,8 @@ def _renamed(changes: Mapping[str, str | None], key: str) -> str | None:
 
 def _steps(file: DemoFile) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The kind and shape of a step of each array, in the first demonstration."""
-    demo = file.demos()[0]
-    arrays = {k: v for k, v in file.stored(demo).items() if isinstance(v, h5py.Dataset)}
-    return {key: kind_and_shape(array) for key, array in arrays.items()}
+    arrays = file.stored(file.demos()[0]).items()
+    return {key: kind_and_shape(array) for key, array in arrays if isinstance(array, Stored)}
 
 
 def _check_same_task(first: DemoFile, other: DemoFile) -> None:

@@ -3,7 +3,7 @@ follows them all in silence, to any file, and reads zeros where the source of an
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,14 @@ def in_other_files(places: Iterable[tuple[str, Path]]) -> list[str]:
     ]
 
 
-def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
-    """The other files that a virtual array lies in.
+def place_of(dataset: h5py.h5d.DatasetID) -> tuple[str, str]:
+    """The file that an array is in, and its path there."""
+    name = h5py.h5i.get_name(dataset).decode(errors="replace")
+    return h5py.h5f.get_name(dataset).decode(), name.strip("/")
+
+
+def sources(dataset: h5py.h5d.DatasetID, itemsize: int) -> set[Path]:
+    """The other files that a virtual array, of so many bytes an item, lies in.
 
     Raises ``ValueError`` for external storage, which is any file's bytes, for chunks that do not
     fit into memory, and for a virtual array of which a part is not there, or in a file that may not
@@ -66,11 +72,11 @@ def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
     settings, found = dataset.get_create_plist(), set[Path]()
     layout, num_bytes = settings.get_layout(), 0
     if layout == h5py.h5d.CHUNKED:
-        num_bytes = math.prod(settings.get_chunk()) * dataset.get_type().get_size()
+        num_bytes = math.prod(settings.get_chunk()) * itemsize
         if num_bytes <= SMALL:
             return found
-    path = h5py.h5f.get_name(dataset).decode()
-    place = f"{path}: {h5py.h5i.get_name(dataset).decode(errors='replace').strip('/')}"
+    path, name_there = place_of(dataset)
+    place = f"{path}: {name_there}"
     if layout == h5py.h5d.CONTIGUOUS and settings.get_external_count():
         raise ValueError(
             f"{place} is kept outside of HDF5 (external storage), in what may be any file; ask for "
@@ -95,22 +101,6 @@ def sources(dataset: h5py.h5d.DatasetID) -> set[Path]:
     return found
 
 
-def arrays_below(
-    group: h5py.h5g.GroupID, root: str = ""
-) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
-    """All arrays below a group, whatever kind of link leads there, by path."""
-    for name in group:
-        path = root + name.decode("utf8", "surrogateescape")
-        try:
-            item = h5py.h5o.open(group, name)
-        except KeyError:
-            raise ValueError(f"{path} is a link that leads nowhere") from None
-        if isinstance(item, h5py.h5g.GroupID):
-            yield from arrays_below(item, f"{path}/")
-        elif isinstance(item, h5py.h5d.DatasetID) and item.rank:
-            yield path, item
-
-
 def _found(path: str, name: str, place: str) -> Path | None:
     """The file that HDF5 takes for a name in the file at ``path``, where it looks one after the
     other; ``None`` if there is none."""
@@ -130,7 +120,7 @@ def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:
         if not isinstance(source, h5py.Dataset):
             return False
         try:
-            sources(source.id)
+            sources(source.id, source.dtype.itemsize)
         except RecursionError:  # it is made of itself
             return False
         shape, ends = source.shape, space.get_select_bounds()[1]
@@ -140,4 +130,4 @@ def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:
 
 def is_written(dataset: h5py.h5d.DatasetID) -> bool:
     """Whether all of an array was written: the rest would read as zeros."""
-    return 0 in dataset.shape or dataset.get_space_status() == h5py.h5d.SPACE_STATUS_ALLOCATED
+    return dataset.get_space_status() == h5py.h5d.SPACE_STATUS_ALLOCATED or 0 in dataset.shape

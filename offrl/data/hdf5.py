@@ -8,7 +8,6 @@ error names file, demonstration and key.
 import json
 import logging
 import math
-import os
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos
-from offrl.data.elsewhere import arrays_below, is_written, linked_files, sources
-from offrl.data.storage import check_fits, read_into, stored, values, whole
+from offrl.data.elsewhere import linked_files
+from offrl.data.storage import Stored, arrays_below, unreadable
 from offrl.memory import check_memory
 from offrl.processes import is_explained
 
@@ -41,7 +40,7 @@ class DemoFile(Demos):
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such dataset (train.data, or --dataset)")
         self._file = open_hdf5(self.path, swmr)
-        self.elsewhere = {*linked_files(self._file).items()}
+        self.elsewhere = self._file.elsewhere
         self._groups: dict[str, h5py.h5g.GroupID] = {}
         with located(self.path, "data"):
             data = self._file.get("data")
@@ -114,8 +113,7 @@ class DemoFile(Demos):
                     f"{self.path}: mask/{filter_key} is no list of names of demonstrations; write "
                     "it again, e.g. as numpy.array(['demo_0'], dtype='S')"
                 )
-            sources(mask.id)
-            check_fits(mask.id)
+            Stored(mask.id).check_fits()
             return list(mask.asstr()[()])
 
     def _chosen(self, filter_key: str, stored: set[str]) -> list[str]:
@@ -157,13 +155,17 @@ class DemoFile(Demos):
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
         lengths = [self._dataset(demo, key).shape[0] for demo in demos]
         for demo, length in zip(demos, lengths, strict=True):
-            recorded = self._num_samples(demo)
-            if recorded not in (None, length):
-                raise ValueError(
-                    f"{self.path}: data/{demo} was recorded with {recorded} steps (num_samples), "
-                    f"but its {key} have {length}; copy the file again, or correct that attribute"
-                )
+            self.check_length(demo, length, key)
         return np.array(lengths)
+
+    def check_length(self, demo: str, length: int, key: str = "actions") -> None:
+        """``ValueError`` unless so many steps of a demonstration were recorded."""
+        recorded = self._num_samples(demo)
+        if recorded not in (None, length):
+            raise ValueError(
+                f"{self.path}: data/{demo} was recorded with {recorded} steps (num_samples), "
+                f"but its {key} have {length}; copy the file again, or correct that attribute"
+            )
 
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
         first = self._dataset(demos[0], key)
@@ -179,11 +181,7 @@ class DemoFile(Demos):
             check_memory(num_bytes, f"{self.path}: {key}", remedy)
             rows = np.empty((total, *first.shape[1:]), dtype=kind)
         for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
-            dataset = self._checked(demo, key, part.shape, first.dtype)
-            try:
-                read_into(part, dataset)
-            except Exception as error:
-                raise unreadable(self.path, f"data/{demo}/{key}", error) from None
+            self._checked(demo, key, part.shape, first.dtype).read_into(part)
         return self._numbers(rows, demos, key, lengths)
 
     def steps(self, demo: str, key: str) -> np.ndarray:
@@ -194,24 +192,14 @@ class DemoFile(Demos):
         return {key: self.demos(key) for key in self.filter_keys()}
 
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        trajectory = {}
-        for key, value in self.stored(demo).items():
-            if not isinstance(value, h5py.Dataset):
-                trajectory[key] = value
-            elif keys is None or key in keys:
-                with located(self.path, f"data/{demo}/{key}"):
-                    trajectory[key] = whole(value.id)
-        return trajectory
-
-    def stored(self, demo: str) -> dict[str, Any]:
-        """``trajectory`` with the open HDF5 dataset in place of each array."""
         return {
-            key: h5py.Dataset(value) if isinstance(value, h5py.h5d.DatasetID) else value
-            for key, value in self.opened(demo).items()
+            key: value.read() if isinstance(value, Stored) else value
+            for key, value in self.stored(demo).items()
+            if keys is None or key in keys or not isinstance(value, Stored)
         }
 
-    def opened(self, demo: str) -> dict[str, Any]:
-        """``trajectory`` with HDF5's identifier of the open dataset in place of each array."""
+    def stored(self, demo: str) -> dict[str, Any]:
+        """``trajectory`` with what reads it in place of each array."""
         with located(self.path, f"data/{demo}"):
             group = self._group(demo)
             stated = check_text(self.path, h5py.Group(group), f"data/{demo}")
@@ -222,7 +210,7 @@ class DemoFile(Demos):
             }
             for key, array in arrays_below(group):
                 kept[key] = array
-                self.elsewhere |= {(f"data/{demo}/{key}", other) for other in sources(array)}
+                self.elsewhere |= {(f"data/{demo}/{key}", other) for other in array.elsewhere}
         return kept
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
@@ -241,13 +229,8 @@ class DemoFile(Demos):
         with located(self.path, "its list of groups"):
             return sorted(set(self._file) - {"data", "mask"})
 
-    def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
-        with located(self.path, f"data/{demo}/{key}"):
-            rows = values(self._file[f"data/{demo}/{key}"])[start:stop]
-        return self._numbers(rows, [demo], key, [len(rows)], start)
-
     def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
-        return values(self._file[f"data/{demo}/{key}"])[steps]
+        return self._dataset(demo, key)[steps]
 
     def _group(self, demo: str) -> h5py.h5g.GroupID:
         if demo not in self._groups:
@@ -270,23 +253,22 @@ class DemoFile(Demos):
             attribute.read(value)
             return int(value.item())
 
-    def _dataset(self, demo: str, key: str) -> Any:
+    def _dataset(self, demo: str, key: str) -> Stored:
         group = self._group(demo)
         try:
-            dataset = h5py.h5d.open(group, key.encode())
-            sources(dataset)
-            if dataset.shape and dataset.dtype:
-                return stored(dataset)
+            dataset = Stored(h5py.h5d.open(group, key.encode()))
+            if dataset.shape:
+                return dataset
         except Exception:
             self._look_for(demo, key)
             raise
         raise ValueError(
             f"{self.path}: data/{demo}/{key} is not one value or row for each step (shape "
-            f"{list(dataset.shape or ())}); write it again, or leave the demonstration out"
+            f"{list(dataset.shape)}); write it again, or leave the demonstration out"
         )
 
-    def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """A dataset of numbers of this shape, bytes if ``dtype`` is, all of which were written."""
+    def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Stored:
+        """A dataset of numbers of this shape, bytes if ``dtype`` is."""
         dataset = self._dataset(demo, key)
         if dataset.shape != shape:
             raise ValueError(
@@ -300,9 +282,6 @@ class DemoFile(Demos):
                 f"{self.path}: data/{demo}/{key} holds {dataset.dtype}, but the first "
                 f"demonstration {dtype}; store all of them as uint8, or none"
             )
-        if not is_written(dataset):
-            error = ValueError("not all of it was ever written")
-            raise unreadable(self.path, f"data/{demo}/{key}", error)
         return dataset
 
     def _look_for(self, demo: str, key: str) -> None:
@@ -359,6 +338,13 @@ def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any
     return attributes
 
 
+def attributes_of_data(file: h5py.File) -> Mapping[str, Any]:
+    """The attributes of ``data``, wherever other links lead; none if it is no group of the file."""
+    is_own = isinstance(file.get("data", getlink=True), h5py.HardLink)
+    data = file["data"] if is_own else None
+    return data.attrs if isinstance(data, h5py.Group) else {}
+
+
 def held_out_key(filter_key: str) -> str:
     """The filter key of what is held out, by the name of that of the training."""
     head, train, tail = filter_key.rpartition("train")
@@ -377,15 +363,14 @@ def located(path: str | Path, place: str) -> Iterator[None]:
         raise unreadable(path, place, error) from None
 
 
-def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
-    """What to raise for an error of HDF5's, or of others that read files."""
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    is_checked = os.path.isfile(path) and h5py.is_hdf5(path)
-    remedy = f", or look what else is damaged with: offrl validate {path}" if is_checked else ""
-    return ValueError(f"{path}: {place} cannot be read ({reason}); copy the file again{remedy}")
+class CheckedFile(h5py.File):
+    """A file that is read, and leads to none that may not be read. ``elsewhere``: the links in it
+    to other files, and those files."""
+
+    elsewhere: set[tuple[str, Path]]
 
 
-def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
+def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
     """The file, to read; ``ValueError`` if it is not one of HDF5, or leads to files that may not be
     read.
 
@@ -393,23 +378,23 @@ def open_hdf5(path: Path, swmr: bool = False) -> h5py.File:
     """
     file = opened(path, swmr)
     try:
-        linked_files(file)
+        file.elsewhere = {*linked_files(file).items()}
     except ValueError:
         file.close()
         raise
     return file
 
 
-def opened(path: Path, swmr: bool = False) -> h5py.File:
+def opened(path: Path, swmr: bool = False) -> CheckedFile:
     """The file, whatever it leads to."""
     try:
-        return h5py.File(path, "r")
+        return CheckedFile(path, "r")
     except OSError as failed:
         error = failed
     # Only if it has to be: with SWMR, HDF5 waits for ever for damaged metadata to become whole.
     if swmr and "already open" in str(error):
         with located(path, "the file"):
-            return h5py.File(path, "r", swmr=True)
+            return CheckedFile(path, "r", swmr=True)
     if "unable to lock file" in str(error):
         raise ValueError(f"{path}: another program is writing it; wait until that has ended")
     if isinstance(error, PermissionError):

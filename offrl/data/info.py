@@ -7,18 +7,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
-from offrl.data.demos import Demos, Episodes
-from offrl.data.elsewhere import in_other_files, is_written
+from offrl.data.demos import OF_STEPS, Demos, Episodes
+from offrl.data.elsewhere import in_other_files
 from offrl.data.files import open_episodes
 from offrl.data.hdf5 import DemoFile, located
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, odd_image, wrong_values
-from offrl.data.storage import Frames, pieces, stored, values
-from offrl.data.validation import OF_STEPS
+from offrl.data.storage import Stored, bytes_on_disk
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
@@ -58,13 +56,15 @@ class DataInfo:
 
     def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
         is_file = isinstance(demos, DemoFile)
-        trajectory = demos.opened(demo) if is_file else demos.trajectory(demo)
-        if isinstance(demos, Demos):
-            demos.lengths([demo])  # says of most that is wrong what that is
+        trajectory = demos.stored(demo) if is_file else demos.trajectory(demo)
         digest, read = hashlib.sha256(), {}
         length = trajectory["actions"].shape[0] if "actions" in trajectory else 0
+        if is_file and length:
+            demos.check_length(demo, length)
+        elif isinstance(demos, Demos):
+            demos.lengths([demo])  # says of most that is wrong what that is
         for name, array in trajectory.items():
-            if not isinstance(array, (np.ndarray, h5py.h5d.DatasetID)):
+            if not isinstance(array, (np.ndarray, Stored)):
                 read[name] = array
                 continue
             place = f"{demos.root}{demo}/{name}"
@@ -75,11 +75,9 @@ class DataInfo:
                 if array.dtype.kind not in "fiub":
                     if name in NUMBERS:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
-                elif is_file and not is_written(array):
-                    raise ValueError("not all of it was ever written")
                 elif not key.is_image or self._reads_all:
                     digest.update(name.encode())
-                    for first, rows in pieces(array) if is_file else [(0, array)]:
+                    for first, rows in array.pieces() if is_file else [(0, array)]:
                         key.add(rows, place)
                         if words := wrong_values(name, rows, first):
                             self.wrong.append(f"{self.path}: {place} {words}")
@@ -88,14 +86,13 @@ class DataInfo:
                             if len(rows) == array.shape[0] and rows.nbytes <= KEPT:
                                 read[name] = rows
                 elif is_sampled and array.shape[0]:
-                    images = values(h5py.Dataset(array)) if is_file else array
-                    key.add(images[array.shape[0] // 2][None], place)
+                    key.add(array[len(array) // 2][None], place)
                 key.num_rows += array.shape[0]
                 if length and name.startswith(OF_STEPS) and array.shape[0] != length:
                     self.wrong.append(
                         f"{self.path}: {place} has {array.shape[0]} steps, but the actions {length}"
                     )
-                key.bytes_on_disk += array.get_storage_size() if is_file else array.nbytes
+                key.bytes_on_disk += bytes_on_disk(array)
         self.lengths.append(length)
         if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
@@ -174,12 +171,10 @@ class _Key:
     """What is found out about an array of all demonstrations."""
 
     def __init__(self, name: str, array: Any):
-        is_stored = isinstance(array, h5py.h5d.DatasetID)
-        found = stored(array) if is_stored else array
         self.name = name
-        self.shape, self.dtype = tuple(map(int, found.shape[1:])), str(found.dtype)
+        self.shape, self.dtype = tuple(map(int, array.shape[1:])), str(array.dtype)
         self.is_image = len(self.shape) == 3
-        self.storage = _storage(h5py.Dataset(array)) if is_stored else "plain"
+        self.storage = _storage(array) if isinstance(array, Stored) else "plain"
         self.bytes_on_disk = self.num_rows = 0
         self._low: Any = None
         self._high: Any = None
@@ -218,8 +213,9 @@ class _Key:
         return facts | {"bytes_on_disk": self.bytes_on_disk, "storage": self.storage}
 
 
-def _storage(dataset: h5py.Dataset) -> str:
-    if isinstance(stored(dataset.id), Frames):
+def _storage(array: Stored) -> str:
+    dataset = array.dataset
+    if array.is_frames:
         return f"{dataset.attrs['frames']} frames"
     filters = [dataset.compression, "checksums" if dataset.fletcher32 else None]
     return ", ".join(filter(None, filters)) or "plain"

@@ -102,9 +102,6 @@ class LeRobotFolder(Episodes):
     def demos(self) -> list[str]:
         return [f"demo_{i}" for i in range(len(self._episodes))]
 
-    def masks(self) -> dict[str, list[str]]:
-        return self._notes["masks"] if self._notes else {}
-
     def unread(self) -> list[str]:
         return [name for name, kind in self._kinds.items() if kind == "string"]
 

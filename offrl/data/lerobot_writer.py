@@ -106,9 +106,9 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
 class _Dataset:
     def __init__(self, folder: Path, plan: Plan, name: Path):
         self._folder, self._plan, self._name = folder, plan, name
-        self._data = _Tables(folder, DATA_PATH)
-        self._noted = _Tables(folder, EPISODES_PATH)
-        self._films: dict[str, _Films] = {}
+        self._data = _Files(folder, DATA_PATH, DATA_MB)
+        self._noted = _Files(folder, EPISODES_PATH, DATA_MB)
+        self._films: dict[str, _Files] = {}
         self._columns: dict[str, np.ndarray] = {}  # of the first episode
         self._tasks: dict[str, int] = {}
         self._waiting: list[dict[str, Any]] = []  # to be noted
@@ -131,22 +131,21 @@ class _Dataset:
         counts = self._counts(
             len(columns["action"]), self._tasks.setdefault(task, len(self._tasks))
         )
-        chunk, file = self._data.append(_table(columns | counts))
+        place = _append(self._data, _table(columns | counts))
         stats = episode["stats"] | {k: statistics(v) for k, v in counts.items()}
         self._stats.add(stats)
         note = {
             "episode_index": self._num_episodes,
             "tasks": [task],
             "length": len(columns["action"]),
-            "data/chunk_index": chunk,
-            "data/file_index": file,
+            **{f"data/{key}": number for key, number in place.items()},
             "dataset_from_index": self._num_steps,
             "dataset_to_index": self._num_steps + len(columns["action"]),
             "meta/episodes/chunk_index": 0,
             "meta/episodes/file_index": 0,
         }
         for name, film in films.items():
-            note |= self._film(name).append(film)
+            note |= self._append_film(name, film)
         for name, values in stats.items():
             note |= {f"stats/{name}/{kind}": value.tolist() for kind, value in values.items()}
         self._waiting.append(note)
@@ -166,15 +165,20 @@ class _Dataset:
         }
         return {name: values[name].astype(dtype) for name, dtype in COUNTS.items()}
 
-    def _film(self, name: str) -> "_Films":
-        if name not in self._films:
-            self._films[name] = _Films(self._folder, name, self._plan.fps)
-        return self._films[name]
+    def _append_film(self, name: str, clip: bytes) -> dict[str, Any]:
+        """Where the episode's film is, as it is noted."""
+        new, fps = _Files(self._folder, VIDEO_PATH, VIDEO_MB, video_key=name), self._plan.fps
+        files = self._films.setdefault(name, new)
+        note: dict[str, Any] = files.place(len(clip), lambda path: Film(path, fps))
+        note["from_timestamp"] = files.file.num_frames / fps
+        files.file.append(clip)
+        note["to_timestamp"] = files.file.num_frames / fps
+        return {f"videos/{name}/{key}": value for key, value in note.items()}
 
     def _note(self) -> None:
         import pyarrow
 
-        self._noted.append(pyarrow.Table.from_pylist(self._waiting))
+        _append(self._noted, pyarrow.Table.from_pylist(self._waiting))
         self._waiting = []
 
     def finish(self) -> None:
@@ -226,64 +230,45 @@ class _Dataset:
             files.close()
 
 
-class _Tables:
-    """Parquet files of one kind, the next of which is begun when one is full."""
+class _Files:
+    """Files of one kind, the next of which is begun when one is full.
 
-    def __init__(self, folder: Path, name: str):
-        self._path, self._number, self._num_bytes = f"{folder}/{name}", -1, 0
-        self._file: Any = None
+    path: of each in the folder, with the fields of its numbers and these others. size: in MB.
+    """
 
-    def append(self, table: Any) -> tuple[int, int]:
-        """Where the rows are: the numbers of folder and file."""
-        if self._file is None or self._num_bytes > DATA_MB * 2**20:
+    def __init__(self, folder: Path, path: str, size: int, **fields: str):
+        self._folder, self._path, self._fields = folder, path, fields
+        self._size = size * 2**20
+        self._number, self._num_bytes = -1, 0
+        self.file: Any = None
+
+    def place(self, num_bytes: int, begin: Callable[[Path], Any]) -> dict[str, int]:
+        """The numbers of the folder and of the ``file`` that so many bytes go to."""
+        if self.file is None or self._num_bytes > self._size:
             self.close()
             self._number, self._num_bytes = self._number + 1, 0
-            chunk, file = divmod(self._number, FILES_PER_FOLDER)
-            path = Path(self._path.format(chunk_index=chunk, file_index=file))
+        chunk, file = divmod(self._number, FILES_PER_FOLDER)
+        place = {"chunk_index": chunk, "file_index": file}
+        if self.file is None:
+            path = self._folder / self._path.format(**place, **self._fields)
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Of other numbers hardly two are equal: to look for that takes half of the time.
-            repeated = [name for name in table.column_names if name in COUNTS]
-            self._file = parquet().ParquetWriter(path, table.schema, use_dictionary=repeated)
-        self._file.write_table(table)
-        self._num_bytes += table.nbytes
-        chunk, file = divmod(self._number, FILES_PER_FOLDER)
-        return chunk, file
+            self.file = begin(path)
+        self._num_bytes += num_bytes
+        return place
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
-class _Films:
-    """Films of one camera, the next of which is begun when one is full."""
-
-    def __init__(self, folder: Path, name: str, fps: int):
-        self._folder, self._name, self._fps, self._number = folder, name, fps, -1
-        self._film: Film | None = None
-
-    def append(self, clip: bytes) -> dict[str, Any]:
-        """Where the episode's film is, as it is noted."""
-        if self._film is None or self._film.num_bytes > VIDEO_MB * 2**20:
-            self.close()
-            self._number += 1
-        chunk, file = divmod(self._number, FILES_PER_FOLDER)
-        if self._film is None:
-            place = {"video_key": self._name, "chunk_index": chunk, "file_index": file}
-            self._film = Film(self._folder / VIDEO_PATH.format(**place), self._fps)
-        start = self._film.num_frames / self._fps
-        self._film.append(clip)
-        note = {
-            "chunk_index": chunk,
-            "file_index": file,
-            "from_timestamp": start,
-            "to_timestamp": self._film.num_frames / self._fps,
-        }
-        return {f"videos/{self._name}/{key}": value for key, value in note.items()}
-
-    def close(self) -> None:
-        if self._film is not None:
-            self._film.close()
-            self._film = None
+def _append(files: _Files, table: Any) -> dict[str, int]:
+    # Of other numbers hardly two are equal: to look for that takes half of the time.
+    repeated = [name for name in table.column_names if name in COUNTS]
+    writer, schema = parquet().ParquetWriter, table.schema
+    place = files.place(table.nbytes, lambda p: writer(p, schema, use_dictionary=repeated))
+    files.file.write_table(table)
+    return place
 
 
 def _column(array: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import DemoArrays, Episodes
-from offrl.data.elsewhere import arrays_below
 from offrl.data.exchange import Plan, Step, flags, following, read_notes, timeouts
 from offrl.data.hdf5 import located, open_hdf5
+from offrl.data.storage import arrays_below
 from offrl.lazy import needed
 from offrl.links import inside
 from offrl.memory import check_memory
@@ -62,7 +61,7 @@ class MinariEpisodes(Episodes):
         for path in sorted((folder / "data").glob("*.hdf5")):
             with open_hdf5(path) as file, located(folder, path.name):
                 for place, array in arrays_below(file.id):
-                    self.sizes[place.split("/")[0]] += math.prod(array.shape) * array.dtype.itemsize
+                    self.sizes[place.split("/")[0]] += array.nbytes
         text = self._dataset.storage.metadata.get(NOTES)
         self._notes = read_notes(folder, text) if text else None
 
@@ -76,9 +75,6 @@ class MinariEpisodes(Episodes):
 
     def demos(self) -> list[str]:
         return [f"demo_{i}" for i in range(self._dataset.total_episodes)]
-
-    def masks(self) -> dict[str, list[str]]:
-        return self._notes["masks"] if self._notes else {}
 
     @property
     def num_actions(self) -> int | None:  # type: ignore[override]

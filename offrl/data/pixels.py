@@ -10,7 +10,7 @@ import numpy as np
 from offrl.data.edit import Edit, of_files
 from offrl.data.hdf5 import DemoFile, located
 from offrl.data.remarks import odd_image
-from offrl.data.storage import pieces, values, whole
+from offrl.data.storage import Stored
 
 
 def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
@@ -22,8 +22,8 @@ def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
     if limits and limits[0] >= limits[1]:
         raise ValueError("--range: LOW has to be less than HIGH")
     first, spans = file.stored(file.demos()[0]), {}
-    for key, array in ((key, values(x)) for key, x in first.items() if hasattr(x, "id")):
-        if odd_image(key, array.shape[1:], array.dtype):
+    for key, array in first.items():
+        if isinstance(array, Stored) and odd_image(key, array.shape[1:], array.dtype):
             is_colour = _turned(np.empty((0, *array.shape[1:]))).shape[-1] > 1
             is_scaled = array.dtype != np.uint8 and is_colour
             spans[key] = (limits or _limits(file, key)) if is_scaled else None
@@ -34,7 +34,7 @@ def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
         trajectory = file.stored(demo)
         for key, span in spans.items():
             with located(file.path, f"data/{demo}/{key}"):
-                images = _turned(whole(trajectory[key].id))
+                images = _turned(trajectory[key].read())
                 if span:
                     scaled = (images.astype(np.float32) - span[0]) * (255 / (span[1] - span[0]))
                     images = np.rint(scaled.clip(0, 255)).astype(np.uint8)
@@ -54,7 +54,7 @@ def _turned(images: np.ndarray) -> np.ndarray:
 def _limits(file: DemoFile, key: str) -> tuple[float, float]:
     ends = [0.0]
     for demo in file.demos():
-        for _, rows in pieces(file.stored(demo)[key].id):
+        for _, rows in file.stored(demo)[key].pieces():
             ends += [rows.min(initial=0), rows.max(initial=0)]
     if not (min(ends) >= 0 and max(ends) <= 255):
         raise ValueError(

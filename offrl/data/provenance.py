@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 
 import offrl
-from offrl.data.hdf5 import located, open_hdf5
+from offrl.data.hdf5 import attributes_of_data, located, opened
 
 ATTRIBUTE = "provenance"
 
@@ -33,9 +33,8 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
     """What a file says of how it came about, if it says so."""
     if Path(path).is_dir() or not h5py.is_hdf5(path):
         return None
-    with open_hdf5(Path(path)) as file, located(path, f"the attribute {ATTRIBUTE} of data"):
-        data = file.get("data")
-        text = data.attrs.get(ATTRIBUTE) if isinstance(data, h5py.Group) else None
+    with opened(Path(path)) as file, located(path, f"the attribute {ATTRIBUTE} of data"):
+        text = attributes_of_data(file).get(ATTRIBUTE)
     if text is None:
         return None
     try:

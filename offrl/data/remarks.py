@@ -1,5 +1,6 @@
 """What is odd about recorded numbers: it may be meant so."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,17 +23,14 @@ SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
 
 def wrong_values(key: str, rows: np.ndarray, first: int) -> str | None:
     """What training refuses among the numbers ``[T, ...]`` of a key from the step ``first`` on."""
-    is_float = rows.dtype.kind == "f"
-    if is_float and not np.isfinite(rows).all():
-        words, wrong = "holds NaN or infinity", ~np.isfinite(rows)
-    elif key in SWITCHES:
+    is_fit = rows.dtype.kind != "f" or (np.abs(rows) <= LARGEST).all()
+    if is_fit and (key not in SWITCHES or ((rows == 0) | (rows == 1)).all()):
+        return None
+    words, wrong = "holds NaN or infinity", ~np.isfinite(rows)
+    if not wrong.any() and key in SWITCHES:
         words, wrong = "is neither 0 nor 1", (rows != 0) & (rows != 1)
-    elif is_float:
+    elif not wrong.any():
         words, wrong = "holds a value beyond what float32 can hold", np.abs(rows) > LARGEST
-    else:
-        return None
-    if not wrong.any():
-        return None
     return f"{words} at step {first + np.argwhere(wrong)[0, 0]} ({rows[wrong][0]:g})"
 
 
@@ -85,7 +83,7 @@ class Vectors:
 
 
 def _flat(part: np.ndarray) -> np.ndarray:
-    return part.reshape(len(part), int(np.prod(part.shape[1:])))
+    return part.reshape(len(part), math.prod(part.shape[1:]))
 
 
 def lost_dimensions(parts: Sequence[np.ndarray]) -> list[int]:
@@ -93,8 +91,8 @@ def lost_dimensions(parts: Sequence[np.ndarray]) -> list[int]:
     none in float32, as those of time stamps."""
     changes = lost = np.zeros(1)
     for part in parts:
-        rows = _flat(part)
-        if rows.dtype.itemsize > 4:
+        if part.dtype.itemsize > 4:
+            rows = _flat(part)
             few = rows.astype(np.float32)
             is_change = rows[1:] != rows[:-1]
             changes = changes + is_change.sum(axis=0)

@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import h5py
-
-from offrl.data.hdf5 import DemoFile, located, open_hdf5
+from offrl.data.hdf5 import DemoFile, attributes_of_data, located, opened
 
 # What the script makes its environments with; ``env_info`` has the rest.
 RECORDED_WITH = {"ignore_done": True, "use_camera_obs": False, "control_freq": 20}
@@ -36,7 +34,6 @@ class RobosuiteRaw(DemoFile):
 
 def is_raw(path: Path) -> bool:
     """Whether an HDF5 file is as robosuite's script leaves it."""
-    with open_hdf5(path) as file, located(path, "data"):
-        data = file.get("data")
-        attributes = data.attrs if isinstance(data, h5py.Group) else {}
+    with opened(path) as file, located(path, "data"):
+        attributes = attributes_of_data(file)
         return "env_info" in attributes and "env_args" not in attributes

@@ -11,11 +11,13 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from offrl.data.elsewhere import is_written, place_of, sources
 from offrl.memory import SMALL, check_memory
 
 CHUNK_BYTES = 2**16  # read, and its checksum tested, at once: of images a few
@@ -55,86 +57,116 @@ def is_images(array: Any) -> bool:
     return array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] in (1, 3)
 
 
-class Frames:
-    """Images ``[T, H, W, C]`` that are stored as frames: what reading asks of an array."""
+class Stored:
+    """An array in an open HDF5 file, which knows its ``shape`` and ``dtype``: HDF5 takes longer to
+    say them than to read a short array. Images that are frames are seen as ``[T, H, W, C]``.
 
-    dtype = np.dtype(np.uint8)
+    elsewhere: the other files that it lies in. Raises ``ValueError`` as ``sources`` does, for what
+    was not written, and, when it is read, for what is damaged or does not fit into memory: a file
+    of a megabyte may hold a thousand times as much.
+    """
 
     def __init__(self, dataset: h5py.h5d.DatasetID):
-        self._dataset = h5py.Dataset(dataset)
-        shape = self._dataset.attrs["frame_shape"]
-        self.shape = (len(self._dataset), *map(int, shape))
-        self.ndim = len(self.shape)
+        self.id, self.dtype, self.shape = dataset, dataset.dtype, dataset.shape or ()
+        self.elsewhere = sources(dataset, self.dtype.itemsize)
+        if self.shape and not is_written(dataset):
+            error = ValueError("not all of it was ever written")
+            raise unreadable(*place_of(dataset), error)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        may_be = self.dtype == np.uint8 and len(self.shape) == 2
+        self.is_frames = may_be and h5py.h5a.exists(dataset, b"frames")
+        if self.is_frames:
+            try:
+                self.shape = (self.shape[0], *map(int, self.dataset.attrs["frame_shape"]))
+            except KeyError as error:
+                raise unreadable(*place_of(dataset), error) from None
+            self.nbytes += math.prod(self.shape)  # packed, and unpacked
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        return _decoded(self._dataset[rows], self.shape[1:])
+        try:
+            found = self.dataset[rows]
+            return _decoded(found, self.shape[1:]) if self.is_frames else found
+        except Exception as error:
+            raise unreadable(*place_of(self.id), error) from None
 
-    def get_space_status(self) -> int:
-        return self._dataset.id.get_space_status()
+    @property
+    def dataset(self) -> h5py.Dataset:
+        """The array as it is stored."""
+        return h5py.Dataset(self.id)
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it has rows of numbers."""
+        return bool(self.shape) and self.dtype.kind in "fiub"
 
-def stored(dataset: h5py.h5d.DatasetID) -> Any:
-    """What reads an array that was opened: itself, or the images if those are frames."""
-    return Frames(dataset) if _is_of_frames(dataset, dataset) else dataset
+    def check_fits(self) -> None:
+        if self.nbytes > SMALL:
+            check_memory(self.nbytes, ": ".join(place_of(self.id)))
 
+    def read(self) -> np.ndarray:
+        """All of it."""
+        self.check_fits()
+        if not self.is_number:
+            return self[()]
+        rows = np.empty(self.shape, self.dtype)
+        self.read_into(rows)
+        return rows
 
-def _is_of_frames(dataset: h5py.h5d.DatasetID, like: Any) -> bool:
-    """Whether an array holds frames; what is ``like`` it has its shape and type."""
-    may_be = like.dtype == np.uint8 and len(like.shape) == 2
-    return may_be and h5py.h5a.exists(dataset, b"frames")
+    def read_into(self, rows: np.ndarray) -> None:
+        """Fill an array of its shape."""
+        if self.is_frames or not rows.size:
+            rows[...] = self[()]
+            return
+        try:
+            self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, rows, _type_in_memory(rows.dtype))
+        except Exception as error:
+            raise unreadable(*place_of(self.id), error) from None
 
-
-def values(dataset: h5py.Dataset) -> Any:
-    """What ``dataset[rows]`` gives rows of: itself, or the images if those are frames."""
-    found = stored(dataset.id)
-    return found if isinstance(found, Frames) else dataset
-
-
-def check_fits(dataset: h5py.h5d.DatasetID) -> None:
-    """``ValueError`` for an array that does not fit into memory: a file of a megabyte may hold a
-    thousand times as much."""
-    found, high = stored(dataset), h5py.Dataset(dataset)
-    num_bytes = math.prod(found.shape) * found.dtype.itemsize
-    check_memory(num_bytes, f"{high.file.filename}: {high.name[1:]}")
-
-
-def whole(dataset: h5py.h5d.DatasetID) -> np.ndarray:
-    """Read all of an array that was opened, or all images if those are frames."""
-    shape, kind = dataset.shape, dataset.dtype
-    if math.prod(shape) * kind.itemsize > SMALL:
-        check_fits(dataset)
-    if kind.kind not in "fiub":
-        return h5py.Dataset(dataset)[()]
-    rows = np.empty(shape, kind)
-    if _is_of_frames(dataset, rows):
-        check_fits(dataset)
-        return Frames(dataset)[()]
-    if rows.size:
-        read_into(rows, dataset)
-    return rows
-
-
-def pieces(dataset: h5py.h5d.DatasetID) -> Iterator[tuple[int, np.ndarray]]:
-    """The rows of an array in parts of about 64 MB, of which who looks at them makes copies, and
-    the number of the first row of each. Parts are whole chunks: none is unpacked twice."""
-    found = stored(dataset)
-    row = found.dtype.itemsize * math.prod(found.shape[1:])
-    if row * found.shape[0] <= PIECE_BYTES:
-        yield 0, whole(dataset)
-        return
-    check_fits(dataset)
-    chunk = (h5py.Dataset(dataset).chunks or (1,))[0]
-    block = chunk * max(1, PIECE_BYTES // (chunk * row))
-    for start in range(0, found.shape[0], block):
-        yield start, values(h5py.Dataset(dataset))[start : start + block]
+    def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The rows in parts of about 64 MB, of which who looks at them makes copies, and the number
+        of the first row of each. Parts are whole chunks: none is unpacked twice."""
+        if self.nbytes <= PIECE_BYTES:
+            yield 0, self.read()
+            return
+        self.check_fits()
+        chunk, row = (self.dataset.chunks or (1,))[0], self.nbytes // len(self)
+        block = chunk * max(1, PIECE_BYTES // (chunk * row))
+        for start in range(0, len(self), block):
+            yield start, self[start : start + block]
 
 
-def read_into(rows: np.ndarray, dataset: Any) -> None:
-    """Fill an array of its shape with all of what ``stored`` gave."""
-    if isinstance(dataset, Frames):
-        rows[...] = dataset[()]
-    else:
-        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, rows, _type_in_memory(rows.dtype))
+def arrays_below(group: h5py.h5g.GroupID, root: str = "") -> Iterator[tuple[str, Stored]]:
+    """All arrays below a group, whatever kind of link leads there, by path."""
+    for name in group:
+        path = root + name.decode("utf8", "surrogateescape")
+        try:
+            item = h5py.h5o.open(group, name)
+        except KeyError:
+            raise ValueError(f"{path} is a link that leads nowhere") from None
+        if isinstance(item, h5py.h5g.GroupID):
+            yield from arrays_below(item, f"{path}/")
+        elif isinstance(item, h5py.h5d.DatasetID) and (found := Stored(item)).shape:
+            yield path, found
+
+
+def bytes_on_disk(array: Any) -> int:
+    return array.id.get_storage_size() if isinstance(array, Stored) else array.nbytes
+
+
+def kind_and_shape(array: Any) -> tuple[str, tuple[int, ...]]:
+    """The kind and shape of an array's steps; of frames those of the images."""
+    return str(array.dtype), tuple(array.shape[1:])
+
+
+def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
+    """What to raise for an error of HDF5's, or of others that read files."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    is_checked = os.path.isfile(path) and h5py.is_hdf5(path)
+    remedy = f", or look what else is damaged with: offrl validate {path}" if is_checked else ""
+    return ValueError(f"{path}: {place} cannot be read ({reason}); copy the file again{remedy}")
 
 
 @cache

@@ -4,7 +4,7 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,11 @@ import h5py
 import numpy as np
 
 from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
-from offrl.data.elsewhere import in_other_files, is_written, linked_files, sources
+from offrl.data.demos import OF_STEPS
+from offrl.data.elsewhere import in_other_files
 from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
 from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
-from offrl.data.storage import pieces, values, whole
-
-OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
+from offrl.data.storage import Stored
 
 
 class Validation:
@@ -60,7 +59,7 @@ class Validation:
 
     def _check_demos(self) -> None:
         with DemoFile(self.path) as file, open_hdf5(self.path) as raw:
-            self._elsewhere |= {*linked_files(raw).items()}
+            self._elsewhere |= raw.elsewhere
             with self._noted():
                 _ = file.env_args
             demos, alike = file.demos(), defaultdict(list)
@@ -87,7 +86,7 @@ class Validation:
 
     def _check_demo(self, file: DemoFile, demo: str, data: h5py.Group) -> bytes:
         """Read all of a demonstration; a hash of what it does."""
-        digest, length, keys = hashlib.sha256(), None, set()
+        digest, length, arrays = hashlib.sha256(), None, dict[str, Stored]()
         with self._noted():
             length = int(file.lengths([demo])[0])
             self.counts["steps"] += length
@@ -96,28 +95,29 @@ class Validation:
             key = _key(place)
             with self._noted(), located(self.path, place):
                 digest.update(key.encode())
-                self._read(dataset, place, digest.update)
+                stored = self._read(dataset, place, digest.update)
                 if key.startswith(OF_STEPS):
-                    keys.add(key)
-                    self._check_steps(place, key, values(dataset), length)
+                    arrays[key] = stored
+                    self._check_steps(place, key, stored, length)
         if length == 0:
             self.wrong.append(f"{self.path}: data/{demo} has no steps; leave it out, or delete it")
         if len(self.wrong) == num_wrong:  # else it may be there, but damaged
-            self._keys = self._keys or keys
-            differing = {"lacks": sorted(self._keys - keys), "has": sorted(keys - self._keys)}
+            keys = self._keys = self._keys or {*arrays}
+            differing = {"lacks": sorted(keys - arrays.keys()), "has": sorted(arrays.keys() - keys)}
             words = [f"{verb} {', '.join(found)}" for verb, found in differing.items() if found]
             place = f"{self.path}: data/{demo} "
             if words:
                 self.wrong.append(f"{place}{' and '.join(words)}, unlike the first demonstration")
             with self._noted(), located(self.path, f"data/{demo}/next_obs"):
-                self._count_breaks(data[demo], f"data/{demo}", keys)
+                self._count_breaks(arrays, f"data/{demo}")
         return digest.digest()
 
-    def _count_breaks(self, demo: h5py.Group, place: str, keys: set[str]) -> None:
+    def _count_breaks(self, arrays: Mapping[str, Stored], place: str) -> None:
         """Count the steps of which ``next_obs`` is not the next observation; but for ends, after
         which nothing counts."""
-        arrays = {key: values(demo[key]) for key in keys}
-        pairs = [(arrays[k[5:]], arrays[k]) for k in keys if k[5:] in arrays and k[:5] == "next_"]
+        pairs = [
+            (arrays[k[5:]], x) for k, x in arrays.items() if k[:5] == "next_" and k[5:] in arrays
+        ]
         if not pairs:
             return
         breaks = ~np.all([followed(*pair) for pair in pairs], axis=0)
@@ -167,7 +167,7 @@ class Validation:
 
     def _check_d4rl(self) -> None:
         with open_hdf5(self.path) as raw:
-            self._elsewhere |= {*linked_files(raw).items()}
+            self._elsewhere |= raw.elsewhere
             for name in raw:
                 self._read_all(raw, name)
         with D4RLFile(self.path) as file:
@@ -208,27 +208,26 @@ class Validation:
         dataset: h5py.Dataset,
         place: str,
         see: Callable[[bytes], object] = lambda content: None,
-    ) -> None:
+    ) -> Stored:
         """Read all of an array, and look at its values; ``see`` is told the bytes."""
-        self._elsewhere |= {(place, other) for other in sources(dataset.id)}
-        key, is_number = _key(place), bool(dataset.shape) and dataset.dtype.kind in "fiub"
         size = dataset.size * dataset.dtype.itemsize if dataset.size else 0
         self.counts.update(arrays=1, bytes=size, checksums=int(dataset.fletcher32))
         self._advance(dataset.id.get_storage_size())
-        if dataset.shape and not is_written(dataset.id):
-            raise ValueError("not all of it was ever written")
+        key, stored = _key(place), Stored(dataset.id)
+        self._elsewhere |= {(place, other) for other in stored.elsewhere}
         is_of_steps = key.startswith(OF_STEPS) or key in KEYS
-        if is_of_steps and not is_number:
+        if is_of_steps and not stored.is_number:
             raise ValueError(f"{self.path}: {place} is no array of numbers, a row for each step")
-        if not is_number:
-            whole(dataset.id)
-            return
-        for first, rows in pieces(dataset.id):
+        if not stored.is_number:
+            stored.read()
+            return stored
+        for first, rows in stored.pieces():
             see(rows.tobytes())
             if is_of_steps:
                 if words := wrong_values(key, rows, first):
                     raise ValueError(f"{self.path}: {place} {words}")
                 self._vectors.setdefault(key, Vectors(key)).add(rows, place)
+        return stored
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

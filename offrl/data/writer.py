@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +14,16 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 
-from offrl.data.elsewhere import arrays_below
 from offrl.data.hdf5 import OWN_ATTRIBUTES, located, text_sum
-from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, create, values, whole
+from offrl.data.storage import (
+    CHUNK_BYTES,
+    COMPRESSIONS,
+    Stored,
+    arrays_below,
+    bytes_on_disk,
+    create,
+    kind_and_shape,
+)
 from offrl.outputs import DiskFull, check_space, in_words, new_file, put
 
 log = logging.getLogger(__name__)
@@ -124,7 +132,7 @@ class DemoWriter(AbstractContextManager):
                 "with other options); give it another name, or do as it was done then"
             )
         self._total, self.num_demos = sum(lengths), len(demos)
-        self._steps = {key: kind_and_shape(h5py.Dataset(array)) for key, array in last.items()}
+        self._steps = {key: kind_and_shape(array) for key, array in last.items()}
 
     @contextmanager
     def repeatable(self, *errors: type[Exception]) -> Iterator[None]:
@@ -147,12 +155,12 @@ class DemoWriter(AbstractContextManager):
         name = f"demo_{self.num_demos}"
         arrays, notes = self._checked(name, trajectory)
         notes |= attributes | {"num_samples": len(arrays["actions"])}
-        self._check_space(sum(_num_bytes(x) + METADATA_BYTES for x in arrays.values()), notes)
+        self._check_space(sum(bytes_on_disk(x) + METADATA_BYTES for x in arrays.values()), notes)
         # Nothing refers to the episode until all of it is in the file.
         demo = self._data.create_group(None)
         for key, array in arrays.items():
-            if isinstance(array, h5py.Dataset):
-                demo.copy(array, demo, key)
+            if isinstance(array, Stored):
+                demo.copy(array.dataset, demo, key)
             else:
                 create(demo, key, array, self.compression, self.chunk_bytes)
         for key, value in notes.items():
@@ -245,7 +253,8 @@ class DemoWriter(AbstractContextManager):
         arrays, notes = {}, {}
         _check_names(trajectory, f"{self.path}: {name}")
         for key, value in trajectory.items():
-            if isinstance(value, (np.ndarray, h5py.Dataset)):
+            value = Stored(value.id) if isinstance(value, h5py.Dataset) else value
+            if isinstance(value, (np.ndarray, Stored)):
                 arrays[key] = _as_stored(key, value, f"{self.path}: {name}/{key}")
             elif key in OWN_ATTRIBUTES:
                 continue
@@ -259,9 +268,9 @@ class DemoWriter(AbstractContextManager):
         if "actions" not in arrays:
             raise ValueError(f"{self.path}: {name} has no actions")
         for key in {"rewards", "dones"} & arrays.keys():
-            if arrays[key].size != len(arrays[key]):
+            if math.prod(arrays[key].shape[1:]) != 1:
                 raise ValueError(f"{self.path}: {name}/{key} is to be one number for each step")
-        if "dones" in arrays and not np.isin(_read(arrays["dones"]), (0, 1)).all():
+        if "dones" in arrays and not np.isin(arrays["dones"][:], (0, 1)).all():
             raise ValueError(f"{self.path}: {name}/dones is to be 0 or 1 at each step")
         steps = {key: kind_and_shape(array) for key, array in arrays.items()}
         for key in sorted(steps.keys() | (self._steps or steps).keys()):
@@ -339,12 +348,12 @@ def _check_names(trajectory: Mapping[str, Any], place: str) -> None:
 def _as_stored(key: str, array: Any, place: str) -> Any:
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{place} holds no numbers ({array.dtype})")
-    if array.ndim == 0 or not array.size:
+    if not array.shape or not math.prod(array.shape):
         raise ValueError(f"{place} has no steps (shape {list(array.shape)})")
-    if isinstance(array, h5py.Dataset):
-        if not (array.is_virtual or array.external):
+    if isinstance(array, Stored):
+        if not array.dataset.is_virtual:
             return array
-        array = _read(array)  # what lies in other files comes along
+        array = array.read()  # what lies in other files comes along
     if array.dtype.kind in "iu":
         return array
     wrong = np.argwhere(~np.isfinite(array))
@@ -360,24 +369,6 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
             f"{place} holds a value beyond what float32 can hold at step {wrong[0, 0]}; scale it"
         )
     return stored
-
-
-def kind_and_shape(array: Any) -> tuple[str, tuple[int, ...]]:
-    """The kind and shape of an array's steps; of frames those of the images."""
-    found = values(array) if isinstance(array, h5py.Dataset) else array
-    return str(found.dtype), tuple(found.shape[1:])
-
-
-def _read(array: Any) -> np.ndarray:
-    if isinstance(array, np.ndarray):
-        return array
-    with located(array.file.filename, array.name.strip("/")):
-        return whole(array.id)
-
-
-def _num_bytes(array: Any) -> int:
-    is_stored = isinstance(array, h5py.Dataset)
-    return array.id.get_storage_size() if is_stored else array.nbytes
 
 
 def _words(step: tuple[str, tuple[int, ...]] | None) -> str:

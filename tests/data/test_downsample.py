@@ -150,5 +150,5 @@ def test_frames_stay_frames(tmp_path):
     with open_file(path) as file:
         downsample(file, 2, "absolute").write(tmp_path / "b.hdf5", {"command": "a test"})
     with open_file(tmp_path / "b.hdf5") as slow:
-        assert slow.stored("demo_0")["obs/camera"].attrs["frames"] == "png"
+        assert slow.stored("demo_0")["obs/camera"].dataset.attrs["frames"] == "png"
         np.testing.assert_array_equal(slow.trajectory("demo_0")["obs/camera"], images[::2])

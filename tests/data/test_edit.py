@@ -15,7 +15,7 @@ from offrl.data.edit import of_files, open_file
 from offrl.data.expressions import Condition
 from offrl.data.hdf5 import DemoFile
 from offrl.data.selection import Facts, choose, that_fulfil
-from offrl.data.storage import create
+from offrl.data.storage import Stored, create
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
 
@@ -63,9 +63,9 @@ def assert_same(file, demo, other, other_demo):
     for key in ones:
         assert ones[key].dtype == others[key].dtype
         np.testing.assert_array_equal(ones[key], others[key])
-    for key, dataset in file.stored(demo).items():
-        if isinstance(dataset, h5py.Dataset):
-            twin = other.stored(other_demo)[key]
+    for key, array in file.stored(demo).items():
+        if isinstance(array, Stored):
+            dataset, twin = array.dataset, other.stored(other_demo)[key].dataset
             assert (dataset.chunks, dataset.compression) == (twin.chunks, twin.compression)
             assert dataset.fletcher32 == twin.fletcher32
 

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from offrl.data.hdf5 import DemoFile
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
-from offrl.data.storage import COMPRESSIONS, create, values
+from offrl.data.storage import COMPRESSIONS, Stored, create
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
 
@@ -32,7 +32,7 @@ def smooth(seed=0, steps=6, size=32, channels=3):
 
 def stored_and_read(file, array, *options):
     create(file, f"x{len(file)}", array, *options)
-    return values(file[f"x{len(file) - 1}"])
+    return Stored(file[f"x{len(file) - 1}"].id)
 
 
 @pytest.fixture
@@ -76,7 +76,8 @@ def test_what_is_no_image_is_the_same_in_every_compression(compression, dtype, f
     found = stored_and_read(file, rows, compression)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found[()], rows)
-    assert found.fletcher32 and found.compression == {"gzip": "gzip", "lzf": "lzf"}.get(compression)
+    dataset, expected = found.dataset, {"gzip": "gzip", "lzf": "lzf"}.get(compression)
+    assert dataset.fletcher32 and dataset.compression == expected
 
 
 @given(chunk_bytes=st.integers(1, 10**7), length=st.integers(1, 60))
@@ -84,7 +85,7 @@ def test_what_is_no_image_is_the_same_in_every_compression(compression, dtype, f
 def test_chunks_are_as_large_as_asked_but_whole_steps(chunk_bytes, length):
     with h5py.File("memory", "w", driver="core", backing_store=False) as file:
         found = stored_and_read(file, np.zeros((length, 5), np.float32), None, chunk_bytes)
-        rows, width = found.chunks
+        rows, width = found.dataset.chunks
         assert width == 5 and 1 <= rows <= length
         assert rows * 20 <= max(chunk_bytes, 20)
         assert rows == length or (rows + 1) * 20 > chunk_bytes
