@@ -12,21 +12,6 @@ from typing import Any
 
 from offrl.outputs import whole_file
 
-TRUST: dict[str, dict[str, Any]] = {
-    "--follow-links": {
-        "action": "store_true",
-        "help": "read also what links in the data lead to outside of its folder: only of data that "
-        "you trust",
-    },
-    "--module": {
-        "action": "append",
-        "default": [],
-        "metavar": "NAME",
-        "help": "a module of your own that the file may name, for its algorithm, its networks or "
-        "its environment; can be given several times. Others are not imported",
-    },
-}
-
 
 def sentence(text: str) -> str:
     """A help text with a capital letter and a full stop."""
@@ -46,22 +31,6 @@ def count(text: str, minimum: int = 1) -> int:
 
 def seed(text: str) -> int:
     return count(text, minimum=0)
-
-
-def add_address(parser: argparse.ArgumentParser) -> None:
-    """The option for simulators on other machines."""
-    parser.add_argument(
-        "--address",
-        metavar="RAY",
-        help="run the simulators on Ray: local, auto (the one of this machine) or HOST:PORT of its "
-        "head (default: in processes of this machine)",
-    )
-
-
-def add_trust(parser: argparse.ArgumentParser, *options: str) -> None:
-    """The options by which a user says what is trusted: these of ``TRUST``, or all of them."""
-    for option in options or TRUST:
-        parser.add_argument(option, **TRUST[option])
 
 
 def finite(text: str) -> float:
@@ -91,15 +60,6 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def add_simulators(parser: argparse.ArgumentParser) -> None:
-    """The option for simulators that run side by side."""
-    parser.add_argument(
-        "--workers",
-        type=count,
-        help="number of simulators that run side by side (default: one per core)",
-    )
-
-
 def share(text: str) -> float:
     """An argument that is a number between 0 and 1."""
     number = float(text)
@@ -122,3 +82,53 @@ def pair(text: str) -> list[str]:
 def write_figures(path: Path, figures: dict[str, float]) -> None:
     with whole_file(path) as file:
         file.write_text(json.dumps(figures, indent=4) + "\n", encoding="utf-8")
+
+
+# What several commands have.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--address": {
+        "metavar": "RAY",
+        "help": "work on Ray: local, auto (the one of this machine) or HOST:PORT of its head "
+        "(default: in processes of this machine)",
+    },
+    "--checkpoint": {"required": True, "help": "a .pth file of a training run"},
+    "--env-kwargs": {
+        "type": json_object,
+        "default": {},
+        "metavar": "JSON",
+        "help": "arguments of the task, e.g. '{\"reward_shaping\": true}'",
+    },
+    "--filter-key": {"help": "only the demonstrations of mask/FILTER_KEY"},
+    "--follow-links": {
+        "action": "store_true",
+        "help": "read also what links in the data lead to outside of its folder: only of data that "
+        "you trust",
+    },
+    "--horizon": {
+        "type": count,
+        "help": "steps of the longest episode (default: as in the config)",
+    },
+    "--json": {"metavar": "FILE", "help": "write the figures as JSON"},
+    "--module": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME",
+        "help": "a module of your own that the file may name, for its algorithm, its networks or "
+        "its environment; can be given several times. Others are not imported",
+    },
+    "--seed": {
+        "type": seed,
+        "default": 0,
+        "help": "seed of the first episode; the others count on from it (default: 0)",
+    },
+    "--workers": {
+        "type": count,
+        "help": "number of processes or simulators, side by side (default: one per core)",
+    },
+}
+
+
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add some of ``OPTIONS``."""
+    for name in names:
+        parser.add_argument(name, **OPTIONS[name])

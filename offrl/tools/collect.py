@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from offrl.tools import add_address, count, json_object, seed, size
+from offrl.tools import add_options, count, seed, size
 
 HELP = "record demonstrations by a scripted expert"
 EPILOG = (
@@ -26,13 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--type",
         choices=("robosuite", "metaworld"),
         help="the simulator of the task (default: the one that has a task of this name)",
-    )
-    parser.add_argument(
-        "--env-kwargs",
-        type=json_object,
-        default={},
-        metavar="JSON",
-        help="arguments of the task, e.g. '{\"reward_shaping\": true}'",
     )
     parser.add_argument(
         "--n", type=count, default=200, help="number of demonstrations to keep (default: 200)"
@@ -63,12 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-failures", action="store_true", help="keep the episodes that fail as well"
     )
-    parser.add_argument(
-        "--workers",
-        type=count,
-        help="number of simulators that run side by side (default: one per core)",
-    )
-    add_address(parser)
+    add_options(parser, "--env-kwargs", "--workers", "--address")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import argparse
 from contextlib import closing
 
-from offrl.tools import add_trust, count
+from offrl.tools import add_options, count
 
 HELP = "convert demonstrations to the format of robomimic, D4RL, Minari or LeRobot (v3.0)"
 EPILOG = (
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         help="number of processes (default: one per core to make films, otherwise one)",
     )
-    add_trust(parser, "--follow-links")
+    add_options(parser, "--follow-links")
 
 
 def run(args: argparse.Namespace) -> int:

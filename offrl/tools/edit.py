@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 from offrl import tools
-from offrl.tools import add_simulators, count, finite, seed, sentence
+from offrl.tools import add_options, count, finite, seed, sentence
 
 HELP = "make a new file of demonstrations out of others: split, filter, merge, relabel or repack"
 EPILOG = (
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.add_argument("inputs", metavar="IN", nargs=number, help="a file in robomimic's layout")
         sub.add_argument("--output", required=True, help="the HDF5 file to write")
         command.add_arguments(sub)
-        tools.add_trust(sub)
+        add_options(sub, "--follow-links", "--module")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -219,7 +219,7 @@ def _rewards_arguments(parser: argparse.ArgumentParser) -> None:
     kinds.add_argument("--success-only", action="store_true", help="1 at success, 0 otherwise")
     parser.add_argument("--scale", type=finite, default=1.0, help="multiply by this (default: 1)")
     parser.add_argument("--shift", type=finite, default=0.0, help="then add this (default: 0)")
-    add_simulators(parser)
+    add_options(parser, "--workers")
 
 
 def _rewards(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
@@ -258,7 +258,7 @@ def _actions_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ranges.add_argument("--undo-range", action="store_true", help="undo what --range did")
     _kind_argument(parser)
-    add_simulators(parser)
+    add_options(parser, "--workers")
 
 
 def _actions(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
@@ -297,7 +297,7 @@ def _downsample_arguments(parser: argparse.ArgumentParser) -> None:
         help="numbers at the end of an action (the gripper) that are not summed (default: 1)",
     )
     _kind_argument(parser)
-    add_simulators(parser)
+    add_options(parser, "--workers")
 
 
 def _downsample(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:

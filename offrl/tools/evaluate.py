@@ -4,7 +4,7 @@ import argparse
 import logging
 
 from offrl.outputs import new_file
-from offrl.tools import count, write_figures
+from offrl.tools import add_options, count, write_figures
 from offrl.tools.train import add_config_arguments, read_config
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file of weights, or a run's folder models, of which the newest is taken",
     )
     parser.add_argument("--n", type=count, help="number of episodes (default: 20)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+    add_options(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

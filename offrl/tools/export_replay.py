@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offrl.outputs import new_file
-from offrl.tools import add_trust, count, rollout
+from offrl.tools import add_options, count, rollout
 
 if TYPE_CHECKING:
     from offrl.reports.run import Run
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "way from the first evaluation's to the best one's, and into this file as many steps of "
         "its policy: D4RL's medium-replay and medium",
     )
-    add_trust(parser, "--module")
+    add_options(parser, "--module")
 
 
 def run(args: argparse.Namespace) -> int:

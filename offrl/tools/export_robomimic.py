@@ -3,7 +3,7 @@
 import argparse
 
 from offrl.outputs import new_file
-from offrl.tools import add_trust
+from offrl.tools import add_options
 
 HELP = "write a checkpoint that robomimic's own scripts can load"
 EPILOG = "example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth"
@@ -12,7 +12,7 @@ EPILOG = "example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="a .pth file of a training run")
     parser.add_argument("output", help="the .pth file to write")
-    add_trust(parser, "--module")
+    add_options(parser, "--module")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from offrl.tools import add_trust, count
+from offrl.tools import add_options, count
 
 HELP = "copy a dataset, and add what cameras see in its simulator states, and what else it lacks"
 EPILOG = (
@@ -61,10 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("png", "jpeg", "gzip", "lzf"),
         help="how images (png, jpeg) or all added arrays are compressed (default: none)",
     )
-    parser.add_argument("--filter-key", help="only the demonstrations of mask/FILTER_KEY")
     parser.add_argument("--n", type=count, help="only the first n of them")
-    parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
-    add_trust(parser)
+    add_options(parser, "--filter-key", "--workers", "--follow-links", "--module")
 
 
 def _size(text: str) -> tuple[int, int]:

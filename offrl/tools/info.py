@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.memory import in_bytes
-from offrl.tools import add_trust
+from offrl.tools import add_options
 
 HELP = "show what is in data, in a run folder or in a checkpoint"
 EPILOG = "example: offrl info datasets/lift/low_dim.hdf5"
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read all images to find their ranges, not only a sample",
     )
-    add_trust(parser, "--follow-links")
+    add_options(parser, "--follow-links")
 
 
 def run(args: argparse.Namespace) -> int:

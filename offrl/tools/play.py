@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from offrl.outputs import new_file
-from offrl.tools import add_trust, count, seed
+from offrl.tools import add_options, count
 
 HELP = "show what a checkpoint does, in a window or as a film"
 EPILOG = "example: offrl play --checkpoint models/agent-final-1a2b3c4d.pth --episodes 5"
@@ -15,18 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
+    add_options(parser, "--checkpoint", "--seed", "--horizon")
     parser.add_argument(
         "--episodes", type=count, default=5, help="number of episodes to show (default: 5)"
-    )
-    parser.add_argument(
-        "--seed",
-        type=seed,
-        default=0,
-        help="seed of the first episode; the others count on from it (default: 0)",
-    )
-    parser.add_argument(
-        "--horizon", type=count, help="steps of the longest episode (default: as in the config)"
     )
     parser.add_argument("--env", help="another environment than that of the training")
     parser.add_argument(
@@ -35,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="film the episodes, whether or not there is a display (default: a window, or where "
         "none can be opened a film beside you, named as the checkpoint)",
     )
-    add_trust(parser, "--module")
+    add_options(parser, "--module")
 
 
 def run(args: argparse.Namespace) -> int:

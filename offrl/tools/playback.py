@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offrl.outputs import new_file, whole_file
-from offrl.tools import add_trust, count
+from offrl.tools import add_options, count
 
 HELP = "film demonstrations: from simulator states, by executing their actions, or stored images"
 EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
@@ -23,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--n", type=count, default=5, help="how many demonstrations, from the first on (default: 5)"
     )
-    parser.add_argument("--filter-key", help="only the demonstrations of mask/FILTER_KEY")
     parser.add_argument(
         "--use",
         choices=("states", "actions", "images"),
@@ -41,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cameras to show side by side (default: that of the task)",
     )
     parser.add_argument("--size", type=count, help="height and width of rendered frames in pixels")
-    parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
-    add_trust(parser)
+    add_options(parser, "--filter-key", "--workers", "--follow-links", "--module")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import argparse
 
 from offrl.outputs import new_file
-from offrl.tools import add_trust, count, write_figures
+from offrl.tools import add_options, count, write_figures
 
 HELP = "measure a checkpoint on data, where there is no environment to evaluate it in"
 EPILOG = (
@@ -13,14 +13,12 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
+    add_options(parser, "--checkpoint", "--filter-key")
     parser.add_argument("--dataset", help="HDF5 file (default: the data that it was trained on)")
-    parser.add_argument("--filter-key", help="only the demonstrations of this filter key")
     parser.add_argument(
         "--fqe-steps", type=count, help="also run fitted Q evaluation for so many steps"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
-    add_trust(parser)
+    add_options(parser, "--json", "--follow-links", "--module")
 
 
 def run(args: argparse.Namespace) -> int:

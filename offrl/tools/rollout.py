@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.outputs import in_words, new_file
-from offrl.tools import add_address, add_trust, count, seed, size, write_figures
+from offrl.tools import add_options, count, size, write_figures
 
 HELP = "evaluate a checkpoint, film it, and record what it does as a dataset"
 EPILOG = (
@@ -17,17 +17,8 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, help="a .pth file of a training run")
+    add_options(parser, "--checkpoint", "--seed", "--horizon")
     parser.add_argument("--n", type=count, default=50, help="number of episodes (default: 50)")
-    parser.add_argument(
-        "--seed",
-        type=seed,
-        default=0,
-        help="seed of the first episode; the others count on from it (default: 0)",
-    )
-    parser.add_argument(
-        "--horizon", type=count, help="steps of the longest episode (default: as in the config)"
-    )
     parser.add_argument(
         "--env", help="another environment than that of the dataset, or of the first dataset"
     )
@@ -49,14 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--video-episodes", type=count, default=3, help="how many episodes to film (default: 3)"
     )
     parser.add_argument("--record", metavar="HDF5", help="write the episodes as a dataset")
-    parser.add_argument(
-        "--workers",
-        type=count,
-        help="number of simulators that run side by side (default: one per core)",
-    )
-    add_address(parser)
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
-    add_trust(parser, "--module")
+    add_options(parser, "--workers", "--address", "--json", "--module")
 
 
 def run(args: argparse.Namespace) -> int:

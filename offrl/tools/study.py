@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from offrl.modules import allow_names
-from offrl.tools import add_trust, collect, count
+from offrl.tools import add_options, collect, count
 
 if TYPE_CHECKING:
     from offrl.config.study import DatasetEntry
@@ -28,13 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         help="number of trainings at a time (default: as there are cores, or CPUs of the Ray)",
     )
-    parser.add_argument(
-        "--address",
-        metavar="RAY",
-        help="train on Ray: local, auto (the one of this machine) or HOST:PORT of its head "
-        "(default: in processes of this machine)",
-    )
-    add_trust(parser)
+    add_options(parser, "--address", "--follow-links", "--module")
 
 
 def run(args: argparse.Namespace) -> int:

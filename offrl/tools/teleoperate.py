@@ -4,7 +4,7 @@ import argparse
 import logging
 from contextlib import suppress
 
-from offrl.tools import count, json_object, seed
+from offrl.tools import add_options, count, seed
 
 HELP = "record demonstrations of a robosuite task from the keyboard"
 EPILOG = "example: offrl teleoperate --env Lift --n 10 --output by_hand.hdf5"
@@ -14,13 +14,7 @@ log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", default="Lift", help="the task (default: Lift)")
-    parser.add_argument(
-        "--env-kwargs",
-        type=json_object,
-        default={},
-        metavar="JSON",
-        help='arguments of the task, e.g. \'{"robots": "Sawyer"}\'',
-    )
+    add_options(parser, "--env-kwargs")
     parser.add_argument(
         "--n", type=count, help="number of demonstrations to keep (default: until you press Escape)"
     )

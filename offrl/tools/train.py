@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.modules import allow_names
-from offrl.tools import add_trust, seed
+from offrl.tools import add_options, seed
 
 HELP = "train a policy from a config file, and measure its success rate"
 EPILOG = (
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the config with all its defaults, and stop",
     )
-    add_trust(parser)
+    add_options(parser, "--follow-links", "--module")
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from offrl.tools import add_trust
+from offrl.tools import add_options
 
 HELP = "look for damage and mistakes in HDF5 files of demonstrations; reads every byte"
 EPILOG = "example: offrl validate datasets/lift/low_dim.hdf5"
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="an HDF5 file in robomimic's or D4RL's layout"
     )
-    add_trust(parser, "--follow-links")
+    add_options(parser, "--follow-links")
 
 
 def run(args: argparse.Namespace) -> int:

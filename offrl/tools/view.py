@@ -2,7 +2,7 @@
 
 import argparse
 
-from offrl.tools import add_trust, count
+from offrl.tools import add_options, count
 
 HELP = "write a folder with a page to look at demonstrations and runs, in any browser"
 EPILOG = (
@@ -37,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", type=count, default=256, help="height and width of --render (default: 256)"
     )
-    parser.add_argument("--workers", type=count, help="number of processes (default: one per core)")
-    add_trust(parser)
+    add_options(parser, "--workers", "--follow-links", "--module")
 
 
 def run(args: argparse.Namespace) -> int:
