@@ -11,16 +11,18 @@ import sys
 import sysconfig
 import time
 import traceback
+import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from operator import length_hint
-from typing import Any
+from typing import IO, Any
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A terminal and a scheduler send them to every process: what comes of them the parent decides.
 FOR_THE_PARENT = (*STOPS, signal.SIGUSR1)
 # The environment of processes that compute side by side.
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+END_S = 10.0  # that a process has to end; it may be stuck in the system
 PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
 
 
@@ -47,8 +49,10 @@ def end_with(parent: int) -> None:
             sys.exit()
 
 
-def exit_status(code: int) -> str:
-    """What a process ended with, in words."""
+def exit_status(code: int | None) -> str:
+    """What a process ended with, in words; ``None``: it goes on."""
+    if code is None:
+        return "does not exit"
     return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
 
@@ -120,9 +124,13 @@ class Child(Channel):
 
     Children share nothing, not even a lock, so that one that is killed leaves all others as they
     were. (In a pool of Python's own, one that is killed while it sends leaves the parent waiting.)
+    What comes of signals is left to the parent.
 
     start_method: "fork" is fast; "spawn" begins a fresh interpreter, in today's ``os.environ``.
     does, remedy: what it does and what helps where memory is short, for messages.
+    output: the file that it prints to, in a session of its own, so that what it started itself can
+        be ended with it; ``None``: it prints to where this process does. (Many systems give each
+        session its turn, which makes answers to many small messages slow.)
     """
 
     def __init__(
@@ -132,6 +140,7 @@ class Child(Channel):
         arguments: Sequence[Any],
         does: str,
         remedy: str,
+        output: IO[bytes] | None = None,
     ):
         import multiprocessing
 
@@ -139,12 +148,13 @@ class Child(Channel):
         super().__init__(own_end)
         self._does, self._remedy = does, remedy
         context: Any = multiprocessing.get_context(start_method)
-        arguments = (work, tuple(arguments), other_end, os.getpid())
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        arguments = (work, tuple(arguments), other_end, os.getpid(), output is not None)
+        self._process = context.Process(target=_serve, args=arguments)
+        hidden = _without_main() if start_method == "spawn" else nullcontext()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
         try:
             try:
-                with other_end, changed_environ({"PYTHONSAFEPATH": "1"}):  # as in ``program``
+                with other_end, hidden, changed_environ({"PYTHONSAFEPATH": "1"}):  # as ``program``
                     self._process.start()
                 atexit.register(self.close)  # a program may end while it works
             finally:
@@ -156,6 +166,13 @@ class Child(Channel):
                     f"no process that {does} could be started ({error.strerror}); {remedy}"
                 ) from None
             raise
+        if output is not None:
+            with suppress(OSError):  # it has ended already
+                socket.send_fds(own_end, [b"1"], [output.fileno()])
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
 
     def send(self, message: Any) -> None:
         with suppress(OSError):  # it has ended; receiving will say so
@@ -166,32 +183,60 @@ class Child(Channel):
         try:
             return super().receive()
         except (EOFError, OSError, pickle.UnpicklingError):
-            self._process.join()
-            how = exit_status(self._process.exitcode or 0)
-            return ChildProcessError(
-                f"a process that {self._does} ended ({how}); if memory is short, {self._remedy}"
-            )
+            self._process.join(END_S)
+            return ChildProcessError(self._last_words(exit_status(self._process.exitcode)))
+
+    def _last_words(self, how: str) -> str:
+        """What is said of its end."""
+        return f"a process that {self._does} ended ({how}); if memory is short, {self._remedy}"
 
     def close(self) -> None:
+        """End the process, and what it started itself."""
         if self._process.pid is not None:
-            self._process.kill()
-            self._process.join()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()  # it may have no session, or none yet
+            self._process.join(END_S)
         super().close()
         atexit.unregister(self.close)
 
 
 def _serve(
-    work: Callable[..., None], arguments: Sequence[Any], end: socket.socket, parent: int
+    work: Callable[..., None],
+    arguments: Sequence[Any],
+    end: socket.socket,
+    parent: int,
+    has_output: bool,
 ) -> None:
     end_with(parent)
+    for number in FOR_THE_PARENT:  # not ignored, as what is started here would go on ignoring them
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
     os.environ.pop("PYTHONSAFEPATH", None)  # for this process alone
+    if has_output:
+        os.setsid()
+        _, [output], *_ = socket.recv_fds(end, 1, 1)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
     channel = Channel(end)
-    with suppress(OSError):  # nobody wants any more
+    with suppress(OSError):  # the parent is gone, or wants no more
         try:
             work(channel, *arguments)
         except Exception as error:
             in_words = RuntimeError(f"in a process of its own:\n{traceback.format_exc()}")
             channel.send(error if is_explained(error) else in_words)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that start inside do not run the user's script once more, to know what is in it: it
+    may be one that trains as soon as it is run."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def in_order(
@@ -247,18 +292,10 @@ def in_order(
 
 def answer(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence[Any]) -> None:
     """A child's life: ``make_worker(*arguments)`` is a function, and what this makes of each item
-    that comes is sent back, until the parent is gone. What comes of a signal, its parent decides;
-    but what it starts itself gets its signals as usual."""
-    for number in FOR_THE_PARENT:
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
+    that comes is sent back, until the parent is gone."""
     work = make_worker(*arguments)
     while True:
-        try:
-            item = channel.receive()
-        except EOFError:  # the parent is gone
-            return
-        channel.send(work(item))
+        channel.send(work(channel.receive()))
 
 
 @contextmanager

@@ -85,6 +85,9 @@ class GymnasiumAdapter(gymnasium.Wrapper):
                 f"{self._args['env_name']} has no render; write one that returns an image "
                 "[H, W, 3] of uint8"
             ) from None
+        except gymnasium.error.DependencyNotInstalled:
+            name = self._args["env_name"]
+            raise ImportError(f"to draw {name}: {_missing(name)}") from None
 
     @staticmethod
     def _as_dict(obs: Any) -> dict[str, np.ndarray]:
@@ -100,13 +103,6 @@ class GymnasiumEnv(GymnasiumAdapter):
 
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         super().__init__(self._make(env_name, **env_kwargs), env_name, env_kwargs)
-
-    def render(self) -> Any:
-        try:
-            return super().render()
-        except gymnasium.error.DependencyNotInstalled:
-            name = self._args["env_name"]
-            raise ImportError(f"to draw {name}: {_missing(name)}") from None
 
     def _make(self, env_name: str, **env_kwargs: Any) -> gymnasium.Env:
         try:
@@ -125,7 +121,8 @@ class GymnasiumEnv(GymnasiumAdapter):
 
 def _missing(env_name: str) -> str:
     """What to install for an environment that is known and cannot be imported."""
-    module = str(gymnasium.registry[env_name.rsplit(":", 1)[-1]].entry_point)
+    spec = gymnasium.registry.get(env_name.rsplit(":", 1)[-1])
+    module = str(spec and spec.entry_point)
     for name, extra in EXTRAS.items():
         if module.startswith(name):
             return f"pip install 'offrl[{extra}]'"

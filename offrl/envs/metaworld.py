@@ -1,5 +1,6 @@
 """Meta-World's 50 tasks of a Sawyer arm (Yu et al., 2019, arXiv:1910.10897)."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
@@ -71,13 +72,24 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         return super().serialize() | {"type": "metaworld", "env_version": version("metaworld")}
 
     def _demonstrator(self) -> Callable[[Obs], np.ndarray]:
-        from offrl.envs.experts import metaworld_expert  # which imports this file
-
         return metaworld_expert(self._given[0])
 
     @staticmethod
     def _as_dict(obs: np.ndarray) -> dict[str, np.ndarray]:
         return {"flat": obs, "state": obs[:-GOAL].copy()}
+
+
+def metaworld_expert(task: str) -> Callable[[Obs], np.ndarray]:
+    """Meta-World's scripted expert of a task: action ``[4]`` in [-1, 1]."""
+    policy = find_task(import_metaworld("metaworld.policies").ENV_POLICY_MAP, task)()
+
+    def expert(obs: Obs) -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of actions beyond the range, which it counts on
+            return np.clip(policy.get_action(obs["flat"]), -1.0, 1.0)
+
+    expert.horizon = 500  # at which Meta-World's episodes end
+    return expert
 
 
 def find_task(table: Mapping[str, Any], name: str) -> Any:

@@ -35,8 +35,7 @@ def play_states(env: Any, demo: Mapping[str, Any]) -> Iterator[Moment]:
 
     The rewards of a demonstration are those of all but the first, its next observations as well.
     """
-    for state in _states(env, demo):
-        obs = env.reset_to(state)
+    for obs in visited(env, demo):
         yield Moment(obs, finite(env.get_reward()), _succeeds(env))
     obs, reward, *_ = stepped(env.step(demo["actions"][-1]))
     yield Moment(obs, reward, _succeeds(env))
@@ -90,8 +89,7 @@ def film_states(
     env: Any, demo: Mapping[str, Any], cameras: Sequence[str] = (), size: int | None = None
 ) -> Iterator[np.ndarray]:
     """A frame ``[H, W, 3]`` of each recorded state: what the cameras see, side by side."""
-    for state in _states(env, demo):
-        env.reset_to(state)
+    for _ in visited(env, demo):
         yield frame(env, cameras, size)
 
 
@@ -125,7 +123,7 @@ class Replay:
 
     def _begin(self) -> Any:
         if "states" in self.demo and hasattr(self.env, "reset_to"):
-            return self.env.reset_to(next(_states(self.env, self.demo)))
+            return next(visited(self.env, self.demo))
         if "seed" not in self.demo:
             raise ValueError(
                 "neither states nor the attribute seed say where it begins; record with one of them"
@@ -149,7 +147,10 @@ def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.
     return np.concatenate([env.render(camera, **options) for camera in cameras], axis=1)
 
 
-def _states(env: Any, demo: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What ``reset_to`` takes for each state; the first brings the scene along."""
+def visited(env: Any, demo: Mapping[str, Any]) -> Iterator[Any]:
+    """The observation in each recorded state, once the simulator is there; the first one brings the
+    scene along."""
     for step, state in enumerate(demo["states"]):
-        yield {"states": state, **({"model": demo["model_file"]} if step == 0 else {})}
+        yield env.reset_to(
+            {"states": state, **({"model": demo["model_file"]} if step == 0 else {})}
+        )

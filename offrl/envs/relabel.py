@@ -5,14 +5,14 @@ and takes demonstrations as data holds them (``offrl.data.demos.Demos.trajectory
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 
 from offrl.envs import make_env
-from offrl.envs.playback import play_states
+from offrl.envs.playback import play_states, visited
 from offrl.robomimic.configs import is_robosuite
 
 Relabel = Callable[[Mapping[str, Any]], np.ndarray]
@@ -22,11 +22,9 @@ ROUNDING = 1e-5  # of what is stored as float32, in actions
 def rewarding(env_args: Mapping[str, Any] | None, dense: bool) -> Mapping[str, Any] | None:
     """``env_args`` of the same task with dense rewards, or with 1 at success alone. Which of them
     they are robosuite can choose, and other simulators cannot."""
-    return (
-        env_args
-        if not is_robosuite(env_args) and not dense
-        else _with(env_args, reward_shaping=dense)
-    )
+    if not dense and not is_robosuite(env_args):
+        return env_args
+    return _with(env_args, reward_shaping=dense)
 
 
 def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -73,7 +71,7 @@ def interval_actions(env_args: str, factor: int) -> Relabel:
         aims = _aims(env, demo)
         lasts = [aims[min(t + factor, len(aims)) - 1] for t in range(0, len(aims), factor)]
         firsts = {**demo, "states": demo["states"][::factor]}
-        visits = zip(_visited(env, firsts), lasts, strict=True)
+        visits = zip(visited(env, firsts), lasts, strict=True)
         actions = np.array([env.goals.relative(aim) for _, aim in visits])
         sizes = np.abs(actions[:, env.goals.motions]).max(axis=1)
         if sizes.max() > 1 + ROUNDING:
@@ -89,15 +87,8 @@ def interval_actions(env_args: str, factor: int) -> Relabel:
 
 
 def _aims(env: Any, demo: Mapping[str, Any]) -> np.ndarray:
-    pairs = zip(_visited(env, demo), demo["actions"], strict=True)
+    pairs = zip(visited(env, demo), demo["actions"], strict=True)
     return np.array([env.goals.absolute(action) for _, action in pairs])
-
-
-def _visited(env: Any, demo: Mapping[str, Any]) -> Iterator[int]:
-    """The number of each recorded state, once the simulator is there."""
-    for step, state in enumerate(demo["states"]):
-        env.reset_to({"states": state, **({"model": demo["model_file"]} if step == 0 else {})})
-        yield step
 
 
 def _blind(env_args: Mapping[str, Any] | None) -> Any:

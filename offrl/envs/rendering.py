@@ -28,24 +28,29 @@ def renders_observations(env_args: Mapping[str, Any]) -> bool:
     return isinstance(env_kwargs, Mapping) and bool(env_kwargs.get("use_camera_obs"))
 
 
-def probe(backend: str) -> str | None:
-    """``None`` if ``backend`` renders, else why it does not. In a process of its own: a back end
-    is chosen once per process, and a broken one may take it down."""
+def complaints(script: str, **environ: str) -> list[str]:
+    """The lines that Python code prints where it fails; none where it works. It runs in a process
+    of its own, which libraries of graphics may take down."""
     try:
         result = subprocess.run(
-            program(_PROBE),
-            env=os.environ | {"MUJOCO_GL": backend},
+            program(script),
+            env=os.environ | environ,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "hangs"
+        return ["hangs"]
     if result.returncode == 0:
-        return None
-    lines = [line for line in result.stderr.splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit status {result.returncode}"
+        return []
+    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    return lines or [f"exit status {result.returncode}"]
+
+
+def probe(backend: str) -> str | None:
+    """``None`` if ``backend`` renders, else why it does not. (A process chooses one once.)"""
+    return next(reversed(complaints(_PROBE, MUJOCO_GL=backend)), None)
 
 
 def working_backend() -> str | None:
@@ -53,3 +58,12 @@ def working_backend() -> str | None:
     chosen = os.environ.get("MUJOCO_GL")
     candidates = (chosen,) if chosen in BACKENDS else () if chosen else BACKENDS
     return next((b for b in candidates if probe(b) is None), None)
+
+
+def needed_backend(needs: str = "") -> str:
+    """``working_backend()``; ``ValueError``, which says what ``needs`` one, if there is none."""
+    backend = working_backend()
+    if backend is None:
+        why = f"{needs}: " if needs else ""
+        raise ValueError(f"{why}no rendering back end works here; {INSTALL_HINT}")
+    return backend

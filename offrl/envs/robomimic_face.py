@@ -11,7 +11,7 @@ import numpy as np
 
 from offrl.acting.episode import finite, stepped
 from offrl.envs.gymnasium import GymnasiumAdapter
-from offrl.envs.keyboard import check_window
+from offrl.envs.window import check_window
 
 
 class RobomimicFace:

@@ -6,8 +6,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,16 @@ class RobosuiteEnv(DemonstratedGoals):
             "has_offscreen_renderer": bool(env_kwargs.get("use_camera_obs")),
         }
         known = {key: value for key, value in env_kwargs.items() if key != EARLIER_OBJECTS}
-        with _camera_errors(env_name):
+        try:
             self._env = robosuite.make(env_name, **({"use_camera_obs": False} | known | headless))
+        except ValueError as error:
+            said = re.search(r"observable (\w+)_(?:image|depth)\w* is invalid", str(error))
+            if said is None:
+                raise
+            raise ValueError(
+                f"{env_name} has no camera {said[1]!r} (env_kwargs.camera_names); most tasks have "
+                "frontview, birdview, agentview, sideview, robot0_robotview and robot0_eye_in_hand"
+            ) from None
         if env_kwargs.get(EARLIER_OBJECTS):
             lay_out_as_earlier(self._env)
         # These import robosuite.
@@ -286,20 +293,6 @@ def _add_sphere(scene: Any, position: np.ndarray) -> None:
     mujoco.mjv_initGeom(geom, kind, size, position, np.eye(3).ravel(), color)
     geom.emission = 0.6  # also where no light falls
     scene.ngeom += 1
-
-
-@contextmanager
-def _camera_errors(env_name: str) -> Iterator[None]:
-    """Let what robosuite says of a camera that is not there say so."""
-    try:
-        yield
-    except ValueError as error:
-        if not (match := re.search(r"observable (\w+)_(?:image|depth)\w* is invalid", str(error))):
-            raise
-        raise ValueError(
-            f"{env_name} has no camera {match[1]!r} (env_kwargs.camera_names); most tasks have "
-            "frontview, birdview, agentview, sideview, robot0_robotview and robot0_eye_in_hand"
-        ) from None
 
 
 def _why_plain(wanted: bool | None, version: str) -> str | None:

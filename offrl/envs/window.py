@@ -7,18 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from offrl.envs.keyboard import ESCAPE, Finished, check_window
+from offrl.envs.rendering import complaints
 
 FPS = 20  # of environments that do not say
+ESCAPE = "\x1b"
+_PROBE = "import cv2; cv2.namedWindow('offrl'); cv2.waitKey(1)"
+
+
+class Finished(Exception):
+    """A person has closed the window, or pressed Escape."""
 
 
 def can_show() -> str | None:
     """``None`` if a window can be opened here, else why not."""
-    try:
-        check_window()
-    except ValueError as error:
-        return str(error).split(";")[0]
-    return None
+    lines = complaints(_PROBE)
+    telling = (line for line in lines if "display" in line or "rror" in line)
+    return f"no window can be opened here ({next(telling, lines[-1]):.120})" if lines else None
+
+
+def check_window() -> None:
+    """Raise ``ValueError``, which says why, where no window can be opened."""
+    if why := can_show():
+        raise ValueError(
+            f"{why}; run it where there is a display (a desktop, ssh -X, VNC), with opencv-python "
+            "and not its headless variant"
+        )
 
 
 def frame_rate(env: Any) -> int:
@@ -36,23 +49,34 @@ class Window:
     """Shows one frame after the other. ``Finished`` is raised when a person closes it or presses
     Escape."""
 
-    def __init__(self, title: str, fps: int = FPS):
+    def __init__(self, title: str, fps: float = FPS):
         import cv2
 
         self.title, self._period = title, 1 / fps
         self._due = time.monotonic()
+        # Without the buttons of OpenCV's own, which would take keys for themselves.
         cv2.namedWindow(title, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
 
     def show(self, frame: np.ndarray) -> None:
-        """Show an image ``[H, W, 3]``, and wait until the next one is due."""
+        """Show an image ``[H, W, 3]``, and take keys until the next one is due, at least those that
+        wait. Simulation and rendering may take longer."""
         import cv2
 
         cv2.imshow(self.title, np.ascontiguousarray(frame[..., ::-1]))
         self._due = max(self._due + self._period, time.monotonic())
-        left = int(1000 * (self._due - time.monotonic()))
-        code = cv2.waitKey(max(left, 1))
-        is_closed = cv2.getWindowProperty(self.title, cv2.WND_PROP_VISIBLE) < 1
-        if is_closed or (code >= 0 and chr(code & 0xFF) == ESCAPE):
+        while True:
+            left = int(1000 * (self._due - time.monotonic()))
+            code = cv2.waitKey(max(left, 1))
+            if cv2.getWindowProperty(self.title, cv2.WND_PROP_VISIBLE) < 1:
+                raise Finished
+            if code >= 0:
+                self.take(chr(code & 0xFF).lower())
+            elif left <= 1:
+                return
+
+    def take(self, key: str) -> None:
+        """Do what a key asks for."""
+        if key == ESCAPE:
             raise Finished
 
     def close(self) -> None:

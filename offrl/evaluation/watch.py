@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, run_episode
-from offrl.envs.keyboard import Finished
-from offrl.envs.window import Window, frame_rate
+from offrl.envs.window import Finished, Window, frame_rate
 from offrl.video import write_video
 
 
@@ -54,26 +53,18 @@ def _show(
     policy: Policy, env: Any, requests: Sequence[EpisodeRequest], results: list[EpisodeResult]
 ) -> None:
     window = Window("offrl play", frame_rate(env))
+
+    def act(obs: Any, goal: Any, reward: float) -> np.ndarray | None:
+        window.show(env.render())
+        return policy(obs, goal, reward)
+
     try:
-        for result in run_episodes(_Shown(policy, env, window), env, requests):
+        for request in requests:
+            policy.start_episode(seed=request.seed)
+            result = run_episode(env, request, act, policy.needs_goal)
             window.show(env.render())
             results.append(result)
     except Finished:
         pass
     finally:
         window.close()
-
-
-class _Shown(Policy):
-    """A policy whose environment is shown before each of its actions."""
-
-    def __init__(self, policy: Policy, env: Any, window: Window):
-        self._policy, self._env, self._window = policy, env, window
-        self.needs_goal = policy.needs_goal
-
-    def start_episode(self, env: int = 0, seed: int | None = None) -> None:
-        self._policy.start_episode(env, seed)
-
-    def __call__(self, obs: Any, goal: Any = None, reward: float | None = None) -> np.ndarray:
-        self._window.show(self._env.render())
-        return self._policy(obs, goal, reward)

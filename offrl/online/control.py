@@ -20,9 +20,8 @@ from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.config.files import find_config
 from offrl.envs.adapted import adapted
-from offrl.envs.keyboard import Finished
 from offrl.envs.vector import ListVector
-from offrl.envs.window import free_name
+from offrl.envs.window import Finished, free_name
 from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, watch
 from offrl.online import agent
 from offrl.online.by_hand import ByHand

@@ -82,14 +82,12 @@ def run(args: argparse.Namespace) -> int:
     from offrl.data.hdf5 import DemoFile
     from offrl.data.provenance import provenance
     from offrl.data.writer import DemoWriter
-    from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.envs.rendering import needed_backend
     from offrl.processes import in_order
     from offrl.robomimic.configs import env_args_for_robomimic
 
     path = find_data_file(args.dataset)
-    backend = working_backend() if args.cameras else None
-    if args.cameras and backend is None:
-        raise ValueError(f"no rendering back end works here; {INSTALL_HINT}")
+    backend = needed_backend() if args.cameras else None
     if not args.cameras and (args.depth or args.segmentation):
         raise ValueError("--depth and --segmentation are of --cameras; name some")
     with DemoFile(path) as file:

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from offrl.data.files import find_data
-    from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.envs.rendering import needed_backend
     from offrl.reports.playback import Player
     from offrl.video import encoder
 
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     output = new_file(args.output) if args.output else None
     demos, backend = player.chosen(args.filter_key, args.n), None
     player.demos.close()
-    if output and player.use != "images" and (backend := working_backend()) is None:
-        raise ValueError(f"--use {player.use}: no rendering back end works here; {INSTALL_HINT}")
+    if output and player.use != "images":
+        backend = needed_backend(f"--use {player.use}")
     job = _Job(demos, args.workers, backend)
     look = _Look(path, player.use, cameras, args.size)
     if args.first and output:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from offrl.checkpoint import env_args_of, instruction, policy_from_checkpoint
-    from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
+    from offrl.envs.rendering import needed_backend, renders_observations
     from offrl.envs.workers import EpisodeRequest, pools
     from offrl.evaluation import TEST_SEEDS, evaluate, summarize, with_latency
     from offrl.training.progress import subgoal_line, success_line
@@ -65,11 +65,9 @@ def run(args: argparse.Namespace) -> int:
     if args.lang:
         policy.instruction = instruction(policy.policy, content, args.lang)
         env_args = {**env_args, "lang": args.lang}
-    renders = args.video or renders_observations(env_args)
-    backend = working_backend() if renders else None
-    if renders and backend is None:
-        why = "--video" if args.video else "the policy sees images"
-        raise ValueError(f"{why}: no rendering back end works here; {INSTALL_HINT}")
+    backend = None
+    if args.video or renders_observations(env_args):
+        backend = needed_backend("--video" if args.video else "the policy sees images")
 
     rollout = policy.policy.global_config.experiment.rollout
     for name in ("latency_ms", "asynchronous"):

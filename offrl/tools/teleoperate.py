@@ -33,15 +33,15 @@ def run(args: argparse.Namespace) -> int:
     from offrl.acting.episode import EpisodeRequest, run_episode
     from offrl.data.writer import DemoWriter
     from offrl.envs import ROBOSUITE_KWARGS, make_env
-    from offrl.envs.keyboard import Discarded, Finished, Operator, check_window
-    from offrl.envs.rendering import INSTALL_HINT, working_backend
+    from offrl.envs.keyboard import Discarded, Operator
+    from offrl.envs.rendering import needed_backend
+    from offrl.envs.window import Finished, check_window
     from offrl.evaluation import COLLECTION_SEEDS
 
     env_kwargs = ROBOSUITE_KWARGS | args.env_kwargs
     env_args = {"env_name": args.env, "type": 1, "env_kwargs": env_kwargs}
     check_window()
-    if working_backend() is None:
-        raise ValueError(f"no rendering back end works here; {INSTALL_HINT}")
+    needed_backend()
     with DemoWriter(args.output, env_args, resume=True) as writer:
         if writer.num_demos:
             log.info(f"{args.output}: goes on after {writer.num_demos} demonstrations")

@@ -9,7 +9,7 @@ import pytest
 
 from offrl.__main__ import main
 from offrl.envs import make_env
-from offrl.envs.experts.metaworld import metaworld_expert
+from offrl.envs.experts import metaworld_expert
 from offrl.training import Trainer
 
 

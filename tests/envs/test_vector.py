@@ -20,7 +20,9 @@ from offrl.envs.vector import GymnasiumVector, episodes, make_vector_env, proces
 from offrl.envs.vector.episodes import ListVector, episode_seed
 from offrl.envs.vector.native import NativeVector
 from offrl.envs.vector.processes import ProcessVector
+from offrl.modules import allow
 
+allow(["test_vector"])  # which ``make_vector_env`` does by itself
 PUSH = {"env_name": "push-v3", "type": "metaworld", "env_kwargs": {}}
 CARTPOLE = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}}
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}

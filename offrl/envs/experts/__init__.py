@@ -3,8 +3,8 @@
 Memoryless experts make data that a memoryless policy can learn. ``offrl collect`` runs them,
 and the goals of their tasks are where they get (``offrl.envs.demonstrated``).
 
-A new one is a function ``obs -> action`` in the file of its family of tasks, registered under the
-name of its task, ``@demonstrator("Stack", horizon=200)``; a new family is a file that is imported
+A new one is a function ``obs -> action`` in the file of its simulator, registered under the name
+of its task, ``@demonstrator("Stack", horizon=200)``; a new simulator's is a file that is imported
 here. Simulators that bring experts, as Meta-World does, have a function from a task's name to its
 expert. ``ExpertPolicy(expert)`` is the policy that ``EnvPool.run`` takes, also of a function of
 your own.
@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from offrl.envs import maybe_metaworlds
-from offrl.envs.experts import door, nut_assembly, pick_place, stack  # noqa: F401 (register)
 from offrl.envs.experts.expert import ExpertPolicy, demonstrator
-from offrl.envs.experts.lift import lift
-from offrl.envs.experts.metaworld import metaworld_expert
+from offrl.envs.experts.robosuite import lift  # which registers those of robosuite
+from offrl.envs.metaworld import metaworld_expert
 from offrl.registry import EXPERTS, did_you_mean
 
 __all__ = ["ExpertPolicy", "demonstrator", "lift", "metaworld_expert", "scripted_expert"]

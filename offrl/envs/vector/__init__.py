@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from multiprocessing.connection import wait
 from typing import Any
@@ -26,7 +26,7 @@ from offrl.envs.vector.episodes import EpisodicVector, ListVector
 from offrl.envs.vector.form import Stepped, VectorEnv
 from offrl.envs.vector.native import GymnasiumVector, NativeVector
 from offrl.envs.vector.processes import WORDING, ProcessVector
-from offrl.processes import Child, answer
+from offrl.processes import Channel, Child
 
 __all__ = ["GymnasiumVector", "ListVector", "Stepped", "VectorEnv", "make_vector_env"]
 
@@ -135,8 +135,7 @@ def _cost(*arguments: Any) -> float:
     there or ends it, 0 if it cannot be stepped, as a list then says."""
     if multiprocessing.current_process().daemon:
         return 0.0  # it may have no children
-    with closing(Child("fork", answer, (_tried, arguments), *WORDING)) as child:
-        child.send(None)
+    with closing(Child("fork", _measure, arguments, *WORDING)) as child:
         result = child.receive() if wait([child], PATIENCE_S) else ChildProcessError("it hangs")
     if isinstance(result, ChildProcessError):
         log.warning(f"{arguments[0]['env_name']}: its first steps were not made: {result}")
@@ -144,14 +143,11 @@ def _cost(*arguments: Any) -> float:
     return 0.0 if isinstance(result, Exception) else result
 
 
-def _tried(*arguments: Any) -> Callable[[None], float]:
+def _measure(channel: Channel, env_args: Mapping[str, Any], *rest: Any) -> None:
+    """Send the seconds of a step in one environment: the median, as other programs may be in the
+    way."""
     logging.disable()  # all is said where environments are made to stay
     warnings.simplefilter("ignore")
-    return lambda _: _measure(*arguments)
-
-
-def _measure(env_args: Mapping[str, Any], *rest: Any) -> float:
-    """Seconds of a step in one environment: the median, as other programs may be in the way."""
     seconds = []
     with closing(ListVector(env_args, 1, 0, *rest)) as one:
         obs = one.reset()
@@ -162,4 +158,4 @@ def _measure(env_args: Mapping[str, Any], *rest: Any) -> float:
             before = time.perf_counter()
             obs = one.step(actions).obs
             seconds.append(time.perf_counter() - before)
-    return statistics.median(seconds)
+    channel.send(statistics.median(seconds))

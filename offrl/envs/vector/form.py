@@ -125,7 +125,7 @@ class Contract:
             if not _is_of_numbers(space):
                 raise ValueError(f"{env_name}: {what!r} is {space}, not an array of numbers")
         self._actions_shape = (len(numbers), *action_space.shape)
-        self._is_float = {key: space.dtype.kind == "f" for key, space in spaces.items()}
+        self._floats = [key for key, space in spaces.items() if space.dtype.kind == "f"]
 
     def named(self, row: int) -> str:
         return f"{self.env_name}, environment {self._numbers[row]}"
@@ -154,21 +154,23 @@ class Contract:
 
     def check_numbers(self, obs: Batch, rewards: np.ndarray) -> None:
         """Refuse NaN and infinity in what all environments gave."""
-        for key, is_float in self._is_float.items():
-            if is_float and not np.isfinite(obs[key]).all():
-                raise ValueError(
-                    f"{self._culprit(obs[key])}: the observation {key!r} is {NOT_FINITE}; {REMEDY}"
-                )
+        if key := self._not_finite(obs):
+            raise ValueError(
+                f"{self._culprit(obs[key])}: the observation {key!r} is {NOT_FINITE}; {REMEDY}"
+            )
         if not np.isfinite(rewards).all():
             raise ValueError(f"{self._culprit(rewards)}: the reward is {NOT_FINITE}; {REMEDY}")
 
     def check_final(self, row: int, obs: Batch) -> None:
-        for key, is_float in self._is_float.items():
-            if is_float and not np.isfinite(obs[key]).all():
-                raise ValueError(
-                    f"{self.named(row)}: the last observation {key!r} of an episode is "
-                    f"{NOT_FINITE}; {REMEDY}"
-                )
+        """Refuse NaN and infinity in the last observation of an episode."""
+        if key := self._not_finite(obs):
+            raise ValueError(
+                f"{self.named(row)}: the last observation {key!r} of an episode is {NOT_FINITE}; "
+                f"{REMEDY}"
+            )
+
+    def _not_finite(self, obs: Batch) -> str | None:
+        return next((key for key in self._floats if not np.isfinite(obs[key]).all()), None)
 
     def check_length(self, row: int, length: int) -> None:
         """Refuse an episode that does not end, in an environment without a time limit."""

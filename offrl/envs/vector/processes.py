@@ -2,18 +2,14 @@
 
 import logging
 import os
-import sys
 import time
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
-from offrl.envs import check_modules
-from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
+from offrl.envs.rendering import needed_backend, renders_observations
 from offrl.envs.vector.episodes import Episodes, EpisodicVector
 from offrl.envs.vector.form import Stepped
 from offrl.kernels.allocator import FreedMemory
@@ -37,7 +33,6 @@ class ProcessVector(EpisodicVector):
         self, *args: Any, num_processes: int | None = None, timeout: float = 300.0, **options: Any
     ):
         super().__init__(*args, **options)
-        check_modules(self.env_args)
         count = min(self.num_envs, num_processes or len(os.sched_getaffinity(0)))
         self._parts = [part.tolist() for part in np.array_split(np.arange(self.num_envs), count)]
         self._timeout = timeout
@@ -45,7 +40,10 @@ class ProcessVector(EpisodicVector):
         self._is_asking = False
         self._num_hung = np.zeros(self.num_envs, dtype=np.int64)  # since it last ended an episode
         try:
-            self._environ = {**ONE_THREAD, "MUJOCO_GL": _backend(self.env_args)}
+            self._environ = {**ONE_THREAD, "MUJOCO_GL": "disabled"}
+            if renders_observations(self.env_args):
+                backend = needed_backend(f"{self.env_args['env_name']} observes images")
+                self._environ["MUJOCO_GL"] = backend
             self._children += map(self._start, self._parts)
             self._learn_spaces()
         except BaseException:
@@ -55,7 +53,7 @@ class ProcessVector(EpisodicVector):
     def _start(self, part: Sequence[int]) -> Child:
         first = FAR * self.num_restarts  # far from the numbers of earlier episodes
         arguments = self.env_args, part, self._seed, *self._asks, None, first
-        with changed_environ(self._environ), _without_main():
+        with changed_environ(self._environ):
             return Child("spawn", answer, (_make_answer, arguments), *WORDING)
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -148,28 +146,3 @@ def _make_answer(*arguments: Any) -> Callable[[tuple[str, tuple[Any, ...]]], Any
         return result
 
     return respond
-
-
-def _backend(env_args: Mapping[str, Any]) -> str:
-    """What MuJoCo renders with."""
-    if not renders_observations(env_args):
-        return "disabled"
-    backend = working_backend()
-    if backend is None:
-        raise ValueError(
-            f"{env_args['env_name']} observes images, and no rendering back end works here; "
-            f"{INSTALL_HINT}"
-        )
-    return backend
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Processes that start inside do not run the user's script once more, to know what is in it: it
-    may be one that trains as soon as it is run."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

@@ -23,8 +23,9 @@ from offrl.acting.episode import (
     Subgoal,
     as_policy,
 )
+from offrl.envs import say_once
 from offrl.envs.workers.pool import EnvPool
-from offrl.envs.workers.worker import Failure, Notice, Notices, Simulator, failure, what_is_read
+from offrl.envs.workers.worker import Failure, Notices, Simulator, failure, what_is_read
 from offrl.processes import Alarm, is_explained
 
 log = logging.getLogger(__name__)
@@ -51,18 +52,13 @@ class RayPool(EnvPool):
         falls to the number of those that find a free CPU.
     """
 
-    def __init__(
-        self,
-        env_args: Mapping[str, Any],
-        num_workers: int | None = None,
-        timeout: float = 300.0,
-        gl_backend: str | None = None,
-    ):
+    _workers: dict[int, "_Actor"]  # type: ignore[assignment]
+    _policy: Any  # a reference to it
+
+    @staticmethod
+    def _at_once(num_workers: int | None) -> int:
         num_cpus = cluster.num_cpus()
-        super().__init__(env_args, min(num_workers or num_cpus, num_cpus), timeout, gl_backend)
-        self._workers: dict[int, _Actor] = {}  # type: ignore[assignment]
-        self._environ = {"MUJOCO_GL": gl_backend or "disabled", **cluster.ONE_HEAP}
-        self._policy: Any = None  # a reference to it
+        return min(num_workers or num_cpus, num_cpus)
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
         try:
@@ -100,14 +96,15 @@ class RayPool(EnvPool):
     def _start(self, slot: int) -> None:
         if slot not in self._workers:
             level = logging.getLogger("offrl").getEffectiveLevel()
-            self._workers[slot] = _Actor(self._environ, self.env_args, self.timeout, level)
+            environ = self._environ | cluster.ONE_HEAP
+            self._workers[slot] = _Actor(environ, self.env_args, self.timeout, level)
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
         self._start(slot)
         self._jobs[slot] = request, attempt
         self._workers[slot].play(request, self._policy)
 
-    def _messages(self) -> Iterator[tuple[int, EpisodeResult | Failure | Notice]]:
+    def _messages(self) -> Iterator[tuple[int, EpisodeResult | Failure]]:
         slots = {self._workers[slot].episode: slot for slot in self._jobs}
         for episode in wait(slots, return_when=FIRST_COMPLETED).done:
             slot = slots[episode]
@@ -115,7 +112,8 @@ class RayPool(EnvPool):
                 yield slot, self._failure(error)
                 continue
             notices, outcome = episode.result()
-            yield from ((slot, notice) for notice in notices)
+            for notice in notices:
+                say_once(*notice)
             if isinstance(outcome, Exception):
                 raise outcome
             # Of one that is in the place of another.
@@ -144,7 +142,7 @@ class _Actor:
         # In a list, so that Ray does not read it anew for each episode.
         self.episode = self._actor.play.remote(request, [policy]).future()
 
-    def kill(self) -> None:
+    def close(self) -> None:
         cluster.import_ray().kill(self._actor)
 
 
@@ -152,9 +150,8 @@ class Player:
     """What an actor does."""
 
     def __init__(self, env_args: Mapping[str, Any], timeout: float, level: int):
-        self._notices: list[Notice] = []
         self._reference = self._policy = None
-        Notices(level, self._notices.append)
+        self._notices = Notices(level)
         self._alarm = Alarm(timeout)
         self._problem: Failure | None = None
         try:
@@ -168,12 +165,10 @@ class Player:
 
     def play(
         self, request: EpisodeRequest, policy: list[Any]
-    ) -> tuple[list[Notice], EpisodeResult | Failure | Exception]:
+    ) -> tuple[list[tuple[int, str]], EpisodeResult | Failure | Exception]:
         """What was logged, and the result; an exception is the policy's own."""
         outcome = self._problem or self._play(request, policy[0])
-        notices = self._notices[:]
-        self._notices.clear()
-        return notices, outcome
+        return self._notices.take(), outcome
 
     def _play(self, request: EpisodeRequest, reference: Any) -> EpisodeResult | Failure | Exception:
         try:

@@ -6,7 +6,6 @@ seed alone, so results do not depend on the number of workers.
 
 import logging
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from typing import Any
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
 from offrl.envs import check_modules, say_once
-from offrl.envs.workers.worker import Failure, Notice, Turn, Worker
-from offrl.processes import ONE_THREAD
+from offrl.envs.workers.worker import Failure, Turn, Worker
+from offrl.processes import ONE_THREAD, changed_environ
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +45,15 @@ class EnvPool(AbstractContextManager):
         self.env_args = dict(env_args)
         self.timeout = timeout
         self.gl_backend = gl_backend
-        self.num_workers = num_workers or len(os.sched_getaffinity(0))
+        self.num_workers = self._at_once(num_workers)
         self._workers: dict[int, Worker] = {}
         self._jobs: dict[int, tuple[EpisodeRequest, int]] = {}  # of the busy; and which attempt
-        self._environ = os.environ | {
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-            "MUJOCO_GL": gl_backend or "disabled",
-            **ONE_THREAD,
-        }
+        self._environ = {"MUJOCO_GL": gl_backend or "disabled", **ONE_THREAD}
+
+    @staticmethod
+    def _at_once(num_workers: int | None) -> int:
+        """How many workers there are, of so many that are asked for."""
+        return num_workers or len(os.sched_getaffinity(0))
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -90,9 +90,6 @@ class EnvPool(AbstractContextManager):
                         self._assign(slot, todo.popleft(), 1, policy)
                 turns: dict[int, Turn] = {}
                 for slot, message in self._messages():
-                    if isinstance(message, Notice):
-                        say_once(*message)
-                        continue
                     if isinstance(message, Turn):
                         turns[slot] = message
                         continue
@@ -148,7 +145,8 @@ class EnvPool(AbstractContextManager):
         if slot in self._workers and not self._workers[slot].is_alive:  # it ended while idle
             self._kill(slot)
         if slot not in self._workers:
-            self._workers[slot] = Worker(self.env_args, self._environ)
+            with changed_environ(self._environ):
+                self._workers[slot] = Worker(self.env_args)
 
     def _answer(self, turns: Mapping[int, Turn], policy: Policy) -> None:
         obs = {slot: turn.obs for slot, turn in turns.items()}
@@ -157,22 +155,22 @@ class EnvPool(AbstractContextManager):
         for slot, action in policy.act(obs, goals, rewards).items():
             self._workers[slot].send((action, policy.subgoal(slot)))
 
-    def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure | Notice]]:
+    def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure]]:
         """What the busy workers say, waiting for the first."""
         busy = {slot: self._workers[slot] for slot in self._jobs}
         oldest = min(worker.last_heard for worker in busy.values())
         ready = wait(
-            [worker.connection for worker in busy.values()],
+            list(busy.values()),
             timeout=max(0.0, oldest + self.timeout - time.monotonic()),
         )
         now = time.monotonic()
         for slot, worker in busy.items():
-            if worker.connection in ready:
+            if worker in ready:
                 yield slot, worker.receive()
             elif now - worker.last_heard >= self.timeout:
                 yield slot, Failure(f"worker silent for {self.timeout:g} s")
 
     def _kill(self, slot: int) -> None:
-        self._workers[slot].kill()
+        self._workers[slot].close()
         self._jobs.pop(slot, None)
         del self._workers[slot]

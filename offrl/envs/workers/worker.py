@@ -1,22 +1,16 @@
 """A simulator's process: what runs in it, and the parent's end. It never imports torch.
 
-The parent sends ``env_args`` and its level of logging once and then, one after the other, an
-``EpisodeRequest``, whether the policy needs a goal, and its ``obs_keys``. For each, the worker
-sends a ``Turn`` per step, to be answered with an action and the ``Subgoal`` that this follows, and
-at last an ``EpisodeResult``. A ``Failure`` is the last that it says; a ``Notice`` may come at any
-time.
+The parent sends, one after the other, an ``EpisodeRequest``, whether the policy needs a goal, and
+its ``obs_keys``. For each, the worker sends a ``Turn`` per step, to be answered with an action and
+the ``Subgoal`` that this follows, and at last an ``EpisodeResult``. A ``Failure`` is the last that
+it says. What was logged since goes with each of these.
 """
 
 import logging
 import os
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,19 +26,10 @@ from offrl.acting.episode import (
     describe,
     run_episode,
 )
-from offrl.envs import make_env, observe_only
+from offrl.envs import make_env, observe_only, say_once
 from offrl.kernels.allocator import FreedMemory
-from offrl.processes import end_with, exit_status, program
+from offrl.processes import Channel, Child
 
-# Signals get a handler, as what an environment starts would go on ignoring what is ignored here.
-START = """
-import signal
-from offrl.processes import FOR_THE_PARENT
-for number in FOR_THE_PARENT:
-    signal.signal(number, lambda *_: None)
-from offrl.envs.workers.worker import serve
-serve({descriptor}, {parent})
-"""
 LAST_WORDS = 4096  # bytes of a worker's output that are looked at
 
 
@@ -54,13 +39,6 @@ class Turn(NamedTuple):
     obs: Any
     goal: Any
     reward: float
-
-
-class Notice(NamedTuple):
-    """What offrl logs in a worker, for the parent's log."""
-
-    level: int
-    message: str
 
 
 class Failure(NamedTuple):
@@ -75,17 +53,22 @@ def failure(error: Exception) -> Failure:
 
 
 class Notices(logging.Handler):
-    """What offrl logs in this process from now on, at this level at least, is given to ``give``."""
+    """Notes what offrl logs in this process from now on, at this level at least."""
 
-    def __init__(self, level: int, give: Callable[[Notice], None]):
+    def __init__(self, level: int):
         super().__init__()
-        self._give = give
+        self._noted: list[tuple[int, str]] = []
         log = logging.getLogger("offrl")
         log.setLevel(level)
         log.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._give(Notice(record.levelno, record.getMessage()))
+        self._noted.append((record.levelno, record.getMessage()))
+
+    def take(self) -> list[tuple[int, str]]:
+        """What was noted since this was last asked: the arguments of ``say_once``."""
+        noted, self._noted = self._noted, []
+        return noted
 
 
 class Simulator:
@@ -125,72 +108,47 @@ def what_is_read(obs: Obs, keys: Sequence[str]) -> Obs:
     return obs
 
 
-def serve(file_descriptor: int, parent: int) -> None:
-    """A worker's life: build the environment, run episodes on request, end with the parent."""
-    end_with(parent)
-    connection = Connection(file_descriptor)
-    try:
-        _serve(connection)
-    except Exception as error:
-        with suppress(OSError):  # the parent is gone, or wants no more
-            connection.send(failure(error))
-
-
 class _Parent:
-    """The policy, which is in the parent."""
+    """The parent, which has the policy."""
 
-    def __init__(self, connection: Connection, obs_keys: Sequence[str]):
-        self._connection, self._obs_keys = connection, obs_keys
+    def __init__(self, channel: Channel, level: int):
+        self._channel, self._notices = channel, Notices(level)
+        self.obs_keys: Sequence[str] = ()
         self._subgoal: Subgoal | None = None
 
+    def tell(self, message: Turn | EpisodeResult | Failure) -> None:
+        self._channel.send((self._notices.take(), message))
+
     def __call__(self, obs: Obs, goal: Obs | None, reward: float) -> np.ndarray:
-        self._connection.send(Turn(what_is_read(obs, self._obs_keys), goal, reward))
-        action, self._subgoal = self._connection.recv()
+        self.tell(Turn(what_is_read(obs, self.obs_keys), goal, reward))
+        action, self._subgoal = self._channel.receive()
         return action
 
     def subgoal(self) -> Subgoal | None:
         return self._subgoal
 
 
-def _serve(connection: Connection) -> None:
-    env_args, level = connection.recv()
-    Notices(level, connection.send)
-    simulator = Simulator(env_args)
-    while True:
-        request, needs_goal, obs_keys = connection.recv()
-        policy = _Parent(connection, obs_keys)
-        connection.send(simulator.play(request, policy, needs_goal, obs_keys))
+def _serve(channel: Channel, env_args: Mapping[str, Any], level: int) -> None:
+    """A worker's life: build the environment, run episodes on request."""
+    parent = _Parent(channel, level)
+    try:
+        simulator = Simulator(env_args)
+        while True:
+            request, needs_goal, parent.obs_keys = channel.receive()
+            parent.tell(simulator.play(request, parent, needs_goal, parent.obs_keys))
+    except Exception as error:
+        parent.tell(failure(error))
 
 
-class Worker:
-    """A process that serves, in a session of its own, and the connection to it."""
+class Worker(Child):
+    """A process that serves."""
 
-    def __init__(self, env_args: Mapping[str, Any], environ: Mapping[str, str]):
-        self.connection, child_end = Pipe()
+    def __init__(self, env_args: Mapping[str, Any]):
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
-        descriptor = child_end.fileno()
-        script = START.format(descriptor=descriptor, parent=os.getpid())
-        try:
-            self._process = subprocess.Popen(
-                program(script),
-                pass_fds=[descriptor],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                start_new_session=True,  # out of reach of a terminal's Ctrl-C
-            )
-        except OSError as error:
-            raise OSError(
-                f"no process could be started for a simulator ({error.strerror}); use fewer "
-                "(experiment.rollout.num_workers, --workers)"
-            ) from None
-        child_end.close()
-        self.send((dict(env_args), logging.getLogger("offrl").getEffectiveLevel()))
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+        level = logging.getLogger("offrl").getEffectiveLevel()
+        remedy = "use fewer (experiment.rollout.num_workers, --workers)"
+        super().__init__("spawn", _serve, (env_args, level), "simulates", remedy, self._log)
+        self.last_heard = time.monotonic()
 
     def start_episode(self, *job: Any) -> None:
         """Ask for an episode. What the worker printed during the last one is forgotten: its file
@@ -201,36 +159,24 @@ class Worker:
 
     def send(self, message: Any) -> None:
         self.last_heard = time.monotonic()
-        try:
-            self.connection.send(message)
-        except OSError:
-            pass  # it died; reading from it will say so
+        super().send(message)
 
-    def receive(self) -> Turn | EpisodeResult | Failure | Notice:
+    def receive(self) -> Turn | EpisodeResult | Failure:
         self.last_heard = time.monotonic()
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            return Failure(f"worker ended ({self._exit_status()}){self._last_words()}")
+        said = super().receive()
+        if isinstance(said, Exception):
+            return Failure(str(said))
+        notices, message = said
+        for notice in notices:
+            say_once(*notice)
+        return message
 
-    def _last_words(self) -> str:
+    def _last_words(self, how: str) -> str:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - LAST_WORDS))
         lines = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
-        return f": {lines[-1]}" if lines else ""
+        return f"worker ended ({how})" + (f": {lines[-1]}" if lines else "")
 
-    def _exit_status(self) -> str:
-        try:
-            code = self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            return "does not exit"
-        return exit_status(code)
-
-    def kill(self) -> None:
-        """End the process, and what it started itself."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # it may be stuck in the system
-            self._process.wait(timeout=10)
-        self.connection.close()
+    def close(self) -> None:
+        super().close()
         self._log.close()

@@ -11,7 +11,7 @@ from offrl.data.files import find_data, open_episodes
 from offrl.data.outliers import features, is_vectors, unusual
 from offrl.envs import make_env
 from offrl.envs.playback import blind, film_states
-from offrl.envs.rendering import INSTALL_HINT, working_backend
+from offrl.envs.rendering import needed_backend
 from offrl.reports.playback import camera_keys, frame_rate, is_film, side_by_side
 from offrl.reports.view.page import packed, write_script
 from offrl.video import encoder, write_video
@@ -30,10 +30,7 @@ class Films(NamedTuple):
     def backend(self) -> str:
         """What to render with. ``ValueError`` if nothing does, ``ImportError`` without ffmpeg."""
         encoder()
-        backend = working_backend()
-        if backend is None:
-            raise ValueError(f"--render: no rendering back end works here; {INSTALL_HINT}")
-        return backend
+        return needed_backend("--render")
 
 
 class Episode(NamedTuple):

@@ -1,0 +1,187 @@
+"""Demonstrators of robosuite's tasks: Lift, Stack, PickPlaceCan, NutAssemblySquare and Door."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from offrl.envs.experts.expert import demonstrator
+from offrl.envs.experts.motion import (
+    CLOSE,
+    FULL_MOVE,
+    FULL_TURN,
+    OPEN,
+    above,
+    action,
+    fingers_width,
+    nearest_turn,
+    point_down,
+    turn_to,
+    yaw_of,
+)
+
+
+@demonstrator("Lift", horizon=150)
+def lift(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Lift the cube with a Panda arm under OSC_POSE delta control: action ``[7]`` in [-1, 1].
+
+    Down a funnel above the cube, close the fingers around it, up.
+    """
+    offset, width = obs["object"][:3] - obs["robot0_eef_pos"], fingers_width(obs)
+    sideways = float(np.linalg.norm(offset[:2]))
+
+    # The funnel: 10 cm above the cube from afar, the lower the better centred.
+    height = np.clip(3.0 * (sideways - 0.01), 0.0, 0.1)
+    move = action(offset + [0.0, 0.0, height], OPEN)
+    around_cube = sideways < 0.015 and abs(offset[2]) < 0.025
+    if around_cube:
+        # The pull upwards, balanced by the funnel, cannot lose a cube that does not follow yet
+        # (one held by its corners is 6 cm wide).
+        move[2] += 0.45 * np.clip((0.07 - width) / 0.02, 0.0, 1.0)
+        move[-1] = CLOSE
+    return move
+
+
+STACKED = 0.045  # the centre of the small cube is so far above that of the large one
+
+
+@demonstrator("Stack", horizon=200)
+def stack(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Put the small cube onto the large one with a Panda arm: action ``[7]`` in [-1, 1]."""
+    cube, base, eef = obs["object"][:3], obs["object"][7:10], obs["robot0_eef_pos"]
+    to_base = base + [0.0, 0.0, STACKED] - cube
+    # Of the two ways to hold a cube, the one whose fingers stay clear of the other cube.
+    yaw = yaw_of(obs["object"][3:7])
+    towards = np.arctan2(to_base[1], to_base[0])
+    yaws = [nearest_turn(yaw + quarter * np.pi / 2, np.pi) for quarter in (0, 1)]
+    sideways = np.linalg.norm(to_base[:2])
+    beside = [sideways < 0.1 and abs(np.sin(towards - y)) > 0.7 for y in yaws]
+    yaw = min(zip(beside, np.abs(yaws), yaws, strict=True))[2]
+
+    offset, width = cube - eef, fingers_width(obs)
+    around = np.linalg.norm(offset[:2]) < 0.015 and abs(offset[2]) < 0.02
+    if around and sideways < 0.015 and to_base[2] > -0.015:  # it stands there: let go
+        rise = 0.05 if width > 0.06 else 0.0
+        return action(np.array([0.0, 0.0, rise]), OPEN)
+    if not around:
+        return action(above(offset, 0.1), OPEN, point_down(obs["robot0_eef_quat"], yaw))
+    if width > 0.05:
+        return action(offset, CLOSE)
+    return action(above(to_base, 0.08, radius=0.005), CLOSE)
+
+
+PLACE = np.array([0.18, 0.38, 0.87])  # of a can that is about to stand in its part of the bins
+ROOM = np.array([0.05, 0.06])  # as far from there it is clear of the walls
+SIDES = {"left": 1.0, "right": -1.0}  # in y, which is to the left of the robot
+# Beside a can's middle and above it: there closed fingers are clear of the can, below its lid.
+BESIDE, RAISED = 0.08, 0.045
+
+
+@demonstrator("PickPlaceCan", horizon=250, styles=tuple(SIDES))
+def can(obs: Mapping[str, np.ndarray], style: str | None = None) -> np.ndarray:
+    """Put the can into its part of the bins with a Panda arm: action ``[7]`` in [-1, 1].
+
+    The shortest way is to take the can from above. In a style the closed hand comes to it from
+    above, passes it on one side, and opens to take it from there: the mean of both ends on its lid.
+    """
+    can, eef, width = obs["object"][7:10], obs["robot0_eef_pos"], fingers_width(obs)
+    offset, way = can - eef, PLACE - can
+    turn = point_down(obs["robot0_eef_quat"], np.pi / 2 if style else 0.0)
+    holds = 0.03 < width < 0.068
+    reach = 0.05 if holds else 0.02  # a can in the hand lags behind it
+    around = np.linalg.norm(offset[:2]) < reach and abs(offset[2]) < 0.01 + reach
+    if (np.abs(way[:2]) < ROOM).all() and way[2] > -0.01:
+        # A success is when the hand is 4 cm off. It goes up once it is wider than the can, because
+        # demonstrations that end as the can falls would not show how to get there.
+        rise = 0.05 if width > 0.06 else 0.0
+        return action(np.array([0.0, 0.0, rise]), OPEN)
+    if not around:
+        move, grip = _aside(offset, width, SIDES[style]) if style else (above(offset, 0.12), OPEN)
+        return action(move, grip, turn)
+    if not holds:
+        return action(offset, CLOSE)
+    move = above(way, 0.15, radius=0.03)
+    move[:2] *= np.clip((can[2] - 0.87) / 0.05, 0.0, 1.0)  # first upwards
+    return action(move, CLOSE, turn)
+
+
+def _aside(offset: np.ndarray, width: float, side: float) -> tuple[np.ndarray, float]:
+    """How the hand moves, and whether it closes, on its way around a can on one side."""
+    aside = -side * offset[1]  # so far the hand is on that side of the middle
+    beside = offset + [0.0, side * BESIDE, RAISED]
+    if beside[2] > -0.02 and aside > -0.02:  # low enough to come from there
+        if aside < 0.02:
+            return offset, OPEN
+        opens = width < 0.075 and aside > 0.05
+        return (beside if opens else offset + [0.0, 0.0, RAISED]), OPEN
+    if np.hypot(offset[0], max(-aside, aside - BESIDE, 0.0)) < 0.03:  # over the way down
+        return beside * FULL_MOVE / np.abs(beside).max(), CLOSE
+    return offset + [0.0, 0.0, 0.15], CLOSE
+
+
+PEG = np.array([0.23, 0.1, 0.83])  # where the nut lies when it is around the peg
+PEG_TOP = 0.95
+CLEAR = PEG_TOP + 0.04 - PEG[2]  # so far above that, it is clear of the peg
+HANDLE = 0.054  # metres from the middle of the nut to that of its handle
+
+
+@demonstrator("NutAssemblySquare", horizon=250)
+def square_nut(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Put the square nut around its peg with a Panda arm: action ``[7]`` in [-1, 1]."""
+    nut, quaternion, eef = obs["object"][7:10], obs["object"][10:14], obs["robot0_eef_pos"]
+    yaw = yaw_of(quaternion)
+    handle = nut + HANDLE * np.array([np.cos(yaw), np.sin(yaw), 0.0])
+    offset, to_peg = handle - eef, PEG - nut
+    hand = obs["robot0_eef_quat"]
+    along = nearest_turn(yaw, np.pi)  # the hand's x axis along the handle, either way
+    holds = fingers_width(obs) < 0.04
+    reach = 0.03 if holds else 0.02  # a nut in the hand lags behind it
+    around = np.linalg.norm(offset[:2]) < reach and abs(offset[2]) < reach - 0.005
+    if not around:
+        return action(above(offset, 0.1), OPEN, point_down(hand, along))
+    if not holds:
+        return action(offset, CLOSE)
+    # The square fits the peg in four ways: the hand turns the shortest way to one of them.
+    rest = nearest_turn(yaw, np.pi / 2)
+    turn = np.array([0.0, 0.0, np.clip(-rest / FULL_TURN, -1.0, 1.0)])
+    sideways = np.linalg.norm(to_peg[:2])
+    is_around_peg = sideways < 0.012 and nut[2] < PEG_TOP
+    fits = sideways < 0.006 and abs(rest) < 0.1
+    if not (is_around_peg or fits):
+        to_peg = to_peg + [0.0, 0.0, CLEAR]
+    return action(to_peg, CLOSE, turn)
+
+
+TILT = np.pi / 4  # of the hand, away from the door, which it would touch otherwise
+TURNED = 1.0  # radians of the handle at which the latch lets go of the frame
+# One finger goes behind the handle and above it, so that the hand can press and pull.
+AXES = np.array(
+    [
+        [1.0, 0.0, 0.0],
+        [0.0, -np.cos(TILT), np.sin(TILT)],
+        [0.0, -np.sin(TILT), -np.cos(TILT)],
+    ]
+)
+
+
+@demonstrator("Door", horizon=200)
+def door(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Open the door with a Panda arm: action ``[7]`` in [-1, 1].
+
+    Take the end of the handle, press it down, pull.
+    """
+    handle, eef = obs["object"][3:6], obs["robot0_eef_pos"]
+    hinge, turned = obs["object"][6], obs["object"][13]
+    turn = turn_to(obs["robot0_eef_quat"], AXES)
+    offset = handle - eef
+    along = offset @ AXES[2]  # how far the hand has to go where it points
+    across = np.linalg.norm(offset - along * AXES[2])
+    holds = fingers_width(obs) < 0.06
+    if across > (0.05 if holds else 0.03) or abs(along) > 0.04:
+        # A funnel in the direction of the hand.
+        back = np.clip(5.0 * (across - 0.01), 0.0, 0.12)
+        return action(offset - back * AXES[2], OPEN, turn)
+    if not holds:
+        return action(offset, CLOSE, turn)
+    if turned < TURNED and hinge < 0.02:
+        return action(np.array([2 * offset[0], 2 * offset[1], -0.05]), CLOSE, turn)
+    return action(np.array([2 * offset[0], 0.05, offset[2] - 0.02]), CLOSE, turn)
