@@ -4,7 +4,6 @@ as by Mnih et al. (2015, doi:10.1038/nature14236)."""
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.wrappers import AtariPreprocessing
 
 from offrl.envs.gymnasium import GymnasiumEnv
@@ -27,9 +26,8 @@ class AtariEnv(GymnasiumEnv):
     ``terminal_on_life_loss``, with which a life is an episode, and the game begins anew.
     """
 
-    def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
-        super().__init__(env_name, env_kwargs)
-        self.observation_space = gymnasium.spaces.Dict({"image": self.env.observation_space})
+    kind = "atari"
+    plain_name = "image"
 
     def _make(
         self,
@@ -49,13 +47,6 @@ class AtariEnv(GymnasiumEnv):
             terminal_on_life_loss=terminal_on_life_loss,
             grayscale_newaxis=True,
         )
-
-    def serialize(self) -> dict[str, Any]:
-        return super().serialize() | {"type": "atari"}
-
-    @staticmethod
-    def _as_dict(obs: np.ndarray) -> dict[str, np.ndarray]:
-        return {"image": obs}
 
 
 def _register() -> None:

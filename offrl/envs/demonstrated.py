@@ -1,10 +1,8 @@
 """Goals of a simulator's episodes: where the task's demonstrator gets from the same seed."""
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from offrl.acting.episode import Misfit, Obs, describe
 
@@ -12,8 +10,8 @@ LONGEST = 500  # steps of a demonstrator; Meta-World's episodes end there
 
 
 class DemonstratedGoals(gymnasium.Env):
-    """Gives an environment ``get_goal``. Its class says by ``_demonstrator`` who solves the task,
-    and its constructor notes what it was given.
+    """Gives an environment ``get_goal``. Its constructor notes what it was given, and its
+    ``serialize`` says which task's demonstrator (``offrl.envs.experts``) is asked.
 
     The demonstrator acts in a second environment, made at the first goal, so that the episode
     goes on as if nobody had asked.
@@ -22,10 +20,6 @@ class DemonstratedGoals(gymnasium.Env):
     _given: tuple[str, dict[str, Any]]  # env_name and env_kwargs
     _seed: int | None = None  # that the present episode began with
     _second: gymnasium.Env | None = None
-
-    def _demonstrator(self) -> Callable[[Obs], np.ndarray] | None:
-        """The task's scripted expert, if it has one."""
-        raise NotImplementedError(type(self).__name__)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._seed = seed
@@ -38,15 +32,17 @@ class DemonstratedGoals(gymnasium.Env):
         Raises ``Misfit`` for a task without a demonstrator, an episode without a seed, and a
         demonstrator that fails.
         """
-        from offrl.envs.experts import ExpertPolicy  # which imports simulators of this package
+        # These import simulators of this package.
+        from offrl.envs.experts import ExpertPolicy, scripted_expert
 
         task = self._given[0]
-        expert = self._demonstrator()
-        if expert is None:
+        try:
+            expert = scripted_expert(self.serialize())
+        except ValueError as error:
             raise Misfit(
-                f"{task} has no demonstrator (offrl.registry.EXPERTS), so there are no goals to "
-                "give: register one, or define get_goal in an environment of your own"
-            )
+                f"{error} There are no goals to give: register one (offrl.registry.EXPERTS), or "
+                "define get_goal in an environment of your own"
+            ) from None
         if self._seed is None:
             raise Misfit(
                 f"{task}: the goal is what its demonstrator reaches from the seed of the episode, "

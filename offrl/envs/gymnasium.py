@@ -27,6 +27,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
     says under ``is_success`` or ``success``; without either there is none.
     """
 
+    plain_name = "flat"  #: The name of an observation that has none.
     wrappers: list[Any] = []  # that ``wrapped`` has put around the environment in here
 
     def __init__(
@@ -44,8 +45,9 @@ class GymnasiumAdapter(gymnasium.Wrapper):
 
     def _name_observations(self) -> None:
         space = self.env.observation_space
-        is_named = isinstance(space, gymnasium.spaces.Dict)
-        self.observation_space = space if is_named else gymnasium.spaces.Dict({"flat": space})
+        if not isinstance(space, gymnasium.spaces.Dict):
+            space = gymnasium.spaces.Dict({self.plain_name: space})
+        self.observation_space = space
 
     def wrap(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
         """Put a wrapper around the environment in here, or change it (and return nothing)."""
@@ -89,9 +91,8 @@ class GymnasiumAdapter(gymnasium.Wrapper):
             name = self._args["env_name"]
             raise ImportError(f"to draw {name}: {_missing(name)}") from None
 
-    @staticmethod
-    def _as_dict(obs: Any) -> dict[str, np.ndarray]:
-        obs = obs if isinstance(obs, dict) else {"flat": obs}
+    def _as_dict(self, obs: Any) -> dict[str, np.ndarray]:
+        obs = obs if isinstance(obs, dict) else {self.plain_name: obs}
         return {key: np.asarray(value) for key, value in obs.items()}
 
 
@@ -101,8 +102,10 @@ class GymnasiumEnv(GymnasiumAdapter):
     ``"module:Id"``: gymnasium imports the module, which registers it.
     """
 
+    kind: int | str = 2  # in ``env_args``
+
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
-        super().__init__(self._make(env_name, **env_kwargs), env_name, env_kwargs)
+        super().__init__(self._make(env_name, **env_kwargs), env_name, env_kwargs, self.kind)
 
     def _make(self, env_name: str, **env_kwargs: Any) -> gymnasium.Env:
         try:

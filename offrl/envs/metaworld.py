@@ -28,6 +28,8 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
     The same seed gives the same scene, goal included, to the last bit.
     """
 
+    kind = "metaworld"
+
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         super().__init__(env_name, env_kwargs)
         self._given = env_name, env_kwargs
@@ -69,13 +71,9 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         return np.array([0.0, 0.0, 0.0, 0.0 if last is None else last[3]])
 
     def serialize(self) -> dict[str, Any]:
-        return super().serialize() | {"type": "metaworld", "env_version": version("metaworld")}
+        return super().serialize() | {"env_version": version("metaworld")}
 
-    def _demonstrator(self) -> Callable[[Obs], np.ndarray]:
-        return metaworld_expert(self._given[0])
-
-    @staticmethod
-    def _as_dict(obs: np.ndarray) -> dict[str, np.ndarray]:
+    def _as_dict(self, obs: np.ndarray) -> dict[str, np.ndarray]:
         return {"flat": obs, "state": obs[:-GOAL].copy()}
 
 

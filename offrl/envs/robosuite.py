@@ -6,14 +6,14 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import REACHED, Obs
+from offrl.acting.episode import REACHED
 from offrl.envs import maybe_metaworlds, say_once
 from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.playback import is_image
@@ -23,7 +23,7 @@ from offrl.envs.robosuite_versions import (
     kwargs_for_installed,
     lay_out_as_earlier,
 )
-from offrl.registry import ENVS, EXPERTS, did_you_mean
+from offrl.registry import ENVS, did_you_mean
 from offrl.robomimic.configs import FAST
 
 CAMERA = "agentview"
@@ -253,9 +253,6 @@ class RobosuiteEnv(DemonstratedGoals):
         self._scenes.close()
         self._env.close()
         super().close()
-
-    def _demonstrator(self) -> Callable[[Obs], np.ndarray] | None:
-        return EXPERTS.get(self._given[0])
 
     def _begin_episode(self) -> None:
         self._model_text, self._marks = None, []

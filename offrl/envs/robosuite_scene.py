@@ -88,7 +88,7 @@ class Scenes:
         self._own: Scene | None = None  # of the last hard reset
         self._given: Scene | None = None  # of the last text that was loaded
         self._given_text = ""  # as it was given
-        self._translated: dict[str, str] = {}  # the last model of an earlier robosuite
+        self._translated = functools.lru_cache(maxsize=1)(self._translation)
         self._newest: Scene | None = None
         self._is_constant = False  # whether a hard reset would write what the last one did
         self._drawn: Any = None  # the random state before this reset
@@ -109,9 +109,7 @@ class Scenes:
         earlier robosuite's model nothing where it is of no use here."""
         env = self.env
         if is_earlier(text):
-            if text not in self._translated:
-                self._translated = {text: self._translation(text)}
-            text = self._translated[text]
+            text = self._translated(text)
             if not text:
                 self.reset()
                 return

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -71,9 +70,13 @@ def evaluate(
     if isinstance(policy, RolloutPolicy):
         policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction, policy.executor)
     episodes = pool.run(requests, policy)
+    num_threads = torch.get_num_threads()
     while True:
-        with _one_thread():
+        torch.set_num_threads(1)  # idle ones would spin on the cores that the simulators need
+        try:
             result = next(episodes, None)
+        finally:
+            torch.set_num_threads(num_threads)
         if result is None:
             return
         yield result
@@ -83,17 +86,6 @@ def video_frames(results: Iterable[EpisodeResult]) -> list[np.ndarray]:
     """The frames of all episodes, one episode after the other."""
     ordered = sorted(results, key=lambda r: r.request.seed or 0)
     return [frame for result in ordered for frame in result.frames]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Idle threads would spin on the cores that the simulators need."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
 
 
 def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Episodes that a person looks at: in a window, or as a film."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,19 +53,14 @@ def _frames(
 def _show(
     policy: Policy, env: Any, requests: Sequence[EpisodeRequest], results: list[EpisodeResult]
 ) -> None:
-    window = Window("offrl play", frame_rate(env))
+    with closing(Window("offrl play", frame_rate(env))) as window, suppress(Finished):
 
-    def act(obs: Any, goal: Any, reward: float) -> np.ndarray | None:
-        window.show(env.render())
-        return policy(obs, goal, reward)
+        def act(obs: Any, goal: Any, reward: float) -> np.ndarray | None:
+            window.show(env.render())
+            return policy(obs, goal, reward)
 
-    try:
         for request in requests:
             policy.start_episode(seed=request.seed)
             result = run_episode(env, request, act, policy.needs_goal)
             window.show(env.render())
             results.append(result)
-    except Finished:
-        pass
-    finally:
-        window.close()

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+from contextlib import closing
 from pathlib import Path
 
 from offrl.outputs import new_file
@@ -56,11 +57,8 @@ def run(args: argparse.Namespace) -> int:
         for i in range(args.episodes)
     ]
     os.environ.setdefault("MUJOCO_GL", working_backend() or "disabled")  # before it is imported
-    env = make_env(env_args_of(content, args.env), policy.obs_keys)
-    try:
+    with closing(make_env(env_args_of(content, args.env), policy.obs_keys)) as env:
         results = watch(policy, env, requests, film)
-    finally:
-        env.close()
     for result in results:
         print(
             f"seed {result.request.seed}: return {result.total_reward:.2f}, length {result.length}"

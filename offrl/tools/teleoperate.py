@@ -2,7 +2,7 @@
 
 import argparse
 import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from offrl.tools import add_options, count, seed
 
@@ -45,9 +45,11 @@ def run(args: argparse.Namespace) -> int:
     with DemoWriter(args.output, env_args, resume=True) as writer:
         if writer.num_demos:
             log.info(f"{args.output}: goes on after {writer.num_demos} demonstrations")
-        env = make_env(env_args)
-        operator = Operator(env, env_kwargs["control_freq"])
-        try:
+        with (
+            closing(make_env(env_args)) as env,
+            closing(Operator(env, env_kwargs["control_freq"])) as operator,
+            suppress(Finished),
+        ):
             while args.n is None or writer.num_demos < args.n:
                 # One that was thrown away begins in the same state again.
                 seed = COLLECTION_SEEDS + args.seed + writer.num_demos
@@ -59,11 +61,6 @@ def run(args: argparse.Namespace) -> int:
                         writer.write(result.trajectory, seed=seed)
                     else:
                         log.info(f"not done in {result.length} steps, so not kept; once more")
-        except Finished:
-            pass
-        finally:
-            operator.close()
-            env.close()
         if writer.num_demos:
             writer.write_split()
         total = writer.num_demos

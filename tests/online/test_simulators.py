@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from offrl.envs import ROBOSUITE_KWARGS, vector
+from offrl.envs.vector.processes import ProcessVector
 from offrl.online import Trainer
 
 TASKS = {
@@ -24,7 +25,7 @@ def test_arms_learn_in_processes(name, monkeypatch):
     }
     trainer = Trainer(config, name, "sac", num_steps=60)
     records = list(trainer())
-    assert trainer.envs.kind == "processes" and trainer.step == 60
+    assert isinstance(trainer.envs, ProcessVector) and trainer.step == 60
     returns = [r["logs"]["Return"] for r in records if r["logs"].get("Episodes")]
     assert len(returns) >= 2 and np.isfinite(returns).all() and min(returns) > 0
     assert sum(r["type"] == "train" for r in records) == 5

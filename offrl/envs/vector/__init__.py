@@ -60,12 +60,9 @@ def make_vector_env(
     check_modules(env_args)
     if num_envs < 1 or (horizon is not None and horizon < 1):
         raise ValueError(f"num_envs is {num_envs} and horizon {horizon}; give at least 1")
-    env = None
-    if num_envs > 1:
-        env = _native(env_args, num_envs, seed, horizon, obs_keys, terminate_on_success)
-    if env is None:
-        rest = horizon, obs_keys, terminate_on_success
-        env = _episodic(env_args, num_envs, seed, timeout, *rest)
+    rest = horizon, obs_keys, terminate_on_success
+    env = _native(env_args, num_envs, seed, *rest) if num_envs > 1 else None
+    env = env or _episodic(env_args, num_envs, seed, timeout, *rest)
     if not env.is_limited:
         log.warning(
             f"gymnasium knows no time limit of {env_args['env_name']}: if its episodes do not end "

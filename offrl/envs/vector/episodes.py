@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 SILENT_S = 60.0  # after which it is said what is waited for
 
+Running = tuple[int, np.ndarray]  # a running episode: its number, and its actions ``[T, A]``
+
 
 def episode_seed(seed: int, number: int, episode: int) -> int:
     """The seed that environment ``number`` is reset with for its episode ``episode``."""
@@ -91,27 +93,14 @@ class Episodes:
             final_obs,
         )
 
-    def state(self) -> dict[str, np.ndarray]:
-        """The numbers ``[N]`` of the running episodes, their lengths ``[N]`` and their actions, one
-        episode after the other."""
+    def state(self) -> list[Running]:
         space = self.contract.action_space
-        actions = [action for taken in self._actions for action in taken]
-        return {
-            "episodes": np.array(self._episode),
-            "lengths": np.array([len(taken) for taken in self._actions]),
-            "actions": np.array(actions, dtype=space.dtype).reshape(-1, *space.shape),
-        }
+        actions = (np.array(x, space.dtype).reshape(-1, *space.shape) for x in self._actions)
+        return list(zip(self._episode, actions, strict=True))
 
-    def restore(self, seed: int, state: Mapping[str, np.ndarray]) -> Batch:
+    def restore(self, seed: int, running: Sequence[Running]) -> Batch:
         self._seed = seed
-        ends = np.cumsum(state["lengths"])
-        taken = np.split(state["actions"], ends[:-1])
-        return self._joined(
-            [
-                self._replay(row, int(state["episodes"][row]), taken[row])
-                for row in range(len(taken))
-            ]
-        )
+        return self._joined([self._replay(row, *episode) for row, episode in enumerate(running)])
 
     def close(self) -> None:
         for env in self._envs:
@@ -210,23 +199,26 @@ class EpisodicVector(VectorEnv):
         return stepped
 
     def state(self) -> dict[str, Any]:
-        running = _rows(self._ask_all("state"))
-        obs = {key: value.copy() for key, value in self._obs.items()}
-        return {"form": "episodes", "seed": self._seed, "obs": obs, **running}
+        numbers, actions = zip(*sum(self._ask_all("state"), []), strict=True)
+        return {
+            "form": "episodes",
+            "seed": self._seed,
+            "obs": {key: value.copy() for key, value in self._obs.items()},
+            "episodes": np.array(numbers),
+            "lengths": np.array([len(taken) for taken in actions]),
+            "actions": np.concatenate(actions),  # one episode after the other
+        }
 
     def restore(self, state: Mapping[str, Any]) -> Batch:
         name = self._contract.env_name
         check_form(state, "episodes", name, self.num_envs)
         self._seed = int(state["seed"])
-        running = {key: np.asarray(state[key]) for key in ("episodes", "lengths", "actions")}
-        ends = np.cumsum(running["lengths"])
-        arguments = []
-        for part in self._parts:
-            rows = slice(part[0], part[-1] + 1)
-            first, last = ends[part[0]] - running["lengths"][part[0]], ends[part[-1]]
-            of_part = {key: running[key][rows] for key in ("episodes", "lengths")}
-            arguments.append((self._seed, of_part | {"actions": running["actions"][first:last]}))
-        self._obs = _rows(self._ask("restore", arguments))
+        keys = ("episodes", "lengths", "actions")
+        numbers, lengths, actions = (np.asarray(state[key]) for key in keys)
+        taken = np.split(actions, np.cumsum(lengths)[:-1])
+        running = list(zip(numbers.tolist(), taken, strict=True))
+        parts = [running[part[0] : part[-1] + 1] for part in self._parts]
+        self._obs = _rows(self._ask("restore", [(self._seed, part) for part in parts]))
         for number in range(self.num_envs):
             if any(
                 not np.array_equal(value[number], np.asarray(state["obs"][key])[number])
@@ -242,8 +234,6 @@ class EpisodicVector(VectorEnv):
 
 class ListVector(EpisodicVector):
     """Environments in this process, one stepped after the other."""
-
-    kind = "list"
 
     def __init__(self, *args: Any, envs: Sequence[gymnasium.Env] | None = None, **options: Any):
         super().__init__(*args, **options)

@@ -49,7 +49,6 @@ class VectorEnv(ABC):
     close it.
     """
 
-    kind: str  #: ``"native"``, ``"list"``, ``"processes"`` or ``"gymnasium"``.
     num_envs: int
     observation_space: gymnasium.spaces.Dict  #: Of one environment.
     action_space: gymnasium.Space  #: Of one environment.

@@ -30,8 +30,6 @@ class GymnasiumVector(VectorEnv):
         so that a horizon is refused, and a success that ends none is warned of.
     """
 
-    kind = "gymnasium"
-
     def __init__(
         self,
         env: gymnasium.vector.VectorEnv,
@@ -226,8 +224,6 @@ class _Checked(gymnasium.Wrapper):
 class NativeVector(GymnasiumVector):
     """The vectorised implementation that an environment is registered with in gymnasium: all N in
     the same array operations. ``ValueError`` if there is none that takes these arguments."""
-
-    kind = "native"
 
     def __init__(
         self,

@@ -27,8 +27,6 @@ class ProcessVector(EpisodicVector):
     so ``HOPELESS`` times before it comes to the end of an episode.
     """
 
-    kind = "processes"
-
     def __init__(
         self, *args: Any, num_processes: int | None = None, timeout: float = 300.0, **options: Any
     ):

@@ -22,11 +22,6 @@ def snapshot(env: gymnasium.vector.VectorEnv) -> dict[str, Any]:
     return stored
 
 
-def put_back(env: gymnasium.vector.VectorEnv, stored: Mapping[str, Any]) -> None:
-    """Make ``env``, made with the same arguments, what it was at its ``snapshot``."""
-    _restored(env, stored)
-
-
 def _stored(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, gymnasium.vector.VectorEnv):
         return {
@@ -50,20 +45,21 @@ def _stored(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     raise ValueError(f"its {name} is a {type(value).__name__}, not numbers")
 
 
-def _restored(now: Any, stored: Any) -> Any:
-    """What stands in the place of ``now``: itself if it is an object with a state."""
+def put_back(now: Any, stored: Any) -> Any:
+    """Make a vector, made with the same arguments, what it was at its ``snapshot``. Returns what
+    stands in the place of ``now``: itself if it is an object with a state."""
     if isinstance(now, gymnasium.vector.VectorEnv):
         for key, item in stored.items():
-            setattr(now, key, _restored(getattr(now, key, None), item))
+            setattr(now, key, put_back(getattr(now, key, None), item))
         return now
     if isinstance(now, np.random.Generator):
-        now.bit_generator.state = _restored(None, stored)
+        now.bit_generator.state = put_back(None, stored)
         return now
     if isinstance(stored, Mapping):
         below = now if isinstance(now, Mapping) else {}
-        return {key: _restored(below.get(key), item) for key, item in stored.items()}
+        return {key: put_back(below.get(key), item) for key, item in stored.items()}
     if isinstance(stored, list):
-        items = [_restored(None, item) for item in stored]
+        items = [put_back(None, item) for item in stored]
         return tuple(items) if isinstance(now, tuple) else items
     if stored is None or isinstance(stored, (bool, int, float, str)):
         return stored
