@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import ACTION_MASK
-from offrl.envs import ROBOMIMIC_TYPES, check_modules
+from offrl.envs import check_modules
 from offrl.envs.vector.episodes import EpisodicVector, ListVector
 from offrl.envs.vector.form import Stepped, VectorEnv
 from offrl.envs.vector.native import GymnasiumVector, NativeVector
@@ -79,13 +79,12 @@ def _native(
     obs_keys: Sequence[str] | None,
     terminate_on_success: bool,
 ) -> NativeVector | None:
-    kind, name = env_args.get("type", "gymnasium"), str(env_args.get("env_name"))
+    name = str(env_args.get("env_name"))
     if ":" in name:  # the module registers it
         with suppress(ImportError):  # which is said where it is made
             importlib.import_module(name.split(":")[0])
     spec = gymnasium.registry.get(name.rsplit(":", 1)[-1])
-    is_gymnasium = isinstance(kind, (int, str)) and ROBOMIMIC_TYPES.get(kind, kind) == "gymnasium"
-    is_plain = is_gymnasium and not env_args.get("wrappers")
+    is_plain = env_args.get("type", 2) in (2, "gymnasium") and not env_args.get("wrappers")
     if not is_plain or spec is None or spec.vector_entry_point is None:
         return None
     limit = (env_args.get("env_kwargs") or {}).get("max_episode_steps") or spec.max_episode_steps
