@@ -257,7 +257,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         for _ in to_the_end(trainer):
             for record in trainer.round():
                 num_episodes += int(record["logs"].get("Episodes", 0))
-            before, num_epochs = num_epochs, trainer.step // (experiment.epoch_every_n_steps or 1)
+            before, num_epochs = num_epochs, trainer.step // experiment.epoch_every_n_steps
             ended, waited = range(before + 1, num_epochs + 1), time.monotonic() - saved
             if names is not None and any(experiment.save.is_due(x, waited) for x in ended):
                 self._save(names.checkpoint(trainer.step), names.sha)

@@ -61,11 +61,6 @@ class Tape:
     def record(self, actions: np.ndarray, stepped: Any) -> None:
         self._steps.append((actions, stepped))
 
-    def state(self) -> None:
-        """Between two trajectories it is empty."""
-
-    def restore(self, state: None) -> None: ...
-
     def take(self) -> dict[str, Any]:
         """Give the first observation, if the steps begin with one, and pairs of actions ``[N, A]``
         and what came of them."""
@@ -139,11 +134,13 @@ class Explorer(Collector):
         return packed(self.alg, rollout, self.alg.process_batch_for_training(rollout))
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"buffer": self.buffer.state()}
+        # Between two trajectories a tape is empty.
+        return super().state() | {"buffer": self.buffer.state() if self.alg.ON_POLICY else None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self.buffer.restore(state["buffer"])
+        if self.alg.ON_POLICY:
+            self.buffer.restore(state["buffer"])
 
 
 def trajectory_length(config: Config, on_policy: bool) -> int:

@@ -145,12 +145,6 @@ class PipelineExplorer:
         default = {"state": state, "action": action, "reward": reward, "next_state": next_state}
         return default | {"done": done, "info": info} if own is None else dict(own)
 
-    def state(self) -> dict[str, Any]:
-        """Give what ``restore`` goes on from: nothing, as a new explorer begins a new episode."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None: ...
-
     def close(self) -> None:
         with suppress(Exception):  # it may have nothing to close, or fail at that, too
             self.env.close()

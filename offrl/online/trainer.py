@@ -103,16 +103,14 @@ class Trainer(Collector, Recording):
 
     def _end_epochs(self) -> None:
         """Tell the algorithm which epochs are over."""
-        every = self.config.experiment.epoch_every_n_steps or 1
-        while self._num_epochs < self.step // every:
+        while self._num_epochs < self.step // self.config.experiment.epoch_every_n_steps:
             self._num_epochs += 1
             self.alg.on_epoch_end(self._num_epochs)
 
     @property
     def epoch(self) -> int:
         """The epoch that the training is in, from 1 on."""
-        every = self.config.experiment.epoch_every_n_steps or 1
-        return 1 + max(0, self.step - 1) // every
+        return 1 + max(0, self.step - 1) // self.config.experiment.epoch_every_n_steps
 
     @property
     def is_solved(self) -> bool:

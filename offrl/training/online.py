@@ -72,8 +72,8 @@ class OnlineTraining(Training):
         return ["collect", "train", "epoch"]
 
     def _end_of_epoch(self) -> int:
-        every = self.config.experiment.epoch_every_n_steps or 1
-        return min(self.epoch * every, self.config.train.num_steps or 0)
+        steps = self.epoch * self.config.experiment.epoch_every_n_steps
+        return min(steps, self.config.train.num_steps)
 
     def _work(self) -> Iterator[Record]:
         shown = time.monotonic()
