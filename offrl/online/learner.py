@@ -18,8 +18,7 @@ from offrl.online.explorer import (
 )
 from offrl.online.frames import unpacked
 from offrl.online.parts import Parts
-from offrl.online.trainer import Trainer, summary_of
-from offrl.reports.records import Record
+from offrl.online.trainer import Trainer
 from offrl.tree import as_arrays, as_tensors, map_leaves
 
 
@@ -67,16 +66,12 @@ class Learner(Trainer):
 
     # -- acting, elsewhere ------------------------------------------------------------------------
 
-    def _run_collect(self) -> Record:
+    def _collect(self, num_steps: int) -> Ended:
         """Publish the weights, and receive what a round is learned from."""
-        self.statistics.update(self.alg)  # by the round before, if no one else has done so
-        self._end_epochs()
         self._publish()
-        self._steps_before, self._data, self.num_hung = self.step, [], 0
+        self._data, self.num_hung = [], 0
         num = self.config.distributed.num_trajectories if self.alg.ON_POLICY else 1
-        ended = [episode for _ in range(num) for episode in self._receive()]
-        self._batch, self._batches = None, self._make_batches(self._num_due())
-        return self.record("collect", summary_of(ended))
+        return [episode for _ in range(num) for episode in self._receive()]
 
     def _publish(self) -> None:
         self.version += 1

@@ -11,7 +11,7 @@ from faults.comparison import assert_same_run
 
 from offrl.__main__ import main
 from offrl.envs import vector
-from offrl.online import Learner, Trainer
+from offrl.online import Trainer
 from offrl.training import launch
 
 ROUND = {"num_envs": 2, "collect_steps": 10}
@@ -109,15 +109,15 @@ def train(*arguments, killed_in=None):
 
 
 def _kill_in(step):
-    for kind in (Trainer, Learner):
+    original = Trainer._run_collect
 
-        def collect(trainer, original=kind._run_collect):
-            record = original(trainer)
-            if trainer.step >= step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return record
+    def collect(trainer):
+        record = original(trainer)
+        if trainer.step >= step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return record
 
-        kind._run_collect = collect
+    Trainer._run_collect = collect
 
 
 def assert_kills_change_nothing(config, folder):
