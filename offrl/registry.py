@@ -108,9 +108,8 @@ class Registry:
         taken = [inspect.signature(other).parameters for other in self._entries.values()]
         strange = [o for o in options if not any(o in others for others in taken)]
         if strange:
-            close = difflib.get_close_matches(strange[0], own, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(own)}"
-            raise ValueError(f"{self.kind} {name}: takes no {strange[0]!r}; {hint}")
+            hint = did_you_mean(strange[0], own) or f" It takes {', '.join(own)}."
+            raise ValueError(f"{self.kind} {name}: takes no {strange[0]!r}.{hint}")
         return entry(*args, **{key: v for key, v in options.items() if key in own})
 
     def names(self) -> list[str]:

@@ -230,6 +230,19 @@ def test_a_training_whose_ray_is_lost_says_how_to_go_on(part, tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_only_a_run_that_can_be_gone_on_with_is_named(small_config, monkeypatch, is_saved):
+    said = []
+
+    def tell(say="", **_):
+        found = re.search(r"--resume (\S+)", say)
+        said.append(found is not None and Path(found[1], "last.pth").exists() == is_saved)
+
+    monkeypatch.setattr(cluster, "_tell", tell)
+    train(small_config({"experiment": {"save": {"enabled": is_saved}}}))
+    assert said == [is_saved, False]
+
+
 # -- episodes -------------------------------------------------------------------------------------
 
 
