@@ -110,32 +110,22 @@ class ObsSpec:
         ``[C, H, W]``."""
         groups: dict[str, dict[str, ObsKey]] = {}
         for place, part in config.parts():
-            for group, keys in cls._groups(part, shapes, place).items():
-                groups[group] = dict(sorted((groups.get(group, {}) | keys).items()))
+            for group, modality_of in modalities(part).items():
+                keys = groups.get(group, {})
+                for key, modality in modality_of.items():
+                    if key not in shapes:
+                        raise ValueError(
+                            f"{place}.modalities.{group}.{modality}: no shape is known for "
+                            f"{key!r}; known: {', '.join(sorted(shapes))}"
+                        )
+                    if modality not in part.encoder:
+                        raise ValueError(
+                            f"{place}.encoder: says nothing about {modality!r} observations; "
+                            f"known: {', '.join(part.encoder)}"
+                        )
+                    keys[key] = ObsKey(modality, tuple(shapes[key]), part.encoder[modality])
+                groups[group] = dict(sorted(keys.items()))
         return cls(groups)
-
-    @staticmethod
-    def _groups(
-        config: ObservationConfig, shapes: Mapping[str, Sequence[int]], place: str
-    ) -> dict[str, dict[str, ObsKey]]:
-        groups = {}
-        for group, modality_of in modalities(config).items():
-            for key, modality in modality_of.items():
-                if key not in shapes:
-                    raise ValueError(
-                        f"{place}.modalities.{group}.{modality}: no shape is known for "
-                        f"{key!r}; known: {', '.join(sorted(shapes))}"
-                    )
-                if modality not in config.encoder:
-                    raise ValueError(
-                        f"{place}.encoder: says nothing about {modality!r} observations; "
-                        f"known: {', '.join(config.encoder)}"
-                    )
-            groups[group] = {
-                key: ObsKey(modality, tuple(shapes[key]), config.encoder[modality])
-                for key, modality in modality_of.items()
-            }
-        return groups
 
     def keys(self, group: str) -> list[str]:
         """The names of a group's observations, in order."""

@@ -1,9 +1,11 @@
+# ruff: noqa: F401 (some names are here for those who write algorithms)
 """The kinds of algorithms: policies, values, planners and hierarchies of these."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from offrl import lazy
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs
 from offrl.algos.shared.losses import check_rewards, masked_mean
@@ -13,29 +15,8 @@ from offrl.lazy import Tensor, torch
 if TYPE_CHECKING:
     from offrl.algos.shared.model import Model
 
-__all__ = [
-    "Algo",
-    "Algorithm",
-    "Generators",
-    "HierarchicalAlgo",
-    "Model",
-    "Obs",
-    "PlannerAlgo",
-    "PolicyAlgo",
-    "ValueAlgo",
-    "check_rewards",
-    "masked_mean",
-    "register_algo",
-    "register_algo_factory_func",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "Model":  # which needs PyTorch to be defined
-        raise AttributeError(f"module 'offrl.algos.base' has no attribute {name!r}")
-    from offrl.algos.shared.model import Model
-
-    return Model
+# A ``Model`` needs PyTorch to be defined.
+__getattr__, __dir__ = lazy.exporting(__name__, {"offrl.algos.shared.model": "Model"})[:2]
 
 
 class PolicyAlgo(Algo):

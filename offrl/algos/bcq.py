@@ -123,16 +123,15 @@ class BCQ(TDLearner, PolicyAlgo):
     def _train_sampler(self, batch: dict[str, Any]) -> dict[str, Any]:
         obs, goal, actions = batch["obs"], batch["goal_obs"], batch["actions"]
         config, sampler = self.algo_config.action_sampler, self.nets["action_sampler"]
-        with torch.set_grad_enabled(self.trains("action_sampler")):
-            if self._has_gmm:
-                loss, info = -sampler(obs, goal)[0].log_prob(actions).mean(), {}
-            else:
-                # The posterior sees the step's one observation and its action.
-                is_frozen = 0 <= config.freeze_encoder_epoch <= self.epoch
-                temperature = config.vae.prior.temperature(self.epoch)
-                terms = sampler.losses(obs, goal, actions, temperature, is_frozen)
-                info = {name: term.mean() for name, term in terms.items()}
-                loss = info["reconstruction"] + config.vae.kl_weight * info["kl"]
+        if self._has_gmm:
+            loss, info = -sampler(obs, goal)[0].log_prob(actions).mean(), {}
+        else:
+            # The posterior sees the step's one observation and its action.
+            is_frozen = 0 <= config.freeze_encoder_epoch <= self.epoch
+            temperature = config.vae.prior.temperature(self.epoch)
+            terms = sampler.losses(obs, goal, actions, temperature, is_frozen)
+            info = {name: term.mean() for name, term in terms.items()}
+            loss = info["reconstruction"] + config.vae.kl_weight * info["kl"]
         names = {
             "reconstruction": "Reconsruction_Loss",  # robomimic's spelling
             "kl": "KL_Loss",
@@ -148,8 +147,7 @@ class BCQ(TDLearner, PolicyAlgo):
         with torch.no_grad():
             proposals = self._propose(batch["next_obs"], batch["goal_obs"], num, "actor_target")
             target = self.backup(batch, proposals)
-        with torch.set_grad_enabled(self.trains("critic")):
-            losses, _ = self.critic_losses(batch, target)
+        losses, _ = self.critic_losses(batch, target)
         return self.optimize_critics(batch, losses) | {"Critic/Q_Targets": target.mean()}
 
     def backup(self, batch: dict[str, Any], proposals: Tensor) -> Tensor:
@@ -163,9 +161,8 @@ class BCQ(TDLearner, PolicyAlgo):
         obs, goal = batch["obs"], batch["goal_obs"]
         with torch.no_grad():
             proposals = self._sample(obs, goal, 1)
-        with torch.set_grad_enabled(self.trains("actor")):
-            perturbed = self.nets["actor"](obs, proposals, goal)
-            loss = -self.nets["critic"].first(obs, perturbed, goal).mean()
+        perturbed = self.nets["actor"](obs, proposals, goal)
+        loss = -self.nets["critic"].first(obs, perturbed, goal).mean()
         norm = self.optimize("actor", loss)
         return {"Actor/Loss": loss, "Actor/Grad_Norms": norm, "loss": loss.detach()}
 

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.bc import BC, BCConfig
+from offrl.config.algo import while_acting
 from offrl.config.section import Share
 from offrl.lazy import Tensor
 
@@ -23,16 +24,9 @@ log = logging.getLogger(__name__)
 
 class DAggerConfig(BCConfig):
     ALGO_NAME = "dagger"
-    DEFAULTS = {
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {
-            "online": {
-                "collect_steps": 500,
-                "num_updates": 500,
-                "replay": {"demo_share": None},
-            }
-        },
-    }
+    DEFAULTS = while_acting(
+        {"collect_steps": 500, "num_updates": 500, "replay": {"demo_share": None}}
+    )
 
     expert: str = Field(
         "scripted",

@@ -12,15 +12,13 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.action_values import ActionValues
 from offrl.config import OptimConfig
-from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig, learning_rates
+from offrl.config.algo import ONE_HOT, CriticConfig, EnsembleConfig, TDConfig, learning_rates
 from offrl.lazy import Tensor, torch
 
 
 class DDQNConfig(TDConfig):
     ALGO_NAME = "ddqn"
-    DEFAULTS = {
-        "train": {"batch_size": 64, "action_config": {"actions": {"format": "discrete"}}},
-    }
+    DEFAULTS = {"train": {"batch_size": 64, "action_config": ONE_HOT}}
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
     critic: CriticConfig = CriticConfig(

@@ -11,40 +11,31 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig
 from offrl.algos.shared.masks import allowed, masked
-from offrl.config import Count, OptimConfig, Section
-from offrl.config.algo import TDConfig, learning_rates
+from offrl.config import Count, OptimConfig
+from offrl.config.algo import ONE_HOT, TDConfig, learning_rates, while_acting
+from offrl.config.networks import LayersConfig
 from offrl.lazy import Tensor, torch
 
 SHARE = 0.98  # of the largest entropy: the target
 
 
-class DiscreteSACActorConfig(Section):
+class DiscreteSACActorConfig(LayersConfig):
+    layer_dims: list[Count] = [256, 256]
     target_entropy: float | Literal["default"] | None = Field(
         "default",
         description="Entropy of the policy that the weight of the entropy is tuned to hold. "
         '"default": 0.98 times that of allowed actions at random. null: no tuning, the weight is '
         "1.",
     )
-    layer_dims: list[Count] = Field(
-        [256, 256], description="Sizes of the hidden layers of the actor."
-    )
-    max_gradient_norm: float | None = Field(
-        None,
-        gt=0,
-        description="Largest norm of the actor's gradient. null: as train.max_grad_norm says.",
-    )
 
 
 class DiscreteSACConfig(TDConfig):
     ALGO_NAME = "discrete_sac"
-    DEFAULTS = {
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {
-            "batch_size": 256,
-            "action_config": {"actions": {"format": "discrete"}},
-            "online": {"random_steps": 1000, "replay": {"capacity": 100_000}},
-        },
-    }
+    DEFAULTS = while_acting(
+        {"random_steps": 1000, "replay": {"capacity": 100_000}},
+        batch_size=256,
+        action_config=ONE_HOT,
+    )
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
     critic: SACCriticConfig = SACCriticConfig(layer_dims=[256, 256])

@@ -18,10 +18,12 @@ from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.algos.shared.masks import allowed, masked
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import (
+    ONE_HOT,
     DistributionalCriticConfig,
     EnsembleConfig,
     TDConfig,
     learning_rates,
+    while_acting,
 )
 from offrl.config.section import Share
 from offrl.lazy import Tensor, torch
@@ -37,18 +39,11 @@ class ExplorationConfig(Section):
 
 class DQNConfig(TDConfig):
     ALGO_NAME = "dqn"
-    DEFAULTS = {
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {
-            "batch_size": 128,
-            "action_config": {"actions": {"format": "discrete"}},
-            "online": {
-                "collect_steps": 4,
-                "random_steps": 1000,
-                "replay": {"capacity": 100_000},
-            },
-        },
-    }
+    DEFAULTS = while_acting(
+        {"collect_steps": 4, "random_steps": 1000, "replay": {"capacity": 100_000}},
+        batch_size=128,
+        action_config=ONE_HOT,
+    )
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
     double: bool = Field(

@@ -26,12 +26,7 @@ log = logging.getLogger(__name__)
 
 class DTConfig(AlgoConfig):
     ALGO_NAME = "dt"
-    DEFAULTS = {
-        "train": {
-            "batch_size": 64,
-            "max_grad_norm": 0.25,
-        }
-    }
+    DEFAULTS = {"train": {"batch_size": 64, "max_grad_norm": 0.25}}
 
     optim_params: dict[str, OptimConfig] = {
         "policy": OptimConfig(

@@ -16,9 +16,9 @@ from offrl.algos.base import HierarchicalAlgo, Obs, register_algo
 from offrl.algos.iql import AdvantageConfig, InSampleConfig, expectile_loss
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.algos.shared.hierarchy import check_horizon
-from offrl.config import Count, EncoderConfig, OptimConfig, Section, Share
+from offrl.config import Count, EncoderConfig, OptimConfig, Share
 from offrl.config.algo import CriticConfig, learning_rates
-from offrl.config.networks import ActorConfig
+from offrl.config.networks import ActorConfig, LayersConfig
 from offrl.config.section import Steps
 from offrl.lazy import Tensor, torch
 from offrl.specs import LANGUAGE, ObsKey, ObsSpec
@@ -27,15 +27,8 @@ from offrl.tree import map_leaves
 PHI = "representation"  # of a subgoal, which the actor sees as its goal
 
 
-class PlannerConfig(Section):
-    layer_dims: list[Count] = Field(
-        [512, 512, 512], description="Sizes of the hidden layers of the planner."
-    )
-    max_gradient_norm: float | None = Field(
-        None,
-        gt=0,
-        description="Largest norm of the planner's gradient. null: as train.max_grad_norm says.",
-    )
+class PlannerConfig(LayersConfig):
+    layer_dims: list[Count] = [512, 512, 512]
     adv: AdvantageConfig = Field(
         AdvantageConfig(),
         description="How subgoals are weighted by the advantage of their states.",

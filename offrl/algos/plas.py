@@ -1,15 +1,15 @@
 """PLAS (Zhou et al., 2020, arXiv:2011.07213): the actor moves in the latent space of a VAE of the
 data's actions, so whatever it does the data has seen; a perturbation may lead a little beyond."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.bcq import PerturbationConfig
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, OptimConfig, Section
+from offrl.config import Count, Only, OptimConfig, Section
 from offrl.config.algo import (
     TDConfig,
     WeightedCriticConfig,
@@ -21,21 +21,12 @@ from offrl.lazy import Tensor, torch
 
 
 class PLASVAEConfig(VAEConfig):
-    enabled: bool = Field(
-        True,
-        description="Must be true: PLAS is built on a VAE.",
-        json_schema_extra={"const": True},
+    enabled: Annotated[bool, Only(True, "PLAS is built on a VAE")] = Field(
+        True, description="Must be true: PLAS is built on a VAE."
     )
     latent_clip: None = Field(
         None, description="Must be null: the actor limits latents by max_latent_action."
     )
-
-    @field_validator("enabled")
-    @classmethod
-    def _is_true(cls, enabled: bool) -> bool:
-        if not enabled:
-            raise ValueError("set it to true: PLAS is built on a VAE")
-        return enabled
 
 
 class SamplerConfig(Section):

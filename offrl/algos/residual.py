@@ -23,7 +23,7 @@ from offrl.algos.sac_n import SACCriticConfig
 from offrl.algos.shared.chunks import ChunkPolicy
 from offrl.algos.shared.weights import to_act, weights_of
 from offrl.config import Config, stored_config, without_pretrained
-from offrl.config.algo import EnsembleConfig
+from offrl.config.algo import EnsembleConfig, while_acting
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
@@ -34,13 +34,7 @@ NOT_OF_A_BASE = ("optimizers", "lr_schedulers")
 
 class ResidualConfig(SACConfig):
     ALGO_NAME = "residual"
-    DEFAULTS = {
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {
-            "batch_size": 256,
-            "online": {"warmup_steps": 1000, "replay": {"demo_share": 0.25}},
-        },
-    }
+    DEFAULTS = while_acting({"warmup_steps": 1000, "replay": {"demo_share": 0.25}}, batch_size=256)
 
     critic: SACCriticConfig = SACCriticConfig(
         layer_dims=[256, 256], ensemble=EnsembleConfig(n=5), deterministic_backup=True

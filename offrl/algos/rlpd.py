@@ -14,7 +14,7 @@ from offrl.algos.base import register_algo
 from offrl.algos.sac import SAC, SACConfig
 from offrl.algos.sac_n import SACActorConfig, SACCriticConfig
 from offrl.config import Count
-from offrl.config.algo import EnsembleConfig
+from offrl.config.algo import EnsembleConfig, while_acting
 from offrl.lazy import Tensor, torch
 
 
@@ -34,13 +34,9 @@ class RLPDActorConfig(SACActorConfig):
 
 class RLPDConfig(SACConfig):
     ALGO_NAME = "rlpd"
-    DEFAULTS = {
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {
-            "batch_size": 256,
-            "online": {"random_steps": 5000, "num_updates": 20, "replay": {"demo_share": 0.5}},
-        },
-    }
+    DEFAULTS = while_acting(
+        {"random_steps": 5000, "num_updates": 20, "replay": {"demo_share": 0.5}}, batch_size=256
+    )
 
     critic: RLPDCriticConfig = RLPDCriticConfig(
         layer_dims=[256, 256], ensemble=EnsembleConfig(n=10)

@@ -7,14 +7,12 @@ Standard deviations before the tanh are from 0.007 to 7.5, logarithms of -5 to 2
 
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig, SACNConfig
+from offrl.config.algo import while_acting
 
 
 class SACConfig(SACNConfig):
     ALGO_NAME = "sac"
-    DEFAULTS = {
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {"batch_size": 256, "online": {"random_steps": 10_000}},
-    }
+    DEFAULTS = while_acting({"random_steps": 10_000}, batch_size=256)
 
     critic: SACCriticConfig = SACCriticConfig(layer_dims=[256, 256])
     actor: SACActorConfig = SACActorConfig(layer_dims=[256, 256])

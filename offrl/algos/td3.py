@@ -14,7 +14,13 @@ from offrl import models
 from offrl.algos.base import Generators, register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, Section
-from offrl.config.algo import StagedOptimConfig, TDConfig, WeightedCriticConfig, learning_rates
+from offrl.config.algo import (
+    StagedOptimConfig,
+    TDConfig,
+    WeightedCriticConfig,
+    learning_rates,
+    while_acting,
+)
 from offrl.lazy import Tensor, torch
 
 
@@ -39,10 +45,7 @@ class TD3ActorConfig(Section):
 
 class TD3Config(TDConfig):
     ALGO_NAME = "td3"
-    DEFAULTS = {
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {"batch_size": 256, "online": {"random_steps": 10_000}},
-    }
+    DEFAULTS = while_acting({"random_steps": 10_000}, batch_size=256)
 
     optim_params: dict[str, StagedOptimConfig] = learning_rates(
         critic=3e-4, actor=3e-4, staged=True
@@ -71,8 +74,7 @@ class TD3(ActorCritic):
         trains_critic, trains_actor = self.trains("critic"), self.trains("actor")
         with torch.no_grad():
             target = self._target(batch)
-        with torch.set_grad_enabled(trains_critic):
-            q_losses, _ = self.critic_losses(batch, target)
+        q_losses, _ = self.critic_losses(batch, target)
         info = self.optimize_critics(batch, q_losses) | {"Critic/Q_Targets": target.mean()}
         self.num_updates += trains_critic
 

@@ -112,6 +112,12 @@ def learning_rates(
     }
 
 
+def while_acting(online: dict[str, Any], **train: Any) -> dict[str, Any]:
+    """``DEFAULTS`` of an algorithm that learns while it acts: ``train.online``, and other keys of
+    ``train``."""
+    return {"experiment": {"epoch_every_n_steps": 1000}, "train": {"online": online, **train}}
+
+
 class AlgoConfig(Section):
     """Base of every algorithm's section ``algo``; a subclass registers under its ``ALGO_NAME``.
 
@@ -137,6 +143,9 @@ class AlgoConfig(Section):
         super().__pydantic_init_subclass__(**kwargs)
         if "ALGO_NAME" in cls.__dict__:
             ALGO_CONFIGS.register(cls.ALGO_NAME, cls.__module__)(cls)
+
+
+ONE_HOT = {"actions": {"format": "discrete"}}  # the action_config of algorithms of discrete actions
 
 
 class EnsembleConfig(Section):

@@ -23,7 +23,8 @@ def config_schema() -> dict[str, Any]:
     Every key has its type, its limits, its default and a description. The section of a user's own
     algorithm may hold any keys.
     """
-    sections = {name: algo_schema(ALGO_CONFIGS[name]) for name in ALGO_CONFIGS.names()}
+    classes = {name: ALGO_CONFIGS[name] for name in ALGO_CONFIGS.names()}
+    sections = {name: section_schema(c, c().to_dict()) for name, c in classes.items()}
     schema = section_schema(Config, Config(algo_name="").to_dict())
     # A training that starts from a checkpoint may go on with its algorithm.
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["experiment"]}]
@@ -31,7 +32,7 @@ def config_schema() -> dict[str, Any]:
     usual = keys["observation"]
     for section in ("algo", "observation"):
         keys[section] = {"type": "object", "description": keys[section]["description"]}
-    observations = {name: _own_observation(ALGO_CONFIGS[name]) for name in sections}
+    observations = {name: _own_observation(c) for name, c in classes.items()}
     flat = [name for name, own in observations.items() if not own]
     own = {"type": "string", "pattern": OWN_ALGORITHM}
     keys["algo_name"] = {
@@ -65,11 +66,6 @@ def _own_observation(section: type[AlgoConfig]) -> dict[str, Any]:
     """The section ``observation`` of an algorithm for which it is not the usual one."""
     own = section.OBSERVATION
     return {} if own is None else {"observation": section_schema(own, own().to_dict())}
-
-
-def algo_schema(section: type[AlgoConfig]) -> dict[str, Any]:
-    """The schema of one algorithm's section ``algo``."""
-    return section_schema(section, section().to_dict())
 
 
 def section_schema(section: type[Section], defaults: Mapping[str, Any]) -> dict[str, Any]:

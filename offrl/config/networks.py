@@ -256,13 +256,14 @@ class ActorNetConfig(Section):
     gmm: GMMNetConfig = Field(GMMNetConfig(), description='Options of the type "gmm".')
 
 
-class ActorConfig(Section):
-    net: ActorNetConfig = Field(ActorNetConfig(), description="Distribution of the policy.")
-    layer_dims: list[Count] = Field(
-        [300, 400], description="Sizes of the hidden layers of the actor."
-    )
+class LayersConfig(Section):
+    layer_dims: list[Count] = Field([300, 400], description="Sizes of the hidden layers.")
     max_gradient_norm: float | None = Field(
         None,
         gt=0,
-        description="Largest norm of the actor's gradient. null: as train.max_grad_norm says.",
+        description="Largest norm of the gradient. null: as train.max_grad_norm says.",
     )
+
+
+class ActorConfig(LayersConfig):
+    net: ActorNetConfig = Field(ActorNetConfig(), description="Distribution of the policy.")

@@ -36,13 +36,15 @@ class UNet(nn.Module):
 
         first, last = down_dims[0], down_dims[-1]
         pairs = list(zip([size, *down_dims], down_dims, strict=False))
-        resizes = [*map(Downsample, down_dims[:-1]), nn.Identity()]
+        halves = (Resize(nn.Conv1d(dim, dim, 3, 2, 1)) for dim in down_dims[:-1])
+        resizes = [*halves, nn.Identity()]
         self.mid_modules = nn.ModuleList([block(last, last), block(last, last)])
         self.down_modules = nn.ModuleList(
             level(*pair, resize) for pair, resize in zip(pairs, resizes, strict=True)
         )
         self.up_modules = nn.ModuleList(
-            level(2 * wide, narrow, Upsample(narrow)) for narrow, wide in reversed(pairs[1:])
+            level(2 * wide, narrow, Resize(nn.ConvTranspose1d(narrow, narrow, 4, 2, 1)))
+            for narrow, wide in reversed(pairs[1:])
         )
         self.final_conv = nn.Sequential(
             ConvBlock(first, first, kernel_size, FINAL_GROUPS), Conv1d(first, size, 1)
@@ -93,19 +95,12 @@ class Residual(nn.Module):
         return second(scale * first(x) + bias) + self.residual_conv(x)
 
 
-class Downsample(nn.Module):
-    def __init__(self, size: int):
+class Resize(nn.Module):
+    """Half or twice the time, as weights are called since they are robomimic's."""
+
+    def __init__(self, conv: nn.Module):
         super().__init__()
-        self.conv = nn.Conv1d(size, size, 3, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x)
-
-
-class Upsample(nn.Module):
-    def __init__(self, size: int):
-        super().__init__()
-        self.conv = nn.ConvTranspose1d(size, size, 4, 2, 1)
+        self.conv = conv
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offrl import models, parallel
-from offrl.algos.shared.loops import RobomimicsLoop
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
+from offrl.algos.shared.roles import Algorithm
 from offrl.algos.shared.weights import Average, averages_of, fitting, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.lazy import Tensor, torch
@@ -23,7 +23,7 @@ Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
 Generators = Sequence["torch.Generator | None"] | None  # a source of randomness per row
 
 
-class Algo(Modes, RobomimicsLoop):
+class Algo(Modes, Algorithm):
     """Networks, their optimizers and one update rule, and the statistics of the data.
 
     A subclass says what it reads (``NEEDS``, ``window``), fills ``self.nets`` in
@@ -249,6 +249,21 @@ class Algo(Modes, RobomimicsLoop):
     def on_epoch_end(self, epoch: int) -> None:
         """Move the learning rates that count epochs."""
         self._learning.on_epoch_end()
+
+    def postprocess_batch_for_training(
+        self, batch: dict[str, Any], obs_normalization_stats: Any = None
+    ) -> dict[str, Any]:
+        """Give the batch back as it is, as robomimic's loops call this and batches are normalised
+        already. ``ValueError`` for statistics that the algorithm was not told of."""
+        if obs_normalization_stats and not self.obs_normalizer.stats:
+            raise ValueError(
+                "obs_normalization_stats: batches are normalised by the algorithm's own; call "
+                "algo.set_statistics(obs=..., actions=...) once before the loop"
+            )
+        return batch
+
+    def on_gradient_step(self) -> None:
+        """Do nothing, as robomimic's loops call this and learning rates have moved already."""
 
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
         """Give ``batch[key]``; ``ValueError`` if the config does not ask the data for it."""

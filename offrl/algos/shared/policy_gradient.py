@@ -19,6 +19,7 @@ from offrl.config import (
     Section,
     Share,
 )
+from offrl.config.algo import while_acting
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
@@ -38,10 +39,7 @@ def one_optimizer(rate: float, kind: str = "adam") -> dict[str, OptimConfig]:
 def collecting(num_steps: int, **train: Any) -> dict[str, Any]:
     """Defaults of other sections: rounds of ``num_steps`` steps in one environment."""
     online = {"num_envs": 1, "collect_steps": num_steps}
-    return {
-        "experiment": {"epoch_every_n_steps": 1000},
-        "train": {"max_grad_norm": 0.5, "online": online, **train},
-    }
+    return while_acting(online, max_grad_norm=0.5, **train)
 
 
 class MemoryConfig(Section):

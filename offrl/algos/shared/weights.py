@@ -119,11 +119,9 @@ def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
     """Give what ``serialize`` gave so marked that an algorithm loads what acting takes alone:
     averaged weights in the place of those that are trained, and no optimizers. It loads these
     should it learn, or be serialized, after all."""
-    return _marked(model if "nets" in model else {"nets": model})
-
-
-def _marked(model: Mapping[str, Any]) -> dict[str, Any]:
-    parts = {name: _marked(part) for name, part in model.get("parts", {}).items()}
+    if not {"nets", "normalization"} & model.keys():  # of parts, the whole has the networks
+        model = {"nets": model}
+    parts = {name: to_act(part) for name, part in model.get("parts", {}).items()}
     return {**model, "to_act": True, **({"parts": parts} if parts else {})}
 
 
