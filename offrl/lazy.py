@@ -56,8 +56,13 @@ else:
     torch = ModuleType("torch")
 
     def _import(name: str) -> Any:
+        """Import PyTorch, and put it into the modules that have what stands for it."""
         real = import_module("torch")
-        vars(torch).update(vars(real))  # so that this happens once
+        stands = {"torch": (torch, real), "Tensor": (Tensor, real.Tensor)}
+        for module in [*sys.modules.values()]:
+            for key, (stand_in, own) in stands.items():
+                if getattr(module, "__dict__", {}).get(key) is stand_in:
+                    setattr(module, key, own)
         return getattr(real, name)
 
     torch.__getattr__ = _import

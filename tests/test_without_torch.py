@@ -71,6 +71,11 @@ policy.start_episode()
 policy({key: [0.0] * shape[0] for key, shape in content["shape_metadata"]["all_shapes"].items()})
 check("training and acting", "torch._dynamo", "sympy", "matplotlib.pyplot")
 assert "_learning" not in vars(policy.policy)
+
+import torch
+from offrl.algos import bc
+
+assert (bc.torch, bc.Tensor) == (torch, torch.Tensor)  # so that a test's patches reach it
 """
 
 

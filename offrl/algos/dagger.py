@@ -9,11 +9,10 @@ anew in each round, but goes on from its weights.
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from pydantic import Field
 
-from offrl.algos.base import Generators, Obs, register_algo
+from offrl.algos.base import register_algo
 from offrl.algos.bc import BC, BCConfig
 from offrl.config.algo import while_acting
 from offrl.config.section import Share
@@ -50,18 +49,6 @@ class DAgger(BC):
     def expert_share(self, num_rounds: int) -> float:
         """The probability with which the expert acts, after ``num_rounds`` rounds (beta)."""
         return self.algo_config.beta_decay**num_rounds
-
-    def explore(
-        self,
-        obs: Obs,
-        goal: Obs | None = None,
-        state: Any = None,
-        generators: Generators = None,
-        num_steps: int = 0,
-    ) -> tuple[Tensor, Any]:
-        """As in evaluation: what matters are the states that the policy will get into."""
-        self.set_eval()
-        return self.act(obs, goal, state, generators)
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         log.warning(

@@ -80,6 +80,7 @@ class DQN(ActionValues):
 
     algo_config: DQNConfig
 
+    COUNTERS = ("num_updates", "renewed_at")
     LOGS_GRADIENTS = False
     NETWORK = "DiscreteCritics"  # of offrl.models
 
@@ -147,15 +148,6 @@ class DQN(ActionValues):
         config = self.algo_config.exploration
         ahead = max(0.0, 1 - num_steps / config.steps)
         return config.final + ahead * (config.initial - config.final)
-
-    # -- state ------------------------------------------------------------------------------------
-
-    def serialize(self) -> dict[str, Any]:
-        return super().serialize() | {"renewed_at": self.renewed_at}
-
-    def deserialize(self, state: Mapping[str, Any]) -> None:
-        super().deserialize(state)
-        self.renewed_at = state.get("renewed_at", 0)
 
 
 class DistributionalDQN(DistributionalCritic, DQN):

@@ -92,6 +92,11 @@ class Apprentice(PolicyAgent):
         learned = self.alg.learned_action(torch.from_numpy(shown)).cpu().numpy()
         return learned, taken.astype(raw.dtype)
 
+    def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        """As in evaluation: what matters are the states that the policy will get into."""
+        self.alg.set_eval()
+        return self.alg.act(seen, None, self.memory, None)
+
     def serialize(self) -> dict[str, Any]:
         return super().serialize() | {"expert": self.expert.serialize()}
 

@@ -41,6 +41,8 @@ class Algo(Modes, Algorithm):
     ASKS_EXPERT: ClassVar[bool] = False
     #: Whether it learns while acting from demonstrations (``train.data``), and cannot without.
     NEEDS_DEMOS: ClassVar[bool] = False
+    #: Attributes that are numbers, and part of the state as networks are; 0 in states without them.
+    COUNTERS: ClassVar[tuple[str, ...]] = ()
 
     algo_config: AlgoConfig
 
@@ -93,15 +95,6 @@ class Algo(Modes, Algorithm):
     def optimizers(self) -> "dict[str, torch.optim.Optimizer]":
         """The optimizer of each network."""
         return self._learning.optimizers
-
-    @optimizers.setter
-    def optimizers(self, optimizers: "dict[str, torch.optim.Optimizer]") -> None:
-        self._learning.optimizers = optimizers
-
-    @property
-    def schedules(self) -> dict[str, Any]:
-        """The learning-rate schedule of each network, or ``None`` where the rate is constant."""
-        return self._learning.schedules
 
     @cached_property
     def _learning(self) -> Learning:
@@ -399,6 +392,7 @@ class Algo(Modes, Algorithm):
             "nets": nets,
             **ema,
             **self._learning.serialize(),
+            **{name: getattr(self, name) for name in self.COUNTERS},
             "normalization": {
                 "obs": self.obs_normalizer.stats,
                 "actions": self.action_normalizer.stats,
@@ -409,6 +403,8 @@ class Algo(Modes, Algorithm):
         """Take over what ``serialize`` returned, or a ``state_dict`` of the networks, robomimic's
         too. What ``to_act`` made of it is loaded as far as acting takes it, and the rest when it is
         asked for."""
+        for name in self.COUNTERS:
+            setattr(self, name, state.get(name, 0))
         state = fitting(self.global_config.algo_name, self.nets.state_dict(), state)
         nets = state.get("nets", state)
         self._only_acts, to_act = False, state.get("to_act", False)

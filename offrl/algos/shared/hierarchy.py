@@ -147,21 +147,11 @@ class Composite(Algo):
             part.set_statistics(obs, actions, **({"subgoals": subgoals} if says else {}))
 
     def serialize(self) -> dict[str, Any]:
-        self._refuse_a_copy()
+        whole = super().serialize()
         parts = {name: part.serialize() for name, part in self.parts.items()}
         for state in parts.values():
             del state["nets"]  # they are in those of the whole
-        with self.trained_weights():
-            nets = dict(self.nets.state_dict())
-        return {
-            "nets": nets,
-            "optimizers": {},
-            "normalization": {
-                "obs": self.obs_normalizer.stats,
-                "actions": self.action_normalizer.stats,
-            },
-            "parts": parts,
-        }
+        return whole | {"optimizers": {}, "lr_schedulers": {}, "parts": parts}
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
         with self.trained_weights():

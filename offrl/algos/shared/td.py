@@ -25,6 +25,7 @@ class TDLearner(ValueAlgo):
     """
 
     NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
+    COUNTERS: ClassVar[tuple[str, ...]] = ("num_updates",)
 
     algo_config: TDConfig
 
@@ -249,7 +250,7 @@ class TDLearner(ValueAlgo):
         goal = self.prepare_obs(goal_dict, "goal")
         return self.nets["critic"].first(obs, self.to_device(actions)[:, None], goal)
 
-    # -- logs and state ---------------------------------------------------------------------------
+    # -- logs -------------------------------------------------------------------------------------
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         logs = super().log_info(info)
@@ -258,13 +259,6 @@ class TDLearner(ValueAlgo):
             members = range(self.nets["critic"].num_critics)
             logs |= {f"Optimizer/critic{i}0_lr": rate for i in members}
         return logs | {key: float(value) for key, value in info.items() if key != "loss"}
-
-    def serialize(self) -> dict[str, Any]:
-        return super().serialize() | {"num_updates": self.num_updates}
-
-    def deserialize(self, state: Mapping[str, Any]) -> None:
-        super().deserialize(state)
-        self.num_updates = state.get("num_updates", 0)
 
 
 def frames_from(obs: Obs, starts: Tensor | int, num: int) -> Obs:
