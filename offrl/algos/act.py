@@ -8,14 +8,8 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean, register_algo
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
-from offrl.config import (
-    Count,
-    LearningRateConfig,
-    NonNegative,
-    OptimConfig,
-    RegularizationConfig,
-    Section,
-)
+from offrl.config import Count, NonNegative, OptimConfig, Section
+from offrl.config.algo import adamw
 from offrl.lazy import Tensor, torch
 
 
@@ -42,13 +36,7 @@ class ACTConfig(ChunkConfig):
         },
     }
 
-    optim_params: dict[str, OptimConfig] = {
-        "policy": OptimConfig(
-            optimizer_type="adamw",
-            learning_rate=LearningRateConfig(initial=1e-5),
-            regularization=RegularizationConfig(L2=1e-4),
-        )
-    }
+    optim_params: dict[str, OptimConfig] = {"policy": adamw(1e-4, initial=1e-5)}
     horizon: HorizonConfig = HorizonConfig(
         observation_horizon=1, action_horizon=1, prediction_horizon=100
     )

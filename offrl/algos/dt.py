@@ -9,15 +9,8 @@ from pydantic import Field, model_validator
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, check_rewards, masked_mean, register_algo
-from offrl.config import (
-    AlgoConfig,
-    Count,
-    LearningRateConfig,
-    OptimConfig,
-    RegularizationConfig,
-    RewardsConfig,
-    Steps,
-)
+from offrl.config import AlgoConfig, Count, OptimConfig, RewardsConfig, Steps
+from offrl.config.algo import adamw
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
@@ -29,13 +22,7 @@ class DTConfig(AlgoConfig):
     DEFAULTS = {"train": {"batch_size": 64, "max_grad_norm": 0.25}}
 
     optim_params: dict[str, OptimConfig] = {
-        "policy": OptimConfig(
-            optimizer_type="adamw",
-            learning_rate=LearningRateConfig(
-                scheduler_type="constant", warmup_steps=10000, step_every_batch=True
-            ),
-            regularization=RegularizationConfig(L2=1e-4),
-        )
+        "policy": adamw(1e-4, scheduler_type="constant", warmup_steps=10000, step_every_batch=True)
     }
     context_length: Steps = Field(
         20,

@@ -10,14 +10,8 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean, register_algo
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
-from offrl.config import (
-    Count,
-    LearningRateConfig,
-    OptimConfig,
-    RegularizationConfig,
-    Section,
-    Share,
-)
+from offrl.config import Count, OptimConfig, Section, Share
+from offrl.config.algo import adamw
 from offrl.lazy import Tensor, torch
 
 NUM_FIRST_CHUNKS = 4096  # that codes begin with
@@ -57,12 +51,8 @@ class VQBeTConfig(ChunkConfig):
     ALGO_NAME = "vq_bet"
 
     optim_params: dict[str, OptimConfig] = {
-        name: OptimConfig(
-            optimizer_type="adamw",
-            learning_rate=LearningRateConfig(initial=rate),
-            regularization=RegularizationConfig(L2=1e-4),
-        )
-        for name, rate in (("codes", 1e-3), ("policy", 1e-4))
+        "codes": adamw(1e-4, initial=1e-3),
+        "policy": adamw(1e-4, initial=1e-4),
     }
     horizon: HorizonConfig = HorizonConfig(
         observation_horizon=5, action_horizon=5, prediction_horizon=9

@@ -112,6 +112,15 @@ def learning_rates(
     }
 
 
+def adamw(weight_decay: float, **learning_rate: Any) -> OptimConfig:
+    """AdamW with a weight decay, and with keys of its learning rate."""
+    return OptimConfig(
+        optimizer_type="adamw",
+        learning_rate=LearningRateConfig(**learning_rate),
+        regularization=RegularizationConfig(L2=weight_decay),
+    )
+
+
 def while_acting(online: dict[str, Any], **train: Any) -> dict[str, Any]:
     """``DEFAULTS`` of an algorithm that learns while it acts: ``train.online``, and other keys of
     ``train``."""

@@ -10,13 +10,8 @@ from pydantic import Field, model_validator
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy
-from offrl.config import (
-    Count,
-    LearningRateConfig,
-    OptimConfig,
-    RegularizationConfig,
-    Section,
-)
+from offrl.config import Count, OptimConfig, Section
+from offrl.config.algo import adamw
 from offrl.config.section import check_one_enabled
 from offrl.lazy import Tensor, torch
 
@@ -68,13 +63,7 @@ class DenoisingConfig(ChunkConfig):
     DEFAULTS = {"train": {"ema": {"enabled": True}}}
 
     optim_params: dict[str, OptimConfig] = {
-        "policy": OptimConfig(
-            optimizer_type="adamw",
-            learning_rate=LearningRateConfig(
-                scheduler_type="cosine", warmup_steps=500, step_every_batch=True
-            ),
-            regularization=RegularizationConfig(L2=1e-6),
-        )
+        "policy": adamw(1e-6, scheduler_type="cosine", warmup_steps=500, step_every_batch=True)
     }
     unet: UNetConfig = Field(UNetConfig(), description="A U-Net over time.")
     transformer: DenoisingTransformerConfig = Field(

@@ -27,13 +27,7 @@ from offrl.tree import map_leaves
 def one_optimizer(rate: float, kind: str = "adam") -> dict[str, OptimConfig]:
     """The optimizer of policy and value together, with the epsilon that is usual for them."""
     learning_rate = LearningRateConfig(initial=rate)
-    return {
-        "policy": OptimConfig(
-            optimizer_type=kind,  # type: ignore[arg-type]
-            epsilon=1e-5,
-            learning_rate=learning_rate,
-        )
-    }
+    return {"policy": OptimConfig(optimizer_type=kind, epsilon=1e-5, learning_rate=learning_rate)}
 
 
 def collecting(num_steps: int, **train: Any) -> dict[str, Any]:
