@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from offrl import lazy
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs
-from offrl.algos.shared.losses import check_rewards, masked_mean
 from offrl.algos.shared.roles import Algorithm
 from offrl.lazy import Tensor, torch
 
@@ -17,6 +16,24 @@ if TYPE_CHECKING:
 
 # A ``Model`` needs PyTorch to be defined.
 __getattr__, __dir__ = lazy.exporting(__name__, {"offrl.algos.shared.model": "Model"})[:2]
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Take the mean of values ``[B, T]``; with a mask ``[B, T, 1]``, over the steps where it is
+    one."""
+    if mask is None:
+        return values.mean()
+    mask = mask.squeeze(-1)
+    return (values * mask).sum() / mask.sum()
+
+
+def check_rewards(rewards: Tensor, algo_name: str) -> None:
+    """``ValueError`` where there is nothing in the rewards to learn from."""
+    if not rewards.any():
+        raise ValueError(
+            f"the rewards are all zero or missing, and {algo_name} learns from nothing else; label "
+            'the data ("rewards"), or clone it with bc'
+        )
 
 
 class PolicyAlgo(Algo):

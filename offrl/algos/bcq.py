@@ -150,12 +150,6 @@ class BCQ(TDLearner, PolicyAlgo):
         losses, _ = self.critic_losses(batch, target)
         return self.optimize_critics(batch, losses) | {"Critic/Q_Targets": target.mean()}
 
-    def backup(self, batch: dict[str, Any], proposals: Tensor) -> Tensor:
-        """The best proposal's value, ``[B, 1]``."""
-        q = self.nets["critic_target"](batch["next_obs"], proposals, batch["goal_obs"])
-        value = self.pessimistic(q).amax(1, keepdim=True)
-        return batch["rewards"] + batch["discounts"] * value
-
     def _train_actor(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The perturbation climbs the first critic (deterministic policy gradient)."""
         obs, goal = batch["obs"], batch["goal_obs"]

@@ -91,10 +91,8 @@ class GL(PlannerAlgo):
         self.nets["goal_network"] = self._goal_network()
 
     def _goal_network(self) -> "torch.nn.Module":
-        encoder = models.Encoder(self.obs_spec, num_frames=self._num_frames)
-        trunk = models.MLP(encoder.output_dim, self.algo_config.ae.planner_layer_dims)
-        head = models.Outputs(trunk.output_dim, self.obs_spec.shapes("subgoal"))
-        return models.Actor(encoder, trunk, head)
+        shapes, dims = self.obs_spec.shapes("subgoal"), self.algo_config.ae.planner_layer_dims
+        return models.mlp_outputs(self.obs_spec, shapes, dims, self._num_frames)
 
     def inspect_lengths(self, lengths: Sequence[int]) -> None:
         check_horizon("subgoal_horizon", self.algo_config, lengths)

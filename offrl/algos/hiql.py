@@ -107,10 +107,9 @@ class HIQL(ActorCritic, HierarchicalAlgo):
             self.num_frames,
         )
         self.add_target("vf")
-        encoder = models.Encoder(self.obs_spec, num_frames=self.num_frames)
-        trunk = models.MLP(encoder.output_dim, config.planner.layer_dims)
-        head = models.Outputs(trunk.output_dim, {PHI: (dim,)})
-        self.nets["planner"] = models.Actor(encoder, trunk, head)
+        self.nets["planner"] = models.mlp_outputs(
+            self.obs_spec, {PHI: (dim,)}, config.planner.layer_dims, self.num_frames
+        )
         subgoal = {PHI: ObsKey("low_dim", (dim,), EncoderConfig())}
         self.add_stochastic_actor(ObsSpec({"obs": self.obs_spec.groups["obs"], "goal": subgoal}))
 

@@ -81,8 +81,7 @@ class IQL(ActorCritic):
         with torch.no_grad():
             q_min = nets["critic_target"](obs, actions, goal).amin(0)
             backup = batch["rewards"] + batch["discounts"] * nets["vf"](batch["next_obs"], goal)
-        q = nets["critic"](obs, actions, goal)
-        q_losses = self.td_losses(q, backup, batch.get("weights"))
+        q_losses, q = self.critic_losses(batch, backup)
 
         v = nets["vf"](obs, goal)
         v_loss = self._value_loss(q_min - v)

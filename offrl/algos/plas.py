@@ -115,8 +115,7 @@ class PLAS(ActorCritic):
         nets, obs, goal = self.nets, batch["obs"], batch["goal_obs"]
         with torch.no_grad():
             next_actions = self._decode("actor_target", batch["next_obs"], goal)
-            q = nets["critic_target"](batch["next_obs"], next_actions, goal)
-            target = batch["rewards"] + batch["discounts"] * self.pessimistic(q)
+            target = self.backup(batch, next_actions)
         q_losses, _ = self.critic_losses(batch, target)
         actor_loss = -nets["critic"].first(obs, self._decode("actor", obs, goal), goal).mean()
         info = self.optimize_critics(batch, q_losses)

@@ -14,7 +14,7 @@ __getattr__, __dir__, __all__ = lazy.exporting(
         "offrl.models.encoder": "Encoder",
         "offrl.models.heads": "Corrected Deterministic DeterministicHead GMMHead GaussianHead "
         "Outputs random_rows",
-        "offrl.models.nets": "Actor actor_from_config mlp_actor",
+        "offrl.models.nets": "Actor actor_from_config mlp_actor mlp_outputs",
         "offrl.models.trunks": "MLP",
         "offrl.models.vae": "VAE observation_vae_from_config vae_from_config",
         "offrl.models.vision": "check_sight",

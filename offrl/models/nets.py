@@ -89,6 +89,22 @@ def mlp_actor(
     return Actor(encoder, trunk, HEADS[head](trunk.output_dim, ac_dim, **options))
 
 
+def mlp_outputs(
+    spec: ObsSpec,
+    shapes: Mapping[str, Sequence[int]],
+    layer_dims: Sequence[int],
+    num_frames: int = 1,
+    given_dim: int = 0,
+) -> Actor:
+    """Make the same with several outputs, ``{name: [B, T, *shape]}``.
+
+    given_dim: the number of features that it is given besides observations.
+    """
+    encoder = Encoder(spec, num_frames=num_frames)
+    trunk = TRUNKS["mlp"](given_dim + encoder.output_dim, layer_dims)
+    return Actor(encoder, trunk, heads.Outputs(trunk.output_dim, shapes))
+
+
 def encoder_from_config(config: Section, spec: ObsSpec, num_frames: int = 1) -> Encoder:
     has_transformer = "transformer" in config and config["transformer"].enabled
     return Encoder(spec, core_relu=not has_transformer, num_frames=num_frames)

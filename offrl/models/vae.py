@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from offrl.config import Section
 from offrl.models.encoder import Encoder
 from offrl.models.heads import DeterministicHead, Generators, Outputs, draw_index, random_rows
-from offrl.models.nets import Actor, encoder_from_config, trunk_from_config
+from offrl.models.nets import Actor, encoder_from_config, mlp_outputs, trunk_from_config
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec
 
@@ -255,7 +255,9 @@ def vae_from_config(config: Section, spec: ObsSpec, ac_dim: int, num_frames: int
     """
     vae = config["vae"]
     prior = prior_from_config(vae, spec, num_frames)
-    posterior = _network(spec, ac_dim, vae.encoder_layer_dims, prior.posterior_shapes, num_frames)
+    posterior = mlp_outputs(
+        spec, prior.posterior_shapes, vae.encoder_layer_dims, num_frames, ac_dim
+    )
     encoder = encoder_from_config(config, spec, num_frames) if vae.decoder.is_conditioned else None
     size_in = prior.latent_size + (encoder.output_dim if encoder else 0)
     trunk = trunk_from_config(config, size_in, vae.decoder_layer_dims)
@@ -290,19 +292,7 @@ def prior_from_config(vae: Section, spec: ObsSpec, num_frames: int) -> Prior:
             shapes["weight"] = (num_modes,)
     net = None
     if config.is_conditioned:
-        net = _network(spec, 0, vae["prior_layer_dims"], shapes, num_frames)
+        net = mlp_outputs(spec, shapes, vae["prior_layer_dims"], num_frames)
     if config.use_categorical:
         return CategoricalPrior(shapes, config.learn, net, config.categorical_gumbel_softmax_hard)
     return GaussianPrior(shapes, config.learn, net, vae["latent_clip"])
-
-
-def _network(
-    spec: ObsSpec,
-    extra_dim: int,
-    layer_dims: Sequence[int],
-    shapes: Mapping[str, Sequence[int]],
-    num_frames: int,
-) -> Actor:
-    encoder = Encoder(spec, num_frames=num_frames)
-    trunk = MLP(extra_dim + encoder.output_dim, layer_dims)
-    return Actor(encoder, trunk, Outputs(trunk.output_dim, shapes))

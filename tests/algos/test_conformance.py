@@ -1,6 +1,5 @@
 """What every registered algorithm must do. A new algorithm is tested by being registered."""
 
-import math
 from functools import cache, partial
 
 import pytest
@@ -212,26 +211,6 @@ def check_name(check):
     return check.__name__
 
 
-def floor(name, overrides):
-    """Squared errors, divergences and the surprise at discrete actions are not negative."""
-    algo = overrides.get("algo", {})
-    real_valued = any(head in algo for head in ("gaussian", "gmm"))
-    estimated = algo.get("vae", {}).get("prior", {}).get("use_gmm")  # its divergence
-    is_bc = name == "bc" and not real_valued and not estimated
-    others = (
-        "dagger",
-        "diffusion_policy",
-        "dt",
-        "flow_matching",
-        "dqn",
-        "ddqn",
-        "discrete_bcq",
-        "discrete_cql",
-        "gl",
-    )
-    return 0.0 if is_bc or name in others else -math.inf
-
-
 def marks_of(check, case):
     if check is it_learns_what_is_right:
         return [pytest.mark.slow if case in STREAMS else pytest.mark.thorough]
@@ -250,7 +229,7 @@ def case_of(tmp_path_factory):
         algo, overrides = CASES[name]
         own = {"algo": merge(narrow(config_factory(algo).algo), SMALL.get(algo, {}))}
         folder = tmp_path_factory.mktemp(name)
-        return AlgoCase(algo, merge(own, overrides), folder, floor(algo, overrides))
+        return AlgoCase(algo, merge(own, overrides), folder)
 
     return make
 

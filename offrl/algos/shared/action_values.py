@@ -1,6 +1,5 @@
 """What learners of values share whose policy is to take the action of the highest."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from offrl import models
@@ -14,12 +13,6 @@ class ActionValues(TDLearner, PolicyAlgo):
     """Critics of a few actions, which give all of these their values at once. There is no actor."""
 
     ACTIONS = ("discrete",)
-
-    def backup(self, batch: Mapping[str, Any], next_actions: Tensor) -> Tensor:
-        """The critics' target for the best of some actions ``[B, K, A]`` to follow: ``[B, 1]``."""
-        critic = self.nets["critic_target"]
-        q = critic(batch["next_obs"], next_actions, batch["goal_obs"]).amin(0)
-        return batch["rewards"] + batch["discounts"] * q.amax(1, keepdim=True)
 
     def scores(self, obs: Any, goal: Any) -> Tensor:
         """What the policy chooses the highest of, ``[B, A]``, for what the networks see."""

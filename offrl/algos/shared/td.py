@@ -206,10 +206,10 @@ class TDLearner(ValueAlgo):
         return each.mean((1, 2))
 
     def backup(self, batch: Mapping[str, Any], next_actions: Tensor) -> Tensor:
-        """The critics' target for one action ``[B, 1, A]`` to follow: ``[B, 1]``."""
-        critic = self.nets["critic_target"]
-        next_q = critic(batch["next_obs"], next_actions, batch["goal_obs"]).amin(0)
-        return batch["rewards"] + batch["discounts"] * next_q
+        """The critics' target for the best of some actions ``[B, K, A]`` to follow: ``[B, 1]``."""
+        next_q = self.nets["critic_target"](batch["next_obs"], next_actions, batch["goal_obs"])
+        value = self.pessimistic(next_q).amax(1, keepdim=True)
+        return batch["rewards"] + batch["discounts"] * value
 
     def critic_losses(self, batch: Mapping[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
         """``td_losses`` of the batch's actions, and the values ``[N, B, 1]`` that they are of."""
@@ -219,7 +219,7 @@ class TDLearner(ValueAlgo):
     def pessimistic(self, q: Tensor) -> Tensor:
         """The critics' values ``[N, ...]`` as one: the least, or in part the largest, by
         ``critic.ensemble.weight`` (Fujimoto et al., 2019, arXiv:1812.02900, equation 13)."""
-        weight = self.algo_config.critic.ensemble.weight
+        weight = getattr(self.algo_config.critic.ensemble, "weight", 1)
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
 
     def optimize_critics(
