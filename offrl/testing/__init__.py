@@ -97,7 +97,7 @@ class AlgoCase:
             lengths = {"action_horizon": 2, "prediction_horizon": 4}
             algo = merge(algo, {"horizon": {"observation_horizon": frames, **lengths}})
             train = {key: value for key, value in train.items() if key != "seq_length"}
-        algo = merge(algo, _every_optimizer(self.own_section, optim))
+        algo = merge(algo, _every_optimizer(self.own_section.to_dict(), optim))
         return config_factory(self.name, merge(self.overrides, {"algo": algo, "train": train}))
 
     def seeing(self, seen: Mapping[str, Any]) -> "AlgoCase":
@@ -349,16 +349,13 @@ def _each(section: Section, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: _each(section[key], overrides) for key in section.keys()}
 
 
-def _every_optimizer(section: Section, optim: Mapping[str, Any]) -> dict[str, Any]:
+def _every_optimizer(section: Mapping[str, Any], optim: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides of a section ``algo``, and of those of an algorithm's parts in it."""
-    found: dict[str, Any] = {}
-    for key in section.keys():
-        if key == "optim_params":
-            found[key] = dict.fromkeys(section[key], optim)
-        elif isinstance(section[key], Section):
-            below = _every_optimizer(section[key], optim)
-            found |= {key: below} if below else {}
-    return found
+    return {
+        key: dict.fromkeys(part, optim) if key == "optim_params" else _every_optimizer(part, optim)
+        for key, part in section.items()
+        if isinstance(part, Mapping)
+    }
 
 
 def _weights(algo: Algo) -> dict[str, torch.Tensor]:
