@@ -37,6 +37,7 @@ class AWAC(ActorCritic):
     algo_config: AWACConfig
 
     NEXT_ACTOR = "actor"  # whose actions targets are of
+    num_policy_actions = 1  # of a state, which the one in the data is compared with
 
     def _create_networks(self) -> None:
         self.add_critics()
@@ -65,14 +66,10 @@ class AWAC(ActorCritic):
             "Actor/Weight": weight.mean(),
         }
 
-    @property
-    def _num_policy_actions(self) -> int:
-        return 1
-
     def _own_value(self, features: Tensor, pi: Any) -> Tensor:
         """The mean of the least value of the policy's own actions, ``[B, 1]``."""
         with torch.no_grad():
-            own = pi.repeated(self._num_policy_actions).sample()
+            own = pi.repeated(self.num_policy_actions).sample()
             return self.nets["critic"](features, own).amin(0).mean(1, keepdim=True)
 
     def _weight(self, advantage: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class CRR(AWAC):
         self.add_target("actor")
 
     @property
-    def _num_policy_actions(self) -> int:
+    def num_policy_actions(self) -> int:  # type: ignore[override]
         return self.algo_config.m
 
     def _weight(self, advantage: Tensor) -> Tensor:

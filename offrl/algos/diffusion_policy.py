@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count, EMAConfig, Section
-from offrl.config.section import check_one_enabled
+from offrl.config.section import check_one_enabled, options_of
 from offrl.lazy import Tensor, torch
 from offrl.registry import did_you_mean
 
@@ -124,8 +124,7 @@ def make_schedule(config: DiffusionPolicyConfig) -> Any:
     """diffusers' DDPM or DDIM scheduler, which adds noise and removes it."""
     diffusers = _import_diffusers()
     name = "ddpm" if config.ddpm.enabled else "ddim"
-    options = config.schedule.to_dict()
-    del options["enabled"], options["num_inference_timesteps"]
+    options = options_of(config.schedule, "num_inference_timesteps")
     kind = diffusers.DDPMScheduler if config.ddpm.enabled else diffusers.DDIMScheduler
     try:
         return kind(**options)

@@ -140,11 +140,5 @@ class PLAS(ActorCritic):
         action = self.nets["action_sampler"].decoder(obs, goal, given=latent)[0].mode()
         return parts["perturbation"](obs, action, goal) if "perturbation" in parts else action
 
-    def best_guess(self, obs: Any, goal: Any) -> Tensor:
-        return self._decode("actor", obs, goal)
-
-    def act(
-        self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
-    ) -> tuple[Tensor, Any]:
-        obs, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
-        return self.best_guess(obs, goal)[:, 0], state
+    def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
+        return models.Deterministic(self._decode("actor", obs, goal)), state

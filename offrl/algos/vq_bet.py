@@ -12,6 +12,7 @@ from offrl.algos.base import Generators, Obs, masked_mean, register_algo
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
 from offrl.config import Count, OptimConfig, Section, Share
 from offrl.config.algo import adamw
+from offrl.config.section import options_of
 from offrl.lazy import Tensor, torch
 
 NUM_FIRST_CHUNKS = 4096  # that codes begin with
@@ -84,10 +85,8 @@ class VQBeT(ChunkPolicy):
 
     def _create_networks(self) -> None:
         config, num_epochs = self.algo_config, self.global_config.train.num_epochs
-        vq = config.vq.to_dict()
-        del vq["commitment_weight"]
-        share = vq.pop("epochs")
-        self._code_epochs = min(num_epochs - 1, math.ceil(share * num_epochs))
+        vq = options_of(config.vq, "commitment_weight", "epochs")
+        self._code_epochs = min(num_epochs - 1, math.ceil(config.vq.epochs * num_epochs))
         horizon = config.horizon
         self.nets["codes"] = models.ChunkVAE(horizon.chunk_length, self.ac_dim, **vq)
         self.nets["policy"] = models.BehaviorTransformer(

@@ -118,6 +118,12 @@ class Only:
         return given
 
 
+def options_of(section: Section, *read_elsewhere: str) -> dict[str, Any]:
+    """The keys of a section as arguments of the class that it configures."""
+    others = ("enabled", *read_elsewhere)
+    return {key: value for key, value in section.to_dict().items() if key not in others}
+
+
 def check_one_enabled(section: Section, *names: str) -> None:
     """``ValueError`` unless exactly one of two sections of ``algo`` is enabled."""
     if len({section[name].enabled for name in names}) == 1:

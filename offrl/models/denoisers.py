@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offrl.config import Section
+from offrl.config.section import options_of
 from offrl.kernels.dropout import Dropout
 from offrl.kernels.linear import Linear
 from offrl.models.attention import DecoderLayer
@@ -134,10 +135,8 @@ def denoiser_from_config(
     encoder = with_group_norms(Encoder(spec))
     sizes = ac_dim, encoder.output_dim, num_frames
     if config["transformer"].enabled:
-        options = config["transformer"].to_dict()
-        del options["enabled"]
+        options = options_of(config["transformer"])
         return Denoiser(encoder, TransformerDenoiser(*sizes, num_steps, **options))
-    options = config["unet"].to_dict()
-    del options["enabled"]
+    options = options_of(config["unet"])
     step_embed_dim = options.pop("diffusion_step_embed_dim")
     return Denoiser(encoder, UNetDenoiser(*sizes, step_embed_dim, **options))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from offrl.config import Section
+from offrl.config.section import options_of
 from offrl.models import heads, transformer, trunks  # noqa: F401 (they fill the registries)
 from offrl.models.encoder import Encoder
 from offrl.models.trunks import EVERY_STEP
@@ -68,7 +69,7 @@ def actor_from_config(
             "that they are discrete; set it to false"
         )
     name = "categorical" if is_discrete else next(iter(enabled), "deterministic")
-    options = _options(config[name], "low_noise_eval") if enabled else {}
+    options = options_of(config[name], "low_noise_eval") if enabled else {}
     return Actor(encoder, trunk, HEADS[name](trunk.output_dim, ac_dim, **options))
 
 
@@ -113,14 +114,8 @@ def encoder_from_config(config: Section, spec: ObsSpec, num_frames: int = 1) -> 
 def trunk_from_config(config: Section, input_dim: int, layer_dims: Sequence[int]) -> nn.Module:
     """The Transformer, the RNN with ``layer_dims`` behind it or the MLP of ``layer_dims``."""
     if "transformer" in config and config["transformer"].enabled:
-        options = _options(config["transformer"], "supervise_all_steps", "pred_future_acs")
+        options = options_of(config["transformer"], "supervise_all_steps", "pred_future_acs")
         return TRUNKS["transformer"](input_dim, **options)
     if "rnn" in config and config["rnn"].enabled:
-        return TRUNKS["rnn"](input_dim, layer_dims, **_options(config["rnn"]))
+        return TRUNKS["rnn"](input_dim, layer_dims, **options_of(config["rnn"]))
     return TRUNKS["mlp"](input_dim, layer_dims)
-
-
-def _options(section: Section, *read_elsewhere: str) -> dict[str, Any]:
-    """A section's keys as arguments of the class that it configures."""
-    others = ("enabled", *read_elsewhere)
-    return {key: value for key, value in section.to_dict().items() if key not in others}

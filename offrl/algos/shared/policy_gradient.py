@@ -20,6 +20,7 @@ from offrl.config import (
     Share,
 )
 from offrl.config.algo import while_acting
+from offrl.config.section import options_of
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
@@ -129,7 +130,6 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         head: dict[str, Any] = {"head": "categorical"}
         if not self.is_discrete:
             head = {"head": "free_gaussian", "log_std_init": config.log_std_init}
-        rnn = {key: value for key, value in config.memory.to_dict().items() if key != "enabled"}
         self.nets["policy"] = models.ActorValue(
             self.obs_spec,
             self.ac_dim,
@@ -139,7 +139,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             num_frames=self.global_config.train.frame_stack,
             share_encoder=config.share_encoder,
             orthogonal=config.orthogonal_init,
-            rnn=rnn if config.memory.enabled else None,
+            rnn=options_of(config.memory) if config.memory.enabled else None,
             **head,
         )
 
@@ -186,7 +186,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
             starts = torch.zeros_like(mask)
             starts[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
-            starts, state = starts.to(self.device), map_leaves(self._to_device, batch.get("state"))
+            state = map_leaves(lambda x: x.to(self.device), batch.get("state"))
+            starts = starts.to(self.device)
             rows: dict[str, Any] = {"obs": obs, "actions": actions}
             rows |= self.estimates(batch, mask, {**rows, "starts": starts, "state": state})
             flat = mask.flatten().to(self.device)
@@ -210,7 +211,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         """What environments gave in a round, ``[N L]`` each; zero where there is no step, as no
         weight takes a NaN out of a mean."""
         given = {key: batch[key].cpu() for key in ("rewards", "terminated")}
-        return {k: self._to_device(x.masked_fill(~mask, 0)).flatten() for k, x in given.items()}
+        return {k: x.masked_fill(~mask, 0).flatten().to(self.device) for k, x in given.items()}
 
     def gae(
         self, values: Tensor, rewards: Tensor, terminated: Tensor, mask: Tensor
@@ -390,9 +391,6 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
         """The value ``[B, 1]`` of states ``{key: [B, ...]}``; nothing is remembered before them."""
         return self.nets["policy"](self.prepare_obs(self._with_time(obs_dict)))[1][:, None]
-
-    def _to_device(self, x: Tensor) -> Tensor:
-        return x.to(self.device)
 
 
 def _joined(part: Any) -> Any:

@@ -99,7 +99,14 @@ class TDLearner(ValueAlgo):
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         if not self.global_config.train.goal_rewards:
-            self._inspect_rewards(values)
+            name = self.global_config.algo_name
+            check_rewards(values("rewards"), name)
+            if not values("dones").any():
+                log.warning(
+                    'no step of the data is terminal ("dones"): %s will take every episode to go '
+                    "on for ever",
+                    name,
+                )
         if self.algo_config.critic.value_bounds:
             low, high = self.algo_config.critic.value_bounds
             least, largest = self._range_of_returns(values)
@@ -115,16 +122,6 @@ class TDLearner(ValueAlgo):
             return (-1 / ahead if ahead else -inf), 0.0
         least, largest = values("returns").aminmax()
         return float(least), float(largest)
-
-    def _inspect_rewards(self, values: Callable[..., Tensor]) -> None:
-        name = self.global_config.algo_name
-        check_rewards(values("rewards"), name)
-        if not values("dones").any():
-            log.warning(
-                'no step of the data is terminal ("dones"): %s will take every episode to go on '
-                "for ever",
-                name,
-            )
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         n, now = self.algo_config.n_step, self.num_frames - 1
