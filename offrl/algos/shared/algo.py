@@ -12,7 +12,7 @@ from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
 from offrl.algos.shared.roles import Algorithm
-from offrl.algos.shared.weights import Average, averages_of, fitting, weights_of
+from offrl.algos.shared.weights import Average, fitting, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.lazy import Tensor, torch
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
@@ -410,7 +410,7 @@ class Algo(Modes, Algorithm):
         self._only_acts, to_act = False, state.get("to_act", False)
         if to_act:
             self._average.show(False)
-            self.nets.load_state_dict({**nets, **averages_of(state)})
+            self.nets.load_state_dict({**nets, **state.get("ema", {}).get("weights", {})})
             self._average.deserialize(state, nets)
         else:
             with self.trained_weights():

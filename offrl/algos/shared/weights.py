@@ -125,11 +125,6 @@ def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
     return {**model, "to_act": True, **({"parts": parts} if parts else {})}
 
 
-def averages_of(model: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """Give the averaged weights in what ``serialize`` gave, without those of parts."""
-    return model.get("ema", {}).get("weights", {})
-
-
 def fitting(
     algo_name: str, own: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Mapping[str, Any]:
