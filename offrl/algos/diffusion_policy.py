@@ -11,7 +11,7 @@ from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count, EMAConfig, Section
 from offrl.config.section import check_one_enabled, options_of
-from offrl.lazy import Tensor, torch
+from offrl.lazy import Tensor, needed, torch
 from offrl.registry import did_you_mean
 
 
@@ -122,7 +122,8 @@ class DiffusionPolicy(DenoisingPolicy):
 
 def make_schedule(config: DiffusionPolicyConfig) -> Any:
     """diffusers' DDPM or DDIM scheduler, which adds noise and removes it."""
-    diffusers = _import_diffusers()
+    what = "diffusion_policy needs the package diffusers, which flow_matching does without"
+    diffusers = needed("diffusers", "diffusion", what)
     name = "ddpm" if config.ddpm.enabled else "ddim"
     options = options_of(config.schedule, "num_inference_timesteps")
     kind = diffusers.DDPMScheduler if config.ddpm.enabled else diffusers.DDIMScheduler
@@ -177,17 +178,6 @@ def _randomness(sampler: Any, generators: Generators) -> dict[str, Any]:
     if generators is None or "generator" not in inspect.signature(sampler.step).parameters:
         return {}
     return {"generator": [g or torch.Generator().manual_seed(0) for g in generators]}
-
-
-def _import_diffusers() -> Any:
-    try:
-        import diffusers
-    except ImportError as error:
-        raise ImportError(
-            f"diffusion_policy needs the package diffusers ({error}); pip install "
-            "'offrl[diffusion]', or use flow_matching, which does without"
-        ) from error
-    return diffusers
 
 
 DiffusionPolicyUNet = DiffusionPolicy  # robomimic's name, which users' scripts import

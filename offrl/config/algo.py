@@ -9,6 +9,7 @@ from offrl.config.networks import (  # noqa: F401 (where users' algorithms know 
     ActorConfig,
     GaussianConfig,
     GMMConfig,
+    LayersConfig,
     RNNConfig,
     TransformerConfig,
     VAEConfig,
@@ -161,19 +162,11 @@ class EnsembleConfig(Section):
     n: Count = Field(2, description="Number of critics.")
 
 
-class CriticConfig(Section):
+class CriticConfig(LayersConfig):
     use_huber: bool = Field(
         False,
         description="Use the Huber loss, which limits the effect of large errors. If false, "
         "the squared error.",
-    )
-    max_gradient_norm: float | None = Field(
-        None,
-        gt=0,
-        description="Largest norm of each critic's gradient. null: as train.max_grad_norm says.",
-    )
-    layer_dims: list[Count] = Field(
-        [300, 400], description="Sizes of the hidden layers of each critic."
     )
     ensemble: EnsembleConfig = Field(EnsembleConfig(), description="How many critics there are.")
     value_bounds: Bounds | None = Field(

@@ -257,11 +257,14 @@ class ActorNetConfig(Section):
 
 
 class LayersConfig(Section):
+    """A network, or each of some critics."""
+
     layer_dims: list[Count] = Field([300, 400], description="Sizes of the hidden layers.")
     max_gradient_norm: float | None = Field(
         None,
         gt=0,
-        description="Largest norm of the gradient. null: as train.max_grad_norm says.",
+        description="Largest norm of the network's gradient, of each critic's for itself. null: as "
+        "train.max_grad_norm says.",
     )
 
 
