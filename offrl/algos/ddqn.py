@@ -12,13 +12,13 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.action_values import ActionValues
 from offrl.config import OptimConfig
-from offrl.config.algo import ONE_HOT, CriticConfig, EnsembleConfig, TDConfig, learning_rates
+from offrl.config.algo import DISCRETE, CriticConfig, EnsembleConfig, TDConfig, learning_rates
 from offrl.lazy import Tensor, torch
 
 
 class DDQNConfig(TDConfig):
     ALGO_NAME = "ddqn"
-    DEFAULTS = {"train": {"batch_size": 64, "action_config": ONE_HOT}}
+    DEFAULTS = {"train": {"batch_size": 64, "action_config": DISCRETE}}
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
     critic: CriticConfig = CriticConfig(

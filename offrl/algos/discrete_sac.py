@@ -12,7 +12,7 @@ from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig
 from offrl.algos.shared.masks import allowed, masked
 from offrl.config import Count, OptimConfig
-from offrl.config.algo import ONE_HOT, TDConfig, learning_rates, while_acting
+from offrl.config.algo import DISCRETE, TDConfig, learning_rates, while_acting
 from offrl.config.networks import LayersConfig
 from offrl.lazy import Tensor, torch
 
@@ -34,7 +34,7 @@ class DiscreteSACConfig(TDConfig):
     DEFAULTS = while_acting(
         {"random_steps": 1000, "replay": {"capacity": 100_000}},
         batch_size=256,
-        action_config=ONE_HOT,
+        action_config=DISCRETE,
     )
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)

@@ -18,7 +18,7 @@ from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.algos.shared.masks import allowed, masked
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import (
-    ONE_HOT,
+    DISCRETE,
     DistributionalCriticConfig,
     EnsembleConfig,
     TDConfig,
@@ -42,7 +42,7 @@ class DQNConfig(TDConfig):
     DEFAULTS = while_acting(
         {"collect_steps": 4, "random_steps": 1000, "replay": {"capacity": 100_000}},
         batch_size=128,
-        action_config=ONE_HOT,
+        action_config=DISCRETE,
     )
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)

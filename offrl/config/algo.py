@@ -155,7 +155,7 @@ class AlgoConfig(Section):
             ALGO_CONFIGS.register(cls.ALGO_NAME, cls.__module__)(cls)
 
 
-ONE_HOT = {"actions": {"format": "discrete"}}  # the action_config of algorithms of discrete actions
+DISCRETE = {"actions": {"format": "discrete"}}  # an action_config
 
 
 class EnsembleConfig(Section):
