@@ -302,6 +302,7 @@ def test_simulators_know_the_demonstrators_of_the_module_that_the_type_names(tmp
         "EXPERTS.register('NutAssemblyRound')(lambda obs: np.zeros(7))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OFFRL_MODULES", "stacking")
     with (
         EnvPool(args("NutAssemblyRound") | {"type": "stacking.robosuite_with_experts"}, 1) as pool,
         pytest.raises(ValueError, match="NutAssemblyRound: .*seed 0"),

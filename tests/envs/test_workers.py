@@ -106,7 +106,7 @@ def test_an_episode_that_always_fails_is_counted_apart(kind, words):
     assert words in results[1].error
     logs = summarize(results)
     assert logs["n"] == 3 and logs["Crashed"] == 1
-    assert logs["Success_Rate"] == sum(r.success for r in results) / 3
+    assert logs["Success_Rate"] == sum(bool(r.success) for r in results) / 3
     assert again[0].error is None
 
 
