@@ -11,7 +11,6 @@ from offrl.data import d4rl, lerobot_writer, minari
 from offrl.data.demos import Episodes
 from offrl.data.exchange import Plan, Step, held
 from offrl.data.files import open_episodes
-from offrl.data.hdf5 import DemoFile
 from offrl.data.storage import Stored
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order
@@ -92,7 +91,7 @@ def make_plan(
         provenance=dict(provenance or {}),
         task=task,
         fps=fps or _whole(kwargs.get("control_freq")) or _whole(first.get("fps")),
-        attributes=source.attributes() if isinstance(source, DemoFile) else {},
+        attributes=source.attributes(),
     )
 
 
@@ -107,8 +106,7 @@ def _say_lost(
     names = [k if k.partition("/")[0] in groups else k.partition("/")[0] for k in arrays]
     places, unread = FORMATS[to].attributes, source.unread()
     if places is not None:
-        of_data = source.attributes() if isinstance(source, DemoFile) else {}
-        names += [key for key in (*of_data, *attributes) if key not in places]
+        names += [key for key in (*source.attributes(), *attributes) if key not in places]
     if names or unread:
         reasons = [f"{FORMATS[to].name} has no place for that"] if names else []
         reasons += ["--obs does not name it"] if by_obs else []
@@ -215,18 +213,10 @@ def _reader(
         if to != "robomimic":
             trajectory = held(source.trajectory(demo, steps), steps, f"{source.path}: {demo}")
             return encoder(trajectory) if encoder else trajectory
-        if not isinstance(source, DemoFile):
-            return source.trajectory(demo, steps)
+        # As they are stored, to the bit; of frames, which robomimic does not know, the images.
         return {
-            key: _for_robomimic(value)
-            for key, value in source.stored(demo).items()
-            if key in steps or not isinstance(value, Stored)
+            key: value.read() if isinstance(value, Stored) and value.is_frames else value
+            for key, value in source.stored(demo, steps).items()
         }
 
     return read
-
-
-def _for_robomimic(value: Any) -> Any:
-    """An array as it is stored, to the bit; of frames, which robomimic does not know, the images.
-    Attributes as they are."""
-    return value.read() if isinstance(value, Stored) and value.is_frames else value

@@ -13,6 +13,7 @@ from offrl.data.demos import DemoArrays
 from offrl.data.exchange import (
     Plan,
     Step,
+    as_float32,
     flags,
     following,
     join,
@@ -89,6 +90,7 @@ class D4RLFile(DemoArrays):
                     raise ValueError(f"{path}: {key} is no array of steps; copy the file again")
                 found[key] = Stored(dataset.id)
                 found[key].check_fits()
+                found[key].check_written()
                 self.elsewhere |= {(key, other) for other in found[key].elsewhere}
         obs = found["observations"].shape
         if not obs[0]:
@@ -180,8 +182,8 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
             rows = {
                 "observations": join(trajectory, obs),
                 "next_observations": join(followed, obs),
-                "actions": _as_stored(trajectory["actions"]),
-                "rewards": _as_stored(trajectory["rewards"]).reshape(-1),
+                "actions": as_float32(trajectory["actions"]),
+                "rewards": as_float32(trajectory["rewards"]).reshape(-1),
                 "terminals": flags(trajectory, "dones"),
                 "timeouts": timeouts(trajectory),
             }
@@ -194,10 +196,6 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
         yield write
         check_space(path, 0)
         file[NOTES] = json.dumps(plan.notes(lengths=lengths))
-
-
-def _as_stored(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 def _append(file: h5py.File, key: str, rows: np.ndarray) -> None:

@@ -43,6 +43,16 @@ class Episodes(AbstractContextManager):
         """All of a demonstration, as ``DemoWriter.write`` takes it: every array by its path, as it
         is stored, and strings and numbers (attributes). keys: of the arrays these alone."""
 
+    def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        """``trajectory``, with what reads it (``Stored``) in place of each array of a file in
+        robomimic's layout."""
+        return self.trajectory(demo, keys)
+
+    def attributes(self, demo: str | None = None) -> dict[str, Any]:
+        """What is said of a demonstration, or of all the data: but for lengths, sums, and what has
+        a place of its own."""
+        return {}
+
     def masks(self) -> dict[str, list[str]]:
         """The demonstrations under each filter key."""
         return (self._notes or {}).get("masks", {})

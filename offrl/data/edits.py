@@ -13,7 +13,7 @@ from offrl.data.edit import Edit, labelled, of_files
 from offrl.data.hdf5 import DemoFile
 from offrl.data.relabel import ACTION_MAP, check_range
 from offrl.data.selection import Facts
-from offrl.data.storage import CHUNK_BYTES, Stored, kind_and_shape
+from offrl.data.storage import CHUNK_BYTES, Stored, kind_of_step
 from offrl.data.writer import split as drawn
 
 log = logging.getLogger(__name__)
@@ -137,20 +137,18 @@ def _is_mask(path: str) -> bool:
 def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> Edit:
     """All arrays as what offrl records: with checksums, as float32 (but the simulator's states),
     compressed as asked. Images that were JPEG and stay so are copied: twice would cost more."""
+    keeps_jpeg = compression == "jpeg"
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
         for key, value in trajectory.items():
-            if isinstance(value, Stored) and not _stays_jpeg(value, compression):
-                trajectory[key] = value.read()
+            if isinstance(value, Stored):
+                is_kept = keeps_jpeg and value.dataset.attrs.get("frames") == "jpeg"
+                trajectory[key] = value if is_kept else value.read()
         return trajectory
 
     options = {"compression": compression, "chunk_bytes": chunk_bytes}
     return replace(of_files([file]), change=change, options=options)
-
-
-def _stays_jpeg(array: Stored, compression: str | None) -> bool:
-    return compression == "jpeg" == array.dataset.attrs.get("frames")
 
 
 def _renamed(changes: Mapping[str, str | None], key: str) -> str | None:
@@ -164,10 +162,10 @@ def _renamed(changes: Mapping[str, str | None], key: str) -> str | None:
     return key
 
 
-def _steps(file: DemoFile) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _steps(file: DemoFile) -> dict[str, str]:
     """The kind and shape of a step of each array, in the first demonstration."""
     arrays = file.stored(file.demos()[0]).items()
-    return {key: kind_and_shape(array) for key, array in arrays if isinstance(array, Stored)}
+    return {key: kind_of_step(array) for key, array in arrays if isinstance(array, Stored)}
 
 
 def _check_same_task(first: DemoFile, other: DemoFile) -> None:
@@ -207,12 +205,11 @@ def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
                 f"{lacks.path}: lacks {key}, which {has.path} has; leave it out there: "
                 f"offrl edit rename {has.path} --drop {key} --output OUT"
             )
-        kinds = [f"{kind} {list(shape)}" for kind, shape in (ones[key], others[key])]
         remedy = "record one kind of steps"
-        if {ones[key], others[key]} == {("float32", ones[key][1]), ("float64", ones[key][1])}:
-            odd = first if ones[key][0] == "float64" else other
+        if len({kinds[key].replace("float64", "float32") for kinds in (ones, others)}) == 1:
+            odd = first if ones[key].startswith("float64") else other
             remedy = f"make it float32: offrl edit repack {odd.path} --output OUT"
         raise ValueError(
-            f"{other.path}: {key} has steps of {kinds[1]}, but in {first.path} of {kinds[0]}; "
+            f"{other.path}: {key} has steps of {others[key]}, but in {first.path} of {ones[key]}; "
             f"{remedy}"
         )

@@ -117,6 +117,11 @@ def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -
     return arrays
 
 
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """Floats as networks see them; integers as they are."""
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
 def flags(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
     """What is true or false at each step ``[T]``, as ``dones`` are."""
     return np.asarray(trajectory[key]).reshape(-1).astype(bool)

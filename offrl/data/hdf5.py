@@ -175,11 +175,10 @@ class DemoFile(Demos):
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
         first, total = self._dataset(demos[0], key), int(lengths.sum())
         kind = np.uint8 if first.dtype == np.uint8 else np.float32
-        with located(self.path, f"{key} of all demonstrations"):
-            num_bytes = total * math.prod(first.shape[1:]) * np.dtype(kind).itemsize
-            remedy = "train on fewer (train.data.demo_limit), or set train.hdf5_cache_mode=low_dim"
-            check_memory(num_bytes, f"{self.path}: {key}", remedy)
-            rows = np.empty((total, *first.shape[1:]), dtype=kind)
+        num_bytes = total * math.prod(first.shape[1:]) * np.dtype(kind).itemsize
+        remedy = "train on fewer (train.data.demo_limit), or set train.hdf5_cache_mode=low_dim"
+        check_memory(num_bytes, f"{self.path}: {key}", remedy)
+        rows = np.empty((total, *first.shape[1:]), dtype=kind)
         for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
             self._checked(demo, key, part.shape, first.dtype).read_into(part)
         return self._numbers(rows, demos, key, lengths)
@@ -194,12 +193,10 @@ class DemoFile(Demos):
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         return {
             key: value.read() if isinstance(value, Stored) else value
-            for key, value in self.stored(demo).items()
-            if keys is None or key in keys or not isinstance(value, Stored)
+            for key, value in self.stored(demo, keys).items()
         }
 
-    def stored(self, demo: str) -> dict[str, Any]:
-        """``trajectory`` with what reads it in place of each array."""
+    def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         with located(self.path, f"data/{demo}"):
             group = self._group(demo)
             stated = check_text(self.path, h5py.Group(group), f"data/{demo}")
@@ -209,13 +206,12 @@ class DemoFile(Demos):
                 if key not in OWN_ATTRIBUTES and not isinstance(value, (np.ndarray, h5py.Empty))
             }
             for key, array in arrays_below(group):
-                kept[key] = array
+                if keys is None or key in keys:
+                    kept[key] = array
                 self.elsewhere |= {(f"data/{demo}/{key}", other) for other in array.elsewhere}
         return kept
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
-        """What a demonstration's attributes say, or those of all the data: but for lengths, sums,
-        and what has a place of its own."""
         place = "data" if demo is None else f"data/{demo}"
         with located(self.path, f"the attributes of {place}"):
             return {
@@ -282,6 +278,7 @@ class DemoFile(Demos):
                 f"{self.path}: data/{demo}/{key} holds {dataset.dtype}, but the first "
                 f"demonstration {dtype}; store all of them as uint8, or none"
             )
+        dataset.check_written()
         return dataset
 
     def _look_for(self, demo: str, key: str) -> None:

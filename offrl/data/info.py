@@ -51,13 +51,14 @@ class DataInfo:
             for i, demo in enumerate(self.names):
                 self._read(demos, demo, is_sampled=i in sampled)
                 advance(1)
+            for key in self._keys.values():
+                key.widen_by_vectors()
             self.masks = self._read_masks(demos)
             self.layout, self._elsewhere = demos.layout, demos.elsewhere
 
     def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
         is_file = isinstance(demos, DemoFile)
-        trajectory = demos.stored(demo) if is_file else demos.trajectory(demo)
-        digest, read = hashlib.sha256(), {}
+        trajectory, digest, read = demos.stored(demo), hashlib.sha256(), {}
         length = trajectory["actions"].shape[0] if "actions" in trajectory else 0
         if is_file and length:
             demos.check_length(demo, length)
@@ -187,15 +188,22 @@ class _Key:
         return self.num_rows * size * int(np.prod(self.shape, dtype=np.int64))
 
     def add(self, rows: np.ndarray, place: str) -> None:
-        if not rows.size:
-            return
+        if rows.size and not self._vectors.add(rows, place):
+            self._widen(rows)
+
+    def widen_by_vectors(self) -> None:
+        """Take in the ranges of vectors that are kept: one after the other they would take longer
+        than to be read."""
+        if parts := [part for part in self._vectors.parts if part.shape[1:] == self.shape]:
+            self._widen(np.concatenate(parts))
+
+    def _widen(self, rows: np.ndarray) -> None:
         axis = None if self.is_image else 0
         low, high = np.minimum.reduce(rows, axis), np.maximum.reduce(rows, axis)
         if self._low is None:
             self._low, self._high = low, high
         elif self._low.shape == low.shape:
             self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
-        self._vectors.add(rows, place)
 
     def remarks(self) -> list[str]:
         if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():

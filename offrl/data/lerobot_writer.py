@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.clips import PIXELS, Film, encode
-from offrl.data.exchange import Plan, Step, flags, join, vectors
+from offrl.data.exchange import Plan, Step, as_float32, flags, join, vectors
 from offrl.data.lerobot import (
     COUNTS,
     DATA_PATH,
@@ -272,8 +272,7 @@ def _append(files: _Files, table: Any) -> dict[str, int]:
 
 
 def _column(array: np.ndarray) -> np.ndarray:
-    array = array.astype(np.float32) if array.dtype.kind == "f" else array
-    return array.reshape(len(array), -1)
+    return as_float32(array).reshape(len(array), -1)
 
 
 def _table(columns: Mapping[str, np.ndarray]) -> Any:

@@ -1,6 +1,5 @@
 """Shuffled batches without end, from a position that one number describes."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count, cycle, islice
@@ -13,7 +12,7 @@ from offrl import parallel
 from offrl.config import TrainConfig
 from offrl.data.reader import Reader
 from offrl.data.sequence import SequenceDataset
-from offrl.tree import map_leaves
+from offrl.tree import leaves, map_leaves
 
 # Batches are gathered together up to so many: there is a call for each observation, which takes
 # longer than the copy of a small batch's rows.
@@ -92,14 +91,13 @@ class BatchLoader:
             num = max(1, min(GATHERED_BYTES // self._batch_bytes(), self.batches_per_pass))
         while True:
             together = self._batch(list(islice(chosen, num)))
-            parts = map_leaves(lambda x: deque(x.split(self._own_size)), together)
-            for _ in range(num):
-                yield map_leaves(deque.popleft, parts)
+            parts = map_leaves(lambda x: x.split(self._own_size), together)
+            for i in range(num):
+                yield map_leaves(lambda x, i=i: x[i], parts)
 
     def _batch_bytes(self) -> int:
-        sizes: list[int] = []
-        map_leaves(lambda x: sizes.append(x.nbytes), self._batch([next(self._chosen())]))
-        return sum(sizes)
+        batch = leaves(self._batch([next(self._chosen())]))
+        return sum(getattr(x, "nbytes", 0) for x in batch.values())
 
     def _batch(self, chosen: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
         """Several batches as one."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from offrl.data.edit import Edit, of_files
 from offrl.data.hdf5 import DemoFile, located
-from offrl.data.selection import step_numbers, success_steps
+from offrl.data.selection import success_steps
 from offrl.normalize import axis_angle_to_rot_6d
 
 ACTION_MAP = "action_map"  # the attribute of data: stored actions were scaled, and how
@@ -35,7 +35,7 @@ def rewards(
         elif success_only:
             found = success_steps(file, demo)
         else:
-            found = step_numbers(file, demo, "rewards")
+            found = file.steps(demo, "rewards").reshape(-1)
         return {**file.stored(demo), "rewards": scale * found.astype(np.float64) + shift}
 
     return replace(of_files([file]), env_args=env_args, change=change)

@@ -39,21 +39,24 @@ class Vectors:
 
     def __init__(self, key: str):
         self._key, self._num_bytes = key, 0
-        self._parts: list[np.ndarray] = []
+        self.parts: list[np.ndarray] = []
         self._places: list[str] = []
 
-    def add(self, rows: np.ndarray, place: str) -> None:
-        """Keep the first rows ``[T]`` or ``[T, D]`` of a place; images and others are left out."""
+    def add(self, rows: np.ndarray, place: str) -> bool:
+        """Keep the first rows ``[T]`` or ``[T, D]`` of a place; images and others are left out,
+        which the answer says."""
         is_kept = rows.ndim <= 2 and self._key not in ("rewards", "states")
-        if is_kept and self._places[-1:] != [place] and self._num_bytes + rows.nbytes <= KEPT:
-            self._parts.append(rows)
-            self._places.append(place)
-            self._num_bytes += rows.nbytes
+        if not is_kept or self._places[-1:] == [place] or self._num_bytes + rows.nbytes > KEPT:
+            return False
+        self.parts.append(rows)
+        self._places.append(place)
+        self._num_bytes += rows.nbytes
+        return True
 
     def remarks(self) -> list[str]:
         """Sentences on dimensions that never change or that float32 loses, actions out of range,
         stray values, and ends that never come."""
-        key, parts = self._key, [_flat(part) for part in self._parts]
+        key, parts = self._key, [_flat(part) for part in self.parts]
         if len({part.shape[1] for part in parts}) > 1 or not sum(map(len, parts)):
             return []  # which is worse than odd
         rows = np.concatenate(parts).astype(np.float64)

@@ -36,7 +36,7 @@ class Facts(Mapping[str, Any]):
         return int(self._file.lengths([self._demo])[0])
 
     def _return(self) -> float:
-        return float(step_numbers(self._file, self._demo, "rewards").sum(dtype=np.float64))
+        return float(self._file.steps(self._demo, "rewards").sum(dtype=np.float64))
 
     def _success(self) -> bool:
         found = self._file.success(self._attributes | told(self._file, self._demo))
@@ -58,11 +58,6 @@ def success_steps(file: DemoFile, demo: str) -> np.ndarray:
             "success"
         )
     return steps
-
-
-def step_numbers(file: DemoFile, demo: str, key: str) -> np.ndarray:
-    """A number for each step, ``[T]``."""
-    return file.steps(demo, key).reshape(-1)
 
 
 def choose(

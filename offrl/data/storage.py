@@ -61,17 +61,14 @@ class Stored:
     """An array in an open HDF5 file, which knows its ``shape`` and ``dtype``: HDF5 takes longer to
     say them than to read a short array. Images that are frames are seen as ``[T, H, W, C]``.
 
-    elsewhere: the other files that it lies in. Raises ``ValueError`` as ``sources`` does, for what
-    was not written, and, when it is read, for what is damaged or does not fit into memory: a file
-    of a megabyte may hold a thousand times as much.
+    elsewhere: the other files that it lies in. Raises ``ValueError`` as ``sources`` does, and, when
+    it is read, for what is damaged, was not written or does not fit into memory: a file of a
+    megabyte may hold a thousand times as much.
     """
 
     def __init__(self, dataset: h5py.h5d.DatasetID):
         self.id, self.dtype, self.shape = dataset, dataset.dtype, dataset.shape or ()
         self.elsewhere = sources(dataset, self.dtype.itemsize)
-        if self.shape and not is_written(dataset):
-            error = ValueError("not all of it was ever written")
-            raise unreadable(*place_of(dataset), error)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         may_be = self.dtype == np.uint8 and len(self.shape) == 2
         self.is_frames = may_be and h5py.h5a.exists(dataset, b"frames")
@@ -86,6 +83,7 @@ class Stored:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
+        self.check_written()
         try:
             found = self.dataset[rows]
             return _decoded(found, self.shape[1:]) if self.is_frames else found
@@ -101,6 +99,11 @@ class Stored:
     def is_number(self) -> bool:
         """Whether it has rows of numbers."""
         return bool(self.shape) and self.dtype.kind in "fiub"
+
+    def check_written(self) -> None:
+        if self.shape and not is_written(self.id):
+            error = ValueError("not all of it was ever written")
+            raise unreadable(*place_of(self.id), error)
 
     def check_fits(self) -> None:
         if self.nbytes > SMALL:
@@ -120,6 +123,7 @@ class Stored:
         if self.is_frames or not rows.size:
             rows[...] = self[()]
             return
+        self.check_written()
         try:
             self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, rows, _type_in_memory(rows.dtype))
         except Exception as error:
@@ -156,9 +160,9 @@ def bytes_on_disk(array: Any) -> int:
     return array.id.get_storage_size() if isinstance(array, Stored) else array.nbytes
 
 
-def kind_and_shape(array: Any) -> tuple[str, tuple[int, ...]]:
-    """The kind and shape of an array's steps; of frames those of the images."""
-    return str(array.dtype), tuple(array.shape[1:])
+def kind_of_step(array: Any) -> str:
+    """The type and shape of an array's steps, such as ``float32 [3]``; of frames the images'."""
+    return f"{array.dtype} {list(array.shape[1:])}"
 
 
 def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:

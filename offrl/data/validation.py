@@ -37,7 +37,7 @@ class Validation:
         self._advance = advance
         self._keys: set[str] = set()  # of a demonstration that is sound
         self._first_break = ""
-        self._layout: dict[str, tuple[object, ...]] = {}  # shape and kind of each key's steps
+        self._layout: dict[str, str] = {}  # kind and shape of each key's steps
         self._vectors: dict[str, Vectors] = {}
         self._elsewhere: set[tuple[str, Path]] = set()
         with self._noted():
@@ -137,11 +137,12 @@ class Validation:
         odd = odd_image(key, rows.shape[1:], rows.dtype)
         if odd and key not in self._layout:
             self.remarks.append(odd)
-        step = (*rows.shape[1:], "bytes" if rows.dtype == np.uint8 else "numbers")
+        kind = "bytes" if rows.dtype == np.uint8 else "numbers"
+        step = f"{kind} {list(rows.shape[1:])}"
         if self._layout.setdefault(key, step) != step:
             raise ValueError(
-                f"{self.path}: {place} has steps of {_words(step)}, but those before it of "
-                f"{_words(self._layout[key])}"
+                f"{self.path}: {place} has steps of {step}, but those before it of "
+                f"{self._layout[key]}"
             )
 
     def _check_masks(self, file: DemoFile, demos: set[str]) -> None:
@@ -240,7 +241,3 @@ class Validation:
 
 def _key(place: str) -> str:
     return re.sub(r"^data/[^/]+/", "", place)
-
-
-def _words(step: tuple[object, ...]) -> str:
-    return f"{step[-1]} {list(step[:-1])}"

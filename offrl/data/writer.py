@@ -22,7 +22,7 @@ from offrl.data.storage import (
     arrays_below,
     bytes_on_disk,
     create,
-    kind_and_shape,
+    kind_of_step,
 )
 from offrl.outputs import DiskFull, check_space, in_words, new_file, put
 
@@ -78,7 +78,7 @@ class DemoWriter(AbstractContextManager):
         self.compression, self.chunk_bytes = compression, chunk_bytes
         self._partial, is_there = self._place_beside(resume)
         self._check_space(0, notes)
-        self._steps: dict[str, tuple[str, tuple[int, ...]]] = {}  # kind and shape of each key's
+        self._steps: dict[str, str] = {}  # type and shape of each key's
         self._total = 0
         self._is_durable = durable
         self._is_kept = durable  # whether finished episodes stay if the recording is cut off
@@ -132,7 +132,7 @@ class DemoWriter(AbstractContextManager):
                 "with other options); give it another name, or do as it was done then"
             )
         self._total, self.num_demos = sum(lengths), len(demos)
-        self._steps = {key: kind_and_shape(array) for key, array in last.items()}
+        self._steps = {key: kind_of_step(array) for key, array in last.items()}
 
     @contextmanager
     def repeatable(self, *errors: type[Exception]) -> Iterator[None]:
@@ -170,7 +170,7 @@ class DemoWriter(AbstractContextManager):
                 raise ValueError(f"{self.path}: {name}: the attribute {key!r}: {error}") from None
         demo.attrs["text_crc32"] = text_sum(demo.attrs)
         self._change(lambda: self._data.__setitem__(name, demo))
-        self._steps = {key: kind_and_shape(array) for key, array in arrays.items()}
+        self._steps = {key: kind_of_step(array) for key, array in arrays.items()}
         self._total += len(arrays["actions"])
         self.num_demos += 1
         return name
@@ -272,7 +272,7 @@ class DemoWriter(AbstractContextManager):
                 raise ValueError(f"{self.path}: {name}/{key} is to be one number for each step")
         if "dones" in arrays and not np.isin(arrays["dones"][:], (0, 1)).all():
             raise ValueError(f"{self.path}: {name}/dones is to be 0 or 1 at each step")
-        steps = {key: kind_and_shape(array) for key, array in arrays.items()}
+        steps = {key: kind_of_step(array) for key, array in arrays.items()}
         for key in sorted(steps.keys() | (self._steps or steps).keys()):
             place, length = f"{self.path}: {name}/{key}", len(arrays["actions"])
             if key in arrays and len(arrays[key]) != length:
@@ -282,9 +282,11 @@ class DemoWriter(AbstractContextManager):
                 )
             has, others = steps.get(key), (self._steps or steps).get(key)
             if has != others:
-                what = f"has steps of {_words(has)}, but the episodes before {_words(others)}"
-                what = what if has else "is missing, which the episodes before have"
-                what = what if others else "is in none of the episodes before"
+                what = "is missing, which the episodes before have"
+                if has and others:
+                    what = f"has steps of {has}, but the episodes before {others}"
+                elif has:
+                    what = "is in none of the episodes before"
                 raise ValueError(f"{place} {what}; record episodes of one kind in one file")
         return arrays, notes
 
@@ -369,7 +371,3 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
             f"{place} holds a value beyond what float32 can hold at step {wrong[0, 0]}; scale it"
         )
     return stored
-
-
-def _words(step: tuple[str, tuple[int, ...]] | None) -> str:
-    return f"{step[0]} {list(step[1])}" if step else ""

@@ -60,21 +60,19 @@ def _data_facts(path: str, reads_all: bool) -> dict[str, Any]:
 
 def _checkpoint_facts(path: Path) -> dict[str, Any]:
     from offrl.checkpoint import read_checkpoint, while_loading
-    from offrl.tree import map_leaves
+    from offrl.tree import leaves
 
     content = read_checkpoint(path)
     with while_loading(content, path):  # without the classes of its sections, a user's own perhaps
         data = (json.loads(content["config"]).get("train") or {}).get("data") or []
     entries = [data] if isinstance(data, (str, Mapping)) else data
-    sizes: list[int] = []
-    map_leaves(lambda leaf: sizes.append(getattr(leaf, "numel", int)()), content["model"])
     state = content.get("variable_state") or {}
     env_args = content.get("env_metadata") or {}
     return {
         "checkpoint": str(path),
         "algorithm": content["algo_name"],
         "bytes_on_disk": path.stat().st_size,
-        "numbers": sum(sizes),
+        "numbers": sum(getattr(x, "numel", int)() for x in leaves(content["model"]).values()),
         "observations": content["shape_metadata"].get("all_shapes"),
         "action_dimensions": content["shape_metadata"].get("ac_dim"),
         "trained": {k: state[k] for k in ("epoch", "step", *BEST) if _is_known(state.get(k))},

@@ -70,6 +70,19 @@ def assert_same(file, demo, other, other_demo):
             assert dataset.fletcher32 == twin.fletcher32
 
 
+def test_what_was_never_written_is_not_read_as_zeros_but_can_be_left_out(tmp_path):
+    path = write_demos(tmp_path / "x.hdf5")
+    with h5py.File(path, "r+") as file:
+        length = len(file["data/demo_0/actions"])
+        file["data/demo_0"].create_dataset("obs/lost", (length, 3), np.float32)
+    with open_file(path) as file:
+        with pytest.raises(ValueError, match="x.hdf5: data/demo_0/obs/lost .* ever written"):
+            file.trajectory("demo_0")
+        edits.rename(file, {}, ["obs/lost"]).write(tmp_path / "out.hdf5", {})
+    with open_file(tmp_path / "out.hdf5") as file:
+        assert "obs/lost" not in arrays_of(file, "demo_0")
+
+
 # -- splits ---------------------------------------------------------------------------------------
 
 
