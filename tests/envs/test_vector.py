@@ -18,13 +18,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from offrl.envs import make_env
 from offrl.envs.vector import GymnasiumVector, episodes, make_vector_env, processes
 from offrl.envs.vector.episodes import ListVector, episode_seed
-from offrl.envs.vector.native import NativeVector
 from offrl.envs.vector.processes import ProcessVector
 from offrl.modules import allow
 
 allow(["test_vector"])  # which ``make_vector_env`` does by itself
 PUSH = {"env_name": "push-v3", "type": "metaworld", "env_kwargs": {}}
-FORMS = {"list": ListVector, "processes": ProcessVector, "native": NativeVector}
+FORMS = {"list": ListVector, "processes": ProcessVector, "native": GymnasiumVector}
 CARTPOLE = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}}
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 
@@ -174,7 +173,7 @@ def test_processes_give_the_bits_of_a_list_and_restore_its_state(env_args, horiz
 MAKERS = {
     "list": lambda seed: ListVector(walk_args(), 3, seed),
     "processes": lambda seed: ProcessVector(walk_args(), 3, seed, num_processes=2),
-    "native": lambda seed: NativeVector(CARTPOLE, 3, seed),
+    "native": lambda seed: make_vector_env(CARTPOLE, 3, seed),
     "given": lambda seed: GymnasiumVector(CartPoleVectorEnv(num_envs=3), seed),
 }
 
@@ -515,7 +514,7 @@ def test_what_cannot_be_stored_or_is_of_another_form_says_so():
     with pytest.raises(ValueError, match="'gymnasium'.*'episodes'"):
         MAKERS["list"](0).restore(state.state())
     with pytest.raises(ValueError, match="CartPole-v1: 3 .*2"):
-        NativeVector(CARTPOLE, 2, 0).restore(state.state())
+        make_vector_env(CARTPOLE, 2, 0).restore(state.state())
 
 
 def test_arrays_that_are_parts_of_others_are_not_stored():

@@ -12,8 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Dict
 
 from offrl.envs import make_env
-from offrl.envs.vector import make_vector_env
-from offrl.envs.vector.native import NativeVector
+from offrl.envs.vector import GymnasiumVector, make_vector_env
 from offrl.envs.wrappers import wrapped
 from offrl.online import Agent, Environment, Trainer
 
@@ -156,7 +155,7 @@ def test_wrappers_of_a_config_stay_with_the_policy(num_envs):
 def test_a_vectorised_form_that_has_no_wrappers_is_not_taken():
     args = {"env_name": "CartPole-v1", "type": 2, "wrappers": [FLATTEN]}
     with closing(make_vector_env(args, 2, 0)) as vector:
-        assert not isinstance(vector, NativeVector)
+        assert not isinstance(vector, GymnasiumVector)
 
 
 class Simulator(gymnasium.Env):

@@ -20,11 +20,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import ACTION_MASK
+from offrl.acting.episode import ACTION_MASK, describe
 from offrl.envs import check_modules
 from offrl.envs.vector.episodes import EpisodicVector, ListVector
 from offrl.envs.vector.form import Stepped, VectorEnv
-from offrl.envs.vector.native import GymnasiumVector, NativeVector
+from offrl.envs.vector.native import GymnasiumVector
 from offrl.envs.vector.processes import WORDING, ProcessVector
 from offrl.processes import Channel, Child
 
@@ -78,7 +78,7 @@ def _native(
     horizon: int | None,
     obs_keys: Sequence[str] | None,
     terminate_on_success: bool,
-) -> NativeVector | None:
+) -> GymnasiumVector | None:
     name = str(env_args.get("env_name"))
     if ":" in name:  # the module registers it
         with suppress(ImportError):  # which is said where it is made
@@ -87,7 +87,8 @@ def _native(
     is_plain = env_args.get("type", 2) in (2, "gymnasium") and not env_args.get("wrappers")
     if not is_plain or spec is None or spec.vector_entry_point is None:
         return None
-    limit = (env_args.get("env_kwargs") or {}).get("max_episode_steps") or spec.max_episode_steps
+    env_kwargs = env_args.get("env_kwargs") or {}
+    limit = env_kwargs.get("max_episode_steps") or spec.max_episode_steps
     if horizon is not None and horizon < (limit or math.inf):
         return None
     entry_point = spec.vector_entry_point
@@ -95,9 +96,12 @@ def _native(
     if terminate_on_success and not module.startswith("gymnasium.envs."):
         return None  # a success may be reported, and ends no episode there
     try:
-        env = NativeVector(env_args, num_envs, seed, obs_keys)
-    except ValueError as error:
-        log.info(str(error))
+        vector = gymnasium.make_vec(
+            name, num_envs, vectorization_mode="vector_entry_point", **env_kwargs
+        )
+        env = GymnasiumVector(vector, seed, env_args, obs_keys)
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        log.info(f"{name} has no vectorised form: {describe(error)}")
         return None
     log.info(f"{num_envs} environments {name} in gymnasium's own vectorised form")
     return env

@@ -219,24 +219,3 @@ class _Checked(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Any:
         return stepped(self.env.step(action))
-
-
-class NativeVector(GymnasiumVector):
-    """The vectorised implementation that an environment is registered with in gymnasium: all N in
-    the same array operations. ``ValueError`` if there is none that takes these arguments."""
-
-    def __init__(
-        self,
-        env_args: Mapping[str, Any],
-        num_envs: int,
-        seed: int,
-        obs_keys: Sequence[str] | None = None,
-    ):
-        name, env_kwargs = env_args["env_name"], env_args.get("env_kwargs") or {}
-        try:
-            env = gymnasium.make_vec(
-                name, num_envs, vectorization_mode="vector_entry_point", **env_kwargs
-            )
-        except (gymnasium.error.Error, ImportError, TypeError) as error:
-            raise ValueError(f"{name} has no vectorised form: {describe(error)}") from None
-        super().__init__(env, seed, env_args, obs_keys)
