@@ -151,7 +151,7 @@ def _final_scores(scores: Scores) -> Any:
     tasks = [t for t in scores.tasks if any(scores.of(a, t) for a in scores.algorithms)]
     figure, panels = _rows(scores, len(tasks))
     for axes, task in zip(panels, tasks, strict=True):
-        _dots(axes, scores, [scores.mean(a, task) for a in scores.algorithms])
+        _dots(axes, scores, [scores.means.get((a, task)) for a in scores.algorithms])
         for row, algorithm in enumerate(scores.algorithms):
             seeds = scores.of(algorithm, task)
             axes.plot(seeds, [row] * len(seeds), ".", color="0.4", markersize=4, zorder=3)

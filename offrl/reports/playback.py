@@ -38,6 +38,7 @@ class Player:
         self.demos = open_episodes(path)
         self.cameras, self.size = tuple(cameras), size
         self.use = use or self._choose()
+        self.arguments = str(path), self.use, self.cameras, size  # of one like it
         self._env: Any = None
         if self.use == "images":
             self.keys = self._image_keys()

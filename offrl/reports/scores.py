@@ -80,12 +80,10 @@ class Scores:
         found = self._scores.get((algorithm, task), {})
         return [found[seed] for seed in sorted(found)]
 
-    def mean(self, algorithm: str, task: str) -> Interval | None:
-        """The mean over seeds on a task."""
-        return self._means.get((algorithm, task))
-
     @cached_property
-    def _means(self) -> dict[tuple[str, str], Interval]:
+    def means(self) -> dict[tuple[str, str], Interval]:
+        """The mean over seeds of each algorithm on each task where it has results."""
+
         def mean(scores: list[float]) -> Interval:
             numbers = _estimates(np.array(scores)[:, None], lambda x: x.mean(axis=0))
             return _interval(numbers[:, 0])

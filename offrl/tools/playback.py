@@ -2,13 +2,17 @@
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from offrl.outputs import new_file, whole_file
 from offrl.tools import add_options, count
+
+if TYPE_CHECKING:
+    from offrl.reports.playback import Player
 
 HELP = "film demonstrations: from simulator states, by executing their actions, or stored images"
 EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
@@ -46,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from offrl.data.files import find_data
     from offrl.envs.rendering import needed_backend
-    from offrl.reports.playback import Player
+    from offrl.reports.playback import Player, make_replayer
     from offrl.video import encoder
 
     path, cameras = str(find_data(args.data)), tuple(args.cameras)
@@ -63,82 +67,66 @@ def run(args: argparse.Namespace) -> int:
     player.demos.close()
     if output and player.use != "images":
         backend = needed_backend(f"--use {player.use}")
-    job = _Job(demos, args.workers, backend)
-    look = _Look(path, player.use, cameras, args.size)
+    in_turn = partial(_in_turn, demos, args.workers, backend)
     if args.first and output:
-        _photograph(output, look, job)
+        _photograph(output, player, in_turn)
     elif output:
         encoder()
-        _film(output, look, job)
+        _film(output, player, in_turn)
     else:
-        _replay(path, job)
+        _say(in_turn(make_replayer, (path,)))
     return 0
 
 
-class _Look(NamedTuple):
-    """What is filmed, and how: what processes are told."""
+def _in_turn(
+    demos: list[str],
+    num_workers: int | None,
+    backend: str | None,
+    make_worker: Callable[..., Any],
+    arguments: Sequence[Any],
+) -> dict[str, Any]:
+    """What processes make of each demonstration."""
+    from tqdm import tqdm
 
-    path: str
-    use: str
-    cameras: tuple[str, ...]
-    size: int | None
+    from offrl.processes import in_order
 
-
-class _Job(NamedTuple):
-    """What is to be done with each of the demonstrations, in processes."""
-
-    demos: list[str]
-    num_workers: int | None
-    backend: str | None
-
-    def results(self, make_worker: Any, arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        from tqdm import tqdm
-
-        from offrl.processes import in_order
-
-        environ = {"MUJOCO_GL": self.backend or "disabled"}
-        results = in_order(make_worker, arguments, self.demos, self.num_workers, environ)
-        with closing(results):
-            bar = tqdm(results, total=len(self.demos), unit="demo", disable=None)
-            yield from zip(self.demos, bar, strict=True)
+    environ = {"MUJOCO_GL": backend or "disabled"}
+    with closing(in_order(make_worker, arguments, demos, num_workers, environ)) as results:
+        bar = tqdm(results, total=len(demos), unit="demo", disable=None)
+        return dict(zip(demos, bar, strict=True))
 
 
-def _photograph(output: Path, look: _Look, job: _Job) -> None:
+def _photograph(output: Path, player: "Player", in_turn: Callable[..., dict[str, Any]]) -> None:
     import imageio.v3
 
     from offrl.reports.playback import make_photographer, tiled
 
-    frames = [frame for _, frame in job.results(make_photographer, look)]
+    frames = [*in_turn(make_photographer, player.arguments).values()]
     with whole_file(output) as partial:
         imageio.v3.imwrite(partial, tiled(frames), extension=".png")
     print(f"{output}: the first frames of {len(frames)} demonstrations")
 
 
-def _film(output: Path, look: _Look, job: _Job) -> None:
+def _film(output: Path, player: "Player", in_turn: Callable[..., dict[str, Any]]) -> None:
     from offrl.reports.playback import make_filmer
     from offrl.reports.plot import write_divergence
     from offrl.video import join_videos
 
     plot = output.with_name(f"{output.stem}-divergence.png")
-    if look.use == "actions":
+    if player.use == "actions":
         new_file(plot)
     with tempfile.TemporaryDirectory(prefix=f".{output.stem}.", dir=output.parent) as folder:
-        films = dict(job.results(make_filmer, (*look, folder)))
+        films = in_turn(make_filmer, (*player.arguments, folder))
         if len(shapes := {film.shape for film in films.values()}) > 1:
-            raise ValueError(f"{look.path}: frames of {sorted(shapes)} make no film; choose others")
-        join_videos(output, [Path(folder) / f"{demo}.mp4" for demo in job.demos])
-    print(f"{output}: {len(films)} demonstrations by their {look.use}")
-    if look.use == "actions":
+            path, *_ = player.arguments
+            raise ValueError(f"{path}: frames of {sorted(shapes)} make no film; choose others")
+        join_videos(output, [Path(folder) / f"{demo}.mp4" for demo in films])
+    print(f"{output}: {len(films)} demonstrations by their {player.use}")
+    if player.use == "actions":
         played = {demo: film.divergence for demo, film in films.items()}
         _say(played)
         write_divergence(plot, {demo: found.of_steps for demo, found in played.items()})
         print(plot)
-
-
-def _replay(path: str, job: _Job) -> None:
-    from offrl.reports.playback import make_replayer
-
-    _say(dict(job.results(make_replayer, (path,))))
 
 
 def _say(played: Mapping[str, Any]) -> None:

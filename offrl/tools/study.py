@@ -67,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
             start = partial(Process, num_threads=threads, modules=beside)
         command = shlex.join(["offrl", "study", str(args.file)])
         cells = Cells(output, args.jobs or max(1, cores // threads), start, command)
-        cells.refuse_changes(cell for cell in planned if cell.config not in to_search)
+        for cell in planned:
+            if cell.config not in to_search:
+                cells.problem(cell)  # which refuses settings that have changed
         lost = {}
         for data, words in collecting:
             if (why := _make(words)) and data in study.datasets:

@@ -41,17 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
     from offrl.reports.view import Films, write_view
 
-    write_view(
-        args.paths,
-        args.output,
-        Films(args.render, tuple(args.cameras), args.size),
-        args.workers,
-        args.words,
-        lambda episodes, total: tqdm(episodes, total=total, unit="episode", disable=None),
-    )
+    films = Films(args.render, tuple(args.cameras), args.size)
+    write_view(args.paths, args.output, films, args.workers, args.words)
     print(f"{args.output}/index.html")
     return 0

@@ -17,16 +17,8 @@ from offrl.training.base import Training
 
 log = logging.getLogger(__name__)
 
-TENSORBOARD_TAGS = {
-    "train": "Train",
-    "collect": "Collect",
-    "valid": "Valid",
-    "rollout": "Rollout",
-    "test": "Test",
-    "test_last": "Test_Last",
-    "proxy": "Proxy",
-    "epoch": "Timing_Stats",
-}
+DRAWN = ("train", "collect", "valid", "rollout", "test", "test_last", "proxy")
+TENSORBOARD_TAGS = {kind: kind.title() for kind in DRAWN} | {"epoch": "Timing_Stats"}
 
 
 class Logger:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 from tqdm import tqdm
 
@@ -50,19 +50,6 @@ class PipelineResult:
         return lines | ({"problems": "; ".join(self.problems)} if self.problems else {})
 
 
-class _InRun:
-    """A pipeline as a ``Logger`` asks for it."""
-
-    restored: Mapping[str, Any] = {}
-
-    def __init__(self, pipeline: Pipeline, run: RunFolder):
-        self.config, self.epoch, self.run = pipeline.config, pipeline.epoch, run
-        self.environments = [pipeline.config.env_para.env_name]
-
-    def has_given(self, record: Record) -> bool:
-        return record["epoch"] <= self.epoch
-
-
 def train_pipeline(
     config: PipelineConfig,
     run: RunFolder | None = None,
@@ -94,7 +81,16 @@ def train_pipeline(
         if run is None:
             fill = None if config_file is None else lambda new: shutil.copy(config_file, new.path)
             run = RunFolder.create(config, fill)
-        with closing(Logger(_InRun(pipeline, run))) as logger:
+        epoch = pipeline.epoch
+        asked = SimpleNamespace(  # by a ``Logger``, of a training
+            config=pipeline.config,
+            run=run,
+            epoch=epoch,
+            restored={},
+            environments=[config.env_para.env_name],
+            has_given=lambda record: record["epoch"] <= epoch,
+        )
+        with closing(Logger(asked)) as logger:
             log.info("run folder: %s", run.path)
             run.write_config(config, is_finished=False)
             go_on = f"go on with: offrl train --resume {run.path}"

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ class Cells:
                 write_table(self.output, cells, self.command)
 
         with locked(self.output, "another process is running a study there"):
-            problems = {cell.name: self._problem(cell) for cell in cells}
+            problems = {cell.name: self.problem(cell) for cell in cells}
             try:
                 rows = write_table(self.output, cells, self.command)
                 told |= {row["cell"] for row in rows if row["status"] == FINISHED}
@@ -146,11 +146,6 @@ class Cells:
             finally:
                 rows = write_table(self.output, cells, self.command)
         return rows
-
-    def refuse_changes(self, cells: Iterable[Cell]) -> None:
-        """``ValueError`` if one was begun with other settings."""
-        for cell in cells:
-            self._problem(cell)
 
     def run_each(
         self,
@@ -198,8 +193,9 @@ class Cells:
                 for _, job in running.values():
                     job.close()
 
-    def _problem(self, cell: Cell) -> str:
-        """Why a cell cannot be trained; empty if it can."""
+    def problem(self, cell: Cell) -> str:
+        """Why a cell cannot be trained; empty if it can. ``ValueError`` if it was begun with other
+        settings."""
         folder = self.output / cell.name
         run = run_of(folder)
         is_finished = run is not None and Run(run).is_finished
@@ -225,7 +221,7 @@ class Cells:
         """Start a cell, or say why it cannot be; empty if it is finished."""
         folder = self.output / cell.name
         run = run_of(folder)
-        if why := self._problem(cell):
+        if why := self.problem(cell):
             return why
         try:
             (folder / WHY).unlink(missing_ok=True)

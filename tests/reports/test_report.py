@@ -67,7 +67,7 @@ def test_intervals_hold_the_mean_of_the_seeds_in_most_cases():
     for _ in range(30):
         drawn = np.clip(rng.normal(0.5, 0.1, 10), 0, 1)
         results = [result("a", "Can", seed, rate) for seed, rate in enumerate(drawn)]
-        _, low, high = Scores(results).mean("a", "Can")
+        _, low, high = Scores(results).means["a", "Can"]
         holds += low <= 0.5 <= high
     assert 24 <= holds <= 30
 

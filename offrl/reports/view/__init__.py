@@ -5,10 +5,11 @@ is. What is large, an episode or a run, has a script of its own, which the page 
 looks at it: ``data/DATASET/EPISODE.js`` and ``data/run/RUN.js``, with their films beside them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+
+from tqdm import tqdm
 
 from offrl.outputs import whole_folder
 from offrl.processes import in_order
@@ -26,14 +27,12 @@ def write_view(
     films: Films,
     num_workers: int | None = None,
     command: str = "",
-    progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, total: items,
 ) -> None:
     """Write the folder ``output`` about files of demonstrations and folders of runs.
 
     Episodes are written by ``num_workers`` processes (one per core), one at a time in each.
 
     command: what made the page, which it shows.
-    progress: what episodes pass through as they are done; it is told how many there are.
     """
     runs = [RunPage(path) for path in paths if is_run(path)]
     datasets = [Dataset(path, films.num_rendered) for path in paths if not is_run(path)]
@@ -48,7 +47,8 @@ def write_view(
             (folder / f"data/{i}").mkdir(parents=True)
         done = in_order(EpisodeWriter, (str(folder), films), episodes, num_workers, environ)
         with closing(done):
-            summaries = list(progress(done, len(episodes))) if episodes else []
+            bar = tqdm(done, total=len(episodes), unit="episode", disable=None)
+            summaries = list(bar) if episodes else []
         if films.cameras and not any(summary["film"] for summary in summaries):
             raise ValueError("--cameras: no data has images; film simulator states with --render N")
         written = iter(summaries)
