@@ -35,8 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.envs import make_env
     from offrl.envs.rendering import working_backend
     from offrl.envs.window import can_show, free_name
-    from offrl.envs.workers import EpisodeRequest
-    from offrl.evaluation import TEST_SEEDS, summarize, watch
+    from offrl.evaluation import TEST_SEEDS, requests_of, summarize, watch
     from offrl.training.progress import success_line
     from offrl.video import encoder
 
@@ -48,14 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if film is not None:
         encoder()
     rollout = policy.policy.global_config.experiment.rollout
-    requests = [
-        EpisodeRequest(
-            TEST_SEEDS + args.seed + i,
-            args.horizon or rollout.horizon,
-            rollout.terminate_on_success,
-        )
-        for i in range(args.episodes)
-    ]
+    rollout.n, rollout.horizon = args.episodes, args.horizon or rollout.horizon
+    requests = requests_of(rollout, TEST_SEEDS + args.seed)
     os.environ.setdefault("MUJOCO_GL", working_backend() or "disabled")  # before it is imported
     with closing(make_env(env_args_of(content, args.env), policy.obs_keys)) as env:
         results = watch(policy, env, requests, film)

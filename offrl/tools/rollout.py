@@ -3,6 +3,7 @@
 import argparse
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
     from offrl.checkpoint import env_args_of, instruction, policy_from_checkpoint
     from offrl.envs.rendering import needed_backend, renders_observations
-    from offrl.envs.workers import EpisodeRequest, pools
-    from offrl.evaluation import TEST_SEEDS, evaluate, summarize, with_latency
+    from offrl.envs.workers import pools
+    from offrl.evaluation import TEST_SEEDS, evaluate, requests_of, summarize, with_latency
     from offrl.training.progress import subgoal_line, success_line
     from offrl.video import encoder
 
@@ -70,22 +71,17 @@ def run(args: argparse.Namespace) -> int:
         backend = needed_backend("--video" if args.video else "the policy sees images")
 
     rollout = policy.policy.global_config.experiment.rollout
-    for name in ("latency_ms", "asynchronous"):
+    for name in ("n", "horizon", "latency_ms", "asynchronous"):
         if getattr(args, name) is not None:
             setattr(rollout, name, getattr(args, name))
     policy = with_latency(policy, rollout, env_args)
     if policy.executor and policy.executor.latency:
         late = policy.executor.latency
         print(f"steps of the environment by which a chunk comes late: {late}")
+    num_filmed = args.video_episodes if args.video else 0
     requests = [
-        EpisodeRequest(
-            seed=TEST_SEEDS + args.seed + i,
-            horizon=args.horizon or rollout.horizon,
-            terminate_on_success=rollout.terminate_on_success,
-            frame_every=1 if args.video and i < args.video_episodes else None,
-            record=args.record is not None,
-        )
-        for i in range(args.n)
+        replace(request, frame_every=1 if i < num_filmed else None, record=bool(args.record))
+        for i, request in enumerate(requests_of(rollout, TEST_SEEDS + args.seed))
     ]
     with (
         pools(args.address) as make,
