@@ -42,10 +42,9 @@ def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
                 shutil.copyfile(path, file)
             _say_what_is_repeated(run, problems, path, state["variable_state"]["step"])
         return path, state
-    config = next(run.path.glob("config-*.json"), "CONFIG")
     raise ValueError(
         f"{run.path}: no checkpoint to go on from ({'; '.join(problems)}); train it anew: "
-        f"offrl train --config {config}"
+        f"offrl train --config {run.config_file}"
     )
 
 
