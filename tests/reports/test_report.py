@@ -279,7 +279,7 @@ def test_a_report_has_its_numbers_in_all_three_forms(tmp_path):
     for path in tmp_path.glob("*.png"):
         assert Image.open(path).convert("L").getextrema() == (0, 255)
     text, page = ((tmp_path / f"report.{kind}").read_text() for kind in ("md", "html"))
-    value, low, high = Scores(results).mean("good", "Can")
+    value, low, high = Scores(results).means["good", "Can"]
     shown = f"{value:.2f} ({low:.2f} to {high:.2f})"
     for form in (text, page):
         assert shown in form and "abcd1234" in form and "torch 2.9" in form and "f00d" in form
