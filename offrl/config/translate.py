@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from offrl.config.files import nested
 from offrl.config.pipeline import (
     AgentPara,
     PipelineConfig,
@@ -14,7 +15,7 @@ from offrl.config.pipeline import (
 from offrl.config.train import TrainConfig
 from offrl.modules import import_all
 from offrl.registry import ALGO_CONFIGS, ALGOS, PARTS, shown
-from offrl.tree import merge
+from offrl.tree import leaves, merge
 
 SECTIONS = ("experiment", "train", "observation", "distributed")  # that may stand beside
 OF_SHAPES = ("model_name", "state_dim", "action_dim", "input_dtype")  # which environments say
@@ -39,7 +40,7 @@ def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError(f"agent_para.agent_num: offrl's {name} learns for one agent; set it to 1")
     if file.mode == "evaluate":
         raise ValueError(f"mode: evaluate what {name} has learned with offrl rollout --checkpoint")
-    options = file.alg_para.alg_config | _options_of_model(file, name)
+    options = merge(file.alg_para.alg_config, _options_of_model(file, name))
     of_train = options.keys() & TrainConfig.model_fields
     online, distributed = {"num_envs": 1, **_agent(file.agent_para)}, {"explorers": file.env_num}
     on_policy = ALGOS[name](ALGO_CONFIGS[name]())[0].ON_POLICY
@@ -97,11 +98,7 @@ def _options_of_model(file: PipelineConfig, name: str) -> dict[str, Any]:
         )
     options = {key: value for key, value in actor.items() if key not in OF_SHAPES}
     sizes = options.pop("hidden_sizes", None)
-    return options | (_sized(ALGO_CONFIGS[name]().to_dict(), sizes) if sizes else {})
-
-
-def _sized(section: Mapping[str, Any], sizes: Any) -> dict[str, Any]:
-    """The keys of a section that say how large layers are, with other sizes."""
-    inner = {k: _sized(x, sizes) for k, x in section.items() if isinstance(x, Mapping)}
-    own = {k: sizes for k in section if k.endswith("layer_dims")}
-    return own | {k: x for k, x in inner.items() if x}
+    sized = [key for key in leaves(ALGO_CONFIGS[name]().to_dict()) if key.endswith("layer_dims")]
+    for key in sized if sizes else ():
+        options = merge(options, nested(key, sizes))
+    return options
