@@ -61,6 +61,16 @@ def test_it_is_an_online_training_by_explorers():
     assert dqn.distributed.trajectory_steps == 64 and dqn.train.online.collect_steps == 4
 
 
+def test_sizes_of_layers_leave_what_else_is_said_of_a_critic():
+    config = config_of(
+        content(
+            alg_para={"alg_name": "dqn", "alg_config": {"critic": {"ensemble": {"n": 3}}}},
+            model_para={"actor": {"model_name": "MLP", "hidden_sizes": [8]}},
+        )
+    )
+    assert config.algo.critic.ensemble.n == 3 and config.algo.critic.layer_dims == [8]
+
+
 def test_parts_of_ones_own_are_named_by_their_modules():
     config = config_of(
         content(
