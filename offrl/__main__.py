@@ -19,9 +19,9 @@ from types import ModuleType
 from typing import Any
 
 from offrl import __version__, tools
-from offrl.links import following
+from offrl.links import FOLLOWED
 from offrl.modules import allow, import_all, modules_of, named
-from offrl.processes import Interrupted, foreign, is_explained
+from offrl.processes import Interrupted, changed_environ, foreign, is_explained
 
 
 class AboveTheBar(logging.Handler):
@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     package.setLevel(logging.INFO)
     package.addHandler(terminal)
     try:
-        with _signals_interrupt(), following(getattr(args, "follow_links", False)):
+        follows = {FOLLOWED: "1"} if getattr(args, "follow_links", False) else {}
+        with _signals_interrupt(), changed_environ(follows):
             # A user's own may lie here. Where nobody named any, nothing in this folder is imported.
             allow([*named(), *modules_of(getattr(args, "env", ""))], os.getcwd())
             import_all(getattr(args, "module", []), os.getcwd())

@@ -2,8 +2,6 @@
 the folder of the data is read, all else only for a user who says so."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 FOLLOWED = "OFFRL_FOLLOW_LINKS"  # in the environment, which the processes of a command inherit
@@ -25,14 +23,3 @@ def inside(path: str | Path, *folders: str | Path, place: str) -> Path:
             f"there, or, if you trust the data, give --follow-links (in Python: {FOLLOWED}=1)"
         )
     return found
-
-
-@contextmanager
-def following(is_wanted: bool) -> Iterator[None]:
-    """Follow links, also in processes that are started, if that is wanted; else as it was."""
-    before = os.environ.get(FOLLOWED, "")
-    os.environ[FOLLOWED] = "1" if is_wanted else before
-    try:
-        yield
-    finally:
-        os.environ[FOLLOWED] = before

@@ -152,7 +152,7 @@ def test_links_are_followed_where_that_is_asked_for(reader, place, capsys):
     with h5py.File("folder/demos.hdf5", "r+") as file:
         external("../away/demos.hdf5")(file)
     assert main([*READERS[reader], "--follow-links"]) == 0
-    assert not os.environ[FOLLOWED]
+    assert FOLLOWED not in os.environ
     if os.path.exists("new.hdf5"):
         with h5py.File("new.hdf5") as new, h5py.File("away/demos.hdf5") as old:
             np.testing.assert_allclose(new[KEY], old[KEY], rtol=1e-6)

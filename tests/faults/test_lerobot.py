@@ -215,7 +215,7 @@ def test_links_are_followed_on_request(name, whole, folder, tmp_path):
     words = ["convert", str(folder), str(tmp_path / "back.hdf5"), "--to", "robomimic"]
     assert main([*words, "--workers", "1"]) == 1
     assert main([*words, "--workers", "1", "--follow-links"]) == 0
-    assert not os.environ["OFFRL_FOLLOW_LINKS"]
+    assert "OFFRL_FOLLOW_LINKS" not in os.environ
     same(read(whole), read(tmp_path / "back.hdf5"))
 
 
