@@ -384,7 +384,8 @@ class Recording:
                 Replay(draws),
                 mock.patch.object(nets["critic"], "first", wraps=nets["critic"].first) as first,
             ):
-                value, action = algo.best_action(obs, goal)
+                seen = algo.prepare_obs(obs), algo.prepare_obs(goal, "goal")
+                value, action = algo.best_action(*seen)
             candidates = first.call_args.args[1]
         else:
             candidates = self.arrays[f"{prefix}candidates"]

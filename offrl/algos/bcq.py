@@ -181,14 +181,10 @@ class BCQ(TDLearner, PolicyAlgo):
     # -- acting -----------------------------------------------------------------------------------
 
     def best_action(
-        self, obs: Obs, goal: Obs | None = None, generators: Generators = None
+        self, obs: Any, goal: Any, generators: Generators = None
     ) -> tuple[Tensor, Tensor]:
-        """The first critic's value ``[B, 1]`` of the best proposal ``[B, A]``, for observations
-        ``[B, frames, ...]``."""
-        return self.best_seen(self.prepare_obs(obs), self.prepare_obs(goal, "goal"), generators)
-
-    def best_seen(self, obs: Any, goal: Any, generators: Generators) -> tuple[Tensor, Tensor]:
-        """The same for observations as networks see them."""
+        """The first critic's value ``[B, 1]`` of the best proposal ``[B, A]``, for observations as
+        networks see them."""
         num = self.algo_config.critic.num_action_samples_rollout
         proposals = self._propose(obs, goal, num, "actor", generators)
         value, best = self.nets["critic"].first(obs, proposals, goal).max(1, keepdim=True)
@@ -197,11 +193,13 @@ class BCQ(TDLearner, PolicyAlgo):
     def act(
         self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
     ) -> tuple[Tensor, Any]:
-        return self.best_action(obs, goal, generators)[1], state
+        seen, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
+        return self.best_action(seen, goal, generators)[1], state
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
         """The value of the best proposal, ``[B, 1]``."""
-        return self.best_action(self._with_time(obs_dict), goal_dict)[0]
+        seen = self.prepare_obs(self._with_time(obs_dict))
+        return self.best_action(seen, self.prepare_obs(goal_dict, "goal"))[0]
 
 
 class DistributionalBCQ(DistributionalCritic, BCQ):

@@ -117,7 +117,7 @@ class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
             some = slice(first, first + AT_ONCE)
             obs, goal = (map_leaves(lambda x: x[some], part) for part in (seen, goals))  # noqa: B023
             own = None if generators is None else generators[some]
-            values.append(value.best_seen(obs, goal, own)[0])
+            values.append(value.best_action(obs, goal, own)[0])
         return torch.cat(values)
 
     def sample_subgoals(

@@ -185,7 +185,7 @@ def test_iris_takes_the_proposal_of_the_highest_value():
     value = planner.parts["value_net"]
     obs = {key: torch.randn(3, *shape) for key, shape in SHAPES.items()}
     # What is worth most is where the first number is largest, whatever one does there.
-    value.best_seen = lambda obs, goal, generators: (obs["position"][:, 0, :1], None)
+    value.best_action = lambda obs, goal, generators: (obs["position"][:, 0, :1], None)
     torch.manual_seed(0)
     chosen = planner.get_subgoal_predictions(obs)
     torch.manual_seed(0)
@@ -296,7 +296,7 @@ def test_many_proposals_are_judged_in_several_turns(monkeypatch):
     obs = {key: torch.randn(7, *shape) for key, shape in SHAPES.items()}
     planner = algo.parts["planner"]
     value = planner.parts["value_net"]
-    value.best_seen = lambda obs, goal, generators: (obs["speed"][:, 0, :1], None)
+    value.best_action = lambda obs, goal, generators: (obs["speed"][:, 0, :1], None)
     chosen = []
     for at_once in (2048, 5):
         monkeypatch.setattr("offrl.algos.iris.AT_ONCE", at_once)

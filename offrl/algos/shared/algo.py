@@ -431,7 +431,7 @@ class Algo(Modes, Algorithm):
         state = {**own, "_only_acts": True, "_of_learning": {}}
         state.pop("_learning", None)
         if self._average.shown:  # the networks are all that acting takes
-            state["_average"] = self._average.begun_anew()
+            state["_average"] = Average(self._average.weights, self.global_config.train.ema)
         return state
 
     @classmethod

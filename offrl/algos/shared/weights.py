@@ -1,6 +1,5 @@
 """The weights of an algorithm: their moving average, and those that checkpoints hold."""
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ class Average:
     def __init__(self, weights: "Mapping[str, torch.nn.Parameter]", config: EMAConfig):
         self._config = config
         learning = {name: p for name, p in weights.items() if p.requires_grad}
-        self._weights = learning if config.enabled else {}
+        self.weights = learning if config.enabled else {}
         self._averages: dict[str, Tensor] = {}  # none as long as they equal the weights
         self._num_steps: dict[str, int] = {}  # of each optimizer
         self._put_off: Mapping[str, Tensor] = {}  # the weights, if they are not here yet
@@ -33,22 +32,22 @@ class Average:
         self._begin()
         names = self._names(parts_of(parameters))
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(step))
-        weights = [self._weights[name].data for name in names]
+        weights = [self.weights[name].data for name in names]
         average([self._averages[name] for name in names], weights, 0)
 
     def settle(self, parameters: "Iterable[torch.nn.Parameter]") -> None:
         """Let these, which do not learn any more, be their averages, so that others learn from what
         acts. Averages must not be shown."""
         for name in self._names(parameters) if self._averages else ():
-            self._weights[name].data.copy_(self._averages[name])
+            self.weights[name].data.copy_(self._averages[name])
 
     def _begin(self) -> None:
         if not self._averages:
-            self._averages = {name: p.detach().clone() for name, p in self._weights.items()}
+            self._averages = {name: p.detach().clone() for name, p in self.weights.items()}
 
     def _names(self, parameters: "Iterable[torch.nn.Parameter]") -> list[str]:
         own = {id(parameter) for parameter in parameters}
-        return [name for name, weight in self._weights.items() if id(weight) in own]
+        return [name for name, weight in self.weights.items() if id(weight) in own]
 
     def _decay(self, step: int) -> float:
         if step == 0:
@@ -60,25 +59,19 @@ class Average:
         """Let the networks compute with the averages, or with the weights again."""
         if shown != self.shown:
             for name, weight in self._put_off.items():
-                average = self._weights[name]  # shown in its place
+                average = self.weights[name]  # shown in its place
                 self._averages[name] = torch.empty_like(average).copy_(weight)
             self._put_off = {}
             for name, average in self._averages.items():
-                weight = self._weights[name]
+                weight = self.weights[name]
                 weight.data, average.data = average.data, weight.data
             self.shown = shown
-
-    def begun_anew(self) -> "Average":
-        """Give an average of the same weights that begins with them as they are now."""
-        average = copy.copy(self)
-        average._averages, average._num_steps, average._put_off = {}, {}, {}
-        return average
 
     def serialize(self) -> dict[str, Any]:
         """What a checkpoint holds of it: ``{"ema": ...}``, or nothing."""
         if not self._config.enabled:
             return {}
-        averages = self._averages or self._weights
+        averages = self._averages or self.weights
         weights = {name: average.detach() for name, average in averages.items()}
         return {"ema": {"weights": weights, "num_steps": dict(self._num_steps)}}
 
@@ -101,7 +94,7 @@ class Average:
             return
         self._num_steps = dict(stored["num_steps"])
         if weights is not None:
-            self._put_off, self.shown = {name: weights[name] for name in self._weights}, True
+            self._put_off, self.shown = {name: weights[name] for name in self.weights}, True
             return
         self._begin()
         for name, average in self._averages.items():
