@@ -71,12 +71,8 @@ class DenoisingConfig(ChunkConfig):
     )
 
     @model_validator(mode="after")
-    def _has_one_network(self) -> "DenoisingConfig":
+    def _fits(self) -> "DenoisingConfig":
         check_one_enabled(self, "unet", "transformer")
-        return self
-
-    @model_validator(mode="after")
-    def _halves_evenly(self) -> "DenoisingConfig":
         multiple, steps = 2 ** (len(self.unet.down_dims) - 1), self.horizon.prediction_horizon
         if self.unet.enabled and steps % multiple:
             raise ValueError(
