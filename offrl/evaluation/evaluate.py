@@ -24,11 +24,15 @@ COLLECTION_SEEDS = 2_000_000
 EVALUATION_BATCH = 4  # small: every call pays for all rows
 
 
-def requests_of(rollout: RolloutConfig, first_seed: int) -> list[EpisodeRequest]:
-    """The episodes of an evaluation, whose seeds begin with ``first_seed``."""
+def requests_of(
+    rollout: RolloutConfig, first_seed: int, num_filmed: int = 0, frame_every: int = 1
+) -> list[EpisodeRequest]:
+    """The episodes of an evaluation, whose seeds begin with ``first_seed``; the first ones are
+    filmed."""
+    horizon, ends = rollout.horizon, rollout.terminate_on_success
     return [
-        EpisodeRequest(seed, rollout.horizon, rollout.terminate_on_success)
-        for seed in range(first_seed, first_seed + rollout.n)
+        EpisodeRequest(first_seed + i, horizon, ends, frame_every if i < num_filmed else None)
+        for i in range(rollout.n)
     ]
 
 

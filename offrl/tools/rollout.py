@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"steps of the environment by which a chunk comes late: {late}")
     num_filmed = args.video_episodes if args.video else 0
     requests = [
-        replace(request, frame_every=1 if i < num_filmed else None, record=bool(args.record))
-        for i, request in enumerate(requests_of(rollout, TEST_SEEDS + args.seed))
+        replace(request, record=bool(args.record))
+        for request in requests_of(rollout, TEST_SEEDS + args.seed, num_filmed)
     ]
     with (
         pools(args.address) as make,

@@ -4,7 +4,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from offrl import cluster, parallel
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import PlannerAlgo
 from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
-from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult, pools
+from offrl.envs.workers import EnvPool, EpisodeResult, pools
 from offrl.evaluation.evaluate import (
     SELECTION_SEEDS,
     TEST_SEEDS,
@@ -67,11 +66,13 @@ class Evaluator:
         everything: list[EpisodeResult] = []
         is_rated = True
         episode = "episode" if kind == "rollout" else f"{kind}_episode"
+        frame_every = self.trainer.config.experiment.video_skip
         for name, pool in self._pools.items():
             results: list[EpisodeResult] = []
             policy = self._policy(algo, pool)
-            requests = parallel.share(self._requests(pool, first_seed))
-            episodes = parallel.gathered(evaluate(policy, pool, requests))
+            num_filmed = self._num_filmed if pool.gl_backend else 0
+            requests = requests_of(self.config, first_seed, num_filmed, frame_every)
+            episodes = parallel.gathered(evaluate(policy, pool, parallel.share(requests)))
             for result in self.trainer.interrupts.promptly(episodes):
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
@@ -173,13 +174,6 @@ class Evaluator:
         instruction = self.trainer.instructions.get(pool.env_args.get("lang", ""))
         policy = RolloutPolicy(algo, instruction=instruction)
         return with_latency(policy, self.config, pool.env_args)
-
-    def _requests(self, pool: EnvPool, first_seed: int) -> list[EpisodeRequest]:
-        num_filmed = self._num_filmed if pool.gl_backend else 0
-        every = self.trainer.config.experiment.video_skip
-        requests = requests_of(self.config, first_seed)
-        filmed = [replace(request, frame_every=every) for request in requests[:num_filmed]]
-        return filmed + requests[num_filmed:]
 
     def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
         if kind.startswith("rollout") and self.trainer.config.experiment.keep_all_videos:
