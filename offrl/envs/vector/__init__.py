@@ -110,14 +110,12 @@ def _native(
 def _episodic(
     env_args: Mapping[str, Any], num_envs: int, seed: int, timeout: float, *rest: Any
 ) -> EpisodicVector:
-    if num_envs == 1:
-        only = ListVector(env_args, num_envs, seed, *rest)
-        log.info(f"1 environment {env_args['env_name']} in a list")
-        return only
-    cost = _cost(env_args, *rest)
     name, cores = env_args["env_name"], len(os.sched_getaffinity(0))
+    what, cost = f"1 environment {name}", 0.0
+    if num_envs > 1:
+        cost = _cost(env_args, *rest)
+        what = f"{num_envs} environments {name}, of {1e6 * cost:.0f} us a step,"
     saved = (num_envs - math.ceil(num_envs / cores)) * cost
-    what = f"{num_envs} environments {name}, of {1e6 * cost:.0f} us a step,"
     if saved > MESSAGES or cost == math.inf:
         try:
             env = ProcessVector(env_args, num_envs, seed, *rest, timeout=timeout)

@@ -76,9 +76,7 @@ class Simulator:
     none."""
 
     def __init__(self, env_args: Mapping[str, Any]):
-        keeps = os.environ.get("OFFRL_FAST_SIM") != "0"
-        # Of models: resets compile one after the other.
-        self._memory = FreedMemory() if keeps else None
+        self._memory = FreedMemory()  # of models: resets compile one after the other
         try:
             self._env = make_env(env_args)
         except (ValueError, ImportError) as error:
@@ -94,8 +92,7 @@ class Simulator:
         """Run an episode, for a policy that reads ``obs_keys`` (``run_episode``)."""
         observe_only(self._env, None if request.record else obs_keys)
         result = run_episode(self._env, request, answer, needs_goal)
-        if self._memory is not None:
-            self._memory.limit()
+        self._memory.limit()
         return result
 
 
