@@ -64,6 +64,13 @@ def is_explained(error: BaseException) -> bool:
     return is_ours and isinstance(error, (ValueError, OSError, ImportError))
 
 
+def in_words(error: BaseException, where: str) -> Exception:
+    """What another process is told of an error: itself if it is explained, else its traceback."""
+    if isinstance(error, Exception) and is_explained(error):
+        return error
+    return RuntimeError(f"{where}:\n{''.join(traceback.format_exception(error))}")
+
+
 def foreign(error: BaseException) -> str | None:
     """Give the place where an error came out of code that is neither offrl's nor a library's."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -223,8 +230,7 @@ def _serve(
         try:
             work(channel, *arguments)
         except Exception as error:
-            in_words = RuntimeError(f"in a process of its own:\n{traceback.format_exc()}")
-            channel.send(error if is_explained(error) else in_words)
+            channel.send(in_words(error, "in a process of its own"))
 
 
 @contextmanager

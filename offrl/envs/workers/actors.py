@@ -5,7 +5,6 @@ step. It calls the policy as ``EnvPool`` does, so that results are the same to t
 """
 
 import logging
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from offrl.acting.episode import (
 from offrl.envs import say_once
 from offrl.envs.workers.pool import EnvPool
 from offrl.envs.workers.worker import Failure, Notices, Simulator, failure, what_is_read
-from offrl.processes import Alarm, is_explained
+from offrl.processes import Alarm, in_words
 
 log = logging.getLogger(__name__)
 
@@ -181,19 +180,13 @@ class Player:
                 answer.ask(policy.start_episode, 0, request.seed)
                 return self._simulator.play(request, answer, policy.needs_goal, policy.obs_keys)
         except _PolicyError as error:
-            return error.in_words()
+            return in_words(error.__cause__ or error, "in an actor")
         except Exception as error:
             return failure(error)
 
 
 class _PolicyError(Exception):
     """The policy failed, so that it would in any actor."""
-
-    def in_words(self) -> Exception:
-        assert isinstance(self.__cause__, Exception)
-        if is_explained(self.__cause__):
-            return self.__cause__
-        return RuntimeError(f"in an actor:\n{''.join(traceback.format_exception(self.__cause__))}")
 
 
 class _Here:
