@@ -44,13 +44,13 @@ class Episodes(AbstractContextManager):
         is stored, and strings and numbers (attributes). keys: of the arrays these alone."""
 
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """``trajectory``, with what reads it (``Stored``) in place of each array of a file in
-        robomimic's layout."""
+        """Give the ``trajectory``, of a file in robomimic's layout with what reads an array
+        (``Stored``) in the place of each."""
         return self.trajectory(demo, keys)
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
-        """What is said of a demonstration, or of all the data: but for lengths, sums, and what has
-        a place of its own."""
+        """Give what is said of a demonstration, or of all the data: but for lengths, sums, and
+        what has a place of its own."""
         return {}
 
     def masks(self) -> dict[str, list[str]]:

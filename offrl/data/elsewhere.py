@@ -57,7 +57,7 @@ def in_other_files(places: Iterable[tuple[str, Path]]) -> list[str]:
 
 
 def place_of(dataset: h5py.h5d.DatasetID) -> tuple[str, str]:
-    """The file that an array is in, and its path there."""
+    """Name the file that an array is in, and its path there."""
     name = h5py.h5i.get_name(dataset).decode(errors="replace")
     return h5py.h5f.get_name(dataset).decode(), name.strip("/")
 

@@ -336,7 +336,8 @@ def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any
 
 
 def attributes_of_data(file: h5py.File) -> Mapping[str, Any]:
-    """The attributes of ``data``, wherever other links lead; none if it is no group of the file."""
+    """Give the attributes of ``data``, wherever other links lead; none if it is no group of the
+    file itself."""
     is_own = isinstance(file.get("data", getlink=True), h5py.HardLink)
     data = file["data"] if is_own else None
     return data.attrs if isinstance(data, h5py.Group) else {}

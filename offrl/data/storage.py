@@ -110,7 +110,7 @@ class Stored:
             check_memory(self.nbytes, ": ".join(place_of(self.id)))
 
     def read(self) -> np.ndarray:
-        """All of it."""
+        """Read all of it."""
         self.check_fits()
         if not self.is_number:
             return self[()]
@@ -130,8 +130,8 @@ class Stored:
             raise unreadable(*place_of(self.id), error) from None
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The rows in parts of about 64 MB, of which who looks at them makes copies, and the number
-        of the first row of each. Parts are whole chunks: none is unpacked twice."""
+        """Read the rows in parts of about 64 MB, of which who looks at them makes copies; with the
+        number of the first row of each. Parts are whole chunks: none is unpacked twice."""
         if self.nbytes <= PIECE_BYTES:
             yield 0, self.read()
             return
@@ -143,7 +143,7 @@ class Stored:
 
 
 def arrays_below(group: h5py.h5g.GroupID, root: str = "") -> Iterator[tuple[str, Stored]]:
-    """All arrays below a group, whatever kind of link leads there, by path."""
+    """Open all arrays below a group, whatever kind of link leads there, by path."""
     for name in group:
         path = root + name.decode("utf8", "surrogateescape")
         try:
@@ -157,16 +157,17 @@ def arrays_below(group: h5py.h5g.GroupID, root: str = "") -> Iterator[tuple[str,
 
 
 def bytes_on_disk(array: Any) -> int:
+    """Count what an array takes in its file; of one that is in none, in memory."""
     return array.id.get_storage_size() if isinstance(array, Stored) else array.nbytes
 
 
 def kind_of_step(array: Any) -> str:
-    """The type and shape of an array's steps, such as ``float32 [3]``; of frames the images'."""
+    """Say the type and shape of an array's steps, e.g. ``float32 [3]``; of frames the images'."""
     return f"{array.dtype} {list(array.shape[1:])}"
 
 
 def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
-    """What to raise for an error of HDF5's, or of others that read files."""
+    """Make the error to raise in the place of one of HDF5's, or of others that read files."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     is_checked = os.path.isfile(path) and h5py.is_hdf5(path)
     remedy = f", or look what else is damaged with: offrl validate {path}" if is_checked else ""
