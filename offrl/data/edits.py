@@ -114,12 +114,10 @@ def rename(file: DemoFile, new_names: Mapping[str, str], dropped: Sequence[str] 
         raise ValueError(f"{file.path}: two things would be called {min(twice)}; drop one of them")
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
-        trajectory = file.stored(demo)
-        attributes = file.attributes(demo).keys()
         return {
             new: value
-            for key, value in trajectory.items()
-            if (new := key if key in attributes else renamed(key)) is not None
+            for key, value in file.stored(demo).items()
+            if (new := renamed(key) if isinstance(value, Stored) else key) is not None
         }
 
     masks = {
