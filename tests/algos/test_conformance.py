@@ -40,6 +40,7 @@ OTHERS = {
     "vae_gmm": {
         "vae": {
             "enabled": True,
+            "kl_weight": 0.01,
             "latent_clip": 2.0,
             "decoder": {"is_conditioned": False},
             "prior": {
@@ -97,7 +98,7 @@ VARIANTS = {
         },
     },
     "vq_bet": {"codes": {}, "policy": {"vq": {"epochs": 0.0}}},
-    "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED, "infinite_horizon": True}},
+    "td3_bc": {"default": {}, "bounded": {"critic": BOUNDED}},
     "bc": {f"{t}-{h}": TRUNKS[t] | HEADS[h] for t in TRUNKS for h in HEADS} | OTHERS,
     "gl": {"regression": {"vae": {"enabled": False}}, "vae": {}},
     "hbc": {
@@ -241,6 +242,7 @@ def case_of(tmp_path_factory):
         for check in CHECKS
         if check is not STREAMED_CHECK
         for case in CASES
+        if check is not it_learns_what_is_right or case != "plas-vae"  # its critic begins later
     ],
 )
 def test_an_algorithm(case_of, check, case):
