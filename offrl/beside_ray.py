@@ -1,9 +1,9 @@
 """The process beside a program that works on Ray: it cleans up, and says what the program cannot.
 
-Ray ends a program without a word when its own processes are lost. This one outlives it. A script
-of its own, as it must import nothing that ends with Ray: ``python beside_ray.py FOLDER MARK``.
-On its input are lines of JSON with what is ``watched`` (``{name: [host, port]}``) and what to
-``say`` if the program ends without taking that back.
+Ray ends a program without a word when Ray's own processes are lost; this process outlives the
+program. It is a script, ``python beside_ray.py FOLDER MARK``, as it must import nothing that ends
+with Ray. It reads lines of JSON from its input: the addresses that are ``watched``
+(``{name: [host, port]}``), and what to ``say`` if the program ends without taking that back.
 """
 
 import glob
@@ -18,11 +18,11 @@ import time
 from collections import Counter
 from typing import Any
 
-TIDY_S = 10.0  # that a program has to tidy up when its Ray is lost
+TIDY_S = 10.0  # seconds that a program has to tidy up when its Ray is lost
 
 
 def follow() -> str:
-    """Follow the program to its end, and stop it if its Ray is lost. Returns what is to be said."""
+    """Follow the program to its end, and stop it if its Ray is lost. Returns the words to print."""
     known: dict[str, Any] = {"watched": {}, "say": ""}
     silent, lost, program = Counter[str](), None, os.getppid()
     while os.getppid() == program:  # others may keep its end of the pipe open
@@ -48,8 +48,8 @@ def follow() -> str:
 
 
 def clean(folder: str, mark: str) -> None:
-    """End all processes with the mark in their environment, some of which Ray would leave for a
-    minute, and remove the folder."""
+    """Remove the folder, and end all processes that have the mark in their environment. Ray would
+    leave some of them for a minute."""
     found = True
     while found:  # what was killed may have started another
         found = False

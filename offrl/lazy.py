@@ -18,10 +18,10 @@ __all__ = ["Tensor", "exporting", "needed", "torch"]
 def exporting(
     package: str, exports: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when
-    they are first used.
+    """Make the ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported
+    when they are first used.
 
-    exports: the names of each module, with spaces between them.
+    exports: the names that each module has, with spaces between them.
     """
     modules = {name: module for module, names in exports.items() for name in names.split()}
 

@@ -1,5 +1,5 @@
-"""Files that data leads to, by links of the file system, of HDF5, or by names in it: what lies in
-the folder of the data is read, all else only for a user who says so."""
+"""Files that data leads to: by links of the file system or of HDF5, or by names in the data. Files
+in the folder of the data are read. Others are read only if the user allows it."""
 
 import os
 from pathlib import Path
@@ -8,10 +8,12 @@ FOLLOWED = "OFFRL_FOLLOW_LINKS"  # in the environment, which the processes of a 
 
 
 def inside(path: str | Path, *folders: str | Path, place: str) -> Path:
-    """The file at the end of all links of ``path``, which need not be there.
+    """Follow all links of ``path``. Returns the file at their end, which need not be there.
 
-    Raises ``ValueError`` for what is no regular file, and for a file in none of the ``folders``
-    unless links are followed (``--follow-links``). place: what leads there, with its file.
+    Raises ``ValueError`` for anything but a regular file, and for a file in none of the
+    ``folders``, unless the user follows links (``--follow-links``).
+
+    place: what leads there, with its file, for messages.
     """
     found = Path(os.path.realpath(path))
     if found.exists() and not found.is_file():

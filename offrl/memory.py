@@ -1,22 +1,22 @@
-"""How much memory is free, asked before it is used: Linux promises any amount of memory, and kills
-the process that uses more than there is."""
+"""The free memory, which is asked for before memory is used: Linux promises any amount of it, and
+kills a process that uses more than there is."""
 
 import math
 import os
 from pathlib import Path
 
 GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of a container, cgroup v2 and v1
-SMALL = 2**24  # bytes about which nobody asks
+SMALL = 2**24  # bytes; less is used without a check
 
 
 def resident_bytes() -> int:
-    """What the process has in memory now (Linux)."""
+    """Count the bytes that this process has in memory now (on Linux)."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def free_memory() -> float:
-    """How many bytes this process can still have; infinity where the system does not say."""
+    """Count the bytes that this process can still have; infinity where the system does not say."""
     if not Path("/proc/meminfo").exists():
         return math.inf
     lines = Path("/proc/meminfo").read_text().splitlines()
@@ -30,8 +30,10 @@ def free_memory() -> float:
 
 
 def check_memory(num_bytes: float, place: str, remedy: str = "take a machine with more") -> None:
-    """``ValueError`` for what does not fit into free memory, before it is read. place: what that
-    is, with its file."""
+    """Raise ``ValueError`` if so many bytes do not fit into the free memory.
+
+    place: what is about to be read, with its file. remedy: what helps besides leaving it out.
+    """
     if num_bytes > SMALL and num_bytes > (free := free_memory()):
         raise ValueError(
             f"{place} takes {in_bytes(num_bytes)} of memory, but {in_bytes(free)} are free; "
@@ -40,6 +42,6 @@ def check_memory(num_bytes: float, place: str, remedy: str = "take a machine wit
 
 
 def in_bytes(number: float) -> str:
-    """A number of bytes in the unit that suits it."""
+    """Write a number of bytes in the unit that suits it."""
     power = min(len(str(int(number))) - 1, 14) // 3
     return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

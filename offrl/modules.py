@@ -1,5 +1,5 @@
-"""Modules that files name. Nothing in a file is imported because the file says so: a module must be
-imported already, or the user must have named it as well."""
+"""Modules that files name. No module is imported because a file says so: it must be imported
+already, or the user must have named it as well."""
 
 import importlib.util
 import os
@@ -12,20 +12,20 @@ from typing import Any
 #: The environment variable that names modules. Processes that begin here have it, too.
 NAMED = "OFFRL_MODULES"
 # Keys of a config whose values may name parts of a user's own. Other values may be names of files,
-# beside which lie modules of whoever made them.
+# and whoever made those files may have put modules beside them.
 OF_NAMES = re.compile(r"(algo|model|env)_name|\w+_class|env|agent|additional_envs|type|wrappers?")
 
 
 def named() -> list[str]:
-    """The modules that the user named so far."""
+    """List the modules that the user named so far."""
     return re.findall(r"[\w.-]+", os.environ.get(NAMED, ""))
 
 
 def allow(modules: Iterable[str], *folders: str) -> None:
-    """Let files name these modules from now on, here and in processes that begin here, because the
-    user named them.
+    """Let files name these modules from now on, because the user named them: in this process and in
+    those that it starts.
 
-    folders: where they may lie, besides where Python looks.
+    folders: places to look for them, besides those where Python looks.
     """
     if modules := [*modules]:
         os.environ[NAMED] = ",".join(dict.fromkeys([*named(), *modules]))
@@ -34,38 +34,38 @@ def allow(modules: Iterable[str], *folders: str) -> None:
 
 
 def allow_names(content: Any, *folders: str) -> None:
-    """``allow`` the modules that are named in what the user gave: a config, or names."""
+    """Call ``allow`` for the modules that are named in a config, or in names, of the user's."""
     allow((module for name in names_in(content) for module in modules_of(name)), *folders)
 
 
 def names_in(content: Any, key: str = "") -> list[str]:
-    """The names of a user's own parts that there may be in a config or in a section of one. The
-    config of a run has in its provenance the modules that were allowed when it began."""
-    if key == "modalities" and isinstance(content, Mapping):  # names of keys stand behind them
+    """List what may be names of a user's own parts in a config, or in a section of one. The config
+    of a run has in its provenance the modules that were allowed when it began."""
+    if key == "modalities" and isinstance(content, Mapping):  # only the modalities are names
         content, key = [[*group] for group in content.values() if isinstance(group, Mapping)], ""
     if isinstance(content, Mapping):
         return [name for k, part in content.items() for name in names_in(part, str(k))]
     if isinstance(content, (list, tuple)):
         return [name for part in content for name in names_in(part, key)]
     if key == "modules":
-        return [f"{content}:"]  # as before the name of an environment
+        return [f"{content}:"]  # the form that environments have, module:Id
     is_name = isinstance(content, str) and (not key or OF_NAMES.fullmatch(key))
     return [content] if is_name else []
 
 
 def modules_of(name: Any) -> list[str]:
-    """The modules that a name may mean: ``module.name`` (which may be a module itself), or
-    ``module:Id``. None where it is a plain name."""
+    """List the modules that a name may mean: ``module.name`` (which may be a module itself), or
+    ``module:Id``. A plain name means none."""
     module, colon, _ = str(name).partition(":")
     is_dotted = re.fullmatch(r"[\w-]+(\.[\w-]+)+", str(name))
     return [module] if module and colon else [name, name.rpartition(".")[0]] if is_dotted else []
 
 
 def check_allowed(name: Any, asks: str) -> list[str]:
-    """The modules that a name in a file may mean, as far as they are allowed. ``ValueError`` if it
-    means one that is not.
+    """List the modules that a name in a file may mean and that are allowed. Raises ``ValueError``
+    if it means one that is not.
 
-    asks: what names it, for messages.
+    asks: the place of the name, for messages.
     """
     meant = modules_of(name)
     allowed = [x for x in meant if x in sys.modules or x in named() or x.startswith("offrl.")]
@@ -77,21 +77,21 @@ def check_allowed(name: Any, asks: str) -> list[str]:
             f"with --module {module}, in Python with modules=[{module!r}] or by importing it "
             f"first, or with {NAMED}={module}"
         )
-    allow(allowed)  # in processes that begin here, too
+    allow(allowed)  # in processes that this one starts, too
     return allowed
 
 
 def _is_package(name: str) -> bool:
-    """Whether a module has others in it, by what it was imported from: attributes may be made up as
-    they are asked for."""
+    """Say whether a module has others in it. The answer comes from its import, as a module may make
+    up attributes when they are asked for."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return getattr(spec, "submodule_search_locations", None) is not None
 
 
 def imported(module: str, says: str) -> ModuleType | None:
-    """Import a module. ``None`` if there is none; ``ValueError`` if it cannot be imported.
+    """Import a module. Returns ``None`` if there is none; ``ValueError`` if that fails.
 
-    says: where it is named, for messages.
+    says: the place of its name, for messages.
     """
     above = module.rpartition(".")[0]
     if above in sys.modules and not _is_package(above):
@@ -99,7 +99,7 @@ def imported(module: str, says: str) -> ModuleType | None:
     try:
         return importlib.import_module(module)
     except (ImportError, SyntaxError) as error:
-        # That there is no such module is one thing; one that is there is the user's to see.
+        # An error in a module that is there is for the user to see.
         absent = error.name if type(error) is ModuleNotFoundError else None
         if absent and f"{module}.".startswith(f"{absent}."):
             return None
@@ -107,9 +107,10 @@ def imported(module: str, says: str) -> ModuleType | None:
 
 
 def import_all(modules: Iterable[str], *folders: str) -> None:
-    """Import modules that the user named, and ``allow`` them. ``ValueError`` where there is none.
+    """Import modules that the user named, and ``allow`` them. Raises ``ValueError`` for one that is
+    not there.
 
-    folders: where they may lie, besides where Python looks.
+    folders: places to look for them, besides those where Python looks.
     """
     modules = [*modules]
     allow(modules, *folders)
@@ -122,10 +123,10 @@ def import_all(modules: Iterable[str], *folders: str) -> None:
 
 
 def class_named(path: str, base: type, asks: str) -> type:
-    """The class that a file names by its import path, ``module.Name``, where its module is allowed.
-    ``ValueError`` for anything but a subclass of ``base``, before anything of it is called.
+    """Import the class that a file names by its path, ``module.Name``. Raises ``ValueError`` if the
+    module is not allowed, and for anything but a subclass of ``base``; nothing is called.
 
-    asks: what names it, for messages.
+    asks: the place of the path, for messages.
     """
     module, _, name = path.rpartition(".")
     is_allowed = module in check_allowed(path, asks)

@@ -1,4 +1,4 @@
-"""What signals ask of processes, and what those that work for another one have in common."""
+"""Signals to processes, processes that work for another one, and errors that come from them."""
 
 import atexit
 import ctypes
@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal stops what the program does."""
+    """Tells that a signal stops what the program does."""
 
     def __init__(self, number: int):
         super().__init__(f"({signal.Signals(number).name})")
@@ -35,8 +35,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def program(script: str) -> list[str]:
-    """The arguments of a process that runs Python code. Unlike with ``python -c`` alone, what lies
-    in the working folder does not take the place of libraries."""
+    """Give the command line of a process that runs Python code. Unlike with ``python -c`` alone,
+    files in the working folder do not take the place of libraries."""
     return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path)\n{script}"]
 
 
@@ -50,22 +50,22 @@ def end_with(parent: int) -> None:
 
 
 def exit_status(code: int | None) -> str:
-    """What a process ended with, in words; ``None``: it goes on."""
+    """Put the exit status of a process into words; ``None``: it goes on."""
     if code is None:
         return "does not exit"
     return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
 
 def is_explained(error: BaseException) -> bool:
-    """Whether an error was raised by offrl on purpose, with a message for people, or passed
-    through."""
+    """Say whether offrl raised an error on purpose, with a message for people."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     is_ours = frame.f_globals.get("__name__", "").startswith("offrl")
     return is_ours and isinstance(error, (ValueError, OSError, ImportError))
 
 
 def in_words(error: BaseException, where: str) -> Exception:
-    """What another process is told of an error: itself if it is explained, else its traceback."""
+    """Give what another process is told of an error: the error itself if it is explained, else one
+    that holds the traceback."""
     if isinstance(error, Exception) and is_explained(error):
         return error
     return RuntimeError(f"{where}:\n{''.join(traceback.format_exception(error))}")
@@ -86,8 +86,8 @@ def foreign(error: BaseException) -> str | None:
 
 
 class Alarm:
-    """Ends the process if what is in its ``with`` block does not ``ring`` for so many seconds, even
-    if it hangs in C code."""
+    """Ends the process after so many seconds in its ``with`` block without a call of ``put_off``,
+    even if it hangs in C code."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -105,7 +105,7 @@ class Alarm:
 
 
 class Channel:
-    """Objects through a socket."""
+    """Sends objects through a socket, and receives them."""
 
     def __init__(self, end: socket.socket):
         self._out, self._in, self._end = end.makefile("wb"), end.makefile("rb"), end
@@ -127,7 +127,7 @@ class Channel:
 
 
 class Child(Channel):
-    """A process that calls ``work(channel, *arguments)``, and the channel to it.
+    """Starts a process that calls ``work(channel, *arguments)``, and is the channel to it.
 
     Children share nothing, not even a lock, so that one that is killed leaves all others as they
     were. (In a pool of Python's own, one that is killed while it sends leaves the parent waiting.)
@@ -186,7 +186,7 @@ class Child(Channel):
             super().send(message)
 
     def receive(self) -> Any:
-        """What it sent, or an exception: what it met, or ``ChildProcessError`` if it ended."""
+        """Give what it sent, or an exception: its own, or ``ChildProcessError`` if it ended."""
         try:
             return super().receive()
         except (EOFError, OSError, pickle.UnpicklingError):
@@ -194,7 +194,7 @@ class Child(Channel):
             return ChildProcessError(self._last_words(exit_status(self._process.exitcode)))
 
     def _last_words(self, how: str) -> str:
-        """What is said of its end."""
+        """Put its end into words."""
         return f"a process that {self._does} ended ({how}); if memory is short, {self._remedy}"
 
     def close(self) -> None:
@@ -235,8 +235,8 @@ def _serve(
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Processes that start inside do not run the user's script once more, to know what is in it: it
-    may be one that trains as soon as it is run."""
+    """Keep processes that start in the ``with`` block from running the user's script once more to
+    know its content: it may train as soon as it is run."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -252,11 +252,12 @@ def in_order(
     num_workers: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Generator[Any, None, None]:
-    """What ``make_worker(*arguments)``, a function, makes of each item, in the order of the items.
+    """Call the function ``make_worker(*arguments)`` with each item, and yield its results in the
+    order of the items.
 
-    It is made once in each of ``num_workers`` processes (one per core), which are at most two
-    results each ahead of who reads them. ``environ`` is theirs from their start; each computes with
-    one thread.
+    The function is made once in each of ``num_workers`` processes (one per core). Each process
+    computes with one thread, has ``environ`` from its start, and is at most two results ahead of
+    the reader. An exception that comes from a process is raised.
     """
     from multiprocessing.connection import wait
 
@@ -297,8 +298,8 @@ def in_order(
 
 
 def answer(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    """A child's life: ``make_worker(*arguments)`` is a function, and what this makes of each item
-    that comes is sent back, until the parent is gone."""
+    """Call the function ``make_worker(*arguments)`` with each item that comes, and send the result
+    back, until the parent is gone."""
     work = make_worker(*arguments)
     while True:
         channel.send(work(channel.receive()))
@@ -306,7 +307,7 @@ def answer(channel: Channel, make_worker: Callable[..., Any], arguments: Sequenc
 
 @contextmanager
 def changed_environ(changes: Mapping[str, str]) -> Iterator[None]:
-    """Processes that start inside have these in their ``os.environ``."""
+    """Let processes that start in the ``with`` block have these in their ``os.environ``."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -129,7 +129,7 @@ TABLE = [
     # environments and policies
     (
         lambda place: make_env({"env_name": "Hopper-v99", "type": 2, "env_kwargs": {}}),
-        "gymnasium does not make 'Hopper-v99': .... The nearest name is 'Hopper-v5'. One of your "
+        "gymnasium does not make 'Hopper-v99': .... Did you mean 'Hopper-v5'? One of your "
         'own is named "module:Id", where the module registers it and can be imported',
     ),
     (

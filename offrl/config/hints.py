@@ -1,4 +1,4 @@
-"""What a config may have meant by keys that it has not: errors for people."""
+"""Messages on unknown keys of a config, with the keys that were probably meant."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from offrl.config.content import place
 from offrl.registry import ALGO_CONFIGS
 
-# Words of other toolkits, and the ends of the dotted paths that keys of the same meaning have here.
+# Words of other toolkits, and the ends of the dotted paths of offrl's keys for the same thing.
 _SAME = {
     "gamma discount_factor": "discount",
     "lr learning_rate": "learning_rate.initial",
@@ -38,10 +38,9 @@ WORDS = {word: ends.split() for words, ends in _SAME.items() for word in words.s
 
 
 def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[str]:
-    """Say of keys (their paths) that there are none, and what may be meant; of those for which that
-    is the same, once.
+    """Write messages on unknown keys and on what may be meant, one for all keys with one hint.
 
-    known: the config with all the keys that there are.
+    keys: the path of each key. known: the config with all the keys that there are.
     """
     paths, algo_name = [*_dotted(known)], known.get("algo_name")
     of_algo = [key for key in keys if key[0] == "algo"]
@@ -57,15 +56,15 @@ def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[st
 
 
 def _algorithms_with(keys: Sequence[tuple]) -> list[str]:
-    """The algorithms whose section has all of these keys."""
+    """List the algorithms whose section has all of these keys."""
     wanted = {".".join(map(str, key[1:])) for key in keys}
     sections = {name: ALGO_CONFIGS[name]().to_dict() for name in ALGO_CONFIGS.names()}
     return [name for name, section in sections.items() if wanted <= {*_dotted(section)}]
 
 
 def _hint(key: tuple, paths: Sequence[str], algo_name: str | None) -> str:
-    """What was meant: the word that is used here for it, the same name elsewhere, or one that looks
-    alike, in the same section rather than in another; else the names of that section."""
+    """Guess what was meant: offrl's word for it, the same name in another section, or a name that
+    looks alike, first in the same section. Else list the names of that section."""
     *above, name = map(str, key)
     words = WORDS.get(name, [])
     for end in (*words, name):

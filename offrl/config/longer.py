@@ -1,4 +1,4 @@
-"""A training that goes on for longer, or that is saved, measured and logged in another way."""
+"""Configs of trainings that go on for longer, or are saved, measured and logged in another way."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from offrl.config.schema import Config
 from offrl.config.train import TrainConfig
 from offrl.tree import differences, leaves, merge
 
-# Beside the length: the beginnings of keys that nothing learned depends on.
+# Besides the length these keys may change: nothing that is learned depends on them.
 MAY_CHANGE = (
     *("experiment.save.", "experiment.rollout.", "experiment.proxies.", "experiment.logging."),
     *("experiment.render_video", "experiment.keep_all_videos", "experiment.video_skip"),
@@ -23,8 +23,8 @@ OTHERWISE = "for another training start a new run from its weights (experiment.c
 def longer(
     config: Config | PipelineConfig, overrides: Mapping[str, Any]
 ) -> Config | PipelineConfig:
-    """The config of a run with nested ``overrides`` laid over it, to go on with. ``ValueError``
-    names a key with which the steps so far would have been others."""
+    """Lay nested ``overrides`` over the config of a run that is to go on. Returns the new config.
+    Raises ``ValueError`` for a key that would have changed the steps so far."""
     new = config_of(merge(config.to_dict(), overrides))
     length = "max_steps"
     if isinstance(config, Config):
@@ -42,8 +42,8 @@ def longer(
 
 
 def _check_num_steps(config: Config, was: int, now: int, said: set[str]) -> None:
-    """``ValueError`` where the number of steps decided another key as well, unless that is ``said``
-    to be meant as it is."""
+    """Raise ``ValueError`` where the number of steps decided another key as well, unless the user
+    ``said`` that this key is to stay as it is."""
     values, defaults = (leaves(c.to_dict()) for c in (config, config_factory(config.algo_name)))
     followed = {"train.online.random_steps": was // 3, "experiment.epoch_every_n_steps": was}
     for key, value in followed.items():
@@ -61,8 +61,8 @@ def _check_num_steps(config: Config, was: int, now: int, said: set[str]) -> None
 
 
 class OtherLength(TrainConfig):
-    """The section of a training that is longer than when it was begun. The length must not be
-    read."""
+    """The section of a training that is longer now than when it was begun. Raises ``ValueError``
+    if the length is read, as what is learned would depend on it."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
@@ -76,8 +76,8 @@ class OtherLength(TrainConfig):
 
 
 def for_algo(config: Config, earlier: Mapping[str, Any] | None) -> Config:
-    """The config for the algorithm of a training, which goes on from the checkpoint ``earlier``: it
-    may not read how long the training is, if that has changed since."""
+    """Make the config for the algorithm of a training that goes on from the checkpoint ``earlier``:
+    if the length of the training has changed since, the algorithm may not read it."""
     then = json.loads(earlier["config"])["train"] if earlier else {}
     lengths = {key: config.train[key] for key in ("num_epochs", "num_steps")}
     is_same = all(then.get(key, now) == now for key, now in lengths.items())
@@ -85,5 +85,5 @@ def for_algo(config: Config, earlier: Mapping[str, Any] | None) -> Config:
 
 
 def with_train(config: Config, section: type[TrainConfig]) -> Config:
-    """A copy of the config whose section ``train`` is of another class."""
+    """Copy the config with another class for its section ``train``."""
     return config.model_copy(update={"train": section.model_construct(**dict(config.train))})

@@ -1,4 +1,4 @@
-"""Files of parts whose algorithm is offrl's own, as the configs of online trainings."""
+"""Turns files of parts whose algorithm is one of offrl's into configs of online trainings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,15 +17,16 @@ from offrl.modules import import_all
 from offrl.registry import ALGO_CONFIGS, ALGOS, PARTS, shown
 from offrl.tree import leaves, merge
 
-SECTIONS = ("experiment", "train", "observation", "distributed")  # that may stand beside
-OF_SHAPES = ("model_name", "state_dim", "action_dim", "input_dtype")  # which environments say
+SECTIONS = ("experiment", "train", "observation", "distributed")  # of offrl's, in such a file
+OF_SHAPES = ("model_name", "state_dim", "action_dim", "input_dtype")  # environments say these
 
 
 def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Turn a file of parts whose algorithm is one of offrl's into the config of an online training
-    by explorers; give other content back as it is. ``ValueError`` for what offrl's own cannot do.
+    by explorers; give other content back as it is.
 
-    ``alg_config`` and the options of the model are keys of the sections ``algo`` and ``train``.
+    ``alg_config`` and the options of the model become keys of the sections ``algo`` and ``train``.
+    Raises ``ValueError`` for what offrl's algorithms cannot do.
     """
     said = name_in(content) or ""
     name = said.lower()
@@ -62,7 +63,7 @@ def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _environment(file: PipelineConfig) -> dict[str, Any]:
-    """The keys of ``experiment`` that name the environment."""
+    """Give the keys of ``experiment`` that name the environment."""
     name, info = file.env_para.env_name, file.env_para.env_info
     part = PARTS["environment"].get(name)
     if part is None or part.__module__ == "offrl.online.registers":
@@ -73,7 +74,7 @@ def _environment(file: PipelineConfig) -> dict[str, Any]:
 
 
 def _agent(para: AgentPara) -> dict[str, Any]:
-    """The keys of ``train.online`` that name the agent; none for offrl's own."""
+    """Give the keys of ``train.online`` that name the agent; none for offrl's own."""
     name, config = para.agent_name, para.agent_config
     if name != AgentPara().agent_name:
         if (part := PARTS["agent"].get(name)) is None:
@@ -88,7 +89,7 @@ def _agent(para: AgentPara) -> dict[str, Any]:
 
 
 def _options_of_model(file: PipelineConfig, name: str) -> dict[str, Any]:
-    """The keys of ``algo`` that the model says."""
+    """Give the keys of ``algo`` that follow from the section of the model."""
     actor = file.model_para.actor
     known = ("MLP", "ActorValue", "Actor", "Critics", name, f"{name}Mlp")
     if actor["model_name"].lower() not in [x.lower() for x in known]:

@@ -1,5 +1,6 @@
-"""What an HDF5 file takes from other files: by links, virtual arrays and external storage. HDF5
-follows them all in silence, to any file, and reads zeros where the source of an array is gone."""
+"""Content of an HDF5 file that lies in other files: behind links, in virtual arrays and in external
+storage. HDF5 follows them all in silence, to any file, and reads zeros where the source of an array
+is gone."""
 
 import math
 from collections import defaultdict
@@ -15,10 +16,13 @@ from offrl.memory import SMALL, check_memory
 
 
 def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Path]:
-    """The place of each link to another file that is there, and that file.
+    """Find the links to other files. Returns the file behind each link by the link's place, of
+    those files that are there.
 
-    Raises ``ValueError`` for a file that may not be read (``links.inside``), also where another
-    one leads to it. seen: the files whose links are known to be in order.
+    Raises ``ValueError`` for a file that may not be read (``links.inside``), also where only a link
+    in another file leads to it.
+
+    seen: the files whose links were checked already.
     """
     names, found = list[bytes](), dict[str, Path]()
     seen = set() if seen is None else seen
@@ -27,13 +31,13 @@ def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Pa
         if info.type == h5py.h5l.TYPE_EXTERNAL:
             names.append(name)
 
-    with suppress(RuntimeError, KeyError, OSError):  # what is damaged is told of where it is read
+    with suppress(RuntimeError, KeyError, OSError):  # reading says what is damaged
         file.id.links.visit(see, info=True)
     for name in names:
         place, target = name.decode(errors="replace"), file.id.links.get_val(name)[0]
         named = target.decode(errors="surrogateescape")
         other = _found(file.filename, named, f"{file.filename}: {place}")
-        if other is None:  # whoever reads it is told
+        if other is None:  # reading says that it is gone
             continue
         found[place] = other
         if other not in seen:
@@ -44,7 +48,10 @@ def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Pa
 
 
 def in_other_files(places: Iterable[tuple[str, Path]]) -> list[str]:
-    """Sentences on the places in a file whose content lies in others, given with those files."""
+    """Write a sentence on each other file that a file needs.
+
+    places: what lies in another file, and that file.
+    """
     by_file: defaultdict[Path, list[str]] = defaultdict(list)
     for place, other in sorted(places):
         by_file[other].append(place)
@@ -63,11 +70,13 @@ def place_of(dataset: h5py.h5d.DatasetID) -> tuple[str, str]:
 
 
 def sources(dataset: h5py.h5d.DatasetID, itemsize: int) -> set[Path]:
-    """The other files that a virtual array, of so many bytes an item, lies in.
+    """Find the other files that an array lies in, which only virtual arrays do.
 
-    Raises ``ValueError`` for external storage, which is any file's bytes, for chunks that do not
-    fit into memory, and for a virtual array of which a part is not there, or in a file that may not
-    be read (``links.inside``).
+    Raises ``ValueError`` for external storage, which may be any file's bytes, for chunks that do
+    not fit into memory, and for a virtual array that has a missing part or a part in a file that
+    may not be read (``links.inside``).
+
+    itemsize: bytes of each number.
     """
     settings, found = dataset.get_create_plist(), set[Path]()
     layout, num_bytes = settings.get_layout(), 0
@@ -102,8 +111,8 @@ def sources(dataset: h5py.h5d.DatasetID, itemsize: int) -> set[Path]:
 
 
 def _found(path: str, name: str, place: str) -> Path | None:
-    """The file that HDF5 takes for a name in the file at ``path``, where it looks one after the
-    other; ``None`` if there is none."""
+    """Find the file that HDF5 takes for a name in the file at ``path``: the first one in the places
+    where HDF5 looks. ``None`` if there is none."""
     folder, own, last = Path(path).parent, Path(path).resolve().parent, Path(name).name
     for tried in (folder / name, Path(name), folder / last, Path(last), own / name):
         if tried.exists():
@@ -114,14 +123,14 @@ def _found(path: str, name: str, place: str) -> Path | None:
 
 
 def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:
-    """Whether a file has an array of which these rows were written."""
+    """Say whether a file has an array, and whether these rows of it were written."""
     with h5py.File(path, "r") as file:
         source = file.get(key)
         if not isinstance(source, h5py.Dataset):
             return False
         try:
             sources(source.id, source.dtype.itemsize)
-        except RecursionError:  # it is made of itself
+        except RecursionError:  # the array is made of itself
             return False
         shape, ends = source.shape, space.get_select_bounds()[1]
         fits = len(shape) == len(ends) and all(e < n for e, n in zip(ends, shape, strict=True))
@@ -129,5 +138,5 @@ def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:
 
 
 def is_written(dataset: h5py.h5d.DatasetID) -> bool:
-    """Whether all of an array was written: the rest would read as zeros."""
+    """Say whether all of an array was written: the rest would read as zeros."""
     return dataset.get_space_status() == h5py.h5d.SPACE_STATUS_ALLOCATED or 0 in dataset.shape

@@ -1,5 +1,5 @@
-"""Images that are stored in another form than training takes: channels first, numbers in the place
-of bytes, no channel."""
+"""Images that are stored in a form that training does not take: with the channels first, as numbers
+that are no bytes, or without a channel."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,10 +14,12 @@ from offrl.data.storage import Stored
 
 
 def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
-    """All images as ``[T, H, W, C]`` of bytes; numbers of one channel stay so: a depth map.
+    """Turn all images into ``[T, H, W, C]`` of bytes. Images of one channel keep their numbers, as
+    they are depth maps.
 
-    limits: the numbers that become 0 and 255; by default 0 and 1, or 0 and 255, whichever holds all
-        numbers of a key.
+    limits: the numbers that become 0 and 255; by default 0 and 1 if all numbers of a key lie
+        between these, else 0 and 255.
+    Raises ``ValueError`` where no image has to be turned, or where numbers lie outside.
     """
     if limits and limits[0] >= limits[1]:
         raise ValueError("--range: LOW has to be less than HIGH")
@@ -45,7 +47,7 @@ def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
 
 
 def _turned(images: np.ndarray) -> np.ndarray:
-    """Images ``[T, H, W, C]`` of ``[T, C, H, W]`` or ``[T, H, W]``."""
+    """Give images ``[T, C, H, W]`` or ``[T, H, W]`` the form ``[T, H, W, C]``."""
     if images.ndim == 3:
         return images[..., None]
     return images if images.shape[-1] in (1, 3, 4) else np.moveaxis(images, 1, -1)

@@ -1,4 +1,5 @@
-"""What is odd about recorded numbers: it may be meant so."""
+"""Remarks on recorded numbers that are odd, but may be meant so, and words on those that are
+wrong."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
 
 
 def wrong_values(key: str, rows: np.ndarray, first: int) -> str | None:
-    """What training refuses among the numbers ``[T, ...]`` of a key from the step ``first`` on."""
+    """Describe the first number that training refuses. ``None`` if it takes all.
+
+    rows: numbers ``[T, ...]`` of a key. first: the step of the first row.
+    """
     is_fit = rows.dtype.kind != "f" or (np.abs(rows) <= LARGEST).all()
     if is_fit and (key not in SWITCHES or ((rows == 0) | (rows == 1)).all()):
         return None
@@ -35,7 +39,7 @@ def wrong_values(key: str, rows: np.ndarray, first: int) -> str | None:
 
 
 class Vectors:
-    """The vectors of a key, kept to be remarked on."""
+    """Keeps the vectors of a key, and makes remarks on them."""
 
     def __init__(self, key: str):
         self._key, self._num_bytes = key, 0
@@ -43,8 +47,8 @@ class Vectors:
         self._places: list[str] = []
 
     def add(self, rows: np.ndarray, place: str) -> bool:
-        """Keep the first rows ``[T]`` or ``[T, D]`` of a place; images and others are left out,
-        which the answer says."""
+        """Keep the first rows ``[T]`` or ``[T, D]`` of a place. Returns whether they are kept:
+        images, rewards and simulator states are not, nor is more than ``KEPT`` bytes."""
         is_kept = rows.ndim <= 2 and self._key not in ("rewards", "states")
         if not is_kept or self._places[-1:] == [place] or self._num_bytes + rows.nbytes > KEPT:
             return False
@@ -54,8 +58,8 @@ class Vectors:
         return True
 
     def remarks(self) -> list[str]:
-        """Sentences on dimensions that never change or that float32 loses, actions out of range,
-        stray values, and ends that never come."""
+        """Write sentences on dimensions that never change or that float32 loses, on actions out of
+        range, on stray values, and on ``dones`` that are never 1."""
         key, parts = self._key, [_flat(part) for part in self.parts]
         if len({part.shape[1] for part in parts}) > 1 or not sum(map(len, parts)):
             return []  # which is worse than odd
@@ -90,8 +94,8 @@ def _flat(part: np.ndarray) -> np.ndarray:
 
 
 def lost_dimensions(parts: Sequence[np.ndarray]) -> list[int]:
-    """The dimensions of demonstrations ``[T, ...]`` in which most changes from step to step are
-    none in float32, as those of time stamps."""
+    """Find the dimensions of demonstrations ``[T, ...]`` whose numbers change from step to step,
+    but in float32 mostly do not; time stamps are an example."""
     changes = lost = np.zeros(1)
     for part in parts:
         if part.dtype.itemsize > 4:
@@ -104,8 +108,8 @@ def lost_dimensions(parts: Sequence[np.ndarray]) -> list[int]:
 
 
 def followed(obs: Any, next_obs: Any) -> np.ndarray:
-    """Whether ``next_obs`` ``[T, ...]`` of each step but the last is the ``obs`` of the step after
-    it: ``[T - 1]``. Both may be of an open file."""
+    """Compare ``next_obs`` ``[T, ...]`` of each step but the last with the ``obs`` of the step
+    after it. Returns where they are the same, ``[T - 1]``. Both may be arrays of an open file."""
     size = max(1, int(np.prod(obs.shape[1:])))
     block, parts = max(1, 2**22 // size), [np.zeros(0, bool)]
     for start in range(0, obs.shape[0] - 1, block):
@@ -119,8 +123,11 @@ def followed(obs: Any, next_obs: Any) -> np.ndarray:
 
 
 def odd_image(key: str, step: Sequence[int], kind: np.dtype) -> str | None:
-    """A sentence on steps that seem to be images, in a form that training does not take: it takes
-    ``[H, W, C]`` of bytes, and maps ``[H, W, 1]`` of other numbers."""
+    """Write a sentence on images in a form that training does not take: it takes ``[H, W, C]`` of
+    bytes, and maps ``[H, W, 1]`` of other numbers. ``None`` for all else.
+
+    step: the shape of one step. kind: the type of its numbers.
+    """
     channels, is_bytes = (1, 3, 4), kind == np.uint8
     sides = sorted(step)[-2:]
     if not key.startswith(("obs/", "next_obs/")) or len(step) not in (2, 3) or min(sides) < 8:

@@ -1,4 +1,4 @@
-"""Classes that are nearly environments, as gymnasium's."""
+"""Turns classes that are nearly environments into gymnasium's environments."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,12 +12,14 @@ from offrl.envs.gymnasium import GymnasiumAdapter
 
 
 class Adapted(gymnasium.Env):
-    """A class of a user's own with ``reset`` and ``step``, and perhaps ``close`` and ``render``.
+    """Adapts an object of a user's own with ``reset`` and ``step``, and perhaps ``close`` and
+    ``render``.
 
-    ``reset`` gives the observation, or what gymnasium's gives. ``step`` gives gymnasium's five
-    values; or four, of which the third says whether the episode is over, and ``truncated`` (or
-    ``TimeLimit.truncated``) in ``info`` whether it was cut off. Spaces are those of the class, or
-    of the ``env`` in it, which is seeded as well.
+    Its ``reset`` gives the observation alone, or an observation and ``info``. Its ``step`` gives
+    gymnasium's five values, or four: then the third says whether the episode is over, and
+    ``truncated`` (or ``TimeLimit.truncated``) in ``info`` says whether it was cut off. The spaces
+    are those of the object, or of its ``env``, which is seeded as well. Raises ``ValueError`` for
+    an object without methods or spaces.
     """
 
     def __init__(self, own: Any):
@@ -46,7 +48,7 @@ class Adapted(gymnasium.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         values = self._own.step(action)
         if not isinstance(values, tuple) or len(values) != 4:
-            return values  # checked as those of other environments
+            return values  # offrl checks them as it does for every environment
         obs, reward, done, info = values
         info = {} if info is None else info
         if not isinstance(info, Mapping):
@@ -63,7 +65,7 @@ class Adapted(gymnasium.Env):
 
 
 def adapted(env: Any) -> gymnasium.Env:
-    """Give an environment of a user's own, or a class that is nearly one, offrl's methods."""
+    """Give an environment of a user's own, or an object that is nearly one, offrl's methods."""
     if not isinstance(env, gymnasium.Env):
         return GymnasiumAdapter(Adapted(env), type(env).__name__, {})
     if env.has_wrapper_attr("is_success"):

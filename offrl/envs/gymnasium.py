@@ -1,6 +1,5 @@
 """gymnasium's environments: those that it makes by name, and any that is there already."""
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from offrl.acting.episode import RETURNS, Misfit, returned, said_success, stepped
 from offrl.envs import close, maybe_metaworlds, tasks_of
-from offrl.registry import ENVS
+from offrl.registry import ENVS, did_you_mean
 
 # What else gymnasium's own environments need, by their modules.
 EXTRAS = {
@@ -136,7 +135,4 @@ def _nearest(env_name: str) -> str:
     """A sentence with the registered name that is most like one that is not."""
     name = env_name.rsplit(":", 1)[-1]
     names = [*gymnasium.registry, *tasks_of("metaworld"), *tasks_of("robosuite")]
-    if hint := maybe_metaworlds(name):
-        return hint
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" The nearest name is {close[0]!r}." if close and name not in close else ""
+    return maybe_metaworlds(name) or ("" if name in names else did_you_mean(name, names))

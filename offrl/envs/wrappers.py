@@ -14,13 +14,13 @@ from offrl.specs import RGB
 
 
 def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> gymnasium.Env:
-    """An environment in wrappers, the first one innermost. Around gymnasium's environments they are
-    put before observations get names; around others, which show dicts, on the outside.
+    """Put wrappers around an environment, the first one innermost. In gymnasium's environments they
+    come before observations get names; around others, which show dicts, they are outermost.
 
-    wrappers: import paths, or ``{"wrapper": path, "kwargs": {...}}`` with arguments, of which
-        lists are given as tuples.
-    Raises ``ValueError`` for what is no gymnasium ``Wrapper``, before it is called, and for what
-    does not fit around the environment.
+    wrappers: import paths, or ``{"wrapper": path, "kwargs": {...}}`` with arguments. Lists among
+        the arguments are passed as tuples.
+    Raises ``ValueError`` for anything but a subclass of gymnasium's ``Wrapper``, before it is
+    called, and for a wrapper that does not fit around the environment.
     """
     if not wrappers:
         return env
@@ -42,7 +42,7 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
 
 
 class _Outside(gymnasium.Wrapper):
-    """Wrappers around an environment that shows dicts by itself, with all that it can do."""
+    """Holds wrappers around an environment that shows dicts by itself, and keeps its methods."""
 
     wrappers: Sequence[Any] = ()
 
@@ -59,10 +59,10 @@ class _Outside(gymnasium.Wrapper):
 
 
 class Images(gymnasium.ObservationWrapper):
-    """Observations as images that networks take, ``[H, W, C]`` of uint8: those of the form
-    ``[C, H, W]`` or ``[H, W]``, and real numbers between the bounds of their space.
+    """Turns observations into images that networks take, ``[H, W, C]`` of uint8. They may have the
+    form ``[C, H, W]`` or ``[H, W]``, and be real numbers between the bounds of their space.
 
-    keys: which observations; one without a name is ``flat``.
+    keys: the observations to turn; one without a name is ``flat``.
     """
 
     def __init__(self, env: gymnasium.Env, keys: Sequence[str]):
@@ -89,12 +89,12 @@ class Images(gymnasium.ObservationWrapper):
 
 
 def has_channels_first(space: spaces.Space) -> bool:
-    """Whether the shape of a space is that of images ``[C, H, W]``."""
+    """Say whether the shape of a space is that of images ``[C, H, W]``."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return False
     return space.shape[0] in RGB.CHANNELS and space.shape[-1] not in RGB.CHANNELS
 
 
 def images(keys: Sequence[str]) -> dict[str, Any]:
-    """The entry of ``train.online.wrappers`` that makes images of observations."""
+    """Make the entry of ``train.online.wrappers`` that turns observations into images."""
     return {"wrapper": f"{Images.__module__}.{Images.__name__}", "kwargs": {"keys": [*keys]}}

@@ -15,9 +15,13 @@ from offrl.registry import PARTS, shown
 
 
 class OwnAgent(PolicyAgent):
-    """A ``PolicyAgent`` for which a user's agents, one in each environment, choose the actions
-    (``infer_action``) and report the rewards to learn from (``handle_env_feedback``, whose
-    ``info`` holds ``truncated`` and, where the environment reports it, ``success``)."""
+    """Lets a user's agents, one in each environment, choose the actions (``infer_action``) and
+    report the rewards to learn from (``handle_env_feedback``). The ``info`` of the latter holds
+    ``truncated`` and, where the environment reports it, ``success``.
+
+    Raises ``ValueError`` with the agent's name for errors of its code, and for a config whose
+    policy sees more than one state at a time.
+    """
 
     def __init__(self, alg: Any, envs: VectorEnv):
         super().__init__(alg, envs.action_space)
@@ -34,7 +38,8 @@ class OwnAgent(PolicyAgent):
     def explore(
         self, obs: Shown, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As a ``PolicyAgent``; the user's agents alone know whether they act at random."""
+        """Ask the user's agents for actions. Arguments and results are those of a ``PolicyAgent``;
+        ``at_random`` is ignored, as the user's agents decide how they explore."""
         self._states = [_state(obs, row) for row in range(len(self._own))]
         pairs = zip(self._own, self._states, strict=True)
         with self._named():
@@ -54,7 +59,7 @@ class OwnAgent(PolicyAgent):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """In here an error of the user's code is one line that names the agent."""
+        """Turn an error of the user's code into one line that names the agent."""
         try:
             yield
         except Exception as error:
@@ -89,13 +94,13 @@ class OwnAgent(PolicyAgent):
 
 
 class _Seen:
-    """One of offrl's algorithms, as agents of a pipeline ask it."""
+    """Shows a user's agents one of offrl's algorithms as agents of a pipeline expect it."""
 
     def __init__(self, alg: Any):
         self.alg = alg
 
     def predict(self, state: Any) -> np.ndarray:
-        """What it says of a state: a number for each discrete action, or the likeliest action."""
+        """Give a number for each discrete action in a state, or the likeliest real action."""
         alg = self.alg
         obs = {key: torch.as_tensor(np.asarray(x))[None] for key, x in alg.named(state).items()}
         if not alg.is_discrete:
@@ -103,13 +108,13 @@ class _Seen:
         alg.set_eval()
         seen = {key: x[:, None] for key, x in obs.items()}
         with torch.no_grad():
-            if hasattr(alg, "scores"):  # of those that value actions
+            if hasattr(alg, "scores"):  # it values actions
                 return alg.scores(alg.prepare_obs(seen), None)[0].cpu().numpy()
             return alg.action_distribution(seen)[0].logits.flatten().cpu().numpy()
 
 
 def _state(obs: Shown, row: Any = ...) -> Any:
-    """What one environment shows, as it showed it: an array, unless it has names."""
+    """Give what one environment shows in its own form: a dict, or an array without a name."""
     own = {key: x[row] for key, x in obs.items()}
     return own["flat"] if {*own} == {"flat"} else own
 

@@ -1,4 +1,4 @@
-"""A network of a user's own, in the place of one of an algorithm's."""
+"""Networks of a user's own in the place of an algorithm's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,19 +14,20 @@ PAGE = "docs/howto/own_network.md"
 
 
 def use_network(alg: Any, model: Any) -> nn.Module:
-    """Let an algorithm that has learned nothing yet have a module as its policy or its values, and
-    return that. ``ValueError`` where it fits nowhere.
+    """Make a module the policy or the values of an algorithm that has learned nothing yet. Returns
+    the module. Raises ``ValueError`` where it fits nowhere.
 
-    model: gives for observations ``[B, ...]`` a number for each action ``[B, A]`` (logits, values,
-        or an action between its bounds, -1 and 1), or the value of the state ``[B, 1]``. A class is
-        made with the shape of an observation, ``train.frame_stack``, ``A`` and the device.
+    model: turns observations ``[B, ...]`` into a number for each action ``[B, A]`` (logits, values,
+        or an action between its bounds, -1 and 1), or into the value of the state ``[B, 1]``. A
+        class is called with the shape of an observation, ``train.frame_stack``, ``A`` and the
+        device.
     """
     shapes, frames = alg.obs_spec.shapes("obs"), alg.global_config.train.frame_stack
     name = getattr(model, "__name__", type(model).__name__)
     try:
         if isinstance(model, type):
             model = model(tuple(next(iter(shapes.values()))), frames, alg.ac_dim, alg.device)
-        own = _Own(model, [*shapes]).to(alg.device).eval()  # statistics do not move now
+        own = _Own(model, [*shapes]).to(alg.device).eval()  # a trial must not move statistics
         seen = {k: torch.zeros(2, frames, *x, device=alg.device) for k, x in shapes.items()}
         with torch.no_grad():
             given = own(seen).shape
@@ -44,7 +45,7 @@ def use_network(alg: Any, model: Any) -> nn.Module:
 
 
 class _Own(nn.Module):
-    """Observations ``{key: [B, frames, ...]}`` to what a module gives, ``[B, 1, N]``."""
+    """Calls a module with observations ``{key: [B, frames, ...]}``; gives ``[B, 1, N]``."""
 
     def __init__(self, module: nn.Module, keys: list[str]):
         super().__init__()
@@ -52,22 +53,25 @@ class _Own(nn.Module):
         self.module, self._keys, self._has_values = module, keys, values
 
     def forward(self, obs: Mapping[str, Tensor], goal: Any = None) -> Tensor:
-        # Frames one behind the other.
+        # Frames follow each other in the first dimension of an observation.
         seen = {key: obs[key].flatten(1, min(2, obs[key].ndim - 1)) for key in self._keys}
         call = self.module.value if self._has_values else self.module
         return call(seen if len(seen) > 1 else seen[self._keys[0]]).unsqueeze(1)
 
 
 class _AsItIs(nn.Module):
-    """The head behind a module that gives actions."""
+    """Stands for the head behind a module that gives actions."""
 
     def forward(self, actions: Tensor) -> Deterministic:
         return Deterministic(actions)
 
 
 def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
-    """Put a module that gives so much for a state in the place of a network's encoder and trunk,
-    and of the last layer of its head. Whether there is one that it fits."""
+    """Put a module in the place of a network's encoder and trunk, and of the last layer of its
+    head. Returns whether there is a network that it fits.
+
+    gives: the shape of what the module gives for one state.
+    """
     name = next((x for x in ("policy", "actor", "critic") if x in alg.nets), "")
     net, per_action = alg.nets[name] if name else None, gives == (1, alg.ac_dim)
     if isinstance(net, ActorValue) and net.memory is None and (per_action or gives == (1, 1)):
@@ -90,7 +94,7 @@ def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
 
 
 def _bare(head: Any) -> Any:
-    """A head that takes what it is given for its logits, means or actions; ``None``: none can."""
+    """Make a head that takes its input for its logits, means or actions; ``None`` if none can."""
     if isinstance(head, CategoricalHead):
         head.logits = nn.Identity()
     elif isinstance(head, FreeGaussianHead):

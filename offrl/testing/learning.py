@@ -1,7 +1,8 @@
 """A small problem whose solution is known: a loss with a flipped sign leads elsewhere.
 
-``position`` says on which side it is good to act (1 or -1), and whether that is paid. Recorded
-actions are mostly on the good side, and so are those of whoever clones them or learns from rewards.
+The observation ``position`` says on which side it is good to act (1 or -1), and whether acting
+there is paid. Most recorded actions are on the good side. An algorithm that clones them, or that
+learns from the rewards, acts on that side as well.
 """
 
 from collections.abc import Iterator
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
     from offrl.testing import AlgoCase
 
 NUM_STEPS, EVERY = 1000, 50
-LEAST = 0.2  # by which more is to exceed less; the data's actions are apart by 2/3
+LEAST = 0.2  # difference of two compared numbers; the data's actions differ by 2/3
 PAID = 8  # the highest reward
 ROWS = 16  # of each kind of state
 STATES = ((1.0, 1.0, 1.0), (-1.0, 1.0, 1.0), (1.0, 0.0, 1.0))  # side, whether that is paid, 1
 
 
 def write_sided_demos(path: Path, is_discrete: bool) -> None:
-    """Demonstrations that each stay on a side; of discrete actions, three kinds."""
+    """Write demonstrations, each of which stays on one side. There are three discrete actions."""
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         for i in range(60):
@@ -35,7 +36,7 @@ def write_sided_demos(path: Path, is_discrete: bool) -> None:
             demo["obs/position"] = np.tile([float(side), paid, 1], (length, 1))
             demo["obs/speed"] = rng.standard_normal((length, 2))
             actions = rng.uniform(-0.5, 0.5, (length, 2)) + [side / 2, 0]
-            actions[::3] = rng.uniform(-1, 1, (2, 2))  # so that all of them are known
+            actions[::3] = rng.uniform(-1, 1, (2, 2))  # so that the data has actions of all kinds
             demo["actions"] = np.digitize(actions[:, 0], [-0.4, 0.4]) if is_discrete else actions
             missed = np.abs(actions - [side / 2, 0]).sum(1)
             demo["rewards"] = PAID * paid * np.maximum(0, 1 - missed)  # more than entropy counts
@@ -43,8 +44,8 @@ def write_sided_demos(path: Path, is_discrete: bool) -> None:
 
 
 def it_learns_what_is_right(case: "AlgoCase") -> None:
-    """To a floor that offrl's own algorithms reach, in its actions, subgoals and values. (Rewards
-    of goals are not those of the problem.)"""
+    """Check that actions, subgoals and values come as near to the solution as those of offrl's own
+    algorithms. (An algorithm that is rewarded for goals is not checked: its rewards are others.)"""
     path, train = case.data.with_name("sided.hdf5"), case.config().train
     if train.goal_rewards:
         return
@@ -58,7 +59,12 @@ def it_learns_what_is_right(case: "AlgoCase") -> None:
         if (step + 1) % EVERY == 0:
             algo.set_eval()
             with torch.no_grad():
-                wrong = [wrong[1], next(_shortfalls(algo), "")]
+                shortfalls = (
+                    f"{what} are {more:.3g} and {less:.3g}"
+                    for what, more, less in _compared(algo)
+                    if not more - less > LEAST
+                )
+                wrong = [wrong[1], next(shortfalls, "")]
             algo.set_train()
             if step > EVERY and not any(wrong):
                 return
@@ -68,15 +74,9 @@ def it_learns_what_is_right(case: "AlgoCase") -> None:
     )
 
 
-def _shortfalls(algo: Any) -> Iterator[str]:
-    """What of the solution was not learned."""
-    for what, more, less in _compared(algo):
-        if not more - less > LEAST:
-            yield f"{what} are {more:.3g} and {less:.3g}"
-
-
 def _compared(algo: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Two numbers each, of which the first is more for who has learned what is right."""
+    """Give pairs of numbers with their names. An algorithm that has learned the solution has a
+    larger first number in each pair."""
     position = torch.tensor(STATES).repeat_interleave(ROWS, 0)
     noise = torch.randn(ROWS, 2, generator=torch.Generator().manual_seed(0))
     obs = {"position": position, "speed": noise.repeat(len(STATES), 1)}
@@ -103,14 +103,14 @@ def _compared(algo: Any) -> Iterator[tuple[str, Any, Any]]:
         for what, ask in asked.items():
             try:
                 values = ask().view(-1, ROWS).mean(1)
-            except NotImplementedError:  # of this kind it has none
+            except NotImplementedError:  # it has no values of this kind
                 continue
             yield "twice the highest reward and a value", 2 * PAID, values.abs().max()
             yield f"the values of {what}", values[0], values[-1]
 
 
 def _actions(algo: Any, first: Tensor) -> Tensor:
-    """Those with this first number, or their kinds."""
+    """Make the actions whose first number is given, or the discrete actions that stand for them."""
     if algo.is_discrete:
         return algo.learned_action((first > -0.4).long() + (first > 0.4))
     return algo.learned_action(torch.stack([first, torch.zeros_like(first)], dim=1))

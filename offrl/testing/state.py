@@ -1,4 +1,5 @@
-"""Nothing but updates changes an algorithm's state, whatever modes its layers know."""
+"""Checks that only updates change an algorithm's state, also with layers that behave differently
+in training and in evaluation."""
 
 import copy
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ TWO_MODES = {"encoder": {"low_dim": {"core_class": "two_modes"}}}
 
 @CORES.register("two_modes")
 class TwoModes(nn.Sequential):
-    """Does something else in training mode than in evaluation mode."""
+    """A core that gives other features in training mode than in evaluation mode."""
 
     def __init__(self, input_shape: tuple[int], **options: Any):
         super().__init__(nn.BatchNorm1d(*input_shape), nn.Dropout(0.2))
@@ -27,7 +28,7 @@ class TwoModes(nn.Sequential):
 
 
 def preparing_and_validating_change_no_state(case: "AlgoCase") -> None:
-    """Validation as the trainer makes it, in evaluation mode, which shows averaged weights."""
+    """Check this in training mode and in evaluation mode, which shows averaged weights."""
     algo, batches = case.seeing(TWO_MODES).make({"ema": {"power": None, "max_decay": 0.5}})
     for _ in range(2):
         before = _state(algo)
@@ -47,7 +48,7 @@ def preparing_and_validating_change_no_state(case: "AlgoCase") -> None:
 
 
 def acting_to_learn_has_no_training_mode(case: "AlgoCase") -> None:
-    """An action depends on its own row alone, and choosing it changes nothing."""
+    """Check that an action depends on its own row alone, and that choosing it changes nothing."""
     algo, batches = case.seeing(TWO_MODES).make()
     if not isinstance(algo, PolicyAlgo) or not callable(getattr(algo, "act", None)):
         return
@@ -74,7 +75,7 @@ def acting_to_learn_has_no_training_mode(case: "AlgoCase") -> None:
 
 
 def _state(algo: Algo) -> dict[str, Any]:
-    """All that a checkpoint holds, what the networks compute with, and what else is counted."""
+    """Copy what a checkpoint holds, the weights that are shown, and the algorithm's counters."""
     own = {key: x for key, x in vars(algo).items() if isinstance(x, (int, float, Tensor))}
     shown = dict(algo.nets.state_dict())
     return copy.deepcopy(leaves({**algo.serialize(), "shown": shown, "attributes": own}))

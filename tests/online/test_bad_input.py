@@ -58,11 +58,11 @@ def trained(tmp_path, capsys, monkeypatch):
         ("odd_envs:NaNObs-v0", "ppo", "the observation 'flat' is NaN or infinite"),
         ("odd_envs:NaNReward-v0", "ppo", "the reward is NaN or infinite"),
         ("odd_envs:Grown-v0", "ppo", "has the shape [4], and its space says [3]"),
-        ("CartPole-v2", "ppo", "The nearest name is 'CartPole-v1'"),
-        ("puch-v3", "ppo", "The nearest name is 'push-v3'"),
-        ("Liftt", "ppo", "The nearest name is 'Lift'"),
-        ("HalfCheeta-v5", "ppo", "The nearest name is 'HalfCheetah-v5'"),
-        ("ALE/Pog-v5", "ppo", "The nearest name is 'ALE/Pong-v5'"),
+        ("CartPole-v2", "ppo", "Did you mean 'CartPole-v1'?"),
+        ("puch-v3", "ppo", "Did you mean 'push-v3'?"),
+        ("Liftt", "ppo", "Did you mean 'Lift'?"),
+        ("HalfCheeta-v5", "ppo", "Did you mean 'HalfCheetah-v5'?"),
+        ("ALE/Pog-v5", "ppo", "Did you mean 'ALE/Pong-v5'?"),
     ],
 )
 @pytest.mark.parametrize("num_envs", [1, 2])

@@ -1,5 +1,5 @@
-"""When the layers of networks are in training mode (batch norm, dropout, random crops): in updates
-and nowhere else."""
+"""The modes of layers that know training from evaluation (batch norm, dropout, random crops): they
+are in training mode in updates and nowhere else."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Modes:
-    """What puts networks into their modes. While a method of ``REST`` runs, no layer is in training
-    mode, so that what a row gets does not depend on the rows beside it, and no statistics move."""
+    """Puts networks into their modes. While a method of ``REST`` runs, no layer is in training
+    mode: the result for a row does not depend on the rows beside it, and no statistics move."""
 
     #: Methods that ask the networks for something, and so never run in training mode.
     REST: ClassVar[tuple[str, ...]] = (
@@ -24,7 +24,7 @@ class Modes:
 
     nets: "nn.ModuleDict"
     _average: Average
-    _awake: "Sequence[nn.Module]" = ()  # the layers that go on in training mode after a rest
+    _awake: "Sequence[nn.Module]" = ()  # layers that return to training mode after ``at_rest``
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -34,7 +34,7 @@ class Modes:
 
     @property
     def rests(self) -> bool:
-        """Whether training mode goes on behind ``at_rest``."""
+        """Whether the networks return to training mode after ``at_rest``."""
         return bool(self._awake)
 
     def set_train(self) -> None:
@@ -52,7 +52,7 @@ class Modes:
 
     @contextmanager
     def trained_weights(self) -> Iterator[None]:
-        """A context in which the networks have the weights that are trained, and no averages."""
+        """Give a context in which the networks have the trained weights, and not the averages."""
         shown = self._average.shown
         self._average.show(False)
         try:
@@ -62,17 +62,17 @@ class Modes:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """A context in which no layer is in training mode; the weights stay as they are."""
+        """Give a context in which no layer is in training mode; the weights stay as they are."""
         if not self.nets.training:
             yield
             return
         self._awake = [layer for layer in self.nets.modules() if layer.training]
         for layer in self._awake:
-            layer.__dict__["training"] = False  # which nn.Module would take long for
+            layer.__dict__["training"] = False  # to set it through nn.Module takes long
         try:
             yield
         finally:
-            for layer in self._awake:  # none if it was put into another mode meanwhile
+            for layer in self._awake:  # empty if set_train or set_eval was called meanwhile
                 layer.__dict__["training"] = True
             self._awake = ()
 

@@ -41,7 +41,7 @@ def lift(obs: Mapping[str, np.ndarray]) -> np.ndarray:
     return move
 
 
-STACKED = 0.045  # the centre of the small cube is so far above that of the large one
+STACKED = 0.045  # metres from the centre of the large cube up to that of the small one on it
 
 
 @demonstrator("Stack", horizon=200)
@@ -70,7 +70,7 @@ def stack(obs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 PLACE = np.array([0.18, 0.38, 0.87])  # of a can that is about to stand in its part of the bins
-ROOM = np.array([0.05, 0.06])  # as far from there it is clear of the walls
+ROOM = np.array([0.05, 0.06])  # distance from there up to which a can is clear of the walls
 SIDES = {"left": 1.0, "right": -1.0}  # in y, which is to the left of the robot
 # Beside a can's middle and above it: there closed fingers are clear of the can, below its lid.
 BESIDE, RAISED = 0.08, 0.045
@@ -80,8 +80,9 @@ BESIDE, RAISED = 0.08, 0.045
 def can(obs: Mapping[str, np.ndarray], style: str | None = None) -> np.ndarray:
     """Put the can into its part of the bins with a Panda arm: action ``[7]`` in [-1, 1].
 
-    The shortest way is to take the can from above. In a style the closed hand comes to it from
-    above, passes it on one side, and opens to take it from there: the mean of both ends on its lid.
+    Without a style the hand takes the can from above, which is the shortest way. With one, the
+    closed hand comes from above, passes the can on one side, and opens to take it from there. The
+    mean of both ways would end on the lid of the can.
     """
     can, eef, width = obs["object"][7:10], obs["robot0_eef_pos"], fingers_width(obs)
     offset, way = can - eef, PLACE - can
@@ -105,8 +106,8 @@ def can(obs: Mapping[str, np.ndarray], style: str | None = None) -> np.ndarray:
 
 
 def _aside(offset: np.ndarray, width: float, side: float) -> tuple[np.ndarray, float]:
-    """How the hand moves, and whether it closes, on its way around a can on one side."""
-    aside = -side * offset[1]  # so far the hand is on that side of the middle
+    """Choose the motion and the grip of a hand that goes around a can on one side."""
+    aside = -side * offset[1]  # distance of the hand from the middle, on that side
     beside = offset + [0.0, side * BESIDE, RAISED]
     if beside[2] > -0.02 and aside > -0.02:  # low enough to come from there
         if aside < 0.02:
@@ -120,7 +121,7 @@ def _aside(offset: np.ndarray, width: float, side: float) -> tuple[np.ndarray, f
 
 PEG = np.array([0.23, 0.1, 0.83])  # where the nut lies when it is around the peg
 PEG_TOP = 0.95
-CLEAR = PEG_TOP + 0.04 - PEG[2]  # so far above that, it is clear of the peg
+CLEAR = PEG_TOP + 0.04 - PEG[2]  # height above PEG from which the nut is clear of the peg
 HANDLE = 0.054  # metres from the middle of the nut to that of its handle
 
 
