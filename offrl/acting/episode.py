@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from offrl.processes import is_explained
+
 Obs = Mapping[str, np.ndarray]
 EEF_POS = "_eef_pos"  # what the names of positions of end effectors end with
 ACTION_MASK = "action_mask"  # which discrete actions are allowed; policies get it where it is shown
@@ -361,12 +363,11 @@ class _Recorder:
 
 
 def describe(error: Exception) -> str:
-    """Why something failed, in one line: a sentence of offrl's own as it is, else what was raised
-    and where."""
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    """Say in one line why something failed: in a sentence of offrl's own, or by what was raised and
+    where."""
     sentence = " ".join(str(error).split())
-    is_ours = frame.f_globals.get("__name__", "").startswith("offrl.")
-    if is_ours and isinstance(error, (ValueError, ImportError, OSError)):
+    if is_explained(error):
         return sentence
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     what = f"{type(error).__name__}: {sentence}".removesuffix(": ")
     return f"{what} ({frame.f_code.co_filename}:{line})"

@@ -93,9 +93,12 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     allow_names(_policy_in(overrides))
     section = ALGO_CONFIGS[algo_name]
     config = complete_config(algo_name, section, overrides)
-    if config.train.num_steps is not None:
+    online, num_steps = config.train.online, config.train.num_steps
+    if num_steps is not None:
         evaluate_whole_episodes(config, overrides)
-        explore_in_time(config, overrides)
+        if "random_steps" not in overrides.get("train", {}).get("online", {}):
+            # Let it learn for two thirds of its steps at least.
+            online.random_steps = min(online.random_steps, num_steps // 3)
     make_class = ALGOS.get(algo_name)
     if make_class is not None:
         algo_class, _ = make_class(config.algo)
@@ -131,14 +134,6 @@ def evaluate_whole_episodes(config: Config, overrides: Mapping[str, Any]) -> Non
     where ``overrides`` do not say how long."""
     if "horizon" not in overrides.get("experiment", {}).get("rollout", {}):
         config.experiment.rollout.horizon = config.train.online.horizon or LONGEST_EPISODE
-
-
-def explore_in_time(config: Config, overrides: Mapping[str, Any]) -> None:
-    """Let a training that acts learn for two thirds of its steps at least, where ``overrides`` do
-    not say how many random ones it begins with."""
-    online, num_steps = config.train.online, config.train.num_steps
-    if num_steps and "random_steps" not in overrides.get("train", {}).get("online", {}):
-        online.random_steps = min(online.random_steps, num_steps // 3)
 
 
 def _without_schema(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -108,6 +108,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "type": count,
         "help": "steps of the longest episode (default: as in the config)",
     },
+    "--kind": {
+        "choices": ("delta", "absolute"),
+        "help": "what kind of actions these are, if the simulator shall not be asked",
+    },
     "--json": {"metavar": "FILE", "help": "write the figures as JSON"},
     "--module": {
         "action": "append",

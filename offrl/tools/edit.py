@@ -257,8 +257,7 @@ def _actions_arguments(parser: argparse.ArgumentParser) -> None:
         help="scale each dimension of the actions to this range",
     )
     ranges.add_argument("--undo-range", action="store_true", help="undo what --range did")
-    _kind_argument(parser)
-    add_options(parser, "--workers")
+    add_options(parser, "--kind", "--workers")
 
 
 def _actions(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
@@ -296,8 +295,7 @@ def _downsample_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="numbers at the end of an action (the gripper) that are not summed (default: 1)",
     )
-    _kind_argument(parser)
-    add_options(parser, "--workers")
+    add_options(parser, "--kind", "--workers")
 
 
 def _downsample(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
@@ -328,14 +326,6 @@ def _simulated(
     demos = (file.recording(demo, ("states", "actions")) for demo in file.demos())
     results = in_order(make, (json.dumps(env_args), *arguments), demos, args.workers)
     return stack.enter_context(closing(results))
-
-
-def _kind_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--kind",
-        choices=("delta", "absolute"),
-        help="what kind of actions these are, if the simulator shall not be asked",
-    )
 
 
 class Command(NamedTuple):

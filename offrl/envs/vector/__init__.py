@@ -72,14 +72,9 @@ def make_vector_env(
 
 
 def _native(
-    env_args: Mapping[str, Any],
-    num_envs: int,
-    seed: int,
-    horizon: int | None,
-    obs_keys: Sequence[str] | None,
-    terminate_on_success: bool,
+    env_args: Mapping[str, Any], num_envs: int, seed: int, *rest: Any
 ) -> GymnasiumVector | None:
-    name = str(env_args.get("env_name"))
+    name, (horizon, obs_keys, terminate_on_success) = str(env_args.get("env_name")), rest
     if ":" in name:  # the module registers it
         with suppress(ImportError):  # which is said where it is made
             importlib.import_module(name.split(":")[0])
