@@ -83,6 +83,7 @@ class Algo(Modes, Algorithm):
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
         self._average = Average(dict(learning.named_parameters()), self.global_config.train.ema)
         vars(self).pop("_learning", None)
+        self._layers = ()
 
     def __repr__(self) -> str:
         size = sum(x.numel() for x in self.nets.parameters())

@@ -24,6 +24,7 @@ class Modes:
 
     nets: "nn.ModuleDict"
     _average: Average
+    _layers: "Sequence[nn.Module]" = ()  # all of them, gathered once, as that takes long
     _awake: "Sequence[nn.Module]" = ()  # layers that return to training mode after ``at_rest``
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -39,7 +40,7 @@ class Modes:
 
     def set_train(self) -> None:
         """Put the networks into training mode (batch norm, dropout, random crops), for updates."""
-        self._awake = ()
+        self._awake = self._layers = ()
         self.nets.train()
         self._average.show(False)
 
@@ -66,7 +67,8 @@ class Modes:
         if not self.nets.training:
             yield
             return
-        self._awake = [layer for layer in self.nets.modules() if layer.training]
+        self._layers = self._layers or [*self.nets.modules()]
+        self._awake = [layer for layer in self._layers if layer.training]
         for layer in self._awake:
             layer.__dict__["training"] = False  # to set it through nn.Module takes long
         try:
