@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import h5py
 
 from offrl.links import inside
 from offrl.memory import SMALL, check_memory
+
+DEEPEST = 3  # so many virtual arrays one of the other: HDF5 opens all that each is made of
 
 
 def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Path]:
@@ -69,7 +72,7 @@ def place_of(dataset: h5py.h5d.DatasetID) -> tuple[str, str]:
     return h5py.h5f.get_name(dataset).decode(), name.strip("/")
 
 
-def sources(dataset: h5py.h5d.DatasetID, itemsize: int) -> set[Path]:
+def sources(dataset: h5py.h5d.DatasetID, itemsize: int, depth: int = 0) -> set[Path]:
     """Find the other files that an array lies in, which only virtual arrays do.
 
     Raises ``ValueError`` for external storage, which may be any file's bytes, for chunks that do
@@ -77,6 +80,7 @@ def sources(dataset: h5py.h5d.DatasetID, itemsize: int) -> set[Path]:
     may not be read (``links.inside``).
 
     itemsize: bytes of each number.
+    depth: how many virtual arrays are made of it, one of the other.
     """
     settings, found = dataset.get_create_plist(), set[Path]()
     layout, num_bytes = settings.get_layout(), 0
@@ -94,18 +98,22 @@ def sources(dataset: h5py.h5d.DatasetID, itemsize: int) -> set[Path]:
     check_memory(num_bytes, f"{place}: a chunk, which is unpacked as a whole,")
     if layout != h5py.h5d.VIRTUAL:
         return found
-    num_there = 0
-    for i in range(settings.get_virtual_count()):
+    if depth > DEEPEST:
+        raise ValueError(f"{place} is a virtual array of too many others; ask for what holds it")
+    parts = [settings.get_virtual_vspace(i) for i in range(settings.get_virtual_count())]
+    for i, part in enumerate(parts):
         name, key = settings.get_virtual_filename(i), settings.get_virtual_dsetname(i)
+        rows = settings.get_virtual_srcspace(i)
         other = Path(path) if name == "." else _found(path, name, place)
-        if other is None or not _is_there(other, key, settings.get_virtual_srcspace(i)):
+        if other is None or not _is_there(other, key, rows, part, depth + 1):
             raise ValueError(
                 f"{place} is a virtual array of {key} in {name}, not all of which is there, so "
                 "that HDF5 would read zeros; put that file back beside this one"
             )
         found |= {other} - {Path(path)}
-        num_there += settings.get_virtual_vspace(i).get_select_npoints()
-    if num_there < dataset.get_space().get_simple_extent_npoints():
+    # Parts may overlap.
+    there = reduce(h5py.h5s.SpaceID.combine_select, parts).get_select_npoints() if parts else 0
+    if there < dataset.get_space().get_simple_extent_npoints():
         raise ValueError(f"{place} is a virtual array, for parts of which it names no source")
     return found
 
@@ -122,19 +130,29 @@ def _found(path: str, name: str, place: str) -> Path | None:
     return None
 
 
-def _is_there(path: Path, key: str, space: h5py.h5s.SpaceID) -> bool:
-    """Say whether a file has an array, and whether these rows of it were written."""
+def _is_there(
+    path: Path, key: str, space: h5py.h5s.SpaceID, part: h5py.h5s.SpaceID, depth: int
+) -> bool:
+    """Say whether a file has an array, and whether these rows, a part of another, were written."""
+    _check_links(path, path.stat().st_mtime_ns)
     with h5py.File(path, "r") as file:
         source = file.get(key)
         if not isinstance(source, h5py.Dataset):
             return False
-        try:
-            sources(source.id, source.dtype.itemsize)
-        except RecursionError:  # the array is made of itself
-            return False
-        shape, ends = source.shape, space.get_select_bounds()[1]
-        fits = len(shape) == len(ends) and all(e < n for e, n in zip(ends, shape, strict=True))
+        sources(source.id, source.dtype.itemsize, depth)
+        if space.get_select_type() == h5py.h5s.SEL_ALL:  # of which its size is not known
+            fits = source.size == part.get_select_npoints()
+        else:
+            shape, ends = source.shape, space.get_select_bounds()[1]
+            fits = len(shape) == len(ends) and all(e < n for e, n in zip(ends, shape, strict=True))
         return fits and is_written(source.id)
+
+
+@cache
+def _check_links(path: Path, changed: int) -> None:
+    """Raise as ``linked_files``; of a file that was changed then, once."""
+    with h5py.File(path, "r") as file:
+        linked_files(file)
 
 
 def is_written(dataset: h5py.h5d.DatasetID) -> bool:

@@ -26,6 +26,7 @@ from offrl.processes import is_explained
 log = logging.getLogger(__name__)
 
 OWN_ATTRIBUTES = ("num_samples", "text_crc32")  # of a demonstration: they follow from the others
+NAME_BYTES = 100  # of memory, besides its letters
 OF_DATA = ("env_args", "provenance", "total", "text_crc32")  # attributes with a place of their own
 
 
@@ -113,7 +114,8 @@ class DemoFile(Demos):
                     f"{self.path}: mask/{filter_key} is no list of names of demonstrations; write "
                     "it again, e.g. as numpy.array(['demo_0'], dtype='S')"
                 )
-            Stored(mask.id).check_fits()
+            num_bytes = Stored(mask.id).nbytes + len(mask) * NAME_BYTES
+            check_memory(num_bytes, f"{self.path}: mask/{filter_key}")
             return list(mask.asstr()[()])
 
     def _chosen(self, filter_key: str, stored: set[str]) -> list[str]:
@@ -253,11 +255,12 @@ class DemoFile(Demos):
         group = self._group(demo)
         try:
             dataset = Stored(h5py.h5d.open(group, key.encode()))
-            if dataset.shape:
+            if dataset.shape and 0 not in dataset.shape[1:]:
                 return dataset
         except Exception:
-            self._look_for(demo, key)
-            raise
+            with located(self.path, f"data/{demo}/{key}"):
+                self._look_for(demo, key)
+                raise
         raise ValueError(
             f"{self.path}: data/{demo}/{key} is not one value or row for each step (shape "
             f"{list(dataset.shape)}); write it again, or leave the demonstration out"

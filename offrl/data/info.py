@@ -73,7 +73,7 @@ class DataInfo:
                 if name not in self._keys:
                     self._keys[name] = _Key(name, array)
                 key = self._keys[name]
-                if array.dtype.kind not in "fiub":
+                if array.dtype.kind not in "fiub" or 0 in array.shape[1:]:
                     if name in NUMBERS:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
                 elif not key.is_image or self._reads_all:

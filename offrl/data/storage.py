@@ -98,7 +98,7 @@ class Stored:
     @property
     def is_number(self) -> bool:
         """Whether it has rows of numbers."""
-        return bool(self.shape) and self.dtype.kind in "fiub"
+        return bool(self.shape) and self.dtype.kind in "fiub" and 0 not in self.shape[1:]
 
     def check_written(self) -> None:
         if self.shape and not is_written(self.id):
@@ -142,8 +142,12 @@ class Stored:
             yield start, self[start : start + block]
 
 
-def arrays_below(group: h5py.h5g.GroupID, root: str = "") -> Iterator[tuple[str, Stored]]:
-    """Open all arrays below a group, whatever kind of link leads there, by path."""
+def arrays_below(
+    group: h5py.h5g.GroupID, root: str = "", seen: set[Any] | None = None
+) -> Iterator[tuple[str, Stored]]:
+    """Open all arrays below a group, whatever kind of link leads there, by path. seen: groups."""
+    seen = set() if seen is None else seen
+    check_group(group, root, seen)
     for name in group:
         path = root + name.decode("utf8", "surrogateescape")
         try:
@@ -151,9 +155,18 @@ def arrays_below(group: h5py.h5g.GroupID, root: str = "") -> Iterator[tuple[str,
         except KeyError:
             raise ValueError(f"{path} is a link that leads nowhere") from None
         if isinstance(item, h5py.h5g.GroupID):
-            yield from arrays_below(item, f"{path}/")
+            yield from arrays_below(item, f"{path}/", seen)
         elif isinstance(item, h5py.h5d.DatasetID) and (found := Stored(item)).shape:
             yield path, found
+
+
+def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
+    """``ValueError`` for a group that was seen before: links make circles of few groups, and more
+    ways through them than can be gone."""
+    info = h5py.h5o.get_info(group)
+    if (info.fileno, info.addr) in seen or place.count("/") > 20:
+        raise ValueError(f"{place.strip('/')} is a group within itself, or there twice")
+    seen.add((info.fileno, info.addr))
 
 
 def bytes_on_disk(array: Any) -> int:

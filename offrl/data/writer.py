@@ -353,9 +353,8 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
     if not array.shape or not math.prod(array.shape):
         raise ValueError(f"{place} has no steps (shape {list(array.shape)})")
     if isinstance(array, Stored):
-        if not array.dataset.is_virtual:
-            return array
-        array = array.read()  # what lies in other files comes along
+        # What lies in other files comes along.
+        return array.read() if array.dataset.is_virtual else array
     if array.dtype.kind in "iu":
         return array
     wrong = np.argwhere(~np.isfinite(array))

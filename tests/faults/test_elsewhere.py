@@ -47,6 +47,42 @@ def chained(file):
     external("next.hdf5", inside="/speed")(file)
 
 
+def nested(file):
+    """Sources that are named whole, not by rows, as h5py's pages have it."""
+    file.pop(KEY)
+    with h5py.File("folder/next.hdf5", "w") as other:
+        for made, key, name, there in (
+            (other, "speed", "beside.hdf5", KEY),
+            (file, KEY, "next.hdf5", "speed"),
+        ):
+            layout = h5py.VirtualLayout((7, 2), "f8")
+            layout[:] = h5py.VirtualSource(name, there, (7, 2), "f8")
+            made.create_virtual_dataset(key, layout)
+
+
+def linked_source(file):
+    chained(file)
+    virtual("next.hdf5", key="speed")(file)
+
+
+def overlapping(file):
+    file.pop(KEY)
+    layout = h5py.VirtualLayout((7, 2), "f8")
+    for rows in (slice(0, 4), slice(1, 4)):  # as many in all as the array has
+        layout[rows] = h5py.VirtualSource("beside.hdf5", KEY, (7, 2), "f8")[rows]
+    file.create_virtual_dataset(KEY, layout)
+
+
+def endless(file):
+    file.pop(KEY)
+    space = h5py.h5s.create_simple((7, 2), (h5py.h5s.UNLIMITED, 2))
+    space.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 1), (1, 2))
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_virtual(space, b"beside.hdf5", KEY.encode(), space)
+    group, kind = file["data/demo_1/obs"].id, h5py.h5t.IEEE_F64LE
+    h5py.h5d.create(group, b"speed", kind, space, dcpl=settings)
+
+
 def through(make, name):
     def change(file):
         make(f"folder/{name}")
@@ -85,7 +121,11 @@ CASES = {
         virtual("beside.hdf5", key="data/demo_0/obs/speed"),
         [KEY, "beside.hdf5", "not all"],
     ),
-    "an array of itself": (virtual("."), [KEY, "not all"]),
+    "an array of itself": (virtual("."), [KEY, "virtual array of too many"]),
+    "all of an array of a virtual one": (nested, "unharmed"),
+    "a virtual array of a link out": (linked_source, [KEY, "away", "--follow-links"]),
+    "parts of one array overlap, and leave a hole": (overlapping, [KEY, "names no source"]),
+    "an array without a length of its own": (endless, [KEY, "cannot be read"]),
     "an array of parts": (virtual("beside.hdf5", rows=4), [KEY, "names no source"]),
     "a mask of a file that is gone": (
         virtual("gone.hdf5", 2, "mask/train", 2, "mask/train"),
@@ -156,6 +196,16 @@ def test_links_are_followed_where_that_is_asked_for(reader, place, capsys):
     if os.path.exists("new.hdf5"):
         with h5py.File("new.hdf5") as new, h5py.File("away/demos.hdf5") as old:
             np.testing.assert_allclose(new[KEY], old[KEY], rtol=1e-6)
+
+
+@pytest.mark.parametrize("command", ["convert", "split"])
+def test_what_is_virtual_is_copied_as_it_is(command, place):
+    with h5py.File("folder/demos.hdf5", "r+") as file:
+        nested(file)
+    assert main(READERS[command]) == 0
+    with h5py.File("new.hdf5") as new, h5py.File("folder/beside.hdf5") as old:
+        assert new[KEY].dtype == old[KEY].dtype and not new[KEY].is_virtual
+        np.testing.assert_array_equal(new[KEY], old[KEY])
 
 
 @pytest.mark.parametrize("command", ["validate", "info"])

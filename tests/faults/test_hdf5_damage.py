@@ -78,6 +78,7 @@ def unwritten(key, chunks):
 
 
 MASK = "mask/train"
+LENGTHS = [(0, 5), (1, 7), (2, 6)]
 DAMAGE = {
     "no data": (lambda f: f.pop("data"), ["no demonstrations"]),
     "data is an array": (lambda f: replace(f, "data", np.zeros(3)), ["no demonstrations"]),
@@ -120,6 +121,14 @@ DAMAGE = {
     "actions are nothing": (
         lambda f: replace(f, "data/demo_0/actions", h5py.Empty("f4")),
         ["data/demo_0/actions"],
+    ),
+    "actions have no columns": (
+        lambda f: replace(f, "data/demo_0/actions", np.zeros((5, 0))),
+        ["data/demo_0/actions", "[5, 0]"],
+    ),
+    "obs have no columns": (
+        lambda f: [replace(f, f"data/demo_{i}/obs/speed", np.zeros((n, 0))) for i, n in LENGTHS],
+        ["data/demo_0/obs/speed", "[5, 0]"],
     ),
     "actions are words": (
         lambda f: replace(f, "data/demo_0/actions", [[b"left", b"up"]] * 5),
@@ -334,3 +343,29 @@ def test_nothing_is_said_of_the_data_that_ships(name, caplog):
         action_config={"actions": {"normalization": "min_max"}},
     )
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("command", ["info", "validate"])
+@pytest.mark.parametrize("is_circle", [True, False])
+def test_groups_that_links_lead_to_again_are_said(tmp_path, capsys, command, is_circle):
+    path = write_demos(tmp_path / "demos.hdf5")
+    with h5py.File(path, "r+") as file:
+        group = file["data/demo_1"]
+        for i in range(18 * (not is_circle)):  # 2**18 ways to the last one
+            below = file.create_group(f"data/demo_2/{i}")
+            below["a"] = below["b"] = group
+            group = below
+        file["data/demo_1/obs/again"] = group
+    assert main([command, str(path)]) == 1
+    said = "".join(capsys.readouterr())
+    assert f"{path}: data/demo_1" in said and "there twice" in said and len(said) < 20_000
+
+
+@pytest.mark.parametrize("command", ["info", "validate"])
+def test_actions_without_columns_are_said(tmp_path, capsys, command):
+    path = write_demos(tmp_path / "demos.hdf5")
+    with h5py.File(path, "r+") as file:
+        for i, length in LENGTHS:
+            replace(file, f"data/demo_{i}/actions", np.zeros((length, 0)))
+    assert main([command, str(path)]) == 1
+    assert f"{path}: data/demo_0/actions" in capsys.readouterr().out
