@@ -48,7 +48,7 @@ def describe_policy(
     reward_stats: Mapping[str, Any],
     instructions: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What a checkpoint holds of a policy: all that makes it act again.
+    """Give what a checkpoint holds of a policy: all that makes it act again.
 
     obs_shapes: the shape of each observation as networks see it.
     instructions: ``{sentence: [E]}``, the embeddings that it was trained with.
@@ -291,7 +291,7 @@ def _check_statistics(algo: Any) -> None:
 
 
 def env_args_of(content: Mapping[str, Any], env_name: str | None = None) -> dict[str, Any]:
-    """What makes a checkpoint's environment, or ``env_name`` in its place, which may be one of
+    """Give what makes a checkpoint's environment, or ``env_name`` in its place, which may be one of
     several that the policy was trained in; gymnasium's of that name where it was trained without
     any."""
     if env_name in (several := content.get("environments", {})):

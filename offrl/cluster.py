@@ -99,7 +99,7 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
 
 
 def num_cpus() -> int:
-    """How many CPUs the connected Ray has."""
+    """Count how many CPUs the connected Ray has."""
     return max(1, int(import_ray().cluster_resources().get("CPU", 1)))
 
 

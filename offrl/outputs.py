@@ -172,7 +172,7 @@ class DiskFull(OSError):
 
 
 def disk_full(path: Path, needed: int = 0) -> DiskFull:
-    """What to raise where there is no room for ``path``."""
+    """Give what to raise where there is no room for ``path``."""
     wants = f"at least {needed / 1e6:.3g} MB are needed" if needed else "more is needed"
     return DiskFull(
         f"{path}: disk full: {_free(path) / 1e6:.3g} MB are free there, and {wants}; free some "

@@ -131,7 +131,7 @@ def largest(*numbers: float) -> list[float]:
 
 
 def by_first(function: Callable[..., T], *arguments: Any) -> T:
-    """What ``function`` returns in the first process, which alone calls it."""
+    """Give what ``function`` returns in the first process, which alone calls it."""
     result: list[Any] = [None if rank() else function(*arguments)]
     if num_ranks() > 1:
         with _in_words():

@@ -89,7 +89,7 @@ class ObsKey:
 
 
 def is_image(modality: str) -> bool:
-    """Whether observations of a modality are images."""
+    """Say whether observations of a modality are images."""
     return issubclass(MODALITIES[modality], Images)
 
 

@@ -226,7 +226,8 @@ def rollout(
 
 
 def returned(values: Any, method: str) -> Any:
-    """What ``reset`` or ``step`` of an environment returned, if it is as many values as it must."""
+    """Give what ``reset`` or ``step`` of an environment returned, if it is as many values as it
+    must."""
     names = RETURNS[method]
     if not isinstance(values, tuple) or len(values) != len(names):
         what = f"{len(values)} values" if isinstance(values, tuple) else type(values).__name__
@@ -238,7 +239,7 @@ def returned(values: Any, method: str) -> Any:
 
 
 def stepped(values: Any) -> tuple[Any, float, bool, bool, Any]:
-    """What ``step`` of one environment returned, once it is known to be what it must be."""
+    """Give what ``step`` of one environment returned, once it is known to be what it must be."""
     obs, reward, terminated, truncated, info = returned(values, "step")
     flags = truth(terminated, "terminated"), truth(truncated, "truncated")
     return obs, finite(reward), *flags, info
@@ -255,7 +256,7 @@ def finite(reward: Any) -> float:
 
 
 def truth(value: Any, name: str) -> bool:
-    """What an environment says of ``name``; Python takes text and NaN for true."""
+    """Give what an environment says of ``name``; Python takes text and NaN for true."""
     if value is True or value is False:
         return value
     number = _number(value)
@@ -271,7 +272,7 @@ def _number(value: Any) -> float | None:
 
 
 def said_success(said: Any) -> bool | None:
-    """What an environment says of success; ``None`` where it says nothing of it."""
+    """Give what an environment says of success; ``None`` where it says nothing of it."""
     return None if said is None else truth(said, "success")
 
 

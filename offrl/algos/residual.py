@@ -114,7 +114,7 @@ class Residual(SAC):
         self.base, self._content = base, content
 
     def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | None:
-        """What networks see, and what the base does there, ``BASE`` ``[B, 1, A]``."""
+        """Give what networks see, and what the base does there, ``BASE`` ``[B, 1, A]``."""
         prepared = super().prepare_obs(obs, group)
         if prepared is not None and group == "obs" and self.base is not None:
             prepared[BASE] = self._base_actions(self.base, obs)

@@ -84,7 +84,7 @@ class OptimConfig(Section):
     num_epochs: int | None = without_effect(None, exclude=False)
 
     def is_due(self, epoch: int) -> bool:
-        """Whether it works in this epoch."""
+        """Say whether it works in this epoch."""
         return True
 
 

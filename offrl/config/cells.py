@@ -128,7 +128,7 @@ class _Named:
 
     @property
     def scanned(self) -> dict[str, Any]:
-        """What a scan of robomimic's notes of the values that it chose."""
+        """Give what a scan of robomimic's notes of the values that it chose."""
         noted = _section(self.content, "meta")
         keys, chosen = noted.get("hp_keys"), noted.get("hp_values")
         if not (isinstance(keys, list) and isinstance(chosen, list)):
@@ -221,7 +221,7 @@ def _cell(
 
 
 def task_of(config: Mapping[str, Any]) -> str:
-    """What a training is of where nothing else names it: its environment, or its data."""
+    """Give what a training is of where nothing else names it: its environment, or its data."""
     if env := _section(config, "experiment").get("env"):
         return str(env)
     data = _section(config, "train").get("data") or []
@@ -236,7 +236,7 @@ def called(data: DatasetEntry | None) -> str:
 
 
 def data_path(data: DatasetEntry, beside: Path) -> Path:
-    """Where a dataset is, seen from the working folder if it is in there, or will be, if
+    """Say where a dataset is, seen from the working folder if it is in there, or will be, if
     ``collect`` makes it."""
     given = Path(data.path).expanduser()
     own = beside / given

@@ -55,7 +55,7 @@ class SaveConfig(Section):
     )
 
     def is_due(self, epoch: int, seconds: float) -> bool:
-        """Whether a checkpoint is kept at the end of an epoch, so long after the last one."""
+        """Say whether a checkpoint is kept at the end of an epoch, so long after the last one."""
         every = self.every_n_epochs
         return (
             epoch in self.epochs

@@ -108,7 +108,7 @@ class ObservationConfig(Section):
 
     @property
     def has_goals(self) -> bool:
-        """Whether goals of the task are seen."""
+        """Say whether goals of the task are seen."""
         return any(self.modalities.goal.values())
 
 

@@ -63,7 +63,7 @@ def make_plan(
     fps: int | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """What of a source goes into a format, by its first demonstration; says what does not.
+    """Give what of a source goes into a format, by its first demonstration; says what does not.
 
     obs: the observations that are wanted; those that the format holds if not given.
     """

@@ -131,7 +131,7 @@ class D4RLFile(DemoArrays):
 
 
 def is_d4rl(path: Path) -> bool:
-    """Whether an HDF5 file is flat, not a tree of demonstrations."""
+    """Say whether an HDF5 file is flat, not a tree of demonstrations."""
     with opened(path) as file, located(path, "observations"):
         return file.id.links.exists(b"observations")
 
@@ -162,7 +162,7 @@ def _as_joined(arrays: Mapping[str, Any], steps: Mapping[str, Step]) -> dict[str
 
 
 def holds(key: str, step: Step) -> bool:
-    """Whether D4RL's layout has a place for an array."""
+    """Say whether D4RL's layout has a place for an array."""
     if key.startswith(("obs/", "next_obs/")):
         return step.is_vector
     return key in ("actions", "rewards", "dones", "timeouts")

@@ -124,8 +124,8 @@ def embed_instructions(
 def stored_instructions(
     dataset: SequenceDataset, langs: Sequence[str | None]
 ) -> tuple[dict[str, np.ndarray], list[str | None]]:
-    """What files hold as an embedding, the same at all steps, which serves for evaluation as well,
-    under a name of its own; and the ``langs`` with those names."""
+    """Give what files hold as an embedding, the same at all steps, which serves for evaluation as
+    well, under a name of its own; and the ``langs`` with those names."""
     instructions, names = {}, list(langs)
     for k, value in enumerate(dataset.constant_obs(LANGUAGE)):
         if value is not None:

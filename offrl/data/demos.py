@@ -58,7 +58,7 @@ class Episodes(AbstractContextManager):
         return (self._notes or {}).get("masks", {})
 
     def unread(self) -> list[str]:
-        """What is there besides, and not in trajectories."""
+        """Give what is there besides, and not in trajectories."""
         return []
 
     def recording(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Episodes(AbstractContextManager):
         return recording
 
     def success(self, trajectory: Mapping[str, Any]) -> bool | None:
-        """Whether a demonstration ends in success: what its attribute ``success`` says, else
+        """Say whether a demonstration ends in success: what its attribute ``success`` says, else
         ``success_steps``; ``None`` where nothing tells."""
         if "success" in trajectory:
             return bool(np.any(trajectory["success"]))
@@ -91,8 +91,9 @@ class Episodes(AbstractContextManager):
         return None if steps is None else bool(steps.any())
 
     def success_steps(self, trajectory: Mapping[str, Any]) -> np.ndarray | None:
-        """Whether the task was done at each step ``[T]``: where rewards are 0 at first and then 0
-        or 1, those; otherwise ``dones``, where they are successes; ``None`` where nothing tells."""
+        """Say whether the task was done at each step ``[T]``: where rewards are 0 at first and then
+        0 or 1, those; otherwise ``dones``, where they are successes; ``None`` where nothing
+        tells."""
         rewards = np.reshape(trajectory.get("rewards", np.nan), -1)
         is_alive = len(rewards) > 1 and rewards[0] == 1  # what surviving a step is paid with
         if np.isin(rewards, (0, 1)).all() and not is_alive:
@@ -115,7 +116,7 @@ class Demos(Episodes):
     def has(self, demo: str, key: str) -> bool: ...
 
     def all_have(self, demos: Sequence[str], key: str) -> bool:
-        """Whether the demonstrations have a key; ``ValueError`` where some do, but not the
+        """Say whether the demonstrations have a key; ``ValueError`` where some do, but not the
         first: reading says so of all others."""
         if self.has(demos[0], key):
             return True

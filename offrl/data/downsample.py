@@ -67,7 +67,7 @@ def downsample(
 
 
 def slowed(key: str, rows: np.ndarray, factor: int) -> np.ndarray:
-    """What an array ``[T, ...]`` of steps says of intervals, ``[ceil(T / factor), ...]``; of
+    """Give what an array ``[T, ...]`` of steps says of intervals, ``[ceil(T / factor), ...]``; of
     actions the last."""
     begins = np.arange(0, len(rows), factor)
     if key == "rewards":
@@ -120,7 +120,7 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
 
 
 def compression(file: DemoFile) -> str | None:
-    """How a file's arrays are compressed, by those of its first demonstration."""
+    """Say how a file's arrays are compressed, by those of its first demonstration."""
     arrays = file.stored(file.demos()[0]).values()
     datasets = [array.dataset for array in arrays if isinstance(array, Stored)]
     found = {dataset.attrs.get("frames") or dataset.compression for dataset in datasets}

@@ -123,5 +123,5 @@ def labelled(files: Sequence[DemoFile]) -> dict[DemoFile, str]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two attributes hold the same: numbers, text, or arrays."""
+    """Say whether two attributes hold the same: numbers, text, or arrays."""
     return type(one) is type(other) and np.array_equal(one, other)

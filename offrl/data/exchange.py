@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
     @property
     def is_vector(self) -> bool:
-        """Whether it can be a part of one vector: no image, depth map or the like."""
+        """Say whether it can be a part of one vector: no image, depth map or the like."""
         return len(self.shape) < (2 if self.dtype == "uint8" else 3)
 
 
@@ -88,7 +88,7 @@ def join(trajectory: Mapping[str, Any], keys: Sequence[str]) -> np.ndarray:
 
 
 def places(steps: Mapping[str, Step], keys: Sequence[str]) -> Iterator[tuple[str, slice, Step]]:
-    """Where in the vector that ``join`` makes each of its parts is."""
+    """Say where in the vector that ``join`` makes each of its parts is."""
     start = 0
     for key in keys:
         stop = start + steps[key].size
@@ -123,13 +123,13 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 
 
 def flags(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
-    """What is true or false at each step ``[T]``, as ``dones`` are."""
+    """Give what is true or false at each step ``[T]``, as ``dones`` are."""
     return np.asarray(trajectory[key]).reshape(-1).astype(bool)
 
 
 def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
-    """Whether a time limit cuts the episode off ``[T]``; where that was not recorded, at the last
-    step of an episode that is not done there."""
+    """Say whether a time limit cuts the episode off ``[T]``; where that was not recorded, at the
+    last step of an episode that is not done there."""
     if "timeouts" in trajectory:
         return flags(trajectory, "timeouts")
     dones = flags(trajectory, "dones")
@@ -137,7 +137,7 @@ def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
 
 
 def following(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
-    """What was observed after each step, by ``obs/KEY``; after the last the same again, where it
-    was not recorded."""
+    """Give what was observed after each step, by ``obs/KEY``; after the last the same again, where
+    it was not recorded."""
     obs, next_key = trajectory[key], f"next_{key}"
     return trajectory[next_key] if next_key in trajectory else np.append(obs[1:], obs[-1:], axis=0)

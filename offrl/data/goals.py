@@ -39,14 +39,14 @@ class Goals(NamedTuple):
         return {"last": 0, "mixture": 3}.get(self.mode, 1)
 
     def steps_ahead(self, draws: Tensor, steps: Tensor) -> Tensor:
-        """How many of the ``steps`` ``[B]`` that are left lie before the goal, ``[B]``."""
+        """Count how many of the ``steps`` ``[B]`` that are left lie before the goal, ``[B]``."""
         if self.mode == "future_uniform":
             return (draws[:, 0] * steps).long()
         ahead = torch.log1p(-draws[:, 0]) / math.log(self.discount)
         return torch.minimum(ahead.long(), steps - 1)
 
     def kinds(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Which goals of a mixture are the current state, and which are of anywhere, ``[B]``
+        """Say which goals of a mixture are the current state, and which are of anywhere, ``[B]``
         each."""
         current, future = self.shares["current"], self.shares["future"]
         return draws[:, 1] < current, draws[:, 1] >= current + future
@@ -55,7 +55,7 @@ class Goals(NamedTuple):
 def make_goals(
     mode: str | None, shares: Mapping[str, float] | None, discount: float, are_rewarded: bool
 ) -> Goals | None:
-    """How goals are chosen, by keys of the section ``train``; ``None`` if there are none."""
+    """Say how goals are chosen, by keys of the section ``train``; ``None`` if there are none."""
     if are_rewarded and mode != "mixture":
         raise ValueError('goal_rewards: needs goals of goal_mode "mixture"')
     if mode is None:

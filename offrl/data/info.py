@@ -183,7 +183,7 @@ class _Key:
 
     @property
     def bytes_in_memory(self) -> int:
-        """What training holds: bytes as they are, all else as float32."""
+        """Give what training holds: bytes as they are, all else as float32."""
         size = 1 if self.dtype == "uint8" else 4
         return self.num_rows * size * int(np.prod(self.shape, dtype=np.int64))
 

@@ -39,7 +39,7 @@ ROWS = 100  # episodes that are noted at once
 
 
 def holds(key: str, step: Step) -> bool:
-    """Whether LeRobot's layout has a place for an array."""
+    """Say whether LeRobot's layout has a place for an array."""
     if key.startswith("obs/"):
         has_even_sides = not any(side % 2 for side in step.shape[:2])  # as H.264 wants them
         return step.is_vector or (step.is_image and has_even_sides)

@@ -26,7 +26,7 @@ SMALLEST = 32  # pixels: Minari takes what is smaller for no image
 
 
 def minari_folder(name: str) -> Path:
-    """Where Minari keeps a dataset, e.g. ``mujoco/hopper/medium-v0``."""
+    """Say where Minari keeps a dataset, e.g. ``mujoco/hopper/medium-v0``."""
     try:
         return Path(_import().load_dataset(name).storage.data_path).resolve().parent
     except FileNotFoundError:
@@ -140,8 +140,8 @@ def read_minari(folder: Path) -> DemoArrays:
 
 
 def holds(key: str, step: Step) -> bool:
-    """Whether Minari has a place for an array. It takes all bytes for images, which it stores as
-    JPEG."""
+    """Say whether Minari has a place for an array. It takes all bytes for images, which it stores
+    as JPEG."""
     group, _, name = key.rpartition("/")
     if group in ("obs", "next_obs"):
         is_image = step.is_image and min(step.shape[:2]) >= SMALLEST

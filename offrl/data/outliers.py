@@ -33,13 +33,14 @@ def features(demo: Mapping[str, Any]) -> dict[str, float]:
 
 
 def is_vectors(array: Any, length: int) -> bool:
-    """Whether an array of a trajectory is a number or a vector for each step: no image."""
+    """Say whether an array of a trajectory is a number or a vector for each step: no image."""
     is_numbers = isinstance(array, np.ndarray) and array.dtype.kind in "fiub"
     return is_numbers and array.ndim in (1, 2) and array.size > 0 and len(array) == length
 
 
 def unusual(features: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
-    """Which demonstrations are unlike the others, and in what, in a sentence: the strangest first.
+    """Say which demonstrations are unlike the others, and in what, in a sentence: the strangest
+    first.
 
     features: ``[N]`` values each. One is unusual that is not finite, or further from the median
     than 3.5 standard deviations as the median deviation gives them (the mean deviation, where most

@@ -17,8 +17,8 @@ ATTRIBUTE = "provenance"
 
 
 def provenance(command: str, inputs: Sequence[str | Path]) -> dict[str, Any]:
-    """What was run, and on what: the fingerprint of each input; and in ``history``, by fingerprint,
-    how those came about, and what they were made of."""
+    """Give what was run, and on what: the fingerprint of each input; and in ``history``, by
+    fingerprint, how those came about, and what they were made of."""
     sources, history = [], {}
     for path in inputs:
         mark, before = fingerprint([path]), provenance_of(path)
@@ -30,7 +30,7 @@ def provenance(command: str, inputs: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def provenance_of(path: str | Path) -> dict[str, Any] | None:
-    """What a file says of how it came about, if it says so."""
+    """Give what a file says of how it came about, if it says so."""
     if Path(path).is_dir() or not h5py.is_hdf5(path):
         return None
     with opened(Path(path)) as file, located(path, f"the attribute {ATTRIBUTE} of data"):

@@ -33,7 +33,7 @@ class RobosuiteRaw(DemoFile):
 
 
 def is_raw(path: Path) -> bool:
-    """Whether an HDF5 file is as robosuite's script leaves it."""
+    """Say whether an HDF5 file is as robosuite's script leaves it."""
     with opened(path) as file, located(path, "data"):
         attributes = attributes_of_data(file)
         return "env_info" in attributes and "env_args" not in attributes

@@ -56,7 +56,7 @@ class Rollout(Replay):
 
     @property
     def is_full(self) -> bool:
-        """Whether another step, and the end of its episode, may not find room."""
+        """Say whether another step, and the end of its episode, may not find room."""
         store = self.store
         return bool((store.heads - store.parts + 3 >= store.num_rows).any())
 

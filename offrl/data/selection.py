@@ -44,12 +44,12 @@ class Facts(Mapping[str, Any]):
 
 
 def told(file: DemoFile, demo: str) -> dict[str, Any]:
-    """What of a demonstration tells of success."""
+    """Give what of a demonstration tells of success."""
     return {k: file.steps(demo, k) for k in ("rewards", "dones") if file.has(demo, k)}
 
 
 def success_steps(file: DemoFile, demo: str) -> np.ndarray:
-    """Whether the task was done at each step ``[T]``; ``ValueError`` if nothing tells."""
+    """Say whether the task was done at each step ``[T]``; ``ValueError`` if nothing tells."""
     steps = file.success_steps(told(file, demo))
     if steps is None:
         raise ValueError(

@@ -48,8 +48,8 @@ class Files(AbstractContextManager):
     def choose(
         self, paths: Sequence[str | Path], filters: Any, limits: Any, shares: Any, key: str
     ) -> list[Source]:
-        """What to read from now on. filters, limits, shares: see ``SequenceDataset``, one for all
-        files or one for each. key: the one whose length is that of a demonstration."""
+        """Give what to read from now on. filters, limits, shares: see ``SequenceDataset``, one for
+        all files or one for each. key: the one whose length is that of a demonstration."""
         self.sources: list[Source] = []
         choices = (_one_for_each(choice, paths) for choice in (filters, limits, shares))
         for path, filter_key, limit, share in zip(map(str, paths), *choices, strict=True):
@@ -86,8 +86,8 @@ class Files(AbstractContextManager):
         return any(file.holds_integers(source.demos[0], key) for file, source in self._pairs())
 
     def num_actions(self, path: str, given: int | None) -> int | None:
-        """How many discrete actions there are: the ``given`` number (of the config, at ``path``),
-        or what the files say; ``ValueError`` if these do not agree."""
+        """Count how many discrete actions there are: the ``given`` number (of the config, at
+        ``path``), or what the files say; ``ValueError`` if these do not agree."""
         for file, source in self._pairs():
             if file.num_actions is not None and given not in (None, file.num_actions):
                 raise ValueError(

@@ -97,7 +97,7 @@ class Stored:
 
     @property
     def is_number(self) -> bool:
-        """Whether it has rows of numbers."""
+        """Say whether it has rows of numbers."""
         return bool(self.shape) and self.dtype.kind in "fiub" and 0 not in self.shape[1:]
 
     def check_written(self) -> None:

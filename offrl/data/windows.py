@@ -213,12 +213,12 @@ class WindowDataset(Dataset):
 
     @property
     def device(self) -> torch.device:
-        """Where the steps, and so the batches, are."""
+        """Say where the steps, and so the batches, are."""
         return self.store.device
 
     @property
     def is_streamed(self) -> bool:
-        """Whether some of the data is read from files all the time."""
+        """Say whether some of the data is read from files all the time."""
         return any(isinstance(c, FileColumn) for c in self.store.columns.values())
 
     def to(self, device: torch.device | str) -> "WindowDataset":
@@ -229,7 +229,7 @@ class WindowDataset(Dataset):
 
     @property
     def num_draws(self) -> int:
-        """How many random numbers a window of ``get_batch`` takes, to choose its goals."""
+        """Count how many random numbers a window of ``get_batch`` takes, to choose its goals."""
         own = self.goals.num_draws if self.goals else 0
         return own + (ANY_LATER.num_draws if self.subgoal_steps else 0)
 

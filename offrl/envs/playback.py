@@ -81,7 +81,7 @@ def observed(
 
 
 def is_image(key: str) -> bool:
-    """Whether an observation, by its name, is what a camera sees."""
+    """Say whether an observation, by its name, is what a camera sees."""
     return _IMAGE.fullmatch(key) is not None
 
 
@@ -140,7 +140,8 @@ class Replay:
 
 
 def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.ndarray:
-    """What cameras see now, side by side; without any, what the environment renders by itself."""
+    """Give what cameras see now, side by side; without any, what the environment renders by
+    itself."""
     options = {} if size is None else {"size": size}
     if not cameras:
         return env.render(**options)

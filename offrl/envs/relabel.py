@@ -43,7 +43,7 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def input_type(env_args: Mapping[str, Any] | None) -> str | None:
-    """Whether arms take ``delta`` or ``absolute`` actions, where the simulator knows."""
+    """Say whether arms take ``delta`` or ``absolute`` actions, where the simulator knows."""
     if not is_robosuite(env_args):
         return None
     with closing(_blind(env_args)) as env:
@@ -57,7 +57,7 @@ def dense_rewards(env_args: str) -> Relabel:
 
 
 def absolute_actions(env_args: str) -> Relabel:
-    """What the actions ``[T, A]`` aim at, read off the controllers in the recorded states."""
+    """Give what the actions ``[T, A]`` aim at, read off the controllers in the recorded states."""
     env = _blind(json.loads(env_args))
     return lambda demo: _aims(env, demo)
 

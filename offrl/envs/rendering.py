@@ -23,7 +23,7 @@ assert renderer.render().any()
 
 
 def renders_observations(env_args: Mapping[str, Any]) -> bool:
-    """Whether an environment's observations hold images, so that it cannot do without."""
+    """Say whether an environment's observations hold images, so that it cannot do without."""
     env_kwargs = env_args.get("env_kwargs")
     return isinstance(env_kwargs, Mapping) and bool(env_kwargs.get("use_camera_obs"))
 

@@ -62,7 +62,7 @@ class RobomimicFace:
         return obs, self._reward, self._done, info
 
     def get_observation(self) -> dict[str, np.ndarray]:
-        """What ``reset``, ``reset_to`` or ``step`` returned last."""
+        """Give what ``reset``, ``reset_to`` or ``step`` returned last."""
         if self._obs is None:
             raise ValueError(f"{self.name}: no observation yet; call reset() first")
         return dict(self._obs)
@@ -75,11 +75,11 @@ class RobomimicFace:
         return self._reward
 
     def is_done(self) -> bool:
-        """Whether the last step ended the episode."""
+        """Say whether the last step ended the episode."""
         return self._done
 
     def is_success(self) -> dict[str, bool]:
-        """Whether the task is solved now; false as well where no success is reported."""
+        """Say whether the task is solved now; false as well where no success is reported."""
         said = (self._success or self._method("is_success"))()
         return {name: bool(is_so) for name, is_so in said.items()}
 

@@ -111,7 +111,7 @@ class RobosuiteEnv(DemonstratedGoals):
 
     @staticmethod
     def kwargs_of(env_args: Mapping[str, Any]) -> dict[str, Any]:
-        """What of ``env_args`` an environment is made with: those of robosuite 1.2 to 1.4 are
+        """Give what of ``env_args`` an environment is made with: those of robosuite 1.2 to 1.4 are
         written as this version takes them."""
         _check_task(env_args["env_name"], is_liberos="bddl_file" in env_args)
         return kwargs_for_installed(env_args)
@@ -195,14 +195,15 @@ class RobosuiteEnv(DemonstratedGoals):
 
     @functools.cached_property
     def goals(self) -> Any:
-        """What arms' actions aim at (``offrl.envs.robosuite_goals.Goals``)."""
+        """Give what arms' actions aim at (``offrl.envs.robosuite_goals.Goals``)."""
         from offrl.envs.robosuite_goals import Goals
 
         return Goals(self._env)
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
-        """What to do behind the ``last`` action ``[A]`` while there is no next one: arms stay where
-        they are, grippers as they are. Of arms whose actions aim at no pose: the same again."""
+        """Give what to do behind the ``last`` action ``[A]`` while there is no next one: arms stay
+        where they are, grippers as they are. Of arms whose actions aim at no pose: the same
+        again."""
         try:
             goals = self.goals
         except ValueError:

@@ -36,11 +36,11 @@ class Goals:
         self.motions = np.concatenate(parts)  # the numbers in an action that move arms
 
     def are(self, input_type: str) -> bool:
-        """Whether all arms take ``delta`` or ``absolute`` actions."""
+        """Say whether all arms take ``delta`` or ``absolute`` actions."""
         return all(arm.controller.input_type == input_type for arm in self._arms())
 
     def absolute(self, action: np.ndarray) -> np.ndarray:
-        """What a relative action ``[A]`` in the present state aims at, as an absolute one."""
+        """Give what a relative action ``[A]`` in the present state aims at, as an absolute one."""
         goal = np.array(action, np.float64)
         for robot, controller, part in self._arms():
             robot.composite_controller.update_state()

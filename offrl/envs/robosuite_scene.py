@@ -256,7 +256,8 @@ def _close_camera(sim: Any) -> None:
 
 
 def unknown(env: Any) -> str | None:
-    """What of an environment's resets is none of what ``Scenes`` repeats; ``None`` if nothing."""
+    """Give what of an environment's resets is none of what ``Scenes`` repeats; ``None`` if
+    nothing."""
     for name in REPEATED:
         if getattr(getattr(env, name), "__func__", None) is not getattr(MujocoEnv, name):
             return f"{type(env).__name__} has a {name} of its own"

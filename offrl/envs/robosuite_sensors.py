@@ -76,7 +76,7 @@ class Sensors:
 
 
 def undisturbed(env: Any) -> bool:
-    """Whether all sensors say what they see, at once."""
+    """Say whether all sensors say what they see, at once."""
     plain = NO_CORRUPTION, NO_FILTER, NO_DELAY
     return all((s._corrupter, s._filter, s._delayer) == plain for s in env._observables.values())
 

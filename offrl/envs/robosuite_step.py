@@ -61,7 +61,7 @@ def osc_torques(  # type: ignore[no-untyped-def]
 
 @functools.cache
 def compiled_is_exact(num_joints: int, num_velocities: int) -> bool:
-    """Whether the compiled products agree with NumPy's to the last bit on this machine."""
+    """Say whether the compiled products agree with NumPy's to the last bit on this machine."""
     rng, n, v = np.random.default_rng(0), num_joints, num_velocities
     shapes = [3, (3, 3), 6, 6, 3, (3, 3), (3, v), (3, v), (v, v), v, v, v, n]
     for _ in range(100):
@@ -185,7 +185,7 @@ class Step:
 
 
 def unknown(env: Any) -> str | None:
-    """What of an environment is none of what ``Step`` repeats; ``None`` if all is known."""
+    """Give what of an environment is none of what ``Step`` repeats; ``None`` if all is known."""
     for owner, names in REPEATED.items():
         for name in names:
             if getattr(getattr(env, name), "__func__", None) is not getattr(owner, name):

@@ -206,7 +206,7 @@ def earlier_order(names: Sequence[str]) -> list[str]:
 
 
 def is_earlier(text: str) -> bool:
-    """Whether a model (MJCF) is one of robosuite 1.2 to 1.4."""
+    """Say whether a model (MJCF) is one of robosuite 1.2 to 1.4."""
     return _OLD_MODEL.search(text) is not None
 
 

@@ -53,9 +53,9 @@ def proxies(
 
 @torch.no_grad()
 def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
-    """What an algorithm makes of every step of a dataset of single steps: the ``policy``'s actions
-    ``[N, A]`` and, if it has any, ``values`` of states and ``q`` of the recorded actions ``[N]``.
-    """
+    """Give what an algorithm makes of every step of a dataset of single steps: the ``policy``'s
+    actions ``[N, A]`` and, if it has any, ``values`` of states and ``q`` of the recorded actions
+    ``[N]``."""
     lengths = torch.as_tensor(dataset.lengths, device=dataset.device)
     found: dict[str, Tensor] = {}
     for demos in torch.arange(len(lengths), device=dataset.device).split(AT_ONCE):

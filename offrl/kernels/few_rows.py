@@ -21,7 +21,7 @@ class FewRows:
         self._size = max(weight.numel() for weight, _ in self._layers)
 
     def pays(self, num_rows: int) -> bool:
-        """Whether so many rows go through the layers quicker here than in PyTorch."""
+        """Say whether so many rows go through the layers quicker here than in PyTorch."""
         is_small = num_rows * self._size <= LARGEST
         return is_small and self._layers[0][0].device.type == "cpu"
 

@@ -22,7 +22,7 @@ def tanh_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 
 
 def pays(x: Tensor) -> bool:
-    """Whether the layers are run in one piece."""
+    """Say whether the layers are run in one piece."""
     is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # others must read them
     if is_traced or not MKL_IS_SLOW or x.device.type != "cpu":
         return False

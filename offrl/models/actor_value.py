@@ -87,7 +87,7 @@ class ActorValue(nn.Module):
         return self.actor_head(self.actor_trunk(features)[0]), state
 
     def is_quick(self, num_rows: int) -> bool:
-        """Whether ``quick_sample`` is there, and quicker than PyTorch with so many rows."""
+        """Say whether ``quick_sample`` is there, and quicker than PyTorch with so many rows."""
         return self._few_rows is not None and self._few_rows.pays(num_rows)
 
     def quick_sample(self, obs: Obs) -> NDArray[np.float32]:

@@ -123,7 +123,7 @@ class Critics(nn.Module):
         return features[0] if len(features) == 1 else torch.stack(features)
 
     def outputs(self, obs: Obs | Tensor, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """What the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
+        """Give what the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
         features = obs if isinstance(obs, Tensor) else self.encode(obs, goal)
         return self._outputs(features, actions)
 
@@ -213,7 +213,7 @@ class DiscreteCritics(Critics):
         return self.as_values(self.all_outputs(obs, goal))
 
     def all_outputs(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """What the last layers give for all actions, ``[N, B, A, outputs]``."""
+        """Give what the last layers give for all actions, ``[N, B, A, outputs]``."""
         rows = self.encode(obs, goal).squeeze(-2)
         outputs = self.head[self.OUTPUT](self.trunk(rows))
         outputs = outputs.view(*outputs.shape[:2], -1, self.num_outputs)

@@ -98,7 +98,7 @@ class Agent:
         return stepped
 
     def remembered(self, begins: np.ndarray | None) -> Any:
-        """What a policy remembers of its episodes, ``[N, ...]``."""
+        """Give what a policy remembers of its episodes, ``[N, ...]``."""
 
     def serialize(self) -> dict[str, Any]:
         """Give what it keeps between two steps, as tensors and numbers."""

@@ -40,7 +40,7 @@ class Broker(ABC):
 
     @property
     def problems(self) -> list[str]:
-        """Who was given up, and why."""
+        """Say who was given up, and why."""
         return [f"explorer {number} was given up: {why}" for number, why in self.lost.items()]
 
     @abstractmethod

@@ -51,11 +51,11 @@ class ByHand:
             )
 
     def receive(self, reward: float) -> None:
-        """What the chosen action was rewarded with."""
+        """Give what the chosen action was rewarded with."""
         self._reward = reward
 
     def observe(self, obs: Shown) -> None:
-        """What one environment shows now."""
+        """Give what one environment shows now."""
         now = {key: np.asarray(x)[None] for key, x in obs.items()}
         if self._actions is not None:
             self._made = self._actions, self._reward, now

@@ -133,8 +133,8 @@ class Agent(agent.Agent, metaclass=ABCMeta):
 
     @property
     def state(self) -> dict[str, np.ndarray] | None:
-        """What ``append_state`` returned last, ``{key: [frame_stack, ...]}``; ``None`` before the
-        first observation of an episode. To set it appends an observation."""
+        """Give what ``append_state`` returned last, ``{key: [frame_stack, ...]}``; ``None`` before
+        the first observation of an episode. To set it appends an observation."""
         return self._state
 
     @state.setter

@@ -98,7 +98,7 @@ class Environment(gymnasium.Wrapper):
         return obs, reward, terminated, truncated, info
 
     def is_success(self) -> dict[str, bool]:
-        """Whether the task is solved now, ``{"task": ...}``."""
+        """Say whether the task is solved now, ``{"task": ...}``."""
         return self.env.get_wrapper_attr("is_success")()
 
     def serialize(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Environment(gymnasium.Wrapper):
 
     @property
     def is_shown(self) -> bool:
-        """Whether a window shows it."""
+        """Say whether a window shows it."""
         return self._window is not None
 
     @cached_property

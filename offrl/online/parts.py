@@ -99,7 +99,7 @@ class Parts:
 
     @property
     def num_before(self) -> int:
-        """How many steps are only collected at first."""
+        """Count how many steps are only collected at first."""
         online = self.config.train.online
         return max(online.warmup_steps, 0 if self.alg.ON_POLICY else online.random_steps)
 

@@ -75,7 +75,7 @@ class Pipeline(Recording):
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong so far although it went on."""
+        """Give what went wrong so far although it went on."""
         return self.broker.problems
 
     def close(self) -> None:

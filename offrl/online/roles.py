@@ -77,7 +77,8 @@ class RolesAlgo(PolicyAlgo):
         return torch.cat([obs[key].flatten(1) for key in self.obs_spec.keys("obs")], dim=1)
 
     def seen(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """What environments show, ``{key: [N, ...]}``, as one vector each, ``[N, obs_dim]``."""
+        """Give what environments show, ``{key: [N, ...]}``, as one vector each, ``[N,
+        obs_dim]``."""
         shown = {key: torch.as_tensor(x)[:, None] for key, x in obs.items()}
         return self._flat(self.prepare_obs(shown)).cpu().numpy()
 

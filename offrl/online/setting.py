@@ -224,8 +224,8 @@ def action_statistics(action_space: spaces.Space, key: str) -> dict[str, dict[st
 
 
 def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
-    """What an environment says of goals. ``ValueError`` where it says nothing, or where a policy
-    that sees ``obs_keys`` could not tell what is desired."""
+    """Give what an environment says of goals. ``ValueError`` where it says nothing, or where a
+    policy that sees ``obs_keys`` could not tell what is desired."""
     what, env = "train.online.replay.hindsight_share", make_env(env_args)
     missing = {ACHIEVED, DESIRED} - {*env.observation_space}
     if missing or not env.has_wrapper_attr("compute_reward"):

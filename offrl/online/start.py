@@ -97,7 +97,7 @@ def check_statistics(path: str | Path, config: Config, content: Mapping[str, Any
 
 
 def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a config file says of an online training, laid over what its checkpoint was trained
+    """Give what a config file says of an online training, laid over what its checkpoint was trained
     with: the algorithm and its settings, the observations, ``train`` (actions, rewards, batches,
     data) and the length of episodes. Other configs stay as they are.
 

@@ -120,7 +120,7 @@ class RunningStatistics:
 
     @property
     def reward_stats(self) -> dict[str, Any]:
-        """What rewards are divided by, for checkpoints."""
+        """Give what rewards are divided by, for checkpoints."""
         if not self._config.normalize_rewards:
             return {}
         return {"scale": torch.as_tensor([[self._returns.deviation]], dtype=torch.float32)}
@@ -134,7 +134,7 @@ class RunningStatistics:
         return rewards
 
     def moments(self) -> dict[str, Any]:
-        """What another training goes on from, in a checkpoint."""
+        """Give what another training goes on from, in a checkpoint."""
         kept: dict[str, Any] = {}
         if self._obs:
             kept["obs"] = {key: moments.state() for key, moments in self._obs.items()}

@@ -21,7 +21,7 @@ def sha8(given: str | None = None) -> str:
 
 
 def has_changes() -> bool:
-    """Whether files of that repository differ from those of the commit."""
+    """Say whether files of that repository differ from those of the commit."""
     return bool(git("status", "--porcelain", "--untracked-files=no"))
 
 

@@ -114,14 +114,14 @@ class Trainer(Collector, Recording):
 
     @property
     def is_solved(self) -> bool:
-        """Whether the mean return of the last episodes has reached ``train.online.solved_return``,
-        which ends the training."""
+        """Say whether the mean return of the last episodes has reached
+        ``train.online.solved_return``, which ends the training."""
         solved, last = self.config.train.online.solved_return, self._last_returns
         return solved is not None and len(last) == last.maxlen and self.smoothed_return >= solved
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong in other processes, although the training goes on."""
+        """Give what went wrong in other processes, although the training goes on."""
         hung = f"environments hung and began anew, {self.num_restarts} times"
         return [hung] if self.num_restarts else []
 

@@ -120,8 +120,8 @@ def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:
 
 
 def write_divergence(path: Path, of_demos: Mapping[str, Sequence[float]]) -> None:
-    """How far replayed states are from the recorded ones, over the steps, of each demonstration.
-    ``ImportError`` where matplotlib is missing."""
+    """Draw how far replayed states are from the recorded ones, over the steps, of each
+    demonstration. ``ImportError`` where matplotlib is missing."""
     drawing = needed("matplotlib.figure", "plot", "no plot of the divergence")
     figure = drawing.Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()

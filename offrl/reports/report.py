@@ -71,7 +71,7 @@ def write_report(results: Sequence[Result], folder: Path, title: str = "Report")
 
 
 def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
-    """What a report says, in order. Its pictures are written into a folder."""
+    """Give what a report says, in order. Its pictures are written into a folder."""
     pictures = write_figures(scores, folder)
     results = scores.results
     missing = [r for r in results if not r.final or r.status != FINISHED]

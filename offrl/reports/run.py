@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 
 def length_of(config: Mapping[str, Any]) -> int:
-    """How many steps or epochs a training of such a config has."""
+    """Give the number of steps or epochs that a training of such a config has."""
     if "alg_para" in config:
         return config["max_steps"]
     return config["train"].get("num_steps") or config["train"]["num_epochs"]
 
 
 def is_run(path: str | Path) -> bool:
-    """Whether a folder is that of a run."""
+    """Say whether a folder is that of a run."""
     return any(Path(path).expanduser().glob("config-*.json"))
 
 
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def is_of_own_parts(self) -> bool:
-        """Whether it is that of a user's own parts, whose figures only they know."""
+        """Say whether it is that of a user's own parts, whose figures only they know."""
         return "alg_para" in self.config
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
@@ -109,8 +109,8 @@ class Run:
 
     @property
     def done_of(self) -> tuple[int, int]:
-        """How many steps are done of how many, or epochs, where these are whole passes over the
-        data."""
+        """Count how many steps are done of how many, or epochs, where these are whole passes over
+        the data."""
         train, per_epoch = self.config["train"], self.config["experiment"]["epoch_every_n_steps"]
         key = "step" if train.get("num_steps") or per_epoch else "epoch"
         wanted = train.get("num_steps") or train["num_epochs"] * (per_epoch or 1)
@@ -118,7 +118,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has come to its end, its final tests included, as its records show. What
+        """Say whether it has come to its end, its final tests included, as its records show. What
         ``offrl train`` trains has a mark as well, which must say so."""
         mark = self.provenance.get("finished")
         is_marked = mark == length_of(self.config)
@@ -142,7 +142,7 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
 
 
 def run_facts(path: Path) -> dict[str, Any]:
-    """What was trained on what, how long, with which result, and how to do it again."""
+    """Give what was trained on what, how long, with which result, and how to do it again."""
     run = Run(path)
     config = run.config
     if run.is_of_own_parts:

@@ -33,7 +33,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Which is better, in words, if that can be said."""
+        """Say which is better, in words, if that can be said."""
         if self.least_p > LEVEL:
             return "too few seeds to order them"
         if self.p > LEVEL:
@@ -61,7 +61,7 @@ class Scores:
                 self._scores.setdefault((result.algorithm, result.task), {})[result.seed] = score
 
     def number(self, result: Result, success: float | None, total: float) -> float:
-        """What counts on a result's task of a success rate and a mean return."""
+        """Give what counts on a result's task of a success rate and a mean return."""
         measure = self.measures[result.task]
         if measure == SUCCESS:
             return success or 0.0  # some say nothing until there is one
@@ -108,7 +108,7 @@ class Scores:
 
     @property
     def can_be_averaged(self) -> bool:
-        """Whether the common tasks are on the same scale."""
+        """Say whether the common tasks are on the same scale."""
         scales = {self.measures[task] for task in self.common}
         return len(scales) == 1 and (RETURN not in scales or len(self.common) == 1)
 
@@ -223,7 +223,7 @@ def chance(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def needed_seeds(num_tasks: int = 1, num_pairs: int = 1) -> int:
-    """How many seeds of each of some algorithms can order a pair of them at all."""
+    """Count how many seeds of each of some algorithms can order a pair of them at all."""
     return next(n for n in range(2, 100) if num_pairs * _least_chance(n, n, num_tasks) <= LEVEL)
 
 

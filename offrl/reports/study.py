@@ -35,7 +35,7 @@ def run_of(folder: Path) -> Path | None:
 
 
 def row_of(cell: Cell, output: Path) -> dict[str, Any]:
-    """What is known of a cell."""
+    """Give what is known of a cell."""
     row: dict[str, Any] = dict.fromkeys((*FIRST, *cell.settings, *LAST), "")
     row |= cell.settings  # of which none takes the place of what is known
     row |= {"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed}
@@ -58,7 +58,7 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
 
 
 def result_line(cell: Cell, output: Path) -> str:
-    """What a finished cell reached, in words."""
+    """Give what a finished cell reached, in words."""
     row = row_of(cell, output)
     tested = [which for which in reversed(TESTS.values()) if row[f"{which}_return"] != ""]
     is_rated = any(row[f"{which}_success_rate"] != "" for which in tested)

@@ -38,7 +38,7 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """What robomimic's algorithms serialize, or a ``state_dict`` of theirs, in our layout."""
+    """Give what robomimic's algorithms serialize, or a ``state_dict`` of theirs, in our layout."""
     upgraded: dict[str, Any] = {"nets": _weights(model)}
     if model.get("ema"):
         averages = weights_from_robomimic(model["ema"])

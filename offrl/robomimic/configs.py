@@ -129,7 +129,7 @@ def _sections(tree: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
 
 
 def is_robosuite(env_args: Mapping[str, Any] | None) -> bool:
-    """Whether ``env_args`` are of a task of robosuite's, by their ``type``."""
+    """Say whether ``env_args`` are of a task of robosuite's, by their ``type``."""
     return env_args is not None and env_args.get("type") in ROBOSUITE
 
 

@@ -109,7 +109,7 @@ class Means:
 
 
 def checked_logs(logs: Any) -> dict[str, float]:
-    """What ``log_info`` returned; ``AnswerError`` if that is no map of numbers."""
+    """Give what ``log_info`` returned; ``AnswerError`` if that is no map of numbers."""
     if not isinstance(logs, Mapping) or "Loss" not in logs:
         keys = f"only {', '.join(map(str, logs))}" if isinstance(logs, Mapping) else repr(logs)
         raise AnswerError(

@@ -108,12 +108,12 @@ class Training(Recording, ABC):
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong so far although the training went on."""
+        """Give what went wrong so far although the training went on."""
         return []
 
     @property
     def is_last(self) -> bool:
-        """Whether no epoch follows this one."""
+        """Say whether no epoch follows this one."""
         return self.epoch >= self.config.train.num_epochs
 
     @abstractmethod
@@ -137,8 +137,8 @@ class Training(Recording, ABC):
         self.pending = None
 
     def has_given(self, record: Record) -> bool:
-        """Whether a record of an earlier process belongs to what is done, and does not come again.
-        A test follows the training and is always run again."""
+        """Say whether a record of an earlier process belongs to what is done, and does not come
+        again. A test follows the training and is always run again."""
         kind, epoch = record["type"], record["epoch"]
         if "test" in kind or epoch != self.epoch:
             return "test" not in kind and epoch < self.epoch
@@ -194,8 +194,8 @@ class Training(Recording, ABC):
         )
 
     def state(self, resumes: bool = True) -> dict[str, Any]:
-        """What a checkpoint holds; the checkpointer adds the best scores. One that only keeps a
-        policy (``resumes`` is false) may do without what is large."""
+        """Give what a checkpoint holds; the checkpointer adds the best scores. One that only keeps
+        a policy (``resumes`` is false) may do without what is large."""
         return self._describe() | {
             "variable_state": {
                 "epoch": self.epoch,

@@ -84,7 +84,7 @@ class Experiment:
             self.algo.warn_if_slow(control_freq)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of all this."""
+        """Give what a checkpoint holds of all this."""
         several = {"environments": self.environments} if len(self.environments) > 1 else {}
         return several | describe_policy(
             self.algo,

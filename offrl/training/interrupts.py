@@ -86,7 +86,7 @@ class Interrupts(AbstractContextManager):
 
     @property
     def is_asked(self) -> bool:
-        """Whether the training is to stop or to save."""
+        """Say whether the training is to stop or to save."""
         return self.saves or self._signal is not None
 
     def check(self, number: int | None = None) -> None:

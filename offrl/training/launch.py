@@ -55,7 +55,7 @@ class Result:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the final test, if one was asked for, ran with all its episodes."""
+        """Say whether the final test, if one was asked for, ran with all its episodes."""
         return self.test is None or not self.test["Crashed"]
 
     def describe(self) -> dict[str, object]:
@@ -212,7 +212,7 @@ class RemoteTraining:
         return "" if result.is_measured else "not all episodes of its test could be run"
 
     def result(self) -> Result | Exception:
-        """What came of it, when it has ended, or what ended it."""
+        """Give what came of it, when it has ended, or what ended it."""
         error = self.future.exception()
         if error is None:
             return self.future.result()

@@ -84,7 +84,7 @@ def success_line(logs: dict[str, float]) -> str:
 
 
 def subgoal_line(logs: dict[str, float]) -> str:
-    """How often subgoals are reached, in words."""
+    """Say how often subgoals are reached, in words."""
     return (
         f"subgoals reached {logs['Subgoals_Reached']:.2f} (within {100 * REACHED:g} cm, "
         f"n = {logs['Subgoals']:.0f}), "

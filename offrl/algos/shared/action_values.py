@@ -15,7 +15,7 @@ class ActionValues(TDLearner, PolicyAlgo):
     ACTIONS = ("discrete",)
 
     def scores(self, obs: Any, goal: Any) -> Tensor:
-        """What the policy chooses the highest of, ``[B, A]``, for what the networks see."""
+        """Give what the policy chooses the highest of, ``[B, A]``, for what the networks see."""
         return self.nets["critic"].values(obs, goal).amin(0)
 
     def best_guess(self, obs: Any, goal: Any) -> Tensor:

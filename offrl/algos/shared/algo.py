@@ -143,7 +143,7 @@ class Algo(Modes, Algorithm):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether an action is one of ``ac_dim``, a one-hot vector."""
+        """Say whether an action is one of ``ac_dim``, a one-hot vector."""
         return self.global_config.train.acts_discretely
 
     def _check_actions(self) -> None:
@@ -300,7 +300,8 @@ class Algo(Modes, Algorithm):
         return obs if stacked else map_leaves(lambda x: x[:, None], obs)
 
     def trains(self, name: str) -> bool:
-        """Whether ``nets[name]`` learns now: neither while validating, nor outside its epochs."""
+        """Say whether ``nets[name]`` learns now: neither while validating, nor outside its
+        epochs."""
         is_due = self.epoch is None or self.optim_params[name].is_due(self.epoch)
         return is_due and not self.validates
 

@@ -108,7 +108,8 @@ class DenoisingPolicy(ChunkPolicy):
         raise NotImplementedError(type(self).__name__)
 
     def begin(self, obs: Obs, goal: Obs | None, generators: Generators) -> tuple[Tensor, Tensor]:
-        """What the network sees of observations, and the noise ``[B, Tp, A]`` of chunks to be."""
+        """Give what the network sees of observations, and the noise ``[B, Tp, A]`` of chunks to
+        be."""
         seen = self.nets["policy"].encode(obs, goal)
         shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
         return seen, models.random_rows("randn", seen.new_zeros(shape), generators)

@@ -10,7 +10,7 @@ FORBIDDEN = -1e30  # less than any value, and yet finite if it is multiplied
 
 
 def allowed(obs: Mapping[str, Tensor]) -> Tensor | None:
-    """Which actions the latest frame allows, ``[B, A]``; ``None`` where all are."""
+    """Say which actions the latest frame allows, ``[B, A]``; ``None`` where all are."""
     mask = obs.get(ACTION_MASK)
     return None if mask is None else mask[:, -1] > 0
 

@@ -21,8 +21,8 @@ REMEDY = "make its networks smaller (algo, observation.encoder), or use a machin
 
 
 def made_within_memory(algo_name: str, device: torch.device | str, make: Callable[[], T]) -> T:
-    """What ``make`` returns; ``ValueError`` where its tensors cannot all fit in memory, which is
-    known before they are made.
+    """Give what ``make`` returns; ``ValueError`` where its tensors cannot all fit in memory, which
+    is known before they are made.
 
     What is large is first counted on the ``meta`` device, where tensors have shapes and no content.
     """
@@ -104,7 +104,7 @@ def check_training_fits(
 
 
 def free_bytes(device: torch.device | str) -> float:
-    """How much memory new tensors can have; infinity where the system does not say."""
+    """Say how much memory new tensors can have; infinity where the system does not say."""
     device = torch.device(device)
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -35,7 +35,7 @@ class Modes:
 
     @property
     def rests(self) -> bool:
-        """Whether the networks return to training mode after ``at_rest``."""
+        """Say whether the networks return to training mode after ``at_rest``."""
         return bool(self._awake)
 
     def set_train(self) -> None:

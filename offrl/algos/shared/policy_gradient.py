@@ -200,16 +200,16 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     def estimates(
         self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        """What updates need besides observations and actions, of all ``rows`` ``[N L]``: here what
-        the policy that took the steps says of them. ``mask`` is ``[N, L]``."""
+        """Give what updates need besides observations and actions, of all ``rows`` ``[N L]``: here
+        what the policy that took the steps says of them. ``mask`` is ``[N, L]``."""
         pi, values = self.policy_and_values(rows)
         log_probs = pi.log_prob(rows["actions"])[:, 0]
         found = self.gae(values, batch["rewards"], batch["terminated"], mask)
         return {"log_probs": log_probs, "values": values, **found}
 
     def received(self, batch: Mapping[str, Any], mask: Tensor) -> dict[str, Tensor]:
-        """What environments gave in a round, ``[N L]`` each; zero where there is no step, as no
-        weight takes a NaN out of a mean."""
+        """Give what environments gave in a round, ``[N L]`` each; zero where there is no step, as
+        no weight takes a NaN out of a mean."""
         given = {key: batch[key].cpu() for key in ("rewards", "terminated")}
         return {k: x.masked_fill(~mask, 0).flatten().to(self.device) for k, x in given.items()}
 
@@ -384,8 +384,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return self._allowed(pi, seen), state
 
     def raw_action(self, action: Tensor) -> Tensor:
-        """What the environment takes; real-valued actions within [-1, 1] before normalisation is
-        undone. (Those that are learned from have no bounds.)"""
+        """Give what the environment takes; real-valued actions within [-1, 1] before normalisation
+        is undone. (Those that are learned from have no bounds.)"""
         return super().raw_action(action if self.is_discrete else action.clamp(-1.0, 1.0))
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:

@@ -17,7 +17,8 @@ Bools = NDArray[np.bool_]
 
 
 def ends_of(mask: Bools) -> Bools:
-    """Where steps are the last ones of an episode or of the rollout, if ``mask`` says from which
+    """Say where steps are the last ones of an episode or of the rollout, if ``mask`` says from
+    which
     rows a step was taken: those behind which comes a row without one."""
     ends = np.ones_like(mask)
     ends[:, :-1] = ~mask[:, 1:]

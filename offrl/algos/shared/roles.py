@@ -77,7 +77,7 @@ class Algorithm:
         self.trajectories.append(train_data)
 
     def train_ready(self, total_count: int, **kwargs: Any) -> bool:
-        """Whether to train, after so many trajectories in all."""
+        """Say whether to train, after so many trajectories in all."""
         return True
 
     def train(self, **kwargs: Any) -> Any:
@@ -85,7 +85,8 @@ class Algorithm:
         raise NotImplementedError(f"{type(self).__name__}: define train()")
 
     def checkpoint_ready(self, train_count: int, **kwargs: Any) -> bool:
-        """Whether weights go out, and a checkpoint is written, after so many trainings in all."""
+        """Say whether weights go out, and a checkpoint is written, after so many trainings in
+        all."""
         return True
 
     def update_weights_map(

@@ -68,7 +68,7 @@ class Average:
             self.shown = shown
 
     def serialize(self) -> dict[str, Any]:
-        """What a checkpoint holds of it: ``{"ema": ...}``, or nothing."""
+        """Give what a checkpoint holds of it: ``{"ema": ...}``, or nothing."""
         if not self._config.enabled:
             return {}
         averages = self._averages or self.weights
@@ -102,7 +102,7 @@ class Average:
 
 
 def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``serialize`` gave without what only serves to go on with the same training."""
+    """Give what ``serialize`` gave without what only serves to go on with the same training."""
     weights = {key: model[key] for key in ("nets", "ema") if key in model}
     parts = {name: weights_of(part) for name, part in model.get("parts", {}).items()}
     return {**weights, "parts": parts} if parts else weights
@@ -121,8 +121,9 @@ def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
 def fitting(
     algo_name: str, own: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """What ``serialize`` returned, or a ``state_dict``, with the names of an algorithm's ``own``
-    weights, also if it is robomimic's. ``ValueError`` unless names and shapes are the same."""
+    """Give what ``serialize`` returned, or a ``state_dict``, with the names of an algorithm's
+    ``own`` weights, also if it is robomimic's. ``ValueError`` unless names and shapes are the
+    same."""
     weights = state.get("nets", state)
     if weights.keys() != own.keys():
         from offrl.robomimic.checkpoints import upgrade_model

@@ -53,7 +53,7 @@ class ExpertPolicy(Policy):
         self._episodes: dict[int, tuple[list[str], float, np.random.Generator]] = {}
 
     def attributes(self, seed: int) -> dict[str, Any]:
-        """What is noted of an episode: its seed and, if there are several, its style, of which
+        """Give what is noted of an episode: its seed and, if there are several, its style, of which
         each is combined with each level of noise."""
         turn = seed // len(self.levels)
         style = {"style": self.styles[turn % len(self.styles)]} if self.styles else {}

@@ -165,7 +165,7 @@ class Player:
     def play(
         self, request: EpisodeRequest, policy: list[Any]
     ) -> tuple[list[tuple[int, str]], EpisodeResult | Failure | Exception]:
-        """What was logged, and the result; an exception is the policy's own."""
+        """Give what was logged, and the result; an exception is the policy's own."""
         outcome = self._problem or self._play(request, policy[0])
         return self._notices.take(), outcome
 

@@ -66,7 +66,7 @@ class Notices(logging.Handler):
         self._noted.append((record.levelno, record.getMessage()))
 
     def take(self) -> list[tuple[int, str]]:
-        """What was noted since this was last asked: the arguments of ``say_once``."""
+        """Give what was noted since this was last asked: the arguments of ``say_once``."""
         noted, self._noted = self._noted, []
         return noted
 

@@ -28,7 +28,8 @@ class Films(NamedTuple):
     size: int = 256  # height and width of what is rendered, in pixels
 
     def backend(self) -> str:
-        """What to render with. ``ValueError`` if nothing does, ``ImportError`` without ffmpeg."""
+        """Give what to render with. ``ValueError`` if nothing does, ``ImportError`` without
+        ffmpeg."""
         encoder()
         return needed_backend("--render")
 
@@ -70,7 +71,7 @@ class Dataset:
             yield Episode(dataset, self.path, i, name, i in self._rendered, self.fps)
 
     def describe(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What the overview says, from what is known of each episode."""
+        """Give what the overview says, from what is known of each episode."""
         measured = {
             name: np.array([summary["features"][name] for summary in summaries])
             for name in summaries[0]["features"]

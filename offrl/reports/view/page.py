@@ -26,7 +26,7 @@ def write_script(path: Path, function: str, *arguments: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: numbers of six digits, what is not finite as null."""
+    """Give what JSON can hold: numbers of six digits, what is not finite as null."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -34,7 +34,7 @@ class RunPage:
         return inside(path, self.path, place=f"{path}")
 
     def describe(self) -> dict[str, Any]:
-        """What the overview says."""
+        """Give what the overview says."""
         name = self.config.get("experiment", {}).get("name") or self.path.resolve().parent.name
         return {"name": name, "stamp": self.path.resolve().name, "path": self.label}
 
