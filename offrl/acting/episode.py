@@ -26,6 +26,7 @@ RETURNS = {
 
 
 NOT_FINITE = "NaN or infinite"
+LARGEST = float(np.finfo(np.float32).max)  # what is more is infinite for networks
 REMEDY = "correct the environment, or end its episodes before that"
 
 
@@ -250,7 +251,7 @@ def finite(reward: Any) -> float:
     number = reward if isinstance(reward, float) else _number(reward)
     if number is None:
         raise Misfit(f"the environment's reward is {reward!r:.80}; give one finite number")
-    if not math.isfinite(number):
+    if not abs(number) <= LARGEST:
         raise ValueError(f"the reward is {NOT_FINITE}; {REMEDY}")
     return float(number)
 
@@ -268,7 +269,8 @@ def truth(value: Any, name: str) -> bool:
 def _number(value: Any) -> float | None:
     """The one number that something is, or an array of it holds."""
     array = np.asarray(value)
-    return array.item() if array.size == 1 and array.dtype.kind in "biuf" else None
+    is_one = array.size == 1 and array.dtype.kind in "biuf" and not np.ma.is_masked(value)
+    return array.item() if is_one else None
 
 
 def said_success(said: Any) -> bool | None:

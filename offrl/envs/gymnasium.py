@@ -92,7 +92,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
 
     def _as_dict(self, obs: Any) -> dict[str, np.ndarray]:
         obs = obs if isinstance(obs, dict) else {self.plain_name: obs}
-        return {key: np.asarray(value) for key, value in obs.items()}
+        return {key: np.asanyarray(value) for key, value in obs.items()}  # masks stay
 
 
 @ENVS.register("gymnasium")

@@ -141,7 +141,7 @@ class Augmented(gymnasium.ObservationWrapper):
         spaces = {
             key: _box_like(env.observation_space, key, x)
             for key, x in shown.items()
-            if np.asarray(x).dtype.kind in "biuf"  # others no network sees
+            if not isinstance(x, tuple) and np.asarray(x).dtype.kind in "biuf"  # as networks see
         }
         self.observation_space = gymnasium.spaces.Dict(spaces)
 

@@ -114,8 +114,8 @@ class _Seen:
 
 
 def _state(obs: Shown, row: Any = ...) -> Any:
-    """Give what one environment shows in its own form: a dict, or an array without a name."""
-    own = {key: x[row] for key, x in obs.items()}
+    """Give a copy of what one environment shows in its own form: a dict, or an array."""
+    own = {key: np.array(x[row]) for key, x in obs.items()}
     return own["flat"] if {*own} == {"flat"} else own
 
 

@@ -27,12 +27,14 @@ def use_network(alg: Any, model: Any) -> nn.Module:
     try:
         if isinstance(model, type):
             model = model(tuple(next(iter(shapes.values()))), frames, alg.ac_dim, alg.device)
-        own = _Own(model, [*shapes]).to(alg.device).eval()  # a trial must not move statistics
+        own = _Own(model, [*shapes]).to(alg.device, torch.float32).eval()  # no statistics move
         seen = {k: torch.zeros(2, frames, *x, device=alg.device) for k, x in shapes.items()}
-        with torch.no_grad():
+        problem = "" if own(seen).requires_grad else "it has no weights that learn"
+        with torch.no_grad():  # last, as no copy is made of what a graph left in it
             given = own(seen).shape
         own.train(alg.nets.training)
-        problem = "" if _put(alg, own, given[1:]) else f"it gives [2, {given[-1]}] for 2 states"
+        if not problem and not _put(alg, own, given[1:]):
+            problem = f"it gives [2, {given[-1]}] for 2 states"
     except Exception as error:  # of the user's code
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
     if problem:
@@ -53,10 +55,10 @@ class _Own(nn.Module):
         self.module, self._keys, self._has_values = module, keys, values
 
     def forward(self, obs: Mapping[str, Tensor], goal: Any = None) -> Tensor:
-        # Frames follow each other in the first dimension of an observation.
-        seen = {key: obs[key].flatten(1, min(2, obs[key].ndim - 1)) for key in self._keys}
+        # Frames follow each other in the first dimension of copies, as some write to these.
+        seen = {k: obs[k].clone().flatten(1, min(2, obs[k].ndim - 1)) for k in self._keys}
         call = self.module.value if self._has_values else self.module
-        return call(seen if len(seen) > 1 else seen[self._keys[0]]).unsqueeze(1)
+        return call(seen if len(seen) > 1 else seen[self._keys[0]]).unsqueeze(1).float()
 
 
 class _AsItIs(nn.Module):

@@ -1,6 +1,7 @@
 """A pipeline of a user's own parts: explorers act, an algorithm learns from their trajectories."""
 
 import copy
+import inspect
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,7 +123,8 @@ class Pipeline(Recording):
         self._staleness.append(self.version - trajectory.version)
         for agent, data in trajectory.data.items():
             owner, own = self._owners[agent], map_leaves(_own, data)
-            self.algs[owner].prepare_data(own, agent=agent, explorer=trajectory.explorer)
+            alg, whose = self.algs[owner], {"agent": agent, "explorer": trajectory.explorer}
+            alg.prepare_data(own, **_taken(alg.prepare_data, whose))
             self._num_prepared[owner] += 1
 
     def _collected(self) -> Record:
@@ -172,7 +174,9 @@ class Pipeline(Recording):
         files = [files] if isinstance(files, (str, Path)) else files or []
         self._files[name] += [folder / file for file in files]
         while len(self._files[name]) > KEPT * max(1, len(files)):
-            self._files[name].pop(0).unlink(missing_ok=True)
+            old = self._files[name].pop(0)
+            if old not in self._files[name] and old.resolve().is_relative_to(folder.resolve()):
+                old.unlink(missing_ok=True)
         self.checkpoint = self._files[name][-1] if files else folder
 
     def _folder(self, models: Path, name: str) -> Path:
@@ -208,6 +212,13 @@ def newest(path: Path) -> Path:
     return max(files, key=lambda x: (x.stat().st_mtime_ns if x.exists() else 0, x.name))
 
 
+def _taken(method: Callable[..., Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the arguments that a user's method may have by name, those that it has."""
+    parameters = inspect.signature(method).parameters.values()
+    takes_all = any(x.kind is x.VAR_KEYWORD for x in parameters)
+    return known if takes_all else {x.name: known[x.name] for x in parameters if x.name in known}
+
+
 def _own(x: Any) -> Any:
     """What may be written to: arrays of Ray's are shared."""
     return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
@@ -217,6 +228,8 @@ def _checked_owners(alg: Any, names: Sequence[str]) -> dict[str, str]:
     """Whose weights each agent uses, by what ``update_weights_map`` says: names of agents, or what
     weights are called, ``{"prefix", "name"}``, which those share that are given the same."""
     said = alg.update_weights_map([*names], [*names]) or {}
+    if not isinstance(said, Mapping):
+        raise ValueError(f"update_weights_map gave {shown(said)}; give a mapping, or nothing")
     if {*said} == {"prefix", "name"}:  # asked for one agent each
         said = {name: alg.update_weights_map(name, name) for name in names}
     first: dict[str, str] = {}

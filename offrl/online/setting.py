@@ -220,7 +220,7 @@ def action_statistics(action_space: spaces.Space, key: str) -> dict[str, dict[st
     if isinstance(action_space, spaces.Discrete):
         return {}
     low, high = action_space.low.astype(np.float32), action_space.high.astype(np.float32)
-    return {key: {"scale": (high - low)[None] / 2, "offset": (high + low)[None] / 2}}
+    return {key: {"scale": (high / 2 - low / 2)[None], "offset": (high / 2 + low / 2)[None]}}
 
 
 def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:

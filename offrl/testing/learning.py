@@ -81,6 +81,8 @@ def _compared(algo: Any) -> Iterator[tuple[str, Any, Any]]:
     noise = torch.randn(ROWS, 2, generator=torch.Generator().manual_seed(0))
     obs = {"position": position, "speed": noise.repeat(len(STATES), 1)}
     goal = obs if algo.obs_spec.keys("goal") else None
+    if (frames := algo.global_config.train.frame_stack) > 1:
+        obs = {key: x[:, None].repeat(1, frames, 1) for key, x in obs.items()}
     if isinstance(algo, PolicyAlgo):
         algo.reset()
         raw = algo.raw_action(algo.get_action(obs, goal)).double().view(len(STATES), ROWS, -1)

@@ -27,6 +27,7 @@ from offrl.testing import (
     averages_are_for_acting_and_weights_for_training,
     check_algo,
 )
+from offrl.testing.learning import it_learns_what_is_right
 
 
 class MixtureConfig(Section):
@@ -164,6 +165,21 @@ def test_a_policy_that_only_acts_keeps_an_optimizer_of_the_users(tmp_path):
 def test_both_do_what_every_algorithm_must(enabled):
     by_function()
     check_algo("own", {"algo": {"gmm": {"enabled": enabled}}})
+
+
+class FramesConfig(OwnConfig):
+    ALGO_NAME = "of_frames"
+
+
+class OfFrames(Own):
+    @classmethod
+    def window(cls, algo_config):
+        return {"frame_stack": 3}
+
+
+def test_who_is_right_with_frames_of_its_own_is_not_taken_for_wrong(tmp_path):
+    register_algo(FramesConfig)(OfFrames)
+    it_learns_what_is_right(AlgoCase("of_frames", {}, tmp_path))
 
 
 def test_a_decorator_registers_class_and_config(small_config):

@@ -83,11 +83,13 @@ class Walk(gymnasium.Env):
             "nan": {"place": np.array([0, np.nan], dtype=np.float32)},
             "shape": {"place": np.zeros(3, dtype=np.float32)},
             "type": {"steps": np.array([0.5])},
+            "masked": {"steps": np.ma.array([1], mask=[1])},
             "chaos": {"place": np.random.default_rng().random(2, dtype=np.float32)},
         }
         if self.trouble == "missing":
             del obs["steps"]
-        return obs | wrong.get(self.trouble, {}), np.inf if self.trouble == "reward" else reward
+        rewards = {"reward": np.inf, "large": 1e39, "hidden": np.ma.masked}
+        return obs | wrong.get(self.trouble, {}), rewards.get(self.trouble, reward)
 
 
 gymnasium.register("Walk-v0", entry_point=Walk, max_episode_steps=6)
@@ -327,6 +329,31 @@ def test_all_autoreset_modes_give_the_same_transitions():
     assert {(True, False, True), (True, False, False), (False, True, False)} <= {*ends}
 
 
+class Written(gymnasium.Env):
+    """Counts its steps in the one array that it ever shows, to three."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    shown = None
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.shown = np.zeros(1, np.float32) if self.shown is None else self.shown
+        self.shown[:] = 0
+        return self.shown, {}
+
+    def step(self, action):
+        self.shown += 1
+        return self.shown, 1.0, bool(self.shown[0] == 3), False, {}
+
+
+def test_an_environment_may_write_to_what_it_showed():
+    env = gymnasium.vector.SyncVectorEnv([Written] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    with closing(GymnasiumVector(env, 0)) as vector:
+        for steps in transitions(vector, 6):
+            assert [step[-1]["flat"].item() for step in steps] == [1, 2, 3, 1, 2, 3]
+
+
 def test_the_last_observation_of_an_episode_is_its_own_and_the_next_one_has_its_seed():
     with closing(ListVector(walk_args(), 2, 3)) as vector:
         lists = transitions(vector, 40)
@@ -379,6 +406,9 @@ TROUBLES = [
     ("type", "Walk-v0, environment 1: .*'steps'.*float64.*int64"),
     ("missing", "Walk-v0, environment 1: .*'steps'.*place"),
     ("reward", "Walk-v0, environment 1: .*reward.*NaN"),
+    ("large", "Walk-v0, environment 1: .*reward.*infinite"),
+    ("hidden", "Walk-v0, environment 1: .*reward is masked"),
+    ("masked", "Walk-v0, environment 1: .*'steps' is masked"),
     ("raise", r"Walk-v0, environment 1: FloatingPointError: physics exploded \(.*test_vector"),
 ]
 
@@ -459,6 +489,9 @@ class Broken(gymnasium.vector.VectorWrapper):
         ({"obs": np.zeros((3, 5))}, r"'flat'.*\[3, 5\].*\[3, 4\]"),
         ({"obs": np.zeros((3, 4), int)}, "'flat'.*int64.*float32"),
         ({"infos": {"success": np.array([0, 7, 0])}}, "environment 1: .*success.*7"),
+        ({"infos": {"success": True}}, "CartPoleVectorEnv: infos.*'success'.*each"),
+        ({"infos": [{}] * 3}, "CartPoleVectorEnv: infos is list"),
+        ({"rewards": np.ma.array(np.ones(3), mask=[0, 1, 0])}, r"rewards are masked.*\[3\]"),
     ],
 )
 def test_what_is_wrong_in_a_given_vector_is_named(says, words):

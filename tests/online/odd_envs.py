@@ -122,6 +122,14 @@ class Mute(Steady):
     observation_space = Dict(mission=Text(9))
 
 
+class Empty(Steady):
+    observation_space = Box(-1, 1, (0,))
+
+
+class Dotted(Steady):
+    observation_space = Dict({"arm.joint": Box(-1, 1, (3,))})
+
+
 class Screen(Steady):
     """Shows pixels of any kind."""
 
@@ -183,7 +191,7 @@ class NoWrapper:
         raise AssertionError("it was called")
 
 
-UNFIT = (Mute, Boundless, FromFive, Matrix, Whole, Numbered, Unmade, TwoActions)
+UNFIT = (Empty, Dotted, Mute, Boundless, FromFive, Matrix, Whole, Numbered, Unmade, TwoActions)
 for kind in (Masked, Hanging, Talking, Screen, Passing, NaNObs, NaNReward, Grown, *UNFIT):
     gymnasium.register(f"{kind.__name__}-v0", entry_point=kind, max_episode_steps=50)
 gymnasium.register("Endless-v0", entry_point=Steady)

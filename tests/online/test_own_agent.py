@@ -90,6 +90,29 @@ def test_offrls_algorithms_learn_from_a_users_agents(alg_name):
 
 
 @Registers.agent
+class Erasing(Right):
+    """It writes to what it is shown."""
+
+    def infer_action(self, state, use_explore):
+        action = super().infer_action(state, use_explore)
+        state *= 0
+        return action
+
+    def handle_env_feedback(self, next_raw_state, *rest):
+        self.transition_data.pop("cur_state")
+        next_raw_state *= 0
+
+
+def test_what_an_agent_writes_to_is_its_own():
+    one = learner("dqn", agent_para={"agent_name": "Erasing"})
+    list(one())
+    store = one.buffer.store
+    places = store.columns["obs/flat"].array[np.flatnonzero(store.is_step)]
+    assert {*places.ravel().tolist()} == {0.0, 1.0, 2.0, 3.0}
+    one.close()
+
+
+@Registers.agent
 class Pushing(Agent):
     """Its actions are beyond the bounds, its arrays of another type than the environment's."""
 

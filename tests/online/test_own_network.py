@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -83,6 +84,21 @@ def test_what_it_gives_is_what_acts():
     torch.testing.assert_close(values[:, 0], own(obs).amax(1))
 
 
+class Restless(ModelName):
+    """Writes to what it is given."""
+
+    def forward(self, x):
+        return super().forward(x.mul_(2))
+
+
+def test_what_a_network_is_given_is_its_own():
+    own = Restless((4,), 1, 2, "cpu")
+    agent = Agent(config("ppo"), model=own, log_level="warning")
+    obs = np.ones((3, 4), np.float32)
+    assert (agent.predict(obs) == own(torch.full((3, 4), 1.0)).argmax(1).numpy()).all()
+    assert (obs == 1).all()
+
+
 class NoForward(nn.Module):
     def __init__(self, hidden):
         super().__init__()
@@ -96,6 +112,8 @@ class NoForward(nn.Module):
         (config("sac", "Pendulum-v1"), nn.Linear(3, 1), "Linear .*sac.*own_network"),
         (config("dqn"), Pair((4,), 1, 2, "cpu"), "Pair .*dqn.*tuple.*own_network"),
         (config("dqn") | {"algo": {"dueling": True}}, ModelName, "ModelName .*dqn.*own_network"),
+        (config("ppo"), nn.Linear(4, 2).requires_grad_(False), "Linear .*no weights.*own_network"),
+        (config("dqn"), nn.Flatten(), "Flatten .*no weights.*own_network"),
         (config("ppo"), NoForward(1), "NoForward .*forward.*own_network"),
         (config("ppo"), NoForward, "NoForward .*made with"),
         (config("ppo"), dict, "own_network"),

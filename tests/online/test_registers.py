@@ -349,6 +349,7 @@ def test_an_evaluation_explores_nothing():
         ({"model_para": {"actor": {}}}, "model_para.actor: model_name"),
         ({"model_para": {}}, "model_para.actor"),
         ({"env_nums": 3}, "env_nums: .*env_num"),
+        ({"alg_para": {"alg_name": "Full", "alg_config": {"map": "w"}}}, "weights_map gave 'w'"),
         ({"env_num": 0}, "env_num: "),
         ({"mode": "tain"}, "mode: .*'train'.*'evaluate'.*'train_with_evaluate'"),
         ({"agent_para": {"agent_config": {"max_steps": 0}}}, "max_steps: "),
@@ -422,6 +423,31 @@ def test_a_run_goes_on_from_checkpoints_of_any_name(tmp_path):
     run, _ = RunFolder.open(first.run.path)
     again = train_pipeline(config, run)
     assert again.checkpoint == first.checkpoint and first.checkpoint.name.startswith("weights-")
+
+
+@Registers.algorithm
+class Curt(Plain):
+    """Wants nothing to be said by name, and has one file, or one of somebody else's."""
+
+    def prepare_data(self, train_data):
+        super().prepare_data(train_data)
+
+    def save(self, model_path, model_index):
+        named = Path(self.alg_config.get("file", model_path / "last.pth"))
+        named.write_text(str(model_index))
+        return str(named)
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_checkpoint_that_is_written_again_stays_as_one_elsewhere(
+    is_elsewhere, pipeline, tmp_path
+):
+    said = {"file": str(tmp_path / "elsewhere.pth")} if is_elsewhere else {}
+    one = pipeline(alg_para={"alg_name": "Curt", "alg_config": said}, max_steps=150)
+    one.models = tmp_path / "models"
+    list(one())
+    (trained,) = one._num_trained.values()
+    assert trained > 10 and one.checkpoint.read_text() == str(trained)
 
 
 def test_of_two_algorithms_one_may_have_no_checkpoint_yet(pipeline, tmp_path):

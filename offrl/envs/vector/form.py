@@ -123,6 +123,11 @@ class Contract:
         for what, space in {**spaces, "action": action_space}.items():
             if not _is_of_numbers(space):
                 raise ValueError(f"{env_name}: {what!r} is {space}, not an array of numbers")
+            if not isinstance(what, str) or "." in what:  # of which no network can be named
+                raise ValueError(
+                    f"{env_name}: the name of its observation {what!r} is no text, or has a dot; "
+                    "give it another one"
+                )
         self._actions_shape = (len(numbers), *action_space.shape)
         self._floats = [key for key, space in spaces.items() if space.dtype.kind == "f"]
 
@@ -139,6 +144,8 @@ class Contract:
             if key not in obs:
                 raise ValueError(f"no observation {key!r}; there are {', '.join(obs)}")
             value = np.asarray(obs[key])
+            if np.ma.is_masked(obs[key]):
+                raise ValueError(f"the observation {key!r} is masked in part; give numbers alone")
             if value.shape != lead + space.shape:
                 raise ValueError(
                     f"the observation {key!r} has the shape {[*value.shape]}, and its space says "
@@ -201,7 +208,8 @@ class Contract:
 
 
 def _is_of_numbers(space: gymnasium.Space) -> bool:
-    return space.shape is not None and space.dtype is not None and space.dtype.kind in "biuf"
+    is_array = space.shape is not None and space.dtype is not None and 0 not in space.shape
+    return is_array and space.dtype.kind in "biuf"
 
 
 def check_form(state: Mapping[str, Any], form: str, env_name: str, num_envs: int) -> None:

@@ -1,5 +1,6 @@
 """Vectors of environments that are gymnasium's own, or made with its API."""
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -83,6 +84,8 @@ class GymnasiumVector(VectorEnv):
     def step(self, actions: Any) -> Stepped:
         actions = self._contract.actions(actions)
         raw, rewards, terminated, truncated, infos = self._call("step", actions)
+        if not isinstance(infos, Mapping):
+            raise ValueError(f"{self._name}: infos is {type(infos).__name__}, not a mapping")
         rewards = self._of_each(rewards, "rewards")
         rewards = rewards.astype(np.result_type(rewards, np.float32))
         terminated = self._truths(terminated, "terminated")
@@ -148,14 +151,14 @@ class GymnasiumVector(VectorEnv):
             raise ValueError(f"{self._name}, all environments: {error}") from None
 
     def _of_each(self, values: Any, name: str) -> np.ndarray:
-        values = np.asarray(values)
-        if values.shape != (self.num_envs,) or values.dtype.kind not in "biuf":
+        given, is_masked = np.asarray(values), np.ma.is_masked(values)
+        if given.shape != (self.num_envs,) or given.dtype.kind not in "biuf" or is_masked:
             raise ValueError(
-                f"{self._name}: the environment's {name} are {values.dtype} of shape "
-                f"{[*values.shape]}; give {'floats' if name == 'rewards' else 'bools'} "
+                f"{self._name}: the environment's {name} are {'masked ' * is_masked}{given.dtype} "
+                f"of shape {[*given.shape]}; give {'floats' if name == 'rewards' else 'bools'} "
                 f"[{self.num_envs}]"
             )
-        return values
+        return given
 
     def _truths(self, values: Any, name: str) -> np.ndarray:
         """Flags ``[N]``, as a copy."""
@@ -174,6 +177,8 @@ class GymnasiumVector(VectorEnv):
         for name in ("is_success", "success"):
             if name in infos:
                 is_said = infos.get(f"_{name}", np.ones(self.num_envs, dtype=bool))
+                if not np.shape(infos[name])[:1] == np.shape(is_said) == (self.num_envs,):
+                    raise ValueError(f"{self._name}: infos[{name!r}] is not one for each of them")
                 pairs = zip(infos[name], is_said, strict=True)
                 said = enumerate(x if is_so else None for x, is_so in pairs)
                 found = [-1 if x is None else self._truth(row, x, name) for row, x in said]
@@ -214,8 +219,9 @@ class GymnasiumVector(VectorEnv):
 
 
 class _Checked(gymnasium.Wrapper):
-    """One of a list, which makes bools of whatever it says. (So do the processes of an
-    ``AsyncVectorEnv``, out of reach.)"""
+    """One of a list, which makes bools of whatever it says (as an ``AsyncVectorEnv`` does, out of
+    reach), and may write to an observation that it returned when it begins anew."""
 
     def step(self, action: Any) -> Any:
-        return stepped(self.env.step(action))
+        obs, *rest = stepped(self.env.step(action))
+        return copy.deepcopy(obs), *rest
