@@ -80,7 +80,7 @@ def start_of(config: Config) -> dict[str, Any] | None:
     path = config.experiment.ckpt_path
     if path is None:
         return None
-    content = read_checkpoint(_found(path))
+    content = read_checkpoint(start_file(path))
     check_statistics(path, config, content)
     return content
 
@@ -109,7 +109,7 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
         return content
     if not isinstance(path, str):  # no schema has read it yet
         raise ValueError(f"experiment.ckpt_path: a checkpoint's path is needed, not {shown(path)}")
-    stored, checkpoint = config_from_checkpoint(ckpt_path=_found(path))
+    stored, checkpoint = config_from_checkpoint(ckpt_path=start_file(path))
     name = content.get("algo_name") or _going_on_from(stored, path)
     algo_class = class_of(name)
     if "rewards" not in algo_class.NEEDS:
@@ -179,7 +179,8 @@ def check_spaces(
         )
 
 
-def _found(path: str) -> str:
+def start_file(path: str) -> str:
+    """Find the checkpoint that ``experiment.ckpt_path`` names. Returns its absolute path."""
     try:
         return str(find_file(path))
     except FileNotFoundError as error:

@@ -14,7 +14,6 @@ from offrl.algos.shared.memory import check_training_fits
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
 from offrl.config.cells import short_key, slug
-from offrl.config.files import find_file
 from offrl.config.longer import for_algo
 from offrl.data import datasets
 from offrl.data.files import find_data
@@ -24,6 +23,7 @@ from offrl.data.sources import Source
 from offrl.envs import env_args_named
 from offrl.envs.rendering import renders_observations
 from offrl.modules import allow_names
+from offrl.online.start import start_file
 from offrl.registry import MODALITIES, shown
 from offrl.seeding import seed_everything
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
@@ -203,10 +203,7 @@ def _checked(config: Config, resumes: bool) -> Config:
     for entry in config.train.data:
         entry.path = str(find_data(entry.path))
     if config.experiment.ckpt_path is not None and not resumes:
-        try:
-            config.experiment.ckpt_path = str(find_file(config.experiment.ckpt_path))
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
+        config.experiment.ckpt_path = start_file(config.experiment.ckpt_path)
     return config
 
 

@@ -17,6 +17,11 @@ from offrl.processes import ONE_THREAD, Child, answer, changed_environ
 
 log = logging.getLogger(__name__)
 
+START_S = 60.0  # that a process may take to start, and longer if answers may
+HOPELESS = 5
+FAR = 10**9  # between the numbers of episodes before and after a restart
+WORDING = "steps environments", "use fewer environments"
+
 
 class ProcessVector(EpisodicVector):
     """Environments in processes, as many as there are cores, each with its share: one message to
@@ -124,12 +129,6 @@ class ProcessVector(EpisodicVector):
     def close(self) -> None:
         for child in self._children:
             child.close()
-
-
-START_S = 60.0  # that a process may take to start, and longer if answers may
-HOPELESS = 5
-FAR = 10**9  # between the numbers of episodes before and after a restart
-WORDING = "steps environments", "use fewer environments"
 
 
 def _make_answer(*arguments: Any) -> Callable[[tuple[str, tuple[Any, ...]]], Any]:
