@@ -64,8 +64,8 @@ class Registry:
 
     def __getitem__(self, name: str) -> Any:
         entry = self._of_module(name) or self._entries.get(name)
-        is_module = re.fullmatch(r"[\w-]+(\.[\w-]+)*", name) and (self.package or "." in name)
-        if entry is None and is_module and self._import(name):
+        may_be_module = entry is None and (self.package or "." in name)
+        if may_be_module and re.fullmatch(r"[\w-]+(\.[\w-]+)*", name) and self._import(name):
             entry = self.get(name)
         if entry is None:
             known = self.names()

@@ -96,12 +96,12 @@ class Collector:
         running["returns"] += stepped.rewards
         running["lengths"] += stepped.is_step
         running["succeeded"] = np.maximum(running["succeeded"], stepped.successes)
-        over = stepped.terminated | stepped.truncated
-        for env in np.flatnonzero(over):
-            ended.append(tuple(x[env].item() for x in running.values()))
-            self._last_returns.append(ended[-1][0])
-        over = over | ~stepped.is_step  # of what hung, the episode is lost
+        ends = stepped.terminated | stepped.truncated
+        over = ends | ~stepped.is_step  # of what hung, the episode is lost
         if over.any():
+            for env in np.flatnonzero(ends):
+                ended.append(tuple(x[env].item() for x in running.values()))
+                self._last_returns.append(ended[-1][0])
             for name, start in START.items():
                 running[name][over] = start
 
