@@ -1,4 +1,4 @@
-"""What the observations are. An ``ObsSpec`` is passed to whoever needs it, never looked up."""
+"""Descriptions of observations. An ``ObsSpec`` is passed to whoever needs it, never looked up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

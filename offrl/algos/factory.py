@@ -1,4 +1,4 @@
-"""How algorithms are registered, and made from a config."""
+"""Registers algorithms, and makes them from a config."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar

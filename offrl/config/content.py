@@ -1,4 +1,5 @@
-"""What a config may hold, wherever it comes from: maps, lists, text, numbers, true, false, null."""
+"""The values that a config may hold, wherever it comes from: maps, lists, text, numbers, true,
+false, null."""
 
 import math
 from collections.abc import Iterator, Mapping

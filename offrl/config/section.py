@@ -1,4 +1,4 @@
-"""What sections of configs are made of."""
+"""The parts that sections of configs are made of."""
 
 import json
 from collections.abc import Iterator

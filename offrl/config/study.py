@@ -1,4 +1,4 @@
-"""What a study file says: trainings for a grid of configs, datasets, settings and seeds
+"""The content of a study file: trainings for a grid of configs, datasets, settings and seeds
 (``offrl study``)."""
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How YAML is read in configs."""
+"""Reads YAML in configs."""
 
 import re
 from collections import Counter

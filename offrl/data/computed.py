@@ -1,4 +1,4 @@
-"""What is computed from the data: statistics for normalisation by robomimic's conventions,
+"""Numbers that are computed from the data: statistics for normalisation by robomimic's conventions,
 ``(x - offset) / scale``; what training makes of the rewards; dataset keys that no file has."""
 
 from collections.abc import Callable, Mapping

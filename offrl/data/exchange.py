@@ -1,4 +1,4 @@
-"""What passes between formats of demonstrations: which arrays a format holds, what it has no place
+"""The exchange between formats of demonstrations: which arrays a format holds, what it has no place
 for, and what several formats ask of an episode.
 
 What a format has no place for (``env_args``, filter keys, names and shapes of observations) is in

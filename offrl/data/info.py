@@ -1,4 +1,4 @@
-"""What demonstrations hold: counts, keys, ranges, successes, masks, sizes, and what is odd."""
+"""Facts about demonstrations: counts, keys, ranges, successes, masks, sizes, and what is odd."""
 
 import hashlib
 from collections import defaultdict

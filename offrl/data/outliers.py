@@ -1,4 +1,4 @@
-"""What is measured of a demonstration, and which demonstrations are unlike the others."""
+"""Measures demonstrations, and finds those that are unlike the others."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a file of demonstrations came about: an attribute of ``data`` in what offrl writes."""
+"""The origin of a file of demonstrations: an attribute of ``data`` in what offrl writes."""
 
 import hashlib
 import itertools

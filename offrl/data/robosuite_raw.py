@@ -1,4 +1,4 @@
-"""What robosuite's own script records (``demo.hdf5``): states and actions, nothing else."""
+"""Files that robosuite's own script records (``demo.hdf5``): states and actions, nothing else."""
 
 import json
 from pathlib import Path

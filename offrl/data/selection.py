@@ -1,4 +1,4 @@
-"""Which demonstrations of a file are meant: by length, return, success, attributes, at random."""
+"""Selects demonstrations of a file: by length, return, success, attributes, at random."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""How an array lies in an HDF5 file: in chunks with checksums, images also as PNG or JPEG frames.
+"""Arrays in HDF5 files: in chunks with checksums, images also as PNG or JPEG frames.
 
 Frames are the rows of an array of bytes ``[T, B]``, each an image file of its own and filled up
 with zeros, which decoders do not look at; its attributes are ``frames`` ("png" or "jpeg") and

@@ -1,4 +1,4 @@
-"""What is wrong with a file of demonstrations, and what is odd: every byte of it is read."""
+"""Finds what is wrong with a file of demonstrations, and what is odd: every byte of it is read."""
 
 import hashlib
 import math

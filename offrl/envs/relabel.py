@@ -1,4 +1,4 @@
-"""What the simulator says of recorded steps: shaped rewards, and actions in other terms.
+"""Asks the simulator about recorded steps: shaped rewards, and actions in other terms.
 
 A ``Relabel`` is made once in a process (``offrl.processes.in_order``) of ``env_args`` as JSON text,
 and takes demonstrations as data holds them (``offrl.data.demos.Demos.trajectory``).

@@ -1,4 +1,4 @@
-"""Which OpenGL back end MuJoCo can render with on this machine."""
+"""Finds the OpenGL back end that MuJoCo can render with on this machine."""
 
 import os
 import subprocess

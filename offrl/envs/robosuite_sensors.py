@@ -1,4 +1,4 @@
-"""Which of robosuite's sensors are computed: those that are asked for and what these read."""
+"""Chooses the sensors of robosuite's that are computed: those asked for and what these read."""
 
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any

@@ -1,5 +1,5 @@
 # ruff: noqa: F401
-"""What a policy is worth."""
+"""Measures what a policy is worth."""
 
 from offrl.evaluation.evaluate import (
     COLLECTION_SEEDS,

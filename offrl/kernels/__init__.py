@@ -1,1 +1,1 @@
-"""What is there for speed alone, each beside its plain form."""
+"""Code that is there for speed alone, each part beside its plain form."""

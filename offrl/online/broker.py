@@ -1,4 +1,4 @@
-"""What carries trajectories from explorers to the Learner, and weights to the explorers."""
+"""Carries trajectories from explorers to the Learner, and weights to the explorers."""
 
 import logging
 from abc import ABC, abstractmethod

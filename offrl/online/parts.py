@@ -1,4 +1,4 @@
-"""What a config of an online training describes, put together."""
+"""Puts together what a config of an online training describes."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What follows for a config from the environment that is acted in: observations, actions, and
+"""Settings that follow from the environment that is acted in: observations, actions, and
 whether they suit the algorithm."""
 
 import json

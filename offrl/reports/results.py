@@ -1,4 +1,4 @@
-"""What trainings reached, in the form that reports are made of."""
+"""Results of trainings, in the form that reports are made of."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What became of a training, from its folder alone."""
+"""Reads what became of a training, from its folder alone."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""How results of several seeds and tasks are summed up: the measures of Agarwal et al., 2021
+"""Sums up the results of several seeds and tasks: the measures of Agarwal et al., 2021
 (arXiv:2108.13264)."""
 
 from collections.abc import Callable, Iterator, Sequence

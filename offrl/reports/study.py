@@ -1,4 +1,4 @@
-"""What became of a study: a row for each of its cells, ``study.csv``."""
+"""Reads what became of a study: a row for each of its cells, ``study.csv``."""
 
 import csv
 import json

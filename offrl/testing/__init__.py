@@ -1,4 +1,4 @@
-"""What every algorithm must do, to be run on one of your own.
+"""Checks of what every algorithm must do, to be run on one of your own.
 
 from offrl.testing import check_algo
 

@@ -1,4 +1,4 @@
-"""What every training is: a generator of log records that can be stopped, saved and gone on
+"""The base of every training: a generator of log records that can be stopped, saved and gone on
 with."""
 
 import json

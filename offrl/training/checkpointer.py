@@ -1,4 +1,4 @@
-"""Which states of a training are kept."""
+"""Keeps states of a training."""
 
 import logging
 import math

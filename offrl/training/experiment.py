@@ -1,4 +1,4 @@
-"""What a config describes, put together."""
+"""Puts together what a config describes."""
 
 import logging
 import re

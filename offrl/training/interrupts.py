@@ -1,4 +1,4 @@
-"""What signals ask of a training: to stop where it can go on from, or to save."""
+"""Signals that ask a training to stop where it can go on from, or to save."""
 
 import _thread
 import logging

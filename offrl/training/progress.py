@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a training."""
+"""Shows a training to a person at a terminal."""
 
 import math
 import time

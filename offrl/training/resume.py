@@ -1,4 +1,4 @@
-"""What a run goes on from: its newest whole checkpoint, and the records of its log."""
+"""Finds what a run goes on from: its newest whole checkpoint, and the records of its log."""
 
 import logging
 import re

@@ -1,1 +1,1 @@
-"""What several algorithms share."""
+"""Parts that several algorithms share."""

@@ -1,4 +1,4 @@
-"""What algorithms share that have critics and an actor."""
+"""The base of algorithms that have critics and an actor."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What every algorithm is made of: networks, optimizers, one update rule, statistics."""
+"""The base of every algorithm: networks, optimizers, one update rule, statistics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What algorithms share whose policies predict chunks of actions."""
+"""The base of algorithms whose policies predict chunks of actions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

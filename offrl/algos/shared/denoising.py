@@ -1,4 +1,4 @@
-"""What diffusion policies and flows share: networks that turn noise into chunks of actions."""
+"""The base of diffusion policies and flows: networks that turn noise into chunks of actions."""
 
 import logging
 from operator import attrgetter

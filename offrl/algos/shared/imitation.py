@@ -1,4 +1,4 @@
-"""What algorithms share that compare demonstrations with steps of their own."""
+"""The base of algorithms that compare demonstrations with steps of their own."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Whether a model fits in memory, said before it is made."""
+"""Checks that a model fits in memory, before it is made."""
 
 import logging
 import math

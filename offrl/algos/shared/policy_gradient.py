@@ -1,4 +1,4 @@
-"""What algorithms share that learn a policy from the steps that it has just taken."""
+"""The base of algorithms that learn a policy from the steps that it has just taken."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import ceil

@@ -1,4 +1,4 @@
-"""What learners of values share: transitions, critics, targets, temporal differences."""
+"""The base of learners of values: transitions, critics, targets, temporal differences."""
 
 import copy
 import logging

@@ -1,4 +1,4 @@
-"""How demonstrators are registered, and the policy that acts as one does."""
+"""The registration of demonstrators, and the policy that acts as one does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""What experts of an arm have in common: a gripper that points down, under OSC_POSE delta control.
+"""Motions that experts of an arm share: a gripper that points down, under OSC_POSE delta control.
 
 Positions are in metres, angles in radians, quaternions ``(x, y, z, w)``, all in the world.
 """

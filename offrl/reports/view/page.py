@@ -1,4 +1,4 @@
-"""How data gets into a page that has no network: as calls of functions in script files."""
+"""Puts data into a page that has no network: as calls of functions in script files."""
 
 import base64
 import json
