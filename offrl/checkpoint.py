@@ -133,6 +133,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
                 f'algo.deserialize(torch.load("{path}", weights_only=True)["model"])'
             )
         raise ValueError(f"{path}: not a checkpoint of a policy: {lacks}")
+    if not isinstance(content.get("env_metadata"), Mapping | None):
+        raise ValueError(f"{path}: env_metadata is to be a dict that describes an environment")
     newer = _newer_version(content)
     if newer:
         _warn_once(

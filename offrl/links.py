@@ -16,7 +16,7 @@ def inside(path: str | Path, *folders: str | Path, place: str) -> Path:
     place: what leads there, with its file, for messages.
     """
     found = Path(os.path.realpath(path))
-    if found.exists() and not found.is_file():
+    if os.path.exists(found) and not found.is_file():
         raise ValueError(f"{place} leads to {found}, which is no regular file; take it out")
     is_inside = any(found.is_relative_to(os.path.realpath(folder)) for folder in folders)
     if not is_inside and os.environ.get(FOLLOWED) != "1":

@@ -56,8 +56,9 @@ def names_in(content: Any, key: str = "") -> list[str]:
 def modules_of(name: Any) -> list[str]:
     """List the modules that a name may mean: ``module.name`` (which may be a module itself), or
     ``module:Id``. A plain name means none."""
-    module, colon, _ = str(name).partition(":")
-    is_dotted = re.fullmatch(r"[\w-]+(\.[\w-]+)+", str(name))
+    name = name if isinstance(name, str) else ""
+    module, colon, _ = name.partition(":")
+    is_dotted = re.fullmatch(r"[\w-]+(\.[\w-]+)+", name)
     return [module] if module and colon else [name, name.rpartition(".")[0]] if is_dotted else []
 
 

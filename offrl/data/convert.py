@@ -11,6 +11,7 @@ from offrl.data import d4rl, lerobot_writer, minari
 from offrl.data.demos import Episodes
 from offrl.data.exchange import Plan, Step, held
 from offrl.data.files import open_episodes
+from offrl.data.hdf5 import located
 from offrl.data.storage import Stored
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order
@@ -82,12 +83,14 @@ def make_plan(
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     env_args = source.env_args
     kwargs = (env_args or {}).get("env_kwargs") or {}
+    with located(source.path, "what its filter keys name"):
+        masks = {key: [names[demo] for demo in mask] for key, mask in source.masks().items()}
     return Plan(
         source=source.path,
         num_demos=len(demos),
         steps=kept,
         env_args=env_args,
-        masks={key: [names[demo] for demo in mask] for key, mask in source.masks().items()},
+        masks=masks,
         provenance=dict(provenance or {}),
         task=task,
         fps=fps or _whole(kwargs.get("control_freq")) or _whole(first.get("fps")),
@@ -169,7 +172,8 @@ def _check(
 
 
 def _whole(frequency: Any) -> int | None:
-    is_whole = isinstance(frequency, int | float | np.number) and int(frequency) == frequency > 0
+    is_number = isinstance(frequency, int | float | np.number) and np.isfinite(frequency)
+    is_whole = is_number and int(frequency) == frequency > 0
     return int(frequency) if is_whole else None
 
 

@@ -85,8 +85,9 @@ class Episodes(AbstractContextManager):
     def success(self, trajectory: Mapping[str, Any]) -> bool | None:
         """Say whether a demonstration ends in success: what its attribute ``success`` says, else
         ``success_steps``; ``None`` where nothing tells."""
-        if "success" in trajectory:
-            return bool(np.any(trajectory["success"]))
+        said = np.asarray(trajectory.get("success", ""))
+        if said.dtype.kind in "fiub":
+            return bool((said > 0).any())
         steps = self.success_steps(trajectory)
         return None if steps is None else bool(steps.any())
 

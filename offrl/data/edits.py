@@ -141,7 +141,8 @@ def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CH
         trajectory = file.stored(demo)
         for key, value in trajectory.items():
             if isinstance(value, Stored):
-                is_kept = keeps_jpeg and value.dataset.attrs.get("frames") == "jpeg"
+                is_kept = not value.is_number  # which is refused, however large it is
+                is_kept |= keeps_jpeg and value.dataset.attrs.get("frames") == "jpeg"
                 trajectory[key] = value if is_kept else value.read()
         return trajectory
 

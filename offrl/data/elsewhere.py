@@ -3,6 +3,7 @@ storage. HDF5 follows them all in silence, to any file, and reads zeros where th
 is gone."""
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
@@ -123,7 +124,7 @@ def _found(path: str, name: str, place: str) -> Path | None:
     where HDF5 looks. ``None`` if there is none."""
     folder, own, last = Path(path).parent, Path(path).resolve().parent, Path(name).name
     for tried in (folder / name, Path(name), folder / last, Path(last), own / name):
-        if tried.exists():
+        if os.path.exists(tried):
             found = inside(tried, folder, own, place=place)
             if h5py.is_hdf5(found):
                 return found

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.data.hdf5 import located
+from offrl.data.hdf5 import located, wrong_env_args
 from offrl.data.remarks import wrong_values
 
 
@@ -73,6 +73,9 @@ def read_notes(path: str | Path, text: str | bytes) -> dict[str, Any]:
         notes = json.loads(text)
         if lacking := {"env_args", "masks"} - notes.keys():
             raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
+        if wrong := wrong_env_args(notes["env_args"]):
+            raise ValueError(f"env_args {wrong}")
+        notes["masks"] = {key: [*map(str, demos)] for key, demos in notes["masks"].items()}
         return notes | {"steps": {key: Step(*step) for key, step in notes["steps"].items()}}
 
 

@@ -62,12 +62,7 @@ class DemoFile(Demos):
         except (ValueError, TypeError, RecursionError) as error:
             wrong = f"is not JSON ({error})"
         else:
-            if not isinstance(env_args, dict | None):
-                wrong = "is no JSON object"
-            elif env_args and not isinstance(env_args.get("env_kwargs", {}), dict):
-                wrong = "has env_kwargs that are no JSON object"
-            elif env_args and "env_name" in env_args.get("env_kwargs", {}):
-                wrong = "has an env_name in env_kwargs besides its own: take that out"
+            wrong = wrong_env_args(env_args)
         if wrong:
             raise ValueError(
                 f"{self.path}: the attribute env_args of data {wrong}; correct it, or "
@@ -315,6 +310,19 @@ class DemoFile(Demos):
                 raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
 
 
+def wrong_env_args(env_args: Any) -> str | None:
+    """Say what is wrong with what describes an environment; ``None`` describes none."""
+    if not isinstance(env_args, dict | None):
+        return "is no JSON object"
+    if env_args and not isinstance(env_args.get("env_name"), str | None):
+        return "has an env_name that is no text"
+    if env_args and not isinstance(env_args.get("env_kwargs", {}), dict):
+        return "has env_kwargs that are no JSON object"
+    if env_args and "env_name" in env_args.get("env_kwargs", {}):
+        return "has an env_name in env_kwargs besides its own: take that out"
+    return None
+
+
 def text_sum(attributes: Mapping[str, Any]) -> int:
     """CRC-32 of the text among attributes, for which HDF5 has no checksums: what ``text_crc32``
     holds beside them."""
@@ -330,7 +338,9 @@ def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any
     """The attributes of a group; ``ValueError`` for text in them that is not what was recorded."""
     with located(path, f"the attributes of {place}"):
         attributes = dict(group.attrs)
-    if "text_crc32" in attributes and attributes["text_crc32"] != text_sum(attributes):
+    if "text_crc32" in attributes and not np.array_equal(
+        attributes["text_crc32"], text_sum(attributes)
+    ):
         raise ValueError(
             f"{path}: the text in the attributes of {place} is not what was recorded: copy the "
             "file again, or, if you edited it, delete the attribute text_crc32 there"

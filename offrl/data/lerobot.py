@@ -132,9 +132,10 @@ class LeRobotFolder(Episodes):
 
     def _place(self, key: str, episode: Mapping[str, Any], of: str, **fields: Any) -> Path:
         """The file that a path in ``info.json`` stands for, of the steps or a film."""
-        for field in ("chunk_index", "file_index"):
-            fields[field] = episode[f"{of}/{field}"]
-        return self._inside(self._info[key].format(**fields))
+        with located(self.path, f"{key} of episode {episode['episode_index']}"):
+            for field in ("chunk_index", "file_index"):
+                fields[field] = episode[f"{of}/{field}"]
+            return self._inside(self._info[key].format(**fields))
 
     def _steps(self, episode: Mapping[str, Any]) -> Any:
         """The rows of an episode, in their order. One file stays open, for the next episode."""

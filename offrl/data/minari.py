@@ -50,18 +50,22 @@ class MinariEpisodes(Episodes):
         self.path = folder
         for name in ("metadata.json", "main_data.hdf5"):
             inside(folder / "data" / name, folder, place=f"{folder}: data/{name}")
-        try:
-            self._dataset = minari.MinariDataset(folder / "data")
-        except (FileNotFoundError, ValueError):
+        metadata = folder / "data/metadata.json"
+        if not metadata.exists():
             raise ValueError(
                 f"{folder}: a folder, but not of a Minari dataset (data/), nor of LeRobot's "
                 "(meta/info.json); name a file in it, or another folder"
-            ) from None
+            )
         self.sizes: Counter[str] = Counter()  # of episodes, unpacked
         for path in sorted((folder / "data").glob("*.hdf5")):
             with open_hdf5(path) as file, located(folder, path.name):
                 for place, array in arrays_below(file.id):
                     self.sizes[place.split("/")[0]] += array.nbytes
+        with located(folder, "data/metadata.json"):
+            total = json.loads(metadata.read_text(encoding="utf-8"))["total_episodes"]
+            if total > len(self.sizes):  # before Minari makes a list of them
+                raise ValueError(f"total_episodes is {total}, but {len(self.sizes)} are there")
+            self._dataset = minari.MinariDataset(folder / "data")
         text = self._dataset.storage.metadata.get(NOTES)
         self._notes = read_notes(folder, text) if text else None
 

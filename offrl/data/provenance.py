@@ -39,7 +39,7 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
         return None
     try:
         said = json.loads(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         said = None
     is_ours = isinstance(said, dict) and {"command", "offrl", "inputs"} <= said.keys()
     return said if is_ours else {"said": str(text)}  # by another program

@@ -1,5 +1,6 @@
 """Datasets that the package minari wrote."""
 
+import json
 import sys
 
 import gymnasium
@@ -11,7 +12,7 @@ from conftest import train_completely
 from minari.data_collector import EpisodeBuffer
 
 from offrl import Trainer
-from offrl.data.files import find_data
+from offrl.data.files import find_data, open_episodes
 from offrl.data.sequence import SequenceDataset
 from offrl.tree import gather
 
@@ -186,3 +187,14 @@ def test_spaces_are_obeyed(tmp_path):
     assert SequenceDataset(path, ["place", "bits"], action_config=config).ac_dim == 50
     with pytest.raises(ValueError, match="obs/kind is Discrete"):
         SequenceDataset(path, ["place", "kind"], action_config=config)
+
+
+@pytest.mark.parametrize(
+    "said", [{"env_spec": 5}, {"env_spec": "[1]"}, {"total_episodes": 10**9}, {"offrl": "[]"}]
+)
+def test_odd_metadata_are_said_with_their_place(tmp_path, said):
+    spaces_dataset(tmp_path, BOX, VECTOR)
+    path = tmp_path / "data/metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    with pytest.raises(ValueError, match=f"^{tmp_path}: "):
+        open_episodes(tmp_path)

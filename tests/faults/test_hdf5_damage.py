@@ -221,6 +221,10 @@ DAMAGE = {
     "env_args are a list": (attribute("env_args", "[1]"), ["env_args", "no JSON object"]),
     "env_args are a number": (attribute("env_args", 3), ["env_args"]),
     "env_args nest too deep": (attribute("env_args", "[" * 50000), ["env_args", "not JSON"]),
+    "env_name is a list": (
+        attribute("env_args", json.dumps(ENV_ARGS | {"env_name": ["Lift"]})),
+        ["env_args", "env_name"],
+    ),
     "env_kwargs are a list": (
         attribute("env_args", json.dumps(ENV_ARGS | {"env_kwargs": [1]})),
         ["env_args", "env_kwargs"],
@@ -369,3 +373,20 @@ def test_actions_without_columns_are_said(tmp_path, capsys, command):
             replace(file, f"data/demo_{i}/actions", np.zeros((length, 0)))
     assert main([command, str(path)]) == 1
     assert f"{path}: data/demo_0/actions" in capsys.readouterr().out
+
+
+ODD = {
+    "provenance": ("data", "provenance", "[" * 100_000),
+    "success": ("data/demo_1", "success", "no"),
+    "frequency": ("data", "env_args", '{"env_name": "x", "env_kwargs": {"control_freq": 1e999}}'),
+}
+
+
+@pytest.mark.parametrize(("place", "name", "value"), ODD.values(), ids=ODD)
+def test_odd_attributes_harm_nothing(tmp_path, capsys, place, name, value):
+    path, new = write_demos(tmp_path / "demos.hdf5"), tmp_path / "new.hdf5"
+    with h5py.File(path, "r+") as file:
+        file[place].attrs[name] = value
+    assert main(["info", str(path)]) == 0
+    assert main(["convert", str(path), str(new), "--to", "robomimic"]) == 0
+    assert load(new)[2] == load(path)[2]

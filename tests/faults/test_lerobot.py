@@ -51,6 +51,14 @@ def stated(**changes):
     return change
 
 
+def noted(**changes):
+    def change(folder):
+        notes = json.loads((folder / "meta/offrl.json").read_text()) | changes
+        (folder / "meta/offrl.json").write_text(json.dumps(notes))
+
+    return change
+
+
 def rows(change, name=DATA):
     def changed(folder):
         table = change(parquet.read_table(folder / name))
@@ -161,6 +169,16 @@ FAULTS = {
         "follow-links",
     ),
     "an absolute path": (stated(video_path="/etc/{video_key}"), "follow-links"),
+    "no character of a path": (stated(data_path="data/\0{chunk_index}"), "data_path"),
+    "a path too long for any system": (stated(data_path="a" * 5000), "cannot be read"),
+    "a file without a number": (
+        rows(column("data/chunk_index", lambda v: v.__setitem__(0, None)), EPISODES),
+        "data_path of episode 0",
+    ),
+    "filter keys in a list": (noted(masks=["demo_0"]), "what offrl noted"),
+    "a filter key of a number": (noted(masks={"train": 5}), "what offrl noted"),
+    "a list for an environment": (noted(env_args=["Lift"]), "env_args is no JSON object"),
+    "a list for an environment's name": (noted(env_args={"env_name": ["Lift"]}), "env_name"),
     "a link out": (link(DATA, "{there}/" + DATA), "follow-links"),
     "a link out for a film": (link(FILM, "{there}/" + FILM), "follow-links"),
     "a link out for info.json": (link(INFO, "{there}/" + INFO), "follow-links"),
@@ -246,3 +264,11 @@ def test_a_hub_keeps_files_as_links(whole, tmp_path):
     blobs.rename(tmp_path / "datasets--me--lift/others")
     with pytest.raises(ValueError, match=INFO):
         read(folder)
+
+
+def test_filter_keys_of_unknown_demonstrations_are_not_converted(folder, tmp_path, capsys):
+    noted(masks={"train": ["demo_99"]})(folder)
+    words = ["convert", str(folder), str(tmp_path / "new.hdf5"), "--to", "robomimic"]
+    assert main([*words, "--workers", "1"]) == 1
+    said = capsys.readouterr().err
+    assert str(folder) in said and "demo_99" in said and "Traceback" not in said

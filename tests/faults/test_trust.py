@@ -220,10 +220,25 @@ def test_a_class_that_a_file_names_is_of_the_expected_kind(path):
         class_named(path, gymnasium.Wrapper, "it")
 
 
+@pytest.mark.parametrize("kind", [5.5, [5.5], {"a": 1}])
+def test_what_is_no_type_of_an_environment_is_refused(kind):
+    with pytest.raises(ValueError, match="env_args type"):
+        make_env(environment("CartPole-v1", kind))
+
+
 @pytest.mark.parametrize("wrappers", [7, "os.system", [3], [{"kwargs": {}}]])
 def test_what_is_no_wrapper_is_refused(wrappers):
     with pytest.raises(ValueError, match="CartPole-v1.*wrapper"):
         make_env({**environment("CartPole-v1"), "wrappers": wrappers})
+
+
+@pytest.mark.parametrize("said", [5, "os.system", ["a"]])
+def test_what_describes_no_environment_is_refused(naming, said, capsys):
+    path = str(naming(env=said))
+    for words in (["info", path], ["rollout", "--checkpoint", path, "--n", "1"]):
+        assert main(words) == 1
+        error = capsys.readouterr().err
+        assert f"{path}: env_metadata" in error and "Traceback" not in error
 
 
 def test_workers_are_told_what_their_parent_has_imported(monkeypatch):
