@@ -48,22 +48,22 @@ class MinariEpisodes(Episodes):
     def __init__(self, folder: Path):
         minari = _import()
         self.path = folder
-        for name in ("metadata.json", "main_data.hdf5"):
-            inside(folder / "data" / name, folder, place=f"{folder}: data/{name}")
-        metadata = folder / "data/metadata.json"
+        metadata, files = folder / "data/metadata.json", sorted((folder / "data").glob("*.hdf5"))
+        for path in (metadata, *files):
+            inside(path, folder, place=f"{folder}: data/{path.name}")
         if not metadata.exists():
             raise ValueError(
                 f"{folder}: a folder, but not of a Minari dataset (data/), nor of LeRobot's "
                 "(meta/info.json); name a file in it, or another folder"
             )
         self.sizes: Counter[str] = Counter()  # of episodes, unpacked
-        for path in sorted((folder / "data").glob("*.hdf5")):
+        for path in files:
             with open_hdf5(path) as file, located(folder, path.name):
                 for place, array in arrays_below(file.id):
                     self.sizes[place.split("/")[0]] += array.nbytes
         with located(folder, "data/metadata.json"):
             total = json.loads(metadata.read_text(encoding="utf-8"))["total_episodes"]
-            if total > len(self.sizes):  # before Minari makes a list of them
+            if not 0 < total <= len(self.sizes):  # before Minari makes a list of them
                 raise ValueError(f"total_episodes is {total}, but {len(self.sizes)} are there")
             self._dataset = minari.MinariDataset(folder / "data")
         text = self._dataset.storage.metadata.get(NOTES)
@@ -118,15 +118,15 @@ class MinariEpisodes(Episodes):
         check_memory(self.sizes[f"episode_{number}"], f"{self.path}: episode {number}")
         with located(self.path, f"episode {number}"):
             (episode,) = self._dataset.iterate_episodes([number])
-        rows = {"actions": episode.actions, "rewards": episode.rewards}
-        rows["dones"] = episode.terminations.astype(np.float32)
-        rows["timeouts"] = episode.truncations.astype(np.float32)
-        obs = episode.observations
-        for key, values in (obs if isinstance(obs, dict) else {"flat": obs}).items():
-            if f"obs/{key}" not in self.left_out:
-                rows |= {f"obs/{key}": values[:-1], f"next_obs/{key}": values[1:]}
-        if len({len(values) for values in rows.values()}) > 1:
-            raise ValueError(f"{self.path}: episode {number} has arrays of unequal lengths")
+            rows = {"actions": episode.actions, "rewards": episode.rewards}
+            rows["dones"] = episode.terminations.astype(np.float32)
+            rows["timeouts"] = episode.truncations.astype(np.float32)
+            obs = episode.observations
+            for key, values in (obs if isinstance(obs, dict) else {"flat": obs}).items():
+                if f"obs/{key}" not in self.left_out:
+                    rows |= {f"obs/{key}": values[:-1], f"next_obs/{key}": values[1:]}
+            if len({len(values) for values in rows.values()}) > 1:
+                raise ValueError(f"{self.path}: episode {number} has arrays of unequal lengths")
         known = rows.keys() if self._notes is None else self._notes["steps"].keys()
         return {k: v for k, v in rows.items() if k in known and (keys is None or k in keys)}
 

@@ -1,9 +1,11 @@
 """Datasets that the package minari wrote."""
 
 import json
+import os
 import sys
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -190,7 +192,14 @@ def test_spaces_are_obeyed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "said", [{"env_spec": 5}, {"env_spec": "[1]"}, {"total_episodes": 10**9}, {"offrl": "[]"}]
+    "said",
+    [
+        {"env_spec": 5},
+        {"env_spec": "[1]"},
+        {"total_episodes": 10**9},
+        {"total_episodes": 0},
+        {"offrl": "[]"},
+    ],
 )
 def test_odd_metadata_are_said_with_their_place(tmp_path, said):
     spaces_dataset(tmp_path, BOX, VECTOR)
@@ -198,3 +207,15 @@ def test_odd_metadata_are_said_with_their_place(tmp_path, said):
     path.write_text(json.dumps(json.loads(path.read_text()) | said))
     with pytest.raises(ValueError, match=f"^{tmp_path}: "):
         open_episodes(tmp_path)
+
+
+def test_pipes_and_values_for_steps_are_said(tmp_path):
+    path = spaces_dataset(tmp_path / "spaces", BOX, VECTOR) / "data"
+    with h5py.File(path / "main_data.hdf5", "r+") as file:
+        file.pop("episode_0/rewards")
+        file["episode_0/rewards"] = 1.0
+    with pytest.raises(ValueError, match="spaces: episode 0"):
+        SequenceDataset(path.parent, ["flat"])
+    os.mkfifo(path / "more.hdf5")
+    with pytest.raises(ValueError, match=r"data/more.hdf5 .* no regular file"):
+        SequenceDataset(path.parent, ["flat"])
