@@ -55,7 +55,7 @@ class Adapted(gymnasium.Env):
             raise Misfit("the environment's step: the last of its four values is no mapping")
         cut = info.get("truncated", info.get("TimeLimit.truncated", False))
         over, cut = truth(done, "done"), truth(cut, "truncated")
-        return obs, reward, over and not cut, over and cut, dict(info)
+        return obs, reward, over and not cut, cut, dict(info)
 
     def render(self) -> Any:
         return getattr(self._own, "render", getattr(self._inner, "render", super().render))()

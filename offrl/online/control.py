@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from offrl import __version__
-from offrl.acting.episode import ACTION_MASK, EpisodeResult, Policy, finite, truth
+from offrl.acting.episode import ACTION_MASK, EpisodeResult, Policy, check_obs, finite, truth
 from offrl.algos.shared.model import Model, Networks
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
@@ -170,6 +170,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
         trainer = self._of_config("append_state")
         named = trainer.alg.named(self.augment_state(state))
         keys = {*trainer.alg.obs_spec.keys("obs"), ACTION_MASK} & {*named}
+        check_obs(named, sorted(keys))
         obs = {key: np.asarray(named[key]) for key in sorted(keys)}
         trainer.alg.obs_spec.check_shapes({k: np.shape(x) for k, x in named.items()}, "obs")
         num = trainer.config.train.frame_stack

@@ -1,7 +1,7 @@
 """The environment that a config names, for scripts that step it themselves."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -138,6 +138,8 @@ class Augmented(gymnasium.ObservationWrapper):
         super().__init__(env)
         self._augment = augment
         shown = augment(env.observation_space.sample())
+        if not isinstance(shown, Mapping):
+            raise ValueError(f"augment_state gave {type(shown).__name__}, not a dict of arrays")
         spaces = {
             key: _box_like(env.observation_space, key, x)
             for key, x in shown.items()
@@ -157,5 +159,7 @@ def _box_like(known: Any, key: str, value: Any) -> gymnasium.Space:
     value = np.asarray(value)
     if key in known.spaces and known[key].shape == value.shape and known[key].dtype == value.dtype:
         return known[key]
-    low, high = (0, 255) if value.dtype == np.uint8 else (-np.inf, np.inf)
+    low, high = (0, 1) if value.dtype == bool else (-np.inf, np.inf)
+    if value.dtype.kind == "u":
+        low, high = 0, np.iinfo(value.dtype).max
     return gymnasium.spaces.Box(low, high, value.shape, value.dtype)

@@ -59,7 +59,7 @@ def _numbers(record: Record) -> Iterator[tuple[str, float]]:
     """The numbers of a record, by their tags."""
     kind = str(record.get("type", record.get("log_type", "log"))).capitalize()
     beside = {key: x for key, x in record.items() if key not in POSITION}
-    for name, value in record.get("logs", beside).items():
+    for name, value in (record.get("logs") or beside).items():
         with suppress(TypeError, ValueError, RuntimeError):  # texts, arrays
             yield f"{kind}/{name}", float(value.item() if hasattr(value, "item") else value)
 

@@ -102,6 +102,11 @@ def test_what_a_plain_class_lacks_is_named(own, says):
         Agent(CARTPOLE, log_level="warning").train(own)
 
 
+def test_an_episode_that_was_cut_off_is_over():
+    own = changed(step=lambda action: (np.zeros(4), 1, False, {"truncated": True}))
+    assert Adapted(own).step(0)[1:4] == (1, False, True)
+
+
 def test_an_environment_knows_its_seed_and_its_name():
     env = Environment(CARTPOLE)
     assert (env.seed, env.env_name) == (env.config.train.seed, "CartPole-v1")

@@ -120,6 +120,41 @@ def test_states_are_stacked_after_the_hook(monkeypatch, capsys):
     assert agent.play(env)["Horizon"] == 30
 
 
+@pytest.mark.parametrize("kind", ["bool", "uint8", "uint16", "int32", "float64"])
+def test_a_hook_gives_numbers_of_any_type(kind):
+    class Rounded(Agent):
+        def augment_state(self, state):
+            return {"flat": (np.abs(state["flat"]) > 0.5).astype(kind)}
+
+    agent = Rounded(of(online={"random_steps": 8}))
+    episode(agent, Environment(CONFIG))
+    assert agent.state["flat"].dtype == np.dtype(kind)
+
+
+@pytest.mark.parametrize(
+    "state, says",
+    [
+        (None, "object"),
+        ("here", "<U4"),
+        (np.full(3, np.nan), "NaN"),
+        (np.ones(3, object), "object"),
+    ],
+)
+def test_what_no_policy_can_act_on_is_refused_by_hand(state, says):
+    agent = Agent(CONFIG)
+    with pytest.raises(ValueError, match=f"observation 'flat' is {says}"):
+        agent.append_state(state)
+
+
+def test_a_hook_gives_a_dict():
+    class Bare(Agent):
+        def augment_state(self, state):
+            return state["flat"]
+
+    with pytest.raises(ValueError, match="augment_state gave ndarray"):
+        Bare(CONFIG)
+
+
 def test_without_exploring_the_same_state_has_the_same_action():
     agent, env = Agent(CONFIG), Environment(CONFIG)
     state = agent.append_state(env.reset()[0])

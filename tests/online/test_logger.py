@@ -26,7 +26,7 @@ def trainer_of(records):
         ([{"log_type": "train", "sample_step": 7, "logs": {"loss": LOSS}}], "Train/loss", [7, 7]),
         ([{"type": "train", "step": 3, "logs": {"loss": np.float32(0.5)}}], "Train/loss", [3, 3]),
         ([{"type": "a"}, {"type": "train", "logs": {"loss": 0.5, "x": "y"}}], "Train/loss", [2, 4]),
-        ([{"loss": 0.5, "step": 3}], "Log/loss", [3, 3]),
+        ([{"loss": 0.5, "step": 3, "logs": None}], "Log/loss", [3, 3]),
     ],
 )
 def test_any_trainer_may_be_decorated(records, tag, steps, tmp_path):

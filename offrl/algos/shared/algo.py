@@ -293,7 +293,10 @@ class Algo(Modes, Algorithm):
                 f"observations without names, but {self.global_config.algo_name} sees "
                 f"{', '.join(keys)}; give a dict of them"
             )
-        return {keys[0]: obs if isinstance(obs, Tensor) else torch.from_numpy(np.asarray(obs))}
+        array = obs if isinstance(obs, Tensor) else np.asarray(obs)
+        if not isinstance(array, Tensor) and array.dtype.kind not in "biuf":
+            raise ValueError(f"the observation {keys[0]!r} is {array.dtype}, no numbers")
+        return {keys[0]: torch.as_tensor(array)}
 
     def _with_time(self, obs: Obs) -> Obs:
         stacked = self.global_config.train.frame_stack > 1
