@@ -46,7 +46,6 @@ class MinariEpisodes(Episodes):
     layout = "Minari"
 
     def __init__(self, folder: Path):
-        minari = _import()
         self.path = folder
         metadata, files = folder / "data/metadata.json", sorted((folder / "data").glob("*.hdf5"))
         for path in (metadata, *files):
@@ -56,6 +55,7 @@ class MinariEpisodes(Episodes):
                 f"{folder}: a folder, but not of a Minari dataset (data/), nor of LeRobot's "
                 "(meta/info.json); name a file in it, or another folder"
             )
+        minari = _import()
         self.sizes: Counter[str] = Counter()  # of episodes, unpacked
         for path in files:
             with open_hdf5(path) as file, located(folder, path.name):
