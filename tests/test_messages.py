@@ -94,7 +94,8 @@ TABLE = [
     (
         lambda place: place.trainer(hdf5_filter_key="test"),
         "{folder}/demos.hdf5: no filter key 'test' (mask/test); the file has: train, valid; name "
-        "one of them, or use all demonstrations (train.hdf5_filter_key=null)",
+        "one of them, or use all demonstrations (train.hdf5_filter_key=null, "
+        "experiment.validate=false)",
     ),
     (
         lambda place: place.trainer(batch_size=19),

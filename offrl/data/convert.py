@@ -11,7 +11,7 @@ from offrl.data import d4rl, lerobot_writer, minari
 from offrl.data.demos import Episodes
 from offrl.data.exchange import Plan, Step, held
 from offrl.data.files import open_episodes
-from offrl.data.hdf5 import located
+from offrl.data.hdf5 import DemoFile, located
 from offrl.data.storage import Stored
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order
@@ -79,6 +79,12 @@ def make_plan(
     }
     _check(source, demos[0], to, steps, kept, chosen)
     _say_lost(source, to, first, kept, bool(obs))
+    if isinstance(source, DemoFile):  # in other formats all have the same arrays
+        every = {k for demo in demos for k, x in source.stored(demo).items() if type(x) is Stored}
+        if others := every - first.keys():
+            log.warning(
+                f"{source.path}: left out is {', '.join(sorted(others))}: {demos[0]} has none"
+            )
     _remark(source, to, kept)
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     env_args = source.env_args

@@ -120,7 +120,7 @@ class DemoFile(Demos):
             raise ValueError(
                 f"{self.path}: no filter key {filter_key!r} (mask/{filter_key}); "
                 f"the file has: {', '.join(keys) or 'none'}; name one of them, or use all "
-                "demonstrations (train.hdf5_filter_key=null)"
+                "demonstrations (train.hdf5_filter_key=null, experiment.validate=false)"
             )
         listed = self.mask(filter_key)
         names = list(dict.fromkeys(listed))

@@ -1,7 +1,7 @@
 """A logger to decorate a trainer with, without a run folder or a config."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
@@ -44,6 +44,8 @@ def logger(
         wandb_run = _wandb_run(config, place, project) if project else None
         with SummaryWriter(place) as writer, wandb_run or nullcontext():
             for count, record in enumerate(records_of(trainer, *arguments, **options), 1):
+                if not isinstance(record, Mapping):
+                    raise ValueError(f"{name}: its record {count} is {record!r:.50}, not a dict")
                 step = record.get("step", record.get("sample_step", count))
                 numbers = dict(_numbers(record))
                 for tag, value in numbers.items():

@@ -90,13 +90,15 @@ def test_robomimics_layout_is_copied_to_the_bit_and_frames_become_images(source,
             assert np.asarray(copied[demo][key]).dtype == np.asarray(value).dtype
 
 
-def test_gaps_in_numbers_close_and_masks_follow(tmp_path):
+def test_gaps_in_numbers_close_and_masks_follow(tmp_path, caplog):
     path = write_demos(tmp_path / "gaps.hdf5", [3, 4, 5, 6])
     with h5py.File(path, "a") as file:
         del file["data/demo_1"], file["mask"]
         file.move("data/demo_3", "data/demo_12")
         file["mask/train"] = np.array(["demo_12", "demo_0"], dtype="S")
+        file["data/demo_12/obs/touch"] = np.zeros((6, 2))
     assert convert(path, tmp_path / "out.hdf5", "robomimic") == 0
+    assert "left out is obs/touch: demo_0 has none" in caplog.text
     demos, masks, _ = read(tmp_path / "out.hdf5")
     assert [len(demo["actions"]) for demo in demos.values()] == [3, 5, 6]
     assert masks == {"train": ["demo_0", "demo_2"]}

@@ -36,3 +36,8 @@ def test_any_trainer_may_be_decorated(records, tag, steps, tmp_path):
     events = EventAccumulator(str(tmp_path / "Mine-1")).Reload()
     assert events.Tags()["scalars"] == [tag]
     assert [(x.step, x.value) for x in events.Scalars(tag)] == [(step, 0.5) for step in steps]
+
+
+def test_records_are_dicts(tmp_path):
+    with pytest.raises(ValueError, match="Mine: its record 1 is 0.5, not a dict"):
+        [*logger(trainer_of([0.5]).__call__, tmp_path)(trainer_of([0.5])())]
