@@ -152,11 +152,16 @@ def test_episodes_driven_by_keys_are_recorded_discarded_and_go_on_after_a_kill(
     path, partial = tmp_path / "hand.hdf5", tmp_path / "hand.partial.hdf5"
     program = start("--output", str(path), "--n", "2")
     before = screen.window(program)
+
+    def changed():
+        return (screen.pixels() != before).mean()
+
     screen.press("d", 1)
-    assert (screen.pixels() != before).mean() > 0.01  # the arm moves
+    until(lambda: changed() > 0.01)  # the arm moves
     assert program.poll() is None
+    moved = changed()
     screen.press("BackSpace")  # that one is not kept, and begins once more
-    until(lambda: (screen.pixels() != before).mean() < 0.005)
+    until(lambda: changed() < moved / 2)
     screen.press("space")
 
     def num_recorded():

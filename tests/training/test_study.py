@@ -353,8 +353,8 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped(study, capsys, monkeyp
     optuna = pytest.importorskip("optuna")
     evaluations = _Search._evaluations
 
-    def four_or_none(search, cell):
-        found = list(evaluations(search, cell).items())
+    def four_or_none(search, cell, **options):
+        found = list(evaluations(search, cell, **options).items())
         return dict(found[:4]) if len(found) >= 4 else {}
 
     monkeypatch.setattr(_Search, "_evaluations", four_or_none)
