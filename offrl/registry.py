@@ -88,8 +88,9 @@ class Registry:
     def _of_module(self, name: str) -> Any | None:
         """What a dotted name says, if its module has registered that."""
         folder, _, key = name.rpartition(".")
-        places = [(module, key) for module in (name, folder) if folder]
-        return next((self._of_modules[p] for p in places if p in self._of_modules), None)
+        if not folder:
+            return None
+        return self._of_modules.get((name, key)) or self._of_modules.get((folder, key))
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """Call an entry. Options that only other entries take, left in a config from a template,

@@ -75,7 +75,7 @@ class Episodes:
         """actions: as they come from ``Contract.actions``."""
         results = [self._act(row, action) for row, action in enumerate(actions)]
         obs, rewards, *flags = zip(*results, strict=True)
-        terminated, truncated, successes = (np.array(flag) for flag in flags)
+        terminated, truncated, successes = map(np.array, flags, (bool, bool, np.int8))
         obs, final_obs = list(obs), {}
         for row in np.flatnonzero(terminated | truncated).tolist():
             self.contract.check_final(row, obs[row])
@@ -88,7 +88,7 @@ class Episodes:
             rewards,
             terminated,
             truncated,
-            successes.astype(np.int8),
+            successes,
             is_step,
             final_obs,
         )

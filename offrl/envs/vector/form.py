@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from numpy.ma import MaskedArray
 
 from offrl.acting.episode import ACTION_MASK, NOT_FINITE, REMEDY
 from offrl.config.online import LONGEST_EPISODE
@@ -144,7 +145,7 @@ class Contract:
             if key not in obs:
                 raise ValueError(f"no observation {key!r}; there are {', '.join(obs)}")
             value = np.asarray(obs[key])
-            if np.ma.is_masked(obs[key]):
+            if isinstance(obs[key], MaskedArray) and np.ma.is_masked(obs[key]):
                 raise ValueError(f"the observation {key!r} is masked in part; give numbers alone")
             if value.shape != lead + space.shape:
                 raise ValueError(
@@ -176,7 +177,10 @@ class Contract:
             )
 
     def _not_finite(self, obs: Batch) -> str | None:
-        return next((key for key in self._floats if not np.isfinite(obs[key]).all()), None)
+        for key in self._floats:
+            if not np.isfinite(obs[key]).all():
+                return key
+        return None
 
     def check_length(self, row: int, length: int) -> None:
         """Refuse an episode that does not end, in an environment without a time limit."""
