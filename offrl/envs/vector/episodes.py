@@ -144,7 +144,7 @@ class Episodes:
         return obs
 
     def _joined(self, obs: Sequence[Batch], rewards: Any = 0.0) -> Batch:
-        joined = {key: np.stack([row[key] for row in obs]) for key in obs[0]}
+        joined = {key: np.array([row[key] for row in obs]) for key in obs[0]}
         self.contract.check_numbers(joined, rewards)
         return joined
 

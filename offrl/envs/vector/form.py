@@ -37,7 +37,8 @@ class Stepped(NamedTuple):
     def begins(self) -> np.ndarray:
         """``[N]``, bool: where an episode begins with ``obs``."""
         begins = ~self.is_step
-        begins[list(self.final_obs)] = True
+        if self.final_obs:
+            begins[list(self.final_obs)] = True
         return begins
 
 
