@@ -131,7 +131,11 @@ def class_named(path: str, base: type, asks: str) -> type:
     """
     module, _, name = path.rpartition(".")
     is_allowed = module in check_allowed(path, asks)
-    found = getattr(imported(module, asks), name, None) if is_allowed else None
+    holder = imported(module, asks) if is_allowed else None
+    try:
+        found = getattr(holder, name, None)
+    except Exception as error:  # some modules import their parts when these are asked for
+        raise ValueError(f"{asks}: importing {path} failed: {error}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         kind = f"{base.__module__}.{base.__name__}"
         raise ValueError(f"{asks}: {path!r} is not the path (module.Name) of a subclass of {kind}")

@@ -49,9 +49,16 @@ class Images(Modality):
     def shape(self, stored: Sequence[int]) -> tuple[int, ...]:
         if len(stored) != 3 or stored[-1] not in self.CHANNELS:
             allowed = " or ".join(map(str, self.CHANNELS))
+            is_turned = len(stored) == 2 or (len(stored) == 3 and stored[0] in self.CHANNELS)
+            remedy = "offrl edit pixels turns those of a file"
+            if not is_turned:
+                remedy = (
+                    "name colours in rgb and maps [H, W, 1] in depth; of stacked frames store the "
+                    "last one alone, and set train.frame_stack"
+                )
             raise ValueError(
                 f"images of shape {list(stored)}; images are stored as [H, W, C] with {allowed} "
-                "channels last; offrl edit pixels turns those of a file"
+                f"channels last; {remedy}"
             )
         height, width, channels = stored
         return channels, height, width
@@ -68,9 +75,12 @@ class RGB(Images):
 
     def process(self, x: Any) -> Any:
         if x.is_floating_point():
+            remedy = "offrl edit pixels turns those of a file"
+            if x.shape[-1] == 1:  # which that leaves as they are
+                remedy = "numbers of one channel are depth maps (observation.modalities.obs.depth)"
             raise ValueError(
                 f"images of type {x.dtype}; rgb observations are uint8, 0 to 255, as recorded; "
-                "offrl edit pixels turns those of a file"
+                f"{remedy}"
             )
         return super().process(x) / 255.0
 

@@ -92,7 +92,16 @@ class GymnasiumAdapter(gymnasium.Wrapper):
 
     def _as_dict(self, obs: Any) -> dict[str, np.ndarray]:
         obs = obs if isinstance(obs, dict) else {self.plain_name: obs}
-        return {key: np.asanyarray(value) for key, value in obs.items()}  # masks stay
+        return {key: _array(value) for key, value in obs.items()}
+
+
+def _array(value: Any) -> np.ndarray:
+    try:
+        return np.asanyarray(value)  # masks stay
+    except ValueError:  # parts of different shapes, as a Tuple has, which no network sees
+        whole = np.empty((), dtype=object)
+        whole[()] = value
+        return whole
 
 
 @ENVS.register("gymnasium")

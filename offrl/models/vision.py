@@ -271,8 +271,9 @@ class SpatialSoftmax(nn.Module):
         y, x = torch.meshgrid(
             torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij"
         )
-        self.register_buffer("pos_x", x.reshape(1, -1))
-        self.register_buffer("pos_y", y.reshape(1, -1))
+        for name, position in (("pos_x", x), ("pos_y", y)):
+            # In memory of its own, which of one row or column is one number, seen several times.
+            self.register_buffer(name, position.reshape(1, -1).contiguous())
         self.output_variance, self.noise_std = output_variance, noise_std
 
     def forward(self, features: Tensor) -> Tensor:

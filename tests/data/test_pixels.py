@@ -3,11 +3,13 @@
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from offrl.__main__ import main
 from offrl.data.hdf5 import DemoFile
 from offrl.data.info import DataInfo
 from offrl.data.validation import Validation
+from offrl.registry import MODALITIES
 
 RGB = np.random.default_rng(0).integers(0, 256, (7, 12, 10, 3)).astype(np.uint8)
 GREY, DEPTH = RGB[..., :1], RGB[..., :1].astype(np.float32) / 300
@@ -68,3 +70,24 @@ def test_what_is_no_image_or_has_no_plain_range_is_refused(demos, tmp_path, caps
 def test_images_depth_maps_and_matrices_are_left_in_peace(images, demos):
     with_images(demos, images)
     assert not any("pixels" in x for x in Validation(demos).remarks)
+
+
+@pytest.mark.parametrize(
+    ("modality", "shape", "dtype", "remedy"),
+    [
+        ("rgb", (3, 12, 10), torch.uint8, "edit pixels"),
+        ("rgb", (12, 10), torch.uint8, "edit pixels"),
+        ("rgb", (12, 10, 3), torch.float32, "edit pixels"),
+        ("rgb", (12, 10, 1), torch.float32, "depth"),
+        ("rgb", (12, 12, 10), torch.uint8, "train.frame_stack"),
+        ("rgb", (4, 12, 10, 3), torch.uint8, "train.frame_stack"),
+        ("depth", (1, 12, 10), torch.float32, "edit pixels"),
+        ("depth", (12, 10, 3), torch.float32, "name colours in rgb"),
+    ],
+)
+def test_training_names_what_helps(modality, shape, dtype, remedy):
+    kind = MODALITIES[modality]()
+    with pytest.raises(ValueError, match=remedy) as raised:
+        kind.shape(shape)
+        kind.process(torch.zeros(2, *shape, dtype=dtype))
+    assert ("edit pixels" in str(raised.value)) == (remedy == "edit pixels")

@@ -40,6 +40,14 @@ def test_what_sees_nothing_of_its_images_is_not_trained():
         assert seeing(size, **core).optimizers
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 4), (2, 4, 1)])
+def test_feature_maps_of_one_row_or_column_are_loaded_and_averaged(shape):
+    pool = SpatialSoftmax(shape)
+    pool.load_state_dict(SpatialSoftmax(shape).state_dict())
+    for position in (pool.pos_x, pool.pos_y):
+        assert torch.equal(position.clone(), position.lerp_(position.clone(), 0.5))
+
+
 @pytest.mark.parametrize(
     ("depth", "parameters", "channels"), [(18, 11_176_512, 512), (50, 23_508_032, 2048)]
 )

@@ -110,12 +110,16 @@ class Talking(Steady):
     """Has a mission in words, which is no observation of a network; and a gauge that breaks."""
 
     observation_space = Dict(
-        flat=Box(-1, 1, (3,)), mission=Text(9), gauge=Box(-1, 1, (1,)), at=Tuple((Discrete(2),))
+        flat=Box(-1, 1, (3,)),
+        mission=Text(9),
+        gauge=Box(-1, 1, (1,)),
+        at=Tuple((Discrete(2), Box(0, 1, (2,)))),
     )
 
     def _observe(self):
         gauge = np.full(1, np.nan if self.time == 5 else 0, np.float32)
-        return {"flat": np.zeros(3, np.float32), "mission": "go", "gauge": gauge, "at": (1,)}
+        place = 1, np.ones(2, np.float32)
+        return {"flat": np.zeros(3, np.float32), "mission": "go", "gauge": gauge, "at": place}
 
 
 class Mute(Steady):
@@ -142,6 +146,13 @@ class Screen(Steady):
         rng = np.random.default_rng(self.time)
         x = (rng.random(self.box.shape) * self.box.high.max()).astype(self.box.dtype)
         return {self.key: x} if self.key else x
+
+
+def __getattr__(name):
+    """As modules do that import their parts when these are asked for."""
+    if name == "Late":
+        raise ImportError("no package for it")
+    raise AttributeError(name)
 
 
 class Halved(gymnasium.ObservationWrapper):

@@ -193,6 +193,7 @@ def test_wrappers_are_put_around_what_shows_dicts_by_itself():
         (["no_such_module.Wrapper"], "no_such_module"),
         ([{"wrapper": FLATTEN, "kwargs": {"size": 3}}], "FlattenObservation .*size"),
         (["gymnasium.wrappers.GrayscaleObservation"], "GrayscaleObservation"),
+        (["odd_envs.Late"], "odd_envs.Late.*no package for it"),
     ],
 )
 def test_what_is_no_wrapper_or_does_not_fit_is_one_line(wrappers, words):
