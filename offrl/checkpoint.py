@@ -124,17 +124,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             f"{path}: not a readable checkpoint ({' '.join(str(error).split())[:120]})"
         ) from None
     content = content if isinstance(content, dict) else {}
-    missing = [key for key, kind in REQUIRED.items() if not isinstance(content.get(key), kind)]
-    if missing:
-        lacks = f"it lacks {', '.join(missing)}"
-        if "model" not in missing:
-            lacks += (
-                "; to load the weights that it holds into an algorithm (algo_factory), call "
-                f'algo.deserialize(torch.load("{path}", weights_only=True)["model"])'
-            )
-        raise ValueError(f"{path}: not a checkpoint of a policy: {lacks}")
-    if not isinstance(content.get("env_metadata"), Mapping | None):
-        raise ValueError(f"{path}: env_metadata is to be a dict that describes an environment")
+    _check_parts(content, path, f'torch.load("{path}", weights_only=True)')
     newer = _newer_version(content)
     if newer:
         _warn_once(
@@ -142,6 +132,28 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             "if the policy does not load or does not act as it did"
         )
     return upgrade_checkpoint(content)
+
+
+def _check_parts(content: Mapping[str, Any], where: object, how: str = "ckpt_dict") -> None:
+    """``ValueError`` that names what of a policy is not in a checkpoint, which ``how`` gives."""
+    missing = [key for key, kind in REQUIRED.items() if not isinstance(content.get(key), kind)]
+    if missing:
+        lacks = f"it lacks {', '.join(missing)}"
+        if "model" not in missing:
+            lacks += (
+                "; to load the weights that it holds into an algorithm (algo_factory), call "
+                f'algo.deserialize({how}["model"])'
+            )
+        raise ValueError(f"{where}: not a checkpoint of a policy: {lacks}")
+    all_shapes, ac_dim = (content["shape_metadata"].get(key) for key in ("all_shapes", "ac_dim"))
+    shapes = all_shapes.values() if isinstance(all_shapes, Mapping) else [None]
+    if not (isinstance(ac_dim, int) and all(isinstance(x, (list, tuple)) for x in shapes)):
+        raise ValueError(
+            f"{where}: shape_metadata is to hold all_shapes, the shape of each observation as "
+            "networks see it ([10], or [C, H, W]), and ac_dim, the number of action dimensions"
+        )
+    if not isinstance(content.get("env_metadata"), Mapping | None):
+        raise ValueError(f"{where}: env_metadata is to be a dict that describes an environment")
 
 
 def _check_sums(path: str | Path) -> None:
@@ -206,6 +218,8 @@ def config_from_checkpoint(
     modules: your own modules that the checkpoint may name. They are imported.
     """
     import_all(modules)
+    if ckpt_dict is not None:
+        _check_parts(ckpt_dict, "ckpt_dict")
     content = maybe_dict_from_checkpoint(ckpt_path, ckpt_dict)
     stored = content["algo_name"]
     with while_loading(content, ckpt_path or "ckpt_dict"):

@@ -133,6 +133,7 @@ class ObsSpec:
                             f"{place}.encoder: says nothing about {modality!r} observations; "
                             f"known: {', '.join(part.encoder)}"
                         )
+                    _check_channels_first(key, modality, shapes[key])
                     keys[key] = ObsKey(modality, tuple(shapes[key]), part.encoder[modality])
                 groups[group] = dict(sorted(keys.items()))
         return cls(groups)
@@ -180,6 +181,19 @@ def modalities(config: ObservationConfig) -> dict[str, dict[str, str]]:
             of_key = {key: modality for modality, keys in by_modality.items() for key in keys}
             groups[group] = groups.get(group, {}) | of_key
     return groups
+
+
+def _check_channels_first(key: str, modality: str, shape: Sequence[int]) -> None:
+    """``ValueError`` for the shape of images as they are stored, where that of networks is due."""
+    kind = MODALITIES[modality]
+    if getattr(kind, "shape", None) is not Images.shape:
+        return  # no images, or those of a user's own, of which networks may see anything
+    if len(shape) == 3 and shape[0] not in kind.CHANNELS and shape[-1] in kind.CHANNELS:
+        raise ValueError(
+            f"observation {key!r}: networks see images as [C, H, W], and {list(shape)} is how they "
+            "are stored; give the shapes as offrl.specs.processed_shapes(config.observation, "
+            "dataset.obs_shapes)"
+        )
 
 
 def processed_shapes(

@@ -97,6 +97,29 @@ def test_unreadable_checkpoints_say_why(checkpoint, tmp_path):
         read_checkpoint(tmp_path / "nowhere.pth")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ac_dim": None},
+        {"ac_dim": "2"},
+        {"all_shapes": None},
+        {"all_shapes": {"position": 3, "speed": 2}},
+    ],
+)
+def test_shapes_that_are_none_are_refused(change, checkpoint, tmp_path):
+    content = read_checkpoint(checkpoint[0])
+    content["shape_metadata"] = content["shape_metadata"] | change
+    torch.save(content, tmp_path / "odd.pth")
+    for given in ({"ckpt_path": tmp_path / "odd.pth"}, {"ckpt_dict": content}):
+        with pytest.raises(ValueError, match=r"(odd\.pth|ckpt_dict): shape_metadata .*ac_dim"):
+            policy_from_checkpoint(**given)
+
+
+def test_weights_alone_are_no_checkpoint_as_a_dict_either(checkpoint):
+    with pytest.raises(ValueError, match=r'lacks config.*algo\.deserialize\(ckpt_dict\["model"\]'):
+        policy_from_checkpoint(ckpt_dict={"model": read_checkpoint(checkpoint[0])["model"]})
+
+
 def test_another_algorithm_is_refused(checkpoint):
     path, trainer = checkpoint
     with pytest.raises(ValueError, match="'bc'.*'iql'"):

@@ -25,6 +25,7 @@ TRAIN_KEYS = (
 ).split()
 KEYS = [f"experiment.{key}" for key in EXPERIMENT_KEYS] + [f"train.{key}" for key in TRAIN_KEYS]
 REMOVED = {"experiment": ["mse"], "train": ["shuffled_obs_key_groups", "hdf5_normalize_actions"]}
+EMA_KEYS = ("enabled", "power", "max_decay")
 FORKS_WARMUP = 10_000  # training steps, where scheduler_type is constant_with_warmup
 MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before robomimic 0.3
 
@@ -69,21 +70,25 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A config in which the keys of ``algo.ema``, as robomimic has them, are those of
-    ``train.ema``; ``ValueError`` where both say different things."""
+    ``train.ema``, and a fork's stay; ``ValueError`` where both say different things."""
     algo, train = config.get("algo"), config.get("train", {})
     if not isinstance(algo, Mapping) or not isinstance(train, Mapping) or "ema" not in algo:
         return config
     theirs, ours = algo["ema"], train.get("ema", {})
+    if theirs is None:
+        raise ValueError("algo.ema: a map is needed, such as {enabled: false}, not None")
     if not isinstance(theirs, Mapping) or not isinstance(ours, Mapping):
         return config  # to be refused for what it is
-    algo = {key: value for key, value in algo.items() if key != "ema"}
     for key in theirs.keys() & ours.keys():
         if theirs[key] != ours[key]:
             raise ValueError(
                 f"algo.ema.{key} is {theirs[key]!r} and train.ema.{key} {ours[key]!r}, which are "
                 "the same key; leave one of them out"
             )
-    return {**config, "algo": algo, "train": {**train, "ema": {**theirs, **ours}}}
+    moved = {key: value for key, value in theirs.items() if key in EMA_KEYS}
+    stay = {key: value for key, value in theirs.items() if key not in EMA_KEYS}
+    algo = {k: x for k, x in algo.items() if k != "ema"} | ({"ema": stay} if stay else {})
+    return {**config, "algo": algo, "train": {**train, "ema": {**moved, **ours}}}
 
 
 def _with_forks_warmup(section: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Policies that predict chunks of actions, at environments."""
 
 import json
+import re
 from unittest import mock
 
 import numpy as np
@@ -13,7 +14,7 @@ from offrl import RolloutPolicy, Trainer, config_factory
 from offrl.__main__ import main
 from offrl.acting.executor import Executor, RealTime
 from offrl.algos import algo_factory
-from offrl.config import RolloutConfig
+from offrl.config import RolloutConfig, config_from_content
 from offrl.envs.workers import EpisodeRequest
 from offrl.evaluation import evaluate, with_latency
 from offrl.training import Checkpointer
@@ -324,6 +325,18 @@ def test_the_ema_of_robomimics_configs_is_that_of_the_training():
     assert "ema" not in config.algo.to_dict()
     off = config_factory("diffusion_policy", {"algo": {"ema": {"enabled": False}}})
     assert not off.train.ema.enabled
+    with pytest.raises(ValueError, match=r"algo\.ema: .*None"):
+        config_factory("diffusion_policy", {"algo": {"ema": None}})
+
+
+def test_keys_of_a_forks_ema_are_named_and_left_out_where_they_stand(caplog):
+    ema = {"power": 0.6, "inv_gamma": 1.0, "max_value": 0.99}
+    content = {"algo_name": "diffusion_policy", "algo": {"ema": ema}}
+    named = r"algo\.ema\.inv_gamma, algo\.ema\.max_value"
+    with pytest.raises(ValueError, match=named):
+        config_from_content(content)
+    assert config_from_content(content, ignore_unknown=True).train.ema.power == 0.6
+    assert re.search(named, caplog.text)
 
 
 @pytest.mark.thorough

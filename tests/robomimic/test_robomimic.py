@@ -9,14 +9,21 @@ import pytest
 import torch
 from conftest import GOLDEN
 
-from offrl import Trainer, algo_factory, config_factory, policy_from_checkpoint, register_obs_key
+from offrl import (
+    RolloutPolicy,
+    Trainer,
+    algo_factory,
+    config_factory,
+    policy_from_checkpoint,
+    register_obs_key,
+)
 from offrl.__main__ import main
 from offrl.checkpoint import write_checkpoint
 from offrl.registry import MODALITIES
 from offrl.robomimic import checkpoints, configs
 from offrl.robomimic.configs import upgrade_config
 from offrl.robomimic.weights import weights_from_robomimic, weights_to_robomimic
-from offrl.specs import Modality
+from offrl.specs import Modality, processed_shapes
 from offrl.training.checkpointer import Checkpointer
 from offrl.tree import merge
 
@@ -351,6 +358,32 @@ def test_robomimics_calls_around_an_update(small_config):
     algo.set_statistics(obs={}, actions={})
     with pytest.raises(ValueError, match="set_statistics"):
         algo.postprocess_batch_for_training(batch, obs_normalization_stats=stats)
+
+
+def test_images_need_the_shapes_that_networks_see():
+    obs = {"low_dim": [], "rgb": ["eye"], "depth": ["far"]}
+    config = config_factory("bc", {"observation": {"modalities": {"obs": obs}}})
+    stored = {"eye": (84, 84, 3), "far": (84, 84, 1)}
+    seen = processed_shapes(config.observation, stored)
+    assert algo_factory("bc", config, seen, ac_dim=7, device="cpu").obs_spec.shapes("obs") == seen
+    for key in stored:
+        with pytest.raises(ValueError, match=rf"{key}.*\[C, H, W\].*\[84, 84, .*processed_shapes"):
+            algo_factory("bc", config, {**seen, key: stored[key]}, ac_dim=7, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("how", "size"), [({"normalization": "min_max"}, 6), ({"format": "rot_6d"}, 3)]
+)
+def test_a_loop_that_tells_no_statistics_gets_no_actions_in_other_units(how, size, small_config):
+    config = small_config({"train": {"action_config": {"actions": how}}})
+    shapes = {key: (2,) for key in config.all_obs_keys}
+    algo = algo_factory("bc", config, shapes, ac_dim=6, device="cpu")
+    policy = RolloutPolicy(algo)
+    policy.start_episode()
+    with pytest.raises(ValueError, match=r"train\.action_config.*set_statistics"):
+        policy({key: np.zeros(2) for key in shapes})
+    algo.set_statistics({}, {"actions": {"scale": np.ones((1, 6)), "offset": np.zeros((1, 6))}})
+    assert policy({key: np.zeros(2) for key in shapes}).shape == (size,)
 
 
 def test_all_observations_of_a_config():

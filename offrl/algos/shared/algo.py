@@ -70,6 +70,7 @@ class Algo(Modes, Algorithm):
         self.nets.to(self.device)
 
         self.set_statistics(obs={}, actions={})
+        self._was_told = False  # of the data's statistics
         self.take_stock()
 
     def take_stock(self) -> None:
@@ -353,8 +354,15 @@ class Algo(Modes, Algorithm):
         integers ``[B]``."""
         if self.is_discrete:
             return action.argmax(-1)
-        raw = self.action_normalizer.unnormalize_vector(action)
         config = self.global_config.train.action_config
+        keys = () if self._was_told else self.global_config.train.action_keys
+        if any(c.normalization or c.format == "rot_6d" for k, c in config.items() if k in keys):
+            raise ValueError(
+                "train.action_config: asks for other actions than the environment takes, and the "
+                "algorithm has no statistics to turn them back; call algo.set_statistics(obs=..., "
+                "actions=...) once"
+            )
+        raw = self.action_normalizer.unnormalize_vector(action)
         if not any(c.format == "rot_6d" for c in config.values()):
             return raw
         parts = []
@@ -383,6 +391,7 @@ class Algo(Modes, Algorithm):
     def set_statistics(self, obs: Stats, actions: Stats) -> None:
         """Take over the statistics of a dataset: ``get_obs_normalization_stats()`` and
         ``get_action_normalization_stats()``."""
+        self._was_told = True
         self.obs_normalizer = Normalizer(obs, self.device)
         self.action_normalizer = Normalizer(actions, self.device)
 
