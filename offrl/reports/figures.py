@@ -79,8 +79,8 @@ def _panels(number: int, height: float = PANEL[1], beside: float = 0.0) -> tuple
 
 
 def _label(name: str, width: int = NAME) -> str:
-    """A name as it stands in a picture: a long one in several lines."""
-    return fill(name, width, break_long_words=False)
+    """A name as it stands in a picture: a long one in several lines, and dollars as they are."""
+    return fill(name.replace("$", r"\$"), width, break_long_words=False)
 
 
 def _rows(scores: Scores, number: int) -> tuple[Any, list[Any]]:
@@ -123,7 +123,7 @@ def _curves(scores: Scores) -> Any:
                 low, high = (f(values, axis=0) for f in (np.min, np.max))
                 axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
         _axes(axes, scores, task)
-        axes.set(title=task, xlabel="steps", xlim=(0, None))
+        axes.set(title=_label(task), xlabel="steps", xlim=(0, None))
     _legend(figure, lines)
     return figure
 
@@ -156,7 +156,7 @@ def _final_scores(scores: Scores) -> Any:
             seeds = scores.of(algorithm, task)
             axes.plot(seeds, [row] * len(seeds), ".", color="0.4", markersize=4, zorder=3)
         _axes(axes, scores, task, "x")
-        axes.set_title(task)
+        axes.set_title(_label(task))
     return figure
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 Record = dict[str, Any]
 
-LARGEST = 1e15  # epoch, step or second
+LARGEST = 1e13  # epoch, step or second
 TAIL = 16_384  # bytes, which hold some records
 
 
@@ -30,21 +30,25 @@ def read_records(path: Path, last: bool = False) -> tuple[list[Record], int]:
     with zeros."""
     if not path.exists():
         return [], 0
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not the log of a run; move it away")
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise ValueError(f"{path} is no regular file, so not the log of a run; move it away")
     records, num_damaged = [], 0
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL) if last else 0)
-        content = file.read()
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL) if last else 0)
+            content = file.read()
+    except OSError as error:
+        raise OSError(f"{path}: cannot be read ({error.strerror})") from None
     for line in filter(None, content.split(b"\n")):
         try:
             record = json.loads(line)
             is_whole = isinstance(record["type"], str) and isinstance(record["logs"], dict)
-            logs = record["logs"]
-            is_whole = is_whole and all(isinstance(x, (int, float)) for x in logs.values())
+            is_whole = is_whole and isinstance(record.get("env", ""), str)
+            logs = record["logs"].values() if is_whole else ()
+            is_whole = is_whole and all(isinstance(x, float) or abs(x) < 1e300 for x in logs)
             position = [record[key] + 0 for key in ("epoch", "step", "time")]
             is_whole = is_whole and all(0 <= x < LARGEST for x in position)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             is_whole = False
         if is_whole:
             records.append(record)

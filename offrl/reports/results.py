@@ -137,7 +137,7 @@ def _found(path: Path) -> list[Result]:
         return [_of_cell(path, row) for row in read_table(path)]
     if is_run(path):
         return [_of_its_study(path) or _of_run(path)]
-    studies = [table.parent for table in sorted(path.glob(f"**/{TABLE}"))]
+    studies = [table.parent for table in sorted(path.glob(f"**/{TABLE}")) if table.is_file()]
     runs = sorted({config.parent for config in path.glob("**/config-*.json")})
     runs = [run for run in runs if not run.name.startswith(".")]  # which is being made
     runs = [run for run in runs if not any(study in run.parents for study in studies)]
@@ -151,10 +151,14 @@ def _found(path: Path) -> list[Result]:
 def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
     own = {k: v for k, v in row.items() if v and k not in (*FIRST, *LAST)}
     settings = [f"{short_key(k, own)} {v}" for k, v in own.items()]
+    try:
+        seed, returns = int(row["seed"]), json.loads(row["returns"] or "[]")
+    except ValueError as error:
+        raise ValueError(f"{study / TABLE} is damaged at {row['cell']}: {error}") from None
     known: dict[str, Any] = {
         "algorithm": ", ".join([row["config"], *settings]),
-        "seed": int(row["seed"]),
-        "returns": json.loads(row["returns"] or "[]"),
+        "seed": seed,
+        "returns": returns,
         "search": row["search"],
         "repeat": row["command"],
     }
@@ -237,7 +241,7 @@ def _read(path: Path) -> list[Result]:
 
 def _of_row(row: Mapping[str, str]) -> Result:
     texts = {f.name for f in fields(Result) if f.type is str}
-    known = {k: v if k in texts else json.loads(v) for k, v in row.items()}
+    known: dict[str, Any] = {k: v if k in texts else json.loads(v) for k, v in row.items()}
     known |= {k: Measured(**known[k]) for k in ("final", "best") if known[k]}
-    known["curve"] = [tuple(point) for point in known["curve"]]
+    known["curve"] = [(int(step), rate, float(total)) for step, rate, total in known["curve"]]
     return Result(**known)

@@ -16,6 +16,16 @@ from offrl.tree import leaves
 RATES = ("Success_Rate", "Success_Rate_Low", "Success_Rate_High", "n", "Return")
 # The kinds of what is read of the provenance.
 KINDS = {"git_commit": str, "dataset_fingerprint": str, "packages": dict, "finished": int}
+# The kinds of what is read of the config, where it is there.
+CONFIG = {
+    "experiment.name": str,
+    "experiment.epoch_every_n_steps": int | None,
+    "experiment.rollout.enabled": bool,
+    "train.num_epochs": int,
+    "train.num_steps": int | None,
+    "train.seed": int,
+    "train.data": list | None,
+}
 NEEDED = ("experiment.epoch_every_n_steps", "experiment.rollout.enabled", "train.num_epochs")
 OWN_PARTS = "a run of a user's own parts; its figures are in metrics.jsonl"
 
@@ -43,6 +53,8 @@ class Run:
     def __init__(self, path: str | Path, last: bool = False):
         self.path = Path(path).expanduser()
         self.config_file = sorted(self.path.glob("config-*.json"))[0]
+        if not self.config_file.is_file():  # reading a pipe would wait for ever
+            raise ValueError(f"{self.config_file} is no regular file; put the config there again")
         self.config = read_config_file(self.config_file)
         if not self.is_of_own_parts:
             self.check_config(*NEEDED)
@@ -51,12 +63,18 @@ class Run:
         self.num_damaged = num_damaged + len(records) - len(self.records)
 
     def check_config(self, *keys: str) -> None:
-        """``ValueError`` where the config lacks any of the keys, given by their dotted paths."""
-        lacking = [key for key in keys if key not in leaves(self.config)]
-        if lacking:
+        """``ValueError`` where the config lacks any of the keys, given by their dotted paths, or
+        where what is read of it is of another kind."""
+        known = leaves(self.config)
+        lacking = [key for key in keys if key not in known]
+        odd = [k for k, kind in CONFIG.items() if k in known and not isinstance(known[k], kind)]
+        entries = [] if "train.data" in odd else known.get("train.data") or []
+        if not all(isinstance(x, dict) and isinstance(x.get("path"), str) for x in entries):
+            odd.append("train.data")
+        if wrong := lacking or odd:
             raise ValueError(
-                f"{self.config_file}: lacks {', '.join(lacking)}; put it back as it was (last.pth "
-                "holds it, too: config)"
+                f"{self.config_file}: {'lacks' if lacking else 'damaged:'} {', '.join(wrong)}; put "
+                "it back as it was (last.pth holds it, too: config)"
             )
 
     @property
@@ -154,7 +172,9 @@ def run_facts(path: Path) -> dict[str, Any]:
     again = ["offrl", "train", "--config", str(run.config_file)]
     go_on = ["offrl", "train", "--resume", str(path)]
     times = [record["time"] for record in run.records] or [0.0]
-    damaged = f"{path}/metrics.jsonl: {run.num_damaged} damaged lines"
+    wrong = [f"{path}/metrics.jsonl: {run.num_damaged} damaged lines"] if run.num_damaged else []
+    if not run.is_finished and run.provenance.get("finished") == length_of(config):
+        wrong.append(f"{path}/metrics.jsonl: lacks records of a training that has come to its end")
     return {
         "run": str(path),
         "algorithm": config["algo_name"],
@@ -175,7 +195,7 @@ def run_facts(path: Path) -> dict[str, Any]:
         "versions": {k: v for k, v in run.provenance.items() if k != "finished"},
         "repeat": shlex.join(again),
         "resume": None if run.is_finished else shlex.join(go_on),
-        "wrong": [damaged] if run.num_damaged else [],
+        "wrong": wrong,
         "remarks": [],
     }
 

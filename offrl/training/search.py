@@ -107,7 +107,13 @@ class _Search:
             "pruner": self.optuna.pruners.MedianPruner(),
             "load_if_exists": True,
         }
-        found = self.optuna.create_study(**known)
+        try:
+            found = self.optuna.create_study(**known)
+        except needed("sqlalchemy.exc", "tune", "a search needs it").DatabaseError as error:
+            raise ValueError(
+                f"{self.output / STORAGE} is damaged, or cannot be opened ({error.orig}); move "
+                f"{self.output} away to search anew"
+            ) from None
         if changed := differences(found.user_attrs.get("asked", now), now):
             if any(run_of(self.output / self._cell(trial).name) for trial in found.trials):
                 raise ValueError(

@@ -241,6 +241,9 @@ class Cells:
         run = run_of(folder)
         if run is not None and Run(run).is_finished:
             return ""
+        if run is not None and Run(run).provenance.get("finished"):
+            lost = f"{run / 'metrics.jsonl'} lacks its end"
+            why = why or f"{lost}; move {folder} away to train it anew"
         why = why or "it ended before its end"
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

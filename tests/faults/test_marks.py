@@ -8,6 +8,7 @@ import pytest
 from toy_env import ToyEnv
 
 from offrl.__main__ import main
+from offrl.config.files import nested
 from offrl.reports.results import results_of
 from offrl.reports.run import Run, run_facts
 from offrl.tree import merge, without
@@ -74,6 +75,59 @@ def test_a_config_that_lacks_what_is_read_is_said(run, key, capsys):
         assert f"{config}: lacks" in (said := capsys.readouterr().err) and key in said
 
 
+KINDS = {
+    "train.seed": [],
+    "train.num_epochs": "many",
+    "train.data": [5],
+    "experiment.name": None,
+    "experiment.rollout.enabled": "no",
+}
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_a_config_of_other_kinds_is_said(run, key, capsys):
+    (config,) = run.glob("config-*.json")
+    content = merge(json.loads(config.read_text()), nested(key, KINDS[key]))
+    config.write_text(json.dumps(content))
+    for command in (["info", str(run)], ["report", str(run), "--output", str(run / "report")]):
+        assert main(command) == 1
+        assert f"{config}: damaged: {key}; put it back" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config-*.json"])
+def test_a_pipe_is_not_waited_for(run, name, capsys):
+    (path,) = run.glob(name)
+    path.unlink()
+    os.mkfifo(path)
+    for command in (["info", str(run)], ["report", str(run), "--output", str(run / "report")]):
+        assert main(command) == 1
+        assert f"{path} is no regular file" in capsys.readouterr().err
+
+
+def test_a_finished_run_whose_log_is_lost_is_said(run, capsys):
+    (run / "metrics.jsonl").unlink()
+    assert main(["info", str(run)]) == 1
+    assert f"wrong: {run}/metrics.jsonl: lacks records" in capsys.readouterr().out
+
+
+def test_a_folder_that_may_not_be_read_is_said(run, capsys):
+    import offrl.data.info  # noqa: F401, as nobody may not be allowed to
+
+    assert main(["info", str(run)]) == 0
+    capsys.readouterr()
+    user = os.geteuid()
+    run.chmod(0)
+    os.seteuid(user or 65534)  # root may read all
+    try:
+        status = main(["info", str(run)])
+    finally:
+        os.seteuid(user)
+        run.chmod(0o700)
+    said = capsys.readouterr().err
+    assert status == 1 and "Permission denied" in said and str(run) in said
+    assert said.startswith("offrl: error: ") and said.count("\n") == 1
+
+
 GARBAGE = {
     "bytes": lambda records: bytes(range(256)) * 20,
     "no numbers": lambda records: [r | {"logs": {}} for r in records],
@@ -84,6 +138,11 @@ GARBAGE = {
         *(r for r in records if r["type"] != "test"),
         records[-1] | {"type": "test", "logs": {"Success_Rate": True}},
     ],
+    "brackets": lambda records: b"[" * 100_000,
+    "numbers beyond all": lambda records: [
+        r | {"logs": dict.fromkeys(r["logs"], 10**400)} for r in records
+    ],
+    "places that are no text": lambda records: [r | {"env": [1]} for r in records],
     "a step beyond all": lambda records: [r | {"step": 1e300} for r in records],
 }
 

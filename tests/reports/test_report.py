@@ -18,7 +18,7 @@ from offrl.reports.report import write_report
 from offrl.reports.results import Measured, Result, results_of, write_results
 from offrl.reports.run import Run
 from offrl.reports.scores import Scores, chance, improvement, needed_seeds
-from offrl.reports.study import run_of
+from offrl.reports.study import FIRST, LAST, run_of, write_rows
 
 pytest.importorskip("rliable")
 
@@ -191,9 +191,11 @@ def test_those_that_lack_a_task_do_not_hold_up_the_others(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("names", [["_mine"], [f"iql, {'a.long_key ' * 9}{i}" for i in (1, 2)]])
+@pytest.mark.parametrize(
+    "names", [["_mine"], [r"a $\frac{$"], [f"iql, {'a.long_key ' * 9}{i}" for i in (1, 2)]]
+)
 def test_names_that_matplotlib_would_hide_or_cut_are_drawn(names, tmp_path):
-    write_report(study({name: {"Can": 0.5, "Square": 0.5} for name in names}), tmp_path)
+    write_report(study({name: {"Can": 0.5, names[0]: 0.5} for name in names}), tmp_path)
     assert (tmp_path / "profiles.png").exists()
 
 
@@ -355,6 +357,27 @@ def test_algorithms_of_a_task_that_had_other_data_are_named(tmp_path):
 def test_a_damaged_table_is_said(tmp_path, name, content):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=f"{name} .* seed, status"):
+        results_of([tmp_path])
+
+
+@pytest.mark.parametrize("damage", [{"seed": "1.5"}, {"seed": "1", "returns": "{"}])
+def test_a_damaged_row_of_a_study_is_said(tmp_path, damage):
+    write_rows(tmp_path / "study.csv", [{"cell": "a", **damage}], [*FIRST, *LAST])
+    with pytest.raises(ValueError, match="study.csv is damaged at a"):
+        results_of([tmp_path])
+
+
+def test_a_folder_in_the_place_of_a_table_is_no_study(tmp_path):
+    (tmp_path / "study.csv").mkdir()
+    with pytest.raises(FileNotFoundError, match="neither a run folder"):
+        results_of([tmp_path])
+
+
+@pytest.mark.parametrize("point", [(1, 0.5), ("a", 0.5, 0.5), (1, None, None)])
+def test_a_damaged_curve_is_said(tmp_path, point):
+    damaged = replace(result("a", "Can", 1, 0.5), curve=[point])
+    write_results(tmp_path / "report.csv", [damaged])
+    with pytest.raises(ValueError, match="report.csv is damaged"):
         results_of([tmp_path])
 
 

@@ -266,6 +266,13 @@ def test_a_run_brings_curves_episodes_config_and_videos(tmp_path):
     assert (tmp_path / "out/data/run/0-0.mp4").read_bytes() == b"a film"
 
 
+def test_a_config_without_sections_is_shown(tmp_path):
+    run = make_run(tmp_path / "bc/2026")
+    run.joinpath("config-12345678.json").write_text('{"algo_name": "bc", "experiment": null}')
+    assert view(run, "--output", tmp_path / "out") == 0
+    assert overview(tmp_path / "out")["runs"][0]["name"] == "bc"
+
+
 def test_data_of_other_formats_is_shown_as_well(tmp_path):
     rows = {"observations": (9, 3), "actions": (9, 2), "rewards": (9,), "terminals": (9,)}
     with h5py.File(tmp_path / "flat.hdf5", "w") as file:
@@ -425,8 +432,20 @@ def pipe(tmp_path):
     return [tmp_path / "run"], "no regular file"
 
 
+def link_to(name):
+    def case(tmp_path):
+        """A film that cannot be read, which is no fault of the output's."""
+        run = make_run(tmp_path / "run")
+        (run / "videos/film.mp4").symlink_to(name)
+        return [run], "film.mp4: cannot be read" if name == "film.mp4" else f"{name}: cannot be"
+
+    case.__name__ = f"link to {name}"
+    return case
+
+
 CASES = [link_out(name) for name in ("videos/film.mp4", "metrics.jsonl", "config-12345678.json")]
 CASES += [
+    *map(link_to, ("film.mp4", "nothing.mp4")),
     pipe,
     truncated,
     no_data,

@@ -411,6 +411,26 @@ def test_a_failed_search_fails_the_cells_of_its_config_alone(study, capsys, corr
         assert rows()[1]["search"] == "train.batch_size 4 (trials: 1, on demos)"
 
 
+def test_a_damaged_record_of_a_search_is_said(study, capsys):
+    pytest.importorskip("optuna")
+    path = study(search={"trials": 1, "space": {"small": {"train.batch_size": [4]}}})
+    Path("out").mkdir()
+    Path("out/search.db").write_bytes(b"x" * 4000)
+    assert main(["study", path]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("offrl: error: out/search.db is damaged") and said.count("\n") == 1
+
+
+def test_a_finished_cell_whose_log_is_lost_says_so(study):
+    path = study(seeds=[1], set={"experiment.rollout.enabled": False})
+    assert main(["study", path]) == 0
+    (log,) = Path("out").glob("*/2*/metrics.jsonl")
+    log.unlink()
+    assert main(["study", path]) == 1
+    why = f"{log} lacks its end; move {log.parents[1]} away to train it anew"
+    assert rows()[0]["why"] == why
+
+
 @pytest.mark.thorough
 def test_a_study_on_ray_gives_the_same(study):
     pytest.importorskip("ray")

@@ -29,13 +29,18 @@ class RunPage:
         self.config = read_config_file(self._own(min(self.path.glob("config-*.json"))))
         videos = self.path.joinpath("videos").glob("*.mp4")
         self.videos = [self._own(video) for video in sorted(videos) if video.name[0] != "."]
+        for video in self.videos:  # before anything is written, whose errors are of another folder
+            try:
+                video.open("rb").close()
+            except OSError as error:
+                raise OSError(f"{video}: cannot be read ({error.strerror})") from None
 
     def _own(self, path: Path) -> Path:
         return inside(path, self.path, place=f"{path}")
 
     def describe(self) -> dict[str, Any]:
         """Give what the overview says."""
-        name = self.config.get("experiment", {}).get("name") or self.path.resolve().parent.name
+        name = leaves(self.config).get("experiment.name") or self.path.resolve().parent.name
         return {"name": name, "stamp": self.path.resolve().name, "path": self.label}
 
     def write(self, folder: Path, place: str) -> None:
