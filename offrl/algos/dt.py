@@ -172,8 +172,8 @@ class DT(PolicyAlgo):
             "actions": self._put(state["actions"], state["age"] - 1, action),
         }
 
-    def deserialize(self, state: Mapping[str, Any]) -> None:
-        super().deserialize(state)
+    def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
+        super().deserialize(state, load_optimizers)
         if self.algo_config.target_return is not None:  # may be another than that of the training
             self.nets["policy"].target_return.fill_(self.algo_config.target_return)
 

@@ -146,7 +146,7 @@ class Residual(SAC):
     def serialize(self) -> dict[str, Any]:
         return super().serialize() | ({} if self.base is None else {"base": self._content})
 
-    def deserialize(self, state: Mapping[str, Any]) -> None:
-        super().deserialize(state)
+    def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
+        super().deserialize(state, load_optimizers)
         if "base" in state:
             self._set_base(state["base"])

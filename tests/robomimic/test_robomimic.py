@@ -355,6 +355,11 @@ def test_robomimics_calls_around_an_update(small_config):
     assert algo.postprocess_batch_for_training(batch, obs_normalization_stats=stats) is batch
     algo.train_on_batch(batch, epoch=1)
     algo.on_gradient_step()
+    state = algo.serialize()
+    for load_optimizers in (False, True):
+        fresh = Trainer(trainer.config).algo
+        fresh.deserialize(state, load_optimizers=load_optimizers)
+        assert bool(fresh.serialize()["optimizers"]["policy"]["state"]) == load_optimizers
     algo.set_statistics(obs={}, actions={})
     with pytest.raises(ValueError, match="set_statistics"):
         algo.postprocess_batch_for_training(batch, obs_normalization_stats=stats)

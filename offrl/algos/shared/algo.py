@@ -413,10 +413,13 @@ class Algo(Modes, Algorithm):
             },
         }
 
-    def deserialize(self, state: Mapping[str, Any]) -> None:
+    def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
         """Take over what ``serialize`` returned, or a ``state_dict`` of the networks, robomimic's
         too. What ``to_act`` made of it is loaded as far as acting takes it, and the rest when it is
-        asked for."""
+        asked for.
+
+        load_optimizers: also that of the optimizers and their learning rates.
+        """
         for name in self.COUNTERS:
             setattr(self, name, state.get(name, 0))
         state = fitting(self.global_config.algo_name, self.nets.state_dict(), state)
@@ -430,7 +433,7 @@ class Algo(Modes, Algorithm):
             with self.trained_weights():
                 self.nets.load_state_dict(nets)
                 self._average.deserialize(state)
-        if state.get("optimizers") or state.get("lr_schedulers"):
+        if load_optimizers and (state.get("optimizers") or state.get("lr_schedulers")):
             of_learning = {key: state.get(key, {}) for key in ("optimizers", "lr_schedulers")}
             if to_act and "_learning" not in vars(self):
                 self._of_learning = of_learning

@@ -153,13 +153,13 @@ class Composite(Algo):
             del state["nets"]  # they are in those of the whole
         return whole | {"optimizers": {}, "lr_schedulers": {}, "parts": parts}
 
-    def deserialize(self, state: Mapping[str, Any]) -> None:
+    def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
         with self.trained_weights():
-            super().deserialize(state)
+            super().deserialize(state, load_optimizers)
         for name, part in state.get("parts", {}).items():
             n = len(name) + 1
             nets = {k[n:]: x for k, x in state["nets"].items() if k.startswith(f"{name}.")}
-            self.parts[name].deserialize({"nets": nets, **part})
+            self.parts[name].deserialize({"nets": nets, **part}, load_optimizers)
 
 
 def check_horizon(key: str, config: AlgoConfig, lengths: Sequence[int]) -> None:

@@ -151,14 +151,14 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         is_one = name == "policy" and not self.algo_config.memory.enabled
         return [EndToEnd.of(own)] if is_one else own
 
-    def deserialize(self, state: Mapping[str, Any]) -> None:
+    def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
         """Take over what ``serialize`` returned, also when parameters did not lie end to end."""
         from offrl.kernels.end_to_end import joined
 
         if "policy" in state.get("optimizers", {}) and not self.algo_config.memory.enabled:
             own = joined(state["optimizers"]["policy"])
             state = {**state, "optimizers": {**state["optimizers"], "policy": own}}
-        super().deserialize(state)
+        super().deserialize(state, load_optimizers)
 
     @property
     def learns_segments(self) -> bool:
