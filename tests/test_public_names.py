@@ -76,7 +76,7 @@ SIGNATURES = {
     "offrl.algos.Algo.log_info": "self, info",
     "offrl.algos.Algo.on_epoch_end": "self, epoch",
     "offrl.algos.Algo.serialize": "self",
-    "offrl.algos.Algo.deserialize": "self, state",
+    "offrl.algos.Algo.deserialize": "self, state, load_optimizers=True",
     "offrl.algos.Algo.inspect_data": "self, values",
     "offrl.algos.Algo.set_statistics": "self, obs, actions",
     "offrl.algos.PolicyAlgo.get_action": "self, obs_dict, goal_dict=None",
