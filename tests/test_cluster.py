@@ -31,6 +31,8 @@ from offrl.evaluation.evaluate import evaluate
 from offrl.training import Evaluator, Trainer, submit, train
 from offrl.tree import merge
 
+pytestmark = pytest.mark.slow
+
 ray = pytest.importorskip("ray")
 
 SWIMMER = {"env_name": "Swimmer-v5", "type": 2}

@@ -11,7 +11,10 @@ import programs
 import pytest
 from conftest import heeding
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="they are forked on Linux alone")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="they are forked on Linux alone"),
+]
 
 # What a program sees of the world, and what it is given.
 DESCRIBE = """

@@ -15,6 +15,8 @@ from offrl.testing import AlgoCase, resumed_equals_uninterrupted
 from offrl.training.trainer import Trainer
 from offrl.tree import leaves
 
+pytestmark = pytest.mark.slow
+
 OBS = {"position": torch.zeros(1, 3), "speed": torch.zeros(1, 2)}
 SMALL = {"bc": {"actor_layer_dims": [8]}, "hbc": {"planner": {"subgoal_horizon": 2}}}
 

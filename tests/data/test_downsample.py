@@ -12,6 +12,8 @@ from offrl.data.storage import create
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
 
+pytestmark = pytest.mark.slow
+
 FACTORS = st.integers(2, 6)
 LENGTHS = st.integers(1, 20)
 

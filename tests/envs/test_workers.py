@@ -10,6 +10,8 @@ from offrl.envs import say_once
 from offrl.envs.workers import EnvPool, EpisodeRequest
 from offrl.evaluation.evaluate import summarize
 
+pytestmark = pytest.mark.slow
+
 
 def run(pool, seeds, horizon=40, **options):
     requests = [EpisodeRequest(seed, horizon, **options) for seed in seeds]

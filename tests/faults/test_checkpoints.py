@@ -14,6 +14,8 @@ from offrl.__main__ import main
 from offrl.checkpoint import read_checkpoint, write_checkpoint
 from offrl.training import train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):

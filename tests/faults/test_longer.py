@@ -14,6 +14,8 @@ from offrl.checkpoint import read_checkpoint
 from offrl.config.files import nested
 from offrl.tree import merge
 
+pytestmark = pytest.mark.slow
+
 ONLINE = {
     "algo_name": "td3",
     "experiment": acting_in("Pendulum-v1", 40),

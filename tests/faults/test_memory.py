@@ -17,6 +17,8 @@ from offrl.data.files import open_demos, open_episodes
 from offrl.data.info import DataInfo
 from offrl.data.validation import Validation
 
+pytestmark = pytest.mark.slow
+
 LARGE = 2**22  # rows of eight bytes; packed they take 32 kB
 
 

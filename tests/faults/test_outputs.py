@@ -20,6 +20,8 @@ from offrl.reports.plot import write_learning_curve
 from offrl.training import Evaluator, RunFolder
 from offrl.video import write_video
 
+pytestmark = pytest.mark.slow
+
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root mounts file systems")
 needs_camera = pytest.mark.skipif(working_backend() is None, reason="no rendering back end")
 

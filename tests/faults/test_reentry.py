@@ -11,6 +11,8 @@ from toy_env import toy_args
 
 from offrl.training import Evaluator, Trainer
 
+pytestmark = pytest.mark.slow
+
 VALIDATED = {
     "experiment": {"validate": True, "epoch_every_n_steps": 5},
     "train": {"hdf5_filter_key": "train", "hdf5_validation_filter_key": "valid", "batch_size": 2},

@@ -13,6 +13,8 @@ from conftest import SMALL, write_demos
 from offrl.__main__ import main
 from offrl.tree import merge
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):

@@ -26,6 +26,8 @@ from offrl.reports.view.datasets import Episode, EpisodeWriter, Films
 from offrl.reports.view.page import packed, thinned, write_script
 from offrl.video import encoder
 
+pytestmark = pytest.mark.slow
+
 LIFT = ROOT / "datasets/lift/low_dim.hdf5"
 EVIL = '<img src=x onerror="window.evil=1">\'&</script><script>window.evil=1</script>\u2028é'
 

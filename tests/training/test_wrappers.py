@@ -18,6 +18,8 @@ from offrl.training import Checkpointer, Evaluator, Logger, RunFolder, Trainer
 from offrl.training.checkpointer import write_checkpoint
 from offrl.tree import merge
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def toy_config(small_config, demos):
