@@ -162,7 +162,7 @@ class CrowdedBroker(RayBroker):
 
     def __init__(self, num_explorers: int, size: int, seconds: float = 0.0):
         make_explorer: Any = partial(Synthetic, size=size, seconds=seconds)
-        super().__init__("local", 300.0, make_explorer, num_explorers)
+        super().__init__("local", timeout=300.0, make_explorer=make_explorer, num=num_explorers)
         self._crowds = {}
         for i in range(min(PROCESSES, num_explorers)):
             numbers = range(i, num_explorers, PROCESSES)

@@ -94,8 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _interrupted(interrupt)
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 128 + signal.SIGPIPE
-        # What may not be read says itself where it is.
-        if is_explained(error) or (isinstance(error, PermissionError) and not foreign(error)):
+        if is_explained(error):
             print(f"offrl: error: {error}", file=sys.stderr)
             return 1
         where = foreign(error)

@@ -57,9 +57,12 @@ def exit_status(code: int | None) -> str:
 
 
 def is_explained(error: BaseException) -> bool:
-    """Say whether offrl raised an error on purpose, with a message for people."""
+    """Say whether an error has a message for people: offrl raised it on purpose, or the system says
+    which file may not be read."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     is_ours = frame.f_globals.get("__name__", "").startswith("offrl")
+    if isinstance(error, PermissionError) and foreign(error) is None:
+        return True
     return is_ours and isinstance(error, (ValueError, OSError, ImportError))
 
 

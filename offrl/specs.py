@@ -40,6 +40,9 @@ def register_obs_key(target_class: type[Modality]) -> type[Modality]:
     return MODALITIES.register(name)(target_class)
 
 
+TURN = "offrl edit pixels turns those of a file"
+
+
 @MODALITIES.register("depth")
 class Images(Modality):
     """``[H, W, C]`` to ``[C, H, W]``."""
@@ -50,7 +53,7 @@ class Images(Modality):
         if len(stored) != 3 or stored[-1] not in self.CHANNELS:
             allowed = " or ".join(map(str, self.CHANNELS))
             is_turned = len(stored) == 2 or (len(stored) == 3 and stored[0] in self.CHANNELS)
-            remedy = "offrl edit pixels turns those of a file"
+            remedy = TURN
             if not is_turned:
                 remedy = (
                     "name colours in rgb and maps [H, W, 1] in depth; of stacked frames store the "
@@ -75,7 +78,7 @@ class RGB(Images):
 
     def process(self, x: Any) -> Any:
         if x.is_floating_point():
-            remedy = "offrl edit pixels turns those of a file"
+            remedy = TURN
             if x.shape[-1] == 1:  # which that leaves as they are
                 remedy = "numbers of one channel are depth maps (observation.modalities.obs.depth)"
             raise ValueError(

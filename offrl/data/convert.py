@@ -81,7 +81,7 @@ def make_plan(
     _say_lost(source, to, first, kept, bool(obs))
     if isinstance(source, DemoFile):  # in other formats all have the same arrays
         every = {k for demo in demos for k, x in source.stored(demo).items() if type(x) is Stored}
-        if others := every - first.keys():
+        if others := {k for k in every - first.keys() if _is_chosen(k, chosen)}:
             log.warning(
                 f"{source.path}: left out is {', '.join(sorted(others))}: {demos[0]} has none"
             )

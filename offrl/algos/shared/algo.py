@@ -70,7 +70,6 @@ class Algo(Modes, Algorithm):
         self.nets.to(self.device)
 
         self.set_statistics(obs={}, actions={})
-        self._was_told = False  # of the data's statistics
         self.take_stock()
 
     def take_stock(self) -> None:
@@ -162,7 +161,7 @@ class Algo(Modes, Algorithm):
         raise NotImplementedError(type(self).__name__)
 
     def _optimized(self, name: str) -> "Iterable[torch.nn.Parameter]":
-        """What the optimizer of a network moves."""
+        """Give what the optimizer of a network moves."""
         return self.nets[name].parameters()
 
     def _optim_params(self) -> dict[str, OptimConfig]:
@@ -355,7 +354,7 @@ class Algo(Modes, Algorithm):
         if self.is_discrete:
             return action.argmax(-1)
         config = self.global_config.train.action_config
-        keys = () if self._was_told else self.global_config.train.action_keys
+        keys = () if self.action_normalizer.stats else self.global_config.train.action_keys
         if any(c.normalization or c.format == "rot_6d" for k, c in config.items() if k in keys):
             raise ValueError(
                 "train.action_config: asks for other actions than the environment takes, and the "
@@ -391,7 +390,6 @@ class Algo(Modes, Algorithm):
     def set_statistics(self, obs: Stats, actions: Stats) -> None:
         """Take over the statistics of a dataset: ``get_obs_normalization_stats()`` and
         ``get_action_normalization_stats()``."""
-        self._was_told = True
         self.obs_normalizer = Normalizer(obs, self.device)
         self.action_normalizer = Normalizer(actions, self.device)
 
