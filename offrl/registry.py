@@ -86,7 +86,7 @@ class Registry:
         return entry or self._entries.get(name.rpartition(".")[2])
 
     def _of_module(self, name: str) -> Any | None:
-        """What a dotted name says, if its module has registered that."""
+        """Give what a dotted name says, if its module has registered that."""
         folder, _, key = name.rpartition(".")
         if not folder:
             return None

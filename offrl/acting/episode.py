@@ -304,7 +304,7 @@ def _check_action(action: Any, space: Any) -> None:
 
 
 def _standing_still(env: Any, last: np.ndarray | None) -> np.ndarray:
-    """What is done while a policy is not ready yet."""
+    """Give what is done while a policy is not ready yet."""
     if env.has_wrapper_attr("stand_still"):
         return env.get_wrapper_attr("stand_still")(last)
     return np.zeros(env.action_space.shape, env.action_space.dtype) if last is None else last

@@ -92,7 +92,7 @@ class GAIL(Imitator, PPO):
             return logits.view(batch["mask"].shape)
 
     def _bounded(self, actions: Tensor) -> Tensor:
-        """What the environment takes; what the policy draws has no bounds, and would give it
+        """Give what the environment takes; what the policy draws has no bounds, and would give it
         away."""
         return actions if self.is_discrete else actions.clamp(-1.0, 1.0)
 

@@ -112,7 +112,7 @@ class SACN(ActorCritic):
         return self.target_entropy or 0.0
 
     def _policy_terms(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """What the actor is to make high, and what low: see ``_judged``."""
+        """Give what the actor is to make high, and what low: see ``_judged``."""
         pi, _ = self.policy(batch["obs"], batch["goal_obs"])
         if self.num_updates < self.algo_config.actor.bc_start_steps:
             _, log_prob = pi.rsample(1)

@@ -125,7 +125,7 @@ def stored_config(algo_name: str, text: str) -> Config:
 
 
 def _policy_in(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config says of its policy."""
+    """Give what a config says of its policy."""
     return {key: content.get(key) for key in ("algo_name", "algo", "observation")}
 
 

@@ -48,7 +48,7 @@ def _walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
 
 
 def _problem(value: Any) -> str | None:
-    """What is wrong with a value by itself."""
+    """Give what is wrong with a value by itself."""
     if value is REPEATED:
         return "given twice; keep one of the two"
     if isinstance(value, Mapping):
@@ -72,5 +72,5 @@ def _problem(value: Any) -> str | None:
 
 
 def _is_odd_text(text: str) -> bool:
-    """Whether no file can be named so, nor a line printed: it has a NUL or half a character."""
+    """Say whether no file can be named so, nor a line printed: it has a NUL or half a character."""
     return "\0" in text or any("\ud800" <= c <= "\udfff" for c in text)

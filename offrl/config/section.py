@@ -55,7 +55,7 @@ class Section(BaseModel):
         return iter(type(self).model_fields)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What differs from the defaults; ``dump()`` is all."""
+        """Give what differs from the defaults; ``dump()`` is all."""
         fields = type(self).model_fields
         yield from ((k, v) for k, v in super().__repr_args__() if v != fields[str(k)].default)
 

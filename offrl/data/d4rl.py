@@ -123,7 +123,7 @@ class D4RLFile(DemoArrays):
         return ends
 
     def _mark(self, key: str) -> np.ndarray:
-        """What is 1 or 0 at each step ``[N]``."""
+        """Give what is 1 or 0 at each step ``[N]``."""
         mark = self._columns[key].read().reshape(-1)
         if words := wrong_values(key, mark, 0):
             raise ValueError(f"{self._file.filename}: {key} {words}; copy the file again")

@@ -135,7 +135,7 @@ class Demos(Episodes):
 
     @abstractmethod
     def _dataset(self, demo: str, key: str) -> Any:
-        """What has the ``dtype`` of a key, and the ``shape`` but for the number of steps."""
+        """Give what has the ``dtype`` of a key, and the ``shape`` but for the number of steps."""
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
         """Shape of one step."""

@@ -55,7 +55,7 @@ def camera_feature(key: str) -> str:
 
 
 def _key(feature: str) -> str:
-    """What a feature is called in robomimic's layout, if offrl did not note it."""
+    """Give what a feature is called in robomimic's layout, if offrl did not note it."""
     if feature.startswith(IMAGES):
         return f"obs/{feature.removeprefix(IMAGES)}_image"
     if feature.startswith("observation."):
@@ -124,7 +124,7 @@ class LeRobotFolder(Episodes):
         return inside(folder / name, folder, *blobs, place=f"{self.path}: {name}")
 
     def _listed(self) -> Iterator[dict[str, Any]]:
-        """What is noted of each episode, but its statistics."""
+        """Give what is noted of each episode, but its statistics."""
         for path in sorted(self.path.glob("meta/episodes/*/*.parquet")):
             file = parquet().ParquetFile(self._inside(str(path.relative_to(self.path))))
             names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
@@ -224,7 +224,7 @@ def _rows(file: Any, place: object, groups: Any = None, columns: Any = None) -> 
 
 
 def _read_info(path: Path) -> dict[str, Any]:
-    """What ``info.json`` says, of the kinds that the layout asks for."""
+    """Give what ``info.json`` says, of the kinds that the layout asks for."""
     info = json.loads(path.read_text(encoding="utf-8"))
     version = str(info["codebase_version"])
     if not version.startswith("v3."):

@@ -166,7 +166,7 @@ class _Dataset:
         return {name: values[name].astype(dtype) for name, dtype in COUNTS.items()}
 
     def _append_film(self, name: str, clip: bytes) -> dict[str, Any]:
-        """Where the episode's film is, as it is noted."""
+        """Say where the episode's film is, as it is noted."""
         new, fps = _Files(self._folder, VIDEO_PATH, VIDEO_MB, video_key=name), self._plan.fps
         files = self._films.setdefault(name, new)
         note: dict[str, Any] = files.place(len(clip), lambda path: Film(path, fps))

@@ -293,7 +293,7 @@ class DemoWriter(AbstractContextManager):
     # -- the disk ---------------------------------------------------------------------------------
 
     def _place_beside(self, resume: bool) -> tuple[Path, bool]:
-        """Where to record, and whether an earlier recording that goes on is there. Else it is a
+        """Say where to record, and whether an earlier recording that goes on is there. Else it is a
         name that is free; says of recordings that were cut off."""
         for number in count():
             dash = f"-{number}" if number else ""

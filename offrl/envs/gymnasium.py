@@ -131,7 +131,7 @@ class GymnasiumEnv(GymnasiumAdapter):
 
 
 def _missing(env_name: str) -> str:
-    """What to install for an environment that is known and cannot be imported."""
+    """Give what to install for an environment that is known and cannot be imported."""
     spec = gymnasium.registry.get(env_name.rsplit(":", 1)[-1])
     module = str(spec and spec.entry_point)
     for name, extra in EXTRAS.items():

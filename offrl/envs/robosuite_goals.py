@@ -114,14 +114,14 @@ def _unscaled(controller: Any, delta: np.ndarray) -> np.ndarray:
 
 
 def _others(robot: Any) -> str | None:
-    """What else of a robot moves than arms and grippers."""
+    """Give what else of a robot moves than arms and grippers."""
     known = {*robot.arms, *robot.composite_controller.grippers}
     others = [name for name in robot.part_controllers if name not in known]
     return f"actions for {robot.name} move its {', '.join(others)} as well" if others else None
 
 
 def _unlike(arm: Arm) -> str | None:
-    """What of an arm is not as the module says; ``None`` if all is."""
+    """Give what of an arm is not as the module says; ``None`` if all is."""
     controller, composite = arm.controller, arm.robot.composite_controller
     if type(composite) is not CompositeController:
         return f"{arm.robot.name} is controlled by {type(composite).__name__}"

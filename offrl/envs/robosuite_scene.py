@@ -215,7 +215,7 @@ class Scenes:
         return [scene for scene in (self._own, self._given) if scene is not None]
 
     def _processed(self, text: str) -> str:
-        """What robosuite would compile. Its first process puts assets where they are here."""
+        """Give what robosuite would compile. Its first process puts assets where they are here."""
         processes = self.env._xml_processors
         if processes[0] == self.env.edit_model_xml and _is_here(text):
             processes = processes[1:]
@@ -227,13 +227,13 @@ class Scenes:
 
 
 def _is_robosuites(env: Any) -> bool:
-    """Whether an environment's scene depends on its arguments and on what it draws alone. In
+    """Say whether an environment's scene depends on its arguments and on what it draws alone. In
     robosuite's own it does; others may count their episodes, say."""
     return type(env).__module__.startswith("robosuite.environments.")
 
 
 def _is_here(text: str) -> bool:
-    """Whether all files that a text names are in robosuite's own folder."""
+    """Say whether all files that a text names are in robosuite's own folder."""
     root = f"{os.path.dirname(robosuite.__file__)}/"
     return all(
         path.startswith(root) and "robosuite" not in path.removeprefix(root).split("/")

@@ -92,7 +92,7 @@ def _answers(
 
 
 def _values_rewards(algo: Any) -> bool:
-    """Whether there are values, of the rewards that the data holds."""
+    """Say whether there are values, of the rewards that the data holds."""
     return isinstance(algo, ValueAlgo) and not algo.global_config.train.goal_rewards
 
 

@@ -234,7 +234,7 @@ class PolicyAgent(Agent):
         return self._frames
 
     def _keys(self, obs: Mapping[str, Any]) -> list[str]:
-        """What the policy sees of an observation, and which actions are allowed."""
+        """Give what the policy sees of an observation, and which actions are allowed."""
         return [*self._obs_ndims, *([ACTION_MASK] if ACTION_MASK in obs else [])]
 
     def _any_action(self, num: int, seen: Mapping[str, Tensor]) -> Tensor:

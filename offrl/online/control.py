@@ -385,7 +385,7 @@ class _Player(Policy):
 
 
 def _section(cfgs: Configs | None, *names: str) -> dict[str, Any]:
-    """What differs in a section, of which a whole config may be given."""
+    """Give what differs in a section, of which a whole config may be given."""
     content: Any = opened(cfgs) or {}
     content = content.to_dict() if isinstance(content, Config) else content
     if "algo_name" in content or names[0] in content:

@@ -128,7 +128,7 @@ class Pipeline(Recording):
             self._num_prepared[owner] += 1
 
     def _collected(self) -> Record:
-        """What came since the last training; by how many versions its weights were old."""
+        """Give what came since the last training; by how many versions its weights were old."""
         logs = summary_of(self._ended) | {
             "Trajectories": len(self._staleness),
             "Staleness": float(np.mean(self._staleness)),
@@ -180,7 +180,7 @@ class Pipeline(Recording):
         self.checkpoint = self._files[name][-1] if files else folder
 
     def _folder(self, models: Path, name: str) -> Path:
-        """Where the checkpoints of an algorithm are, of several in a folder of its own."""
+        """Say where the checkpoints of an algorithm are, of several in a folder of its own."""
         return models if len(self.algs) == 1 or models.is_file() else models / name
 
     # -- evaluation -------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def _taken(method: Callable[..., Any], known: Mapping[str, Any]) -> Mapping[str,
 
 
 def _own(x: Any) -> Any:
-    """What may be written to: arrays of Ray's are shared."""
+    """Give what may be written to: arrays of Ray's are shared."""
     return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
 
 
@@ -245,7 +245,7 @@ def _checked_owners(alg: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 def _numbers(name: str, told: Any) -> dict[str, float]:
-    """What ``train()`` returned, by names."""
+    """Give what ``train()`` returned, by names."""
     logs = dict(told) if isinstance(told, Mapping) else {} if told is None else {"Loss": told}
     try:
         numbers = {"Loss" if key == "loss" else str(key): float(x) for key, x in logs.items()}

@@ -167,13 +167,13 @@ def _fit_core(observation: Any, obs_space: spaces.Dict) -> None:
 
 
 def _is_of_pixels(space: spaces.Space) -> bool:
-    """Whether these seem to be pixels, of whatever form."""
+    """Say whether these seem to be pixels, of whatever form."""
     is_2d = isinstance(space, spaces.Box) and len(space.shape) > 1
     return is_2d and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
 
 
 def _remedy(key: str, space: spaces.Space, wrappers: Sequence[Any]) -> str:
-    """What makes an image of an observation, behind the wrappers that there are."""
+    """Give what makes an image of an observation, behind the wrappers that there are."""
     has_channels = len(space.shape) == 3 and {space.shape[0], space.shape[-1]} & {*RGB.CHANNELS}
     is_bounded = isinstance(space, spaces.Box) and space.is_bounded()
     if is_bounded and (has_channels or len(space.shape) == 2):

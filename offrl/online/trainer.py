@@ -203,7 +203,7 @@ class Trainer(Collector, Recording):
         return self.record("train", logs)
 
     def _is_due(self) -> bool:
-        """Whether there is something left to learn from in this round."""
+        """Say whether there is something left to learn from in this round."""
         if self._batch is None:
             self._batch = next(self._batches, None)
         return self._batch is not None

@@ -153,7 +153,7 @@ class Run:
 
 
 def _is_whole(record: Mapping[str, Any]) -> bool:
-    """Whether what a record measures is a number, and a success rate has its return."""
+    """Say whether what a record measures is a number, and a success rate has its return."""
     logs = record["logs"]
     numbers = (logs.get(name, 0.0) for name in (*RATES, "Train_Time"))
     return all(map(math.isfinite, numbers)) and ("Return" in logs or "Success_Rate" not in logs)

@@ -176,7 +176,7 @@ def _config_for_robomimic(config: str) -> str:
 
 
 def _exported(model: Mapping[str, Any], nets: Any) -> dict[str, Any]:
-    """What ``serialize`` returned, of robomimic's form."""
+    """Give what ``serialize`` returned, of robomimic's form."""
     if "parts" in model:
         return {name: _exported(part, nets[name]) for name, part in model["parts"].items()}
     optimizers, schedules = {}, {}

@@ -110,7 +110,7 @@ def _below(config: dict[str, Any], *path: str) -> dict[str, Any]:
 
 
 def _is_robomimics(config: Mapping[str, Any]) -> bool:
-    """Whether it has all ``KEYS``; it is said where it has some."""
+    """Say whether it has all ``KEYS``; it is said where it has some."""
     sections = {name: config.get(name) for name in ("experiment", "train")}
     if not all(isinstance(section, Mapping) for section in sections.values() if section):
         return False  # to be refused for what it is

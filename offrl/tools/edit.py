@@ -320,7 +320,7 @@ def _simulated(
     env_args: Any,
     *arguments: Any,
 ) -> Iterator[Any]:
-    """What the simulator says of each demonstration of a file, in their order."""
+    """Give what the simulator says of each demonstration of a file, in their order."""
     from offrl.processes import in_order
 
     demos = (file.recording(demo, ("states", "actions")) for demo in file.demos())

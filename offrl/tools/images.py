@@ -163,7 +163,7 @@ def make_observer(
 
 
 def _write_masks(writer: Any, before: Mapping[str, list[str]], demos: list[str]) -> None:
-    """What is left of the masks, with a new split into ``train`` and ``valid`` where the
+    """Give what is left of the masks, with a new split into ``train`` and ``valid`` where the
     demonstrations are of one of them only, or of none."""
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     masks = {key: [names[d] for d in mask if d in names] for key, mask in before.items()}

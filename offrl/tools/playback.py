@@ -85,7 +85,7 @@ def _in_turn(
     make_worker: Callable[..., Any],
     arguments: Sequence[Any],
 ) -> dict[str, Any]:
-    """What processes make of each demonstration."""
+    """Give what processes make of each demonstration."""
     from tqdm import tqdm
 
     from offrl.processes import in_order

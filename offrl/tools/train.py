@@ -206,6 +206,6 @@ def read_config(
 
 
 def _says(content: Mapping[str, Any], section: str, key: str) -> bool:
-    """Whether a config file, which may hold anything, sets a key."""
+    """Say whether a config file, which may hold anything, sets a key."""
     part = content.get(section)
     return isinstance(part, Mapping) and part.get(key) is not None

@@ -212,11 +212,11 @@ class Training(Recording, ABC):
 
     @abstractmethod
     def _describe(self) -> dict[str, Any]:
-        """What a checkpoint holds of the policy and its surroundings."""
+        """Give what a checkpoint holds of the policy and its surroundings."""
 
     @abstractmethod
     def _progress(self, resumes: bool) -> dict[str, Any]:
-        """What a checkpoint holds of the position in the training."""
+        """Give what a checkpoint holds of the position in the training."""
 
     @abstractmethod
     def _go_on_from(self, state: Mapping[str, Any]) -> None:

@@ -159,7 +159,7 @@ class Evaluator:
         return min(self.config.num_workers or free, free)
 
     def _address(self) -> str | None:
-        """Where the Ray is that the simulators run on; ``None``: they are processes here."""
+        """Say where the Ray is that the simulators run on; ``None``: they are processes here."""
         if self.config.backend == "processes":
             return None
         address = self.trainer.config.distributed.address

@@ -128,7 +128,7 @@ class _Search:
         return found
 
     def _own_values(self) -> dict[str, Any]:
-        """What the config itself says of what is searched, as far as the space has it."""
+        """Give what the config itself says of what is searched, as far as the space has it."""
         cell = trial_cell(self.study, self.beside, self.config, 0, {})
         known = {} if problem_of(cell) else leaves(config_from_content(cell.content).to_dict())
         space = self.options.space[self.config]

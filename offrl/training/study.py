@@ -268,7 +268,7 @@ def problem_of(cell: Cell) -> str:
 
 
 def _changed(cell: Cell, begun_with: Path, run: Run) -> str:
-    """What of a cell's config is another than when it was begun, or that its data is."""
+    """Give what of a cell's config is another than when it was begun, or that its data is."""
     config = config_from_content(cell.content)
     paths = [entry.path for entry in config.train.data or []]
     known = run.provenance.get("dataset_fingerprint")

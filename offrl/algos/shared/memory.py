@@ -77,7 +77,7 @@ class _Counted(TorchFunctionMode):
 
 
 def _bytes_asked(function: Callable, args: Any, kwargs: dict[str, Any]) -> int | None:
-    """What a tensor takes that a factory is about to make; ``None`` if that is no number."""
+    """Give what a tensor takes that a factory is about to make; ``None`` if that is no number."""
     shape = {
         k: v for k, v in kwargs.items() if k in ("size", "dtype", "fill_value", "start", "end")
     }

@@ -83,7 +83,7 @@ class ProcessVector(EpisodicVector):
         return answers
 
     def _answer(self, number: int, seconds: float) -> Any:
-        """What a process answers; ``None``: nothing until then."""
+        """Give what a process answers; ``None``: nothing until then."""
         child = self._children[number]
         if not wait([child], max(0.0, seconds)):
             return None

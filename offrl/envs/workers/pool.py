@@ -156,7 +156,7 @@ class EnvPool(AbstractContextManager):
             self._workers[slot].send((action, policy.subgoal(slot)))
 
     def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure]]:
-        """What the busy workers say, waiting for the first."""
+        """Give what the busy workers say, waiting for the first."""
         busy = {slot: self._workers[slot] for slot in self._jobs}
         oldest = min(worker.last_heard for worker in busy.values())
         ready = wait(
