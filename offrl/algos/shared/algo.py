@@ -354,8 +354,10 @@ class Algo(Modes, Algorithm):
         if self.is_discrete:
             return action.argmax(-1)
         config = self.global_config.train.action_config
-        keys = () if self.action_normalizer.stats else self.global_config.train.action_keys
-        if any(c.normalization or c.format == "rot_6d" for k, c in config.items() if k in keys):
+        keys = self.global_config.train.action_keys
+        if not self.action_normalizer.stats and any(
+            c.normalization or c.format == "rot_6d" for k, c in config.items() if k in keys
+        ):
             raise ValueError(
                 "train.action_config: asks for other actions than the environment takes, and the "
                 "algorithm has no statistics to turn them back; call algo.set_statistics(obs=..., "
