@@ -70,6 +70,7 @@ class Algo(Modes, Algorithm):
         self.nets.to(self.device)
 
         self.set_statistics(obs={}, actions={})
+        self._was_told = False  # of the data's statistics, of which there may be none
         self.take_stock()
 
     def take_stock(self) -> None:
@@ -355,7 +356,7 @@ class Algo(Modes, Algorithm):
             return action.argmax(-1)
         config = self.global_config.train.action_config
         keys = self.global_config.train.action_keys
-        if not self.action_normalizer.stats and any(
+        if not self._was_told and any(
             c.normalization or c.format == "rot_6d" for k, c in config.items() if k in keys
         ):
             raise ValueError(
@@ -392,6 +393,7 @@ class Algo(Modes, Algorithm):
     def set_statistics(self, obs: Stats, actions: Stats) -> None:
         """Take over the statistics of a dataset: ``get_obs_normalization_stats()`` and
         ``get_action_normalization_stats()``."""
+        self._was_told = True
         self.obs_normalizer = Normalizer(obs, self.device)
         self.action_normalizer = Normalizer(actions, self.device)
 
