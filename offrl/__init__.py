@@ -5,7 +5,7 @@ Names are imported when first used, so that ``import offrl`` (and ``offrl --help
 
 from typing import TYPE_CHECKING
 
-from offrl import lazy
+from offrl import aliases, lazy  # noqa: F401 (earlier names)
 
 if TYPE_CHECKING:  # for editors
     from offrl.acting.policy import RolloutPolicy as RolloutPolicy

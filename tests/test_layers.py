@@ -5,6 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "offrl"
 LAYERS = {
+    "aliases": 0,
     "beside_ray": 0,
     "cluster": 0,
     "config": 0,
