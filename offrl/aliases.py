@@ -7,7 +7,9 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MOVED: dict[str, str] = {}  # the earlier path of a module -> where it is now
+MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
+    "offrl.training.experiment": "offrl.assembly.recorded",
+}
 
 
 class Moved(MetaPathFinder, Loader):

@@ -1,11 +1,11 @@
 # ruff: noqa: F401
 """Training: a generator of log records, and wrappers around it that each do one thing."""
 
+from offrl.assembly.recorded import Experiment
 from offrl.processes import Interrupted
 from offrl.training.base import Training
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
-from offrl.training.experiment import Experiment
 from offrl.training.interrupts import Interrupts
 from offrl.training.launch import Result, submit, train
 from offrl.training.logger import Logger

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from offrl import parallel
+from offrl.assembly.recorded import Experiment
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
 from offrl.seeding import preserved_rng
 from offrl.training.averages import Averages, check_finite, checked_logs
 from offrl.training.base import Record, Training
-from offrl.training.experiment import Experiment
 from offrl.training.resume import newest_checkpoint
-from offrl.training.run import RunFolder
+from offrl.training.run import RunFolder, note_provenance
 
 
 class Trainer(Training):
@@ -37,7 +37,8 @@ class Trainer(Training):
         path, checkpoint = None, None
         if run is not None:
             path, checkpoint = parallel.by_first(newest_checkpoint, run)
-        self.experiment = parts = Experiment(config, run, checkpoint)
+        self.experiment = parts = Experiment(config, checkpoint)
+        note_provenance(parts.config, parts.dataset, run)
         self.config, self.device, self.algo = parts.config, parts.device, parts.algo
         self.dataset, self.instructions = parts.dataset, parts.instructions
         self.loader, self.valid_loader = parts.loader, parts.valid_loader

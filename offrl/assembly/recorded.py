@@ -1,4 +1,4 @@
-"""Puts together what a config describes."""
+"""Assembles a training from recorded data: what its config describes."""
 
 import logging
 import re
@@ -27,7 +27,6 @@ from offrl.online.start import start_file
 from offrl.registry import MODALITIES, shown
 from offrl.seeding import seed_everything
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
-from offrl.training.run import RunFolder, note_provenance
 from offrl.tree import differences, merge
 
 log = logging.getLogger(__name__)
@@ -36,16 +35,12 @@ log = logging.getLogger(__name__)
 class Experiment:
     """Data, instructions, environments and an algorithm by a config, and where they come from.
 
-    Refuses what cannot be trained with ``ValueError`` or ``FileNotFoundError`` before anything is
-    written. ``run`` is the folder of a run to go on with, ``checkpoint`` what it goes on from.
+    Raises ``ValueError`` or ``FileNotFoundError`` for what cannot be trained.
+
+    checkpoint: of the same training, which goes on from it.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        run: RunFolder | None = None,
-        checkpoint: Mapping[str, Any] | None = None,
-    ):
+    def __init__(self, config: Config, checkpoint: Mapping[str, Any] | None = None):
         self._resumes = checkpoint is not None
         self.config = config = _checked(config, self._resumes)
         allow_names(config.to_dict())
@@ -74,7 +69,6 @@ class Experiment:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
         self.environments = self._evaluation_environments(langs)
         self.env_args = next(iter(self.environments.values()), None)  # of the first
-        note_provenance(self.config, self.dataset, run)
         self.algo = self._make_algo(checkpoint)
         _check_actions(config, self.dataset)  # what the algorithm refuses needs no warning
         control_freq = config.experiment.rollout.control_freq or (

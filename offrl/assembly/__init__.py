@@ -1,0 +1,1 @@
+"""Puts together what a config describes."""
