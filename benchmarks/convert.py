@@ -20,10 +20,10 @@ from statistics import median
 
 import numpy as np
 
-from offrl.data.clips import decode, encode
-from offrl.data.convert import convert, make_plan
-from offrl.data.files import open_episodes
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.clips import decode, encode
+from offrl.data.formats.convert import convert, make_plan
+from offrl.data.formats.files import open_episodes
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.writer import DemoWriter
 from offrl.outputs import put
 

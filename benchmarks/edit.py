@@ -24,10 +24,10 @@ import h5py
 import numpy as np
 from measure import alternate, machine, markdown, ratio, timed
 
-from offrl.data.edit import Edit, open_file
-from offrl.data.edits import merge, repack
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.writer import DemoWriter
+from offrl.edits.edit import Edit, open_file
+from offrl.edits.rearrange import merge, repack
 
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 VECTORS = {"object": 10, "robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_joint_pos": 7}

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from offrl import RolloutPolicy, algo_factory, config_factory
 from offrl.config.files import find_file, read_config_file
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.envs import ROBOSUITE_KWARGS, make_env
 from offrl.envs.playback import is_image, play_states
 from offrl.envs.rendering import working_backend

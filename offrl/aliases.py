@@ -8,6 +8,26 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
+    "offrl.data.clips": "offrl.data.formats.clips",
+    "offrl.data.convert": "offrl.data.formats.convert",
+    "offrl.data.d4rl": "offrl.data.formats.d4rl",
+    "offrl.data.downsample": "offrl.edits.downsample",
+    "offrl.data.edit": "offrl.edits.edit",
+    "offrl.data.edits": "offrl.edits.rearrange",
+    "offrl.data.elsewhere": "offrl.data.formats.elsewhere",
+    "offrl.data.exchange": "offrl.data.formats.exchange",
+    "offrl.data.expressions": "offrl.edits.expressions",
+    "offrl.data.files": "offrl.data.formats.files",
+    "offrl.data.hdf5": "offrl.data.formats.hdf5",
+    "offrl.data.lerobot": "offrl.data.formats.lerobot",
+    "offrl.data.lerobot_stats": "offrl.data.formats.lerobot_stats",
+    "offrl.data.lerobot_writer": "offrl.data.formats.lerobot_writer",
+    "offrl.data.minari": "offrl.data.formats.minari",
+    "offrl.data.pixels": "offrl.edits.pixels",
+    "offrl.data.relabel": "offrl.edits.relabel",
+    "offrl.data.robosuite_raw": "offrl.data.formats.robosuite_raw",
+    "offrl.data.selection": "offrl.edits.selection",
+    "offrl.envs.relabel": "offrl.edits.simulated",
     "offrl.training.experiment": "offrl.assembly.recorded",
 }
 

@@ -7,7 +7,7 @@ import numpy as np
 from conftest import write_demos
 
 from offrl.__main__ import main
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 
 LENGTHS = [5, 7, 6, 4, 3, 9, 2, 8, 5, 6, 7, 4]  # demo_10 sorts before demo_2, as text
 ENV_ARGS = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda", "control_freq": 20}}

@@ -43,7 +43,7 @@ def main():
 def write(folder, dataset):
     """The converted data set, and what was converted, for a Python without h5py."""
     from offrl.__main__ import main as offrl
-    from offrl.data.hdf5 import DemoFile
+    from offrl.data.formats.hdf5 import DemoFile
 
     task = "lift the cube"
     assert offrl(["convert", dataset, f"{folder}/set", "--to", "lerobot", "--task", task]) == 0
@@ -155,7 +155,7 @@ def write_theirs(folder):
 
 def read_theirs(folder):
     from offrl.__main__ import main as offrl
-    from offrl.data.hdf5 import DemoFile
+    from offrl.data.formats.hdf5 import DemoFile
 
     output = str(folder / "theirs.hdf5")
     assert offrl(["convert", f"{folder}/theirs", output, "--to", "robomimic"]) == 0

@@ -31,6 +31,7 @@ LAYERS = {
     "envs": 2,
     "models": 2,
     "algos": 3,
+    "edits": 3,
     "evaluation": 4,
     "reports": 4,
     "checkpoint": 5,

@@ -15,7 +15,7 @@ from conftest import ROOT
 import offrl
 from offrl.__main__ import main
 from offrl.config import files
-from offrl.data.files import MADE_BY
+from offrl.data.formats.files import MADE_BY
 
 NAME = f"offrl-{offrl.__version__}"
 CONFIGS = sorted((ROOT / "configs").glob("*.json"))

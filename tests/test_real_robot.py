@@ -18,7 +18,7 @@ from conftest import ROOT
 
 from offrl import Trainer, config_factory
 from offrl.__main__ import main
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 
 EXAMPLE = ROOT / "examples/record_real_robot.py"
 

@@ -34,7 +34,10 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
         Part("evaluation", ["episodes with fixed seeds"]),
         Part("reports", ["curves, films, a page for browsers"]),
     ],
-    [Part("algos", ["networks + optimizers + one update rule: one file per algorithm"], "Algo")],
+    [
+        Part("algos", ["networks + optimizers + one update rule: one file per algorithm"], "Algo"),
+        Part("edits", ["new files from others"]),
+    ],
     [
         Part("data", ["files, steps, windows,", "batches; writing files"]),
         Part("envs", ["simulators, workers,", "experts that demonstrate"]),

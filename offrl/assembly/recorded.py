@@ -16,7 +16,7 @@ from offrl.config import Config, without_pretrained
 from offrl.config.cells import short_key, slug
 from offrl.config.longer import for_algo
 from offrl.data import datasets
-from offrl.data.files import find_data
+from offrl.data.formats.files import find_data
 from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
 from offrl.data.sources import Source

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offrl.config import Config
-from offrl.data.hdf5 import held_out_key
+from offrl.data.formats.hdf5 import held_out_key
 from offrl.data.sequence import SequenceDataset
 from offrl.language import embed
 from offrl.seeding import preserved_rng

@@ -27,7 +27,7 @@ class Episodes(AbstractContextManager):
     elsewhere: Collection[tuple[str, Path]] = ()  # what of it, as far as read, is in other files
     root = ""  # where errors say that demonstrations are
     num_actions: int | None = None  # of discrete actions, where the format says it
-    _notes: Mapping[str, Any] | None = None  # beside the data (``offrl.data.exchange``)
+    _notes: Mapping[str, Any] | None = None  # beside the data (``offrl.data.formats.exchange``)
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -219,7 +219,8 @@ class DemoArrays(Demos):
     """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or those
     of an open HDF5 file (``Stored``). ``lengths`` ``[D]`` of them add up to ``N``.
 
-    notes: what the format has no place for (``offrl.data.exchange``): ``env_args``, ``masks``.
+    notes: ``env_args`` and ``masks``, where the format has no place for them
+    (``offrl.data.formats.exchange``).
     """
 
     layout = "Minari"

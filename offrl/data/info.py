@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import OF_STEPS, Demos, Episodes
-from offrl.data.elsewhere import in_other_files
-from offrl.data.files import open_episodes
-from offrl.data.hdf5 import DemoFile, located
+from offrl.data.formats.elsewhere import in_other_files
+from offrl.data.formats.files import open_episodes
+from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, odd_image, wrong_values

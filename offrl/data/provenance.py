@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 
 import offrl
-from offrl.data.hdf5 import attributes_of_data, located, opened
+from offrl.data.formats.hdf5 import attributes_of_data, located, opened
 
 ATTRIBUTE = "provenance"
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offrl.data.demos import Demos
-from offrl.data.files import open_demos
+from offrl.data.formats.files import open_demos
 from offrl.data.remarks import LOST
 
 log = logging.getLogger(__name__)

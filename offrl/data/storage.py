@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offrl.data.elsewhere import is_written, place_of, sources
+from offrl.data.formats.elsewhere import is_written, place_of, sources
 from offrl.memory import SMALL, check_memory
 
 CHUNK_BYTES = 2**16  # read, and its checksum tested, at once: of images a few

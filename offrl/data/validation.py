@@ -12,10 +12,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offrl.data.d4rl import KEYS, D4RLFile, is_d4rl
 from offrl.data.demos import OF_STEPS
-from offrl.data.elsewhere import in_other_files
-from offrl.data.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
+from offrl.data.formats.d4rl import KEYS, D4RLFile, is_d4rl
+from offrl.data.formats.elsewhere import in_other_files
+from offrl.data.formats.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
 from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
 from offrl.data.storage import Stored, check_group
 

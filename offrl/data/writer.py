@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 
-from offrl.data.hdf5 import OWN_ATTRIBUTES, located, text_sum
+from offrl.data.formats.hdf5 import OWN_ATTRIBUTES, located, text_sum
 from offrl.data.storage import (
     CHUNK_BYTES,
     COMPRESSIONS,

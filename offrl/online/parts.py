@@ -17,7 +17,7 @@ from offrl.config import Config, RewardsConfig, without_pretrained
 from offrl.config.longer import for_algo
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
-from offrl.data.files import find_data
+from offrl.data.formats.files import find_data
 from offrl.data.hindsight import ACHIEVED, Hindsight
 from offrl.data.priorities import Priorities
 from offrl.data.replay import Replay, ReplayStore, bytes_needed

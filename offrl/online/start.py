@@ -12,7 +12,7 @@ from offrl.config import Config, config_factory
 from offrl.config.build import evaluate_whole_episodes
 from offrl.config.files import find_config, find_file, read_config_file
 from offrl.config.translate import online_content
-from offrl.data.files import find_data
+from offrl.data.formats.files import find_data
 from offrl.modules import allow_names
 from offrl.registry import ALGO_CONFIGS, ALGOS, shown
 from offrl.tree import merge

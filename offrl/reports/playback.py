@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offrl.data.demos import Demos
-from offrl.data.files import open_episodes
+from offrl.data.formats.files import open_episodes
 from offrl.data.storage import is_images
 from offrl.envs import make_env
 from offrl.envs.playback import Replay, blind, film_states

@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.data.convert import convert, make_plan
-    from offrl.data.files import find_data, open_episodes
-    from offrl.data.minari import MINARI
+    from offrl.data.formats.convert import convert, make_plan
+    from offrl.data.formats.files import find_data, open_episodes
+    from offrl.data.formats.minari import MINARI
     from offrl.data.provenance import provenance
     from offrl.outputs import new_file
 

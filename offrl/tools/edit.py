@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.data.edit import open_file
-    from offrl.data.files import find_data_file
+    from offrl.data.formats.files import find_data_file
     from offrl.data.provenance import provenance
+    from offrl.edits.edit import open_file
     from offrl.outputs import new_file
 
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def _split_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _split(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.edits import split
+    from offrl.edits.rearrange import split
 
     share = 0.1 if args.valid is None and args.by is None else args.valid
     names = args.names or (("success", "failure") if share is None else ("train", "valid"))
@@ -98,9 +98,9 @@ def _filter_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _filter(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.edit import of_files
-    from offrl.data.expressions import Condition
-    from offrl.data.selection import that_fulfil
+    from offrl.edits.edit import of_files
+    from offrl.edits.expressions import Condition
+    from offrl.edits.selection import that_fulfil
 
     limits = {
         "length >= {}": args.min_length,
@@ -126,7 +126,7 @@ def _merge_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.edits import merge
+    from offrl.edits.rearrange import merge
 
     return merge(files, args.masks)
 
@@ -141,8 +141,8 @@ def _subset_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _subset(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.edit import of_files
-    from offrl.data.selection import choose
+    from offrl.edits.edit import of_files
+    from offrl.edits.selection import choose
 
     if not (args.filter_key or args.demos or args.n):
         raise ValueError("offrl edit subset: give --n, --filter-key, or --demos")
@@ -168,7 +168,7 @@ def _rename_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _rename(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.edits import rename
+    from offrl.edits.rearrange import rename
 
     if not (args.keys or args.drop):
         raise ValueError("offrl edit rename: give --keys OLD=NEW, or --drop KEY")
@@ -191,7 +191,7 @@ def _repack_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _repack(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.edits import repack
+    from offrl.edits.rearrange import repack
 
     return repack(
         files[0], None if args.compression == "none" else args.compression, args.chunk_bytes
@@ -205,7 +205,7 @@ def _pixels_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _pixels(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.pixels import pixels
+    from offrl.edits.pixels import pixels
 
     return pixels(files[0], args.range)
 
@@ -223,8 +223,8 @@ def _rewards_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _rewards(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.relabel import rewards
-    from offrl.envs.relabel import dense_rewards, rewarding
+    from offrl.edits.relabel import rewards
+    from offrl.edits.simulated import dense_rewards, rewarding
 
     (file,), dense = files, None
     if not (args.dense or args.success_only or args.scale != 1 or args.shift):
@@ -261,8 +261,8 @@ def _actions_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _actions(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.relabel import actions, from_range, to_range
-    from offrl.envs.relabel import absolute, absolute_actions, input_type
+    from offrl.edits.relabel import actions, from_range, to_range
+    from offrl.edits.simulated import absolute, absolute_actions, input_type
 
     (file,), goals = files, None
     is_about_terms = args.absolute or args.action_dict
@@ -299,8 +299,8 @@ def _downsample_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _downsample(args: argparse.Namespace, files: Sequence[Any], stack: ExitStack) -> Any:
-    from offrl.data.downsample import downsample
-    from offrl.envs.relabel import input_type, interval_actions
+    from offrl.edits.downsample import downsample
+    from offrl.edits.simulated import input_type, interval_actions
 
     (file,), relative = files, None
     kind = args.kind or input_type(file.env_args)

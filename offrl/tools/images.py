@@ -77,11 +77,11 @@ def _size(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.data.edit import notes_of
-    from offrl.data.files import find_data_file
-    from offrl.data.hdf5 import DemoFile
+    from offrl.data.formats.files import find_data_file
+    from offrl.data.formats.hdf5 import DemoFile
     from offrl.data.provenance import provenance
     from offrl.data.writer import DemoWriter
+    from offrl.edits.edit import notes_of
     from offrl.envs.rendering import needed_backend
     from offrl.processes import in_order
     from offrl.robomimic.configs import env_args_for_robomimic
@@ -154,7 +154,7 @@ def make_observer(
     path: str, env_args: str, shaped: bool, done: str | None, next_obs: bool
 ) -> Callable[[str], dict[str, Any]]:
     """A function that gives a demonstration of a file with all observations of its states."""
-    from offrl.data.hdf5 import DemoFile
+    from offrl.data.formats.hdf5 import DemoFile
     from offrl.envs import make_env
     from offrl.envs.playback import observed
 

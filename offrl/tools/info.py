@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _data_facts(path: str, reads_all: bool) -> dict[str, Any]:
-    from offrl.data.files import find_data
+    from offrl.data.formats.files import find_data
     from offrl.data.info import DataInfo
 
     if not sys.stderr.isatty():  # importing a bar that nobody sees would take a twentieth of it all

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from offrl.data.files import find_data
+    from offrl.data.formats.files import find_data
     from offrl.envs.rendering import needed_backend
     from offrl.reports.playback import Player, make_replayer
     from offrl.video import encoder

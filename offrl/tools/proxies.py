@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import config_from_checkpoint, policy_from_checkpoint
     from offrl.data.datasets import make_dataset, place
-    from offrl.data.files import find_data
+    from offrl.data.formats.files import find_data
     from offrl.evaluation.proxies import proxies
     from offrl.tree import map_leaves
 

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
-    from offrl.data.files import find_data_file
+    from offrl.data.formats.files import find_data_file
     from offrl.data.validation import Validation
 
     num_wrong = 0

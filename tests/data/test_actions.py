@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from offrl import config_factory
 from offrl.config import ActionConfig
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.sequence import SequenceDataset
 from offrl.data.writer import DemoWriter
 

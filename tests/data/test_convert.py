@@ -260,9 +260,9 @@ def test_a_lerobot_folder_is_as_its_layout_says(source, tmp_path):
 
 def test_full_files_are_followed_by_others(source, tmp_path, monkeypatch):
     for bound in ("DATA_MB", "VIDEO_MB"):
-        monkeypatch.setattr(f"offrl.data.lerobot_writer.{bound}", 0)
-    monkeypatch.setattr("offrl.data.lerobot_writer.FILES_PER_FOLDER", 5)
-    monkeypatch.setattr("offrl.data.lerobot_writer.ROWS", 4)
+        monkeypatch.setattr(f"offrl.data.formats.lerobot_writer.{bound}", 0)
+    monkeypatch.setattr("offrl.data.formats.lerobot_writer.FILES_PER_FOLDER", 5)
+    monkeypatch.setattr("offrl.data.formats.lerobot_writer.ROWS", 4)
     folder = tmp_path / "lift"
     assert convert(source, folder, "lerobot", "--workers", "1") == 0
     for pattern in ("data/*/*.parquet", "videos/*/*/*.mp4"):

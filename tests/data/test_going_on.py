@@ -8,7 +8,7 @@ import pytest
 from conftest import write_demos
 
 from offrl import DemoWriter
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.validation import Validation
 
 ENV_ARGS = {"env_name": "Lift", "type": 1, "env_kwargs": {}}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conftest import write_demos
 
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 

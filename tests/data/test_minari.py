@@ -14,7 +14,7 @@ from conftest import train_completely
 from minari.data_collector import EpisodeBuffer
 
 from offrl import Trainer
-from offrl.data.files import find_data, open_episodes
+from offrl.data.formats.files import find_data, open_episodes
 from offrl.data.sequence import SequenceDataset
 from offrl.tree import gather
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.data.storage import COMPRESSIONS, Stored, create

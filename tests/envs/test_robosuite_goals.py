@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from offrl.data.hdf5 import DemoFile
-from offrl.envs import make_env
-from offrl.envs.relabel import (
+from offrl.data.formats.hdf5 import DemoFile
+from offrl.edits.simulated import (
     absolute,
     absolute_actions,
     dense_rewards,
@@ -16,6 +15,7 @@ from offrl.envs.relabel import (
     interval_actions,
     rewarding,
 )
+from offrl.envs import make_env
 
 LIFT = {
     "env_name": "Lift",

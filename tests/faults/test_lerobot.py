@@ -10,7 +10,7 @@ import pytest
 from conversions import write_source
 
 from offrl.__main__ import main
-from offrl.data.files import open_episodes
+from offrl.data.formats.files import open_episodes
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -21,10 +21,10 @@ import pytest
 from conftest import ROOT, heeding, write_demos
 
 from offrl.__main__ import main
-from offrl.data.edit import of_files, open_file
 from offrl.data.provenance import provenance_of
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
+from offrl.edits.edit import of_files, open_file
 from offrl.tools.edit import COMMANDS
 
 LIFT = ROOT / "datasets/lift/low_dim.hdf5"
@@ -413,7 +413,7 @@ def test_a_signal_that_meets_python_tidying_up_is_not_lost(number, demos, out, m
     def stopping(files):
         return replace(of_files(files), change=copy_after_a_signal)
 
-    monkeypatch.setattr("offrl.data.edits.of_files", stopping)
+    monkeypatch.setattr("offrl.edits.rearrange.of_files", stopping)
     monkeypatch.setattr(threading.Thread, "start", start_slowly)
     with heeding():
         assert edit("split", demos, "--output", out) == 128 + number

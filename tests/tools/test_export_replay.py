@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from offrl import config_factory, training
 from offrl.__main__ import main
 from offrl.data.computed import received, transformed
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.envs.vector.episodes import ListVector
 
 SMALL = {"critic": {"layer_dims": [8]}}

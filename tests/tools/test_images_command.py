@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT
 
 from offrl.__main__ import main
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.validation import Validation
 from offrl.envs.rendering import working_backend
 

@@ -11,7 +11,7 @@ from toy_env import toy_args
 
 from offrl import DemoWriter
 from offrl.__main__ import main
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.envs import make_env
 from offrl.envs.playback import Replay, film_states, play_states
 from offrl.envs.rendering import working_backend

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import DemoArrays
-from offrl.data.exchange import (
+from offrl.data.formats.exchange import (
     Plan,
     Step,
     as_float32,
@@ -22,7 +22,7 @@ from offrl.data.exchange import (
     timeouts,
     vectors,
 )
-from offrl.data.hdf5 import located, open_hdf5, opened
+from offrl.data.formats.hdf5 import located, open_hdf5, opened
 from offrl.data.remarks import followed, wrong_values
 from offrl.data.storage import CHUNK_BYTES, Stored
 from offrl.outputs import check_space, new_file, whole_file

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from offrl.data.downsample import downsample, slowed, summed
-from offrl.data.edit import open_file
 from offrl.data.storage import create
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
+from offrl.edits.downsample import downsample, slowed, summed
+from offrl.edits.edit import open_file
 
 pytestmark = pytest.mark.slow
 

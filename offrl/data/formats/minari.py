@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import DemoArrays, Episodes
-from offrl.data.exchange import Plan, Step, flags, following, read_notes, timeouts
-from offrl.data.hdf5 import located, open_hdf5
+from offrl.data.formats.exchange import Plan, Step, flags, following, read_notes, timeouts
+from offrl.data.formats.hdf5 import located, open_hdf5
 from offrl.data.storage import arrays_below
 from offrl.lazy import needed
 from offrl.links import inside

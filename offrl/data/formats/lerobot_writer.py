@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.clips import PIXELS, Film, encode
-from offrl.data.exchange import Plan, Step, as_float32, flags, join, vectors
-from offrl.data.lerobot import (
+from offrl.data.formats.clips import PIXELS, Film, encode
+from offrl.data.formats.exchange import Plan, Step, as_float32, flags, join, vectors
+from offrl.data.formats.lerobot import (
     COUNTS,
     DATA_PATH,
     EPISODES_PATH,
@@ -30,7 +30,7 @@ from offrl.data.lerobot import (
     camera_feature,
     parquet,
 )
-from offrl.data.lerobot_stats import Aggregate, image_statistics, statistics
+from offrl.data.formats.lerobot_stats import Aggregate, image_statistics, statistics
 from offrl.outputs import check_space, whole_folder
 
 FILES_PER_FOLDER = 1000

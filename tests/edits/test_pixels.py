@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from offrl.__main__ import main
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.info import DataInfo
 from offrl.data.validation import Validation
-from offrl.registry import MODALITIES
+from offrl.specs import MODALITIES
 
 RGB = np.random.default_rng(0).integers(0, 256, (7, 12, 10, 3)).astype(np.uint8)
 GREY, DEPTH = RGB[..., :1], RGB[..., :1].astype(np.float32) / 300

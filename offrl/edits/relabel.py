@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.edit import Edit, of_files
-from offrl.data.hdf5 import DemoFile, located
-from offrl.data.selection import success_steps
+from offrl.data.formats.hdf5 import DemoFile, located
+from offrl.edits.edit import Edit, of_files
+from offrl.edits.selection import success_steps
 from offrl.normalize import axis_angle_to_rot_6d
 
 ACTION_MAP = "action_map"  # the attribute of data: stored actions were scaled, and how

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.expressions import Condition
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile
+from offrl.edits.expressions import Condition
 
 
 class Facts(Mapping[str, Any]):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.hdf5 import located
+from offrl.data.formats.hdf5 import located
 from offrl.lazy import needed
 from offrl.memory import check_memory
 

@@ -9,12 +9,12 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from offrl.data.edit import Edit, labelled, of_files
-from offrl.data.hdf5 import DemoFile
-from offrl.data.relabel import ACTION_MAP, check_range
-from offrl.data.selection import Facts
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.storage import CHUNK_BYTES, Stored, kind_of_step
 from offrl.data.writer import split as drawn
+from offrl.edits.edit import Edit, labelled, of_files
+from offrl.edits.relabel import ACTION_MAP, check_range
+from offrl.edits.selection import Facts
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from offrl.data.downsample import downsample
-from offrl.data.edit import open_file
-from offrl.data.edits import merge
-from offrl.data.relabel import action_dict, actions, from_range, rewards, to_range
 from offrl.data.writer import DemoWriter
+from offrl.edits.downsample import downsample
+from offrl.edits.edit import open_file
+from offrl.edits.rearrange import merge
+from offrl.edits.relabel import action_dict, actions, from_range, rewards, to_range
 from offrl.normalize import axis_angle_to_rot_6d, matrix_to_axis_angle, rot_6d_to_matrix
 
 

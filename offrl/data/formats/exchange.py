@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.data.hdf5 import located, wrong_env_args
+from offrl.data.formats.hdf5 import located, wrong_env_args
 from offrl.data.remarks import wrong_values
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offrl.data.expressions import Condition
+from offrl.edits.expressions import Condition
 
 FACTS = {"length": 40, "return": 0.5, "success": True, "seed": 7, "task": "lift", "returned": 1}
 

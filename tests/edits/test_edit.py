@@ -10,14 +10,14 @@ from conftest import write_demos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrl.data import edits
-from offrl.data.edit import of_files, open_file
-from offrl.data.expressions import Condition
-from offrl.data.hdf5 import DemoFile
-from offrl.data.selection import Facts, choose, that_fulfil
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.storage import Stored, create
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
+from offrl.edits import rearrange
+from offrl.edits.edit import of_files, open_file
+from offrl.edits.expressions import Condition
+from offrl.edits.selection import Facts, choose, that_fulfil
 
 ENV = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20, "camera_names": ["a"]}}
 
@@ -78,7 +78,7 @@ def test_what_was_never_written_is_not_read_as_zeros_but_can_be_left_out(tmp_pat
     with open_file(path) as file:
         with pytest.raises(ValueError, match="x.hdf5: data/demo_0/obs/lost .* ever written"):
             file.trajectory("demo_0")
-        edits.rename(file, {}, ["obs/lost"]).write(tmp_path / "out.hdf5", {})
+        rearrange.rename(file, {}, ["obs/lost"]).write(tmp_path / "out.hdf5", {})
     with open_file(tmp_path / "out.hdf5") as file:
         assert "obs/lost" not in arrays_of(file, "demo_0")
 
@@ -91,11 +91,11 @@ def test_what_was_never_written_is_not_read_as_zeros_but_can_be_left_out(tmp_pat
 def test_every_demonstration_is_in_one_of_two_parts(num, share, seed, tmp_path_factory):
     path = write_demos(tmp_path_factory.mktemp("split") / "x.hdf5", lengths=[2] * num)
     with open_file(path) as file:
-        masks = edits.split(file, share, seed).masks
+        masks = rearrange.split(file, share, seed).masks
         train, valid = ([demo for _, demo in masks[key]] for key in ("train", "valid"))
         assert sorted(train + valid) == sorted(file.demos())
         assert len(valid) == max(1, round(share * num)) and train
-        again = edits.split(file, share, seed).masks["valid"]
+        again = rearrange.split(file, share, seed).masks["valid"]
         assert [demo for _, demo in again] == valid
 
 
@@ -105,7 +105,7 @@ def test_a_split_is_that_of_a_recording(own, tmp_path):
             writer.write({"actions": np.zeros((3, 1))})
         writer.write_split(0.25, seed=5)
     with open_file(own) as file, open_file(tmp_path / "recorded.hdf5") as recorded:
-        with edited(edits.split(file, 0.25, 5), tmp_path / "out.hdf5") as out:
+        with edited(rearrange.split(file, 0.25, 5), tmp_path / "out.hdf5") as out:
             for key in ("train", "valid"):
                 assert out.mask(key) == recorded.mask(key)
             for demo in file.demos():
@@ -114,26 +114,26 @@ def test_a_split_is_that_of_a_recording(own, tmp_path):
 
 def test_successes_and_failures_are_told_apart_and_can_be_shared_alike(own, tmp_path):
     with open_file(own) as file:
-        by_success = edits.split(file, None, names=("success", "failure"))
+        by_success = rearrange.split(file, None, names=("success", "failure"))
         with edited(by_success, tmp_path / "a.hdf5") as out:
             assert out.mask("success") == [f"demo_{i}" for i in (0, 1, 3, 4, 6, 7)]
             assert out.mask("failure") == ["demo_2", "demo_5"]
             assert out.mask("train") == file.mask("train")
         for seed in range(5):
             valid = [
-                demo for _, demo in edits.split(file, 0.3, seed, by_success=True).masks["valid"]
+                demo for _, demo in rearrange.split(file, 0.3, seed, by_success=True).masks["valid"]
             ]
             assert sorted(demo in ("demo_2", "demo_5") for demo in valid) == [False, False, True]
 
 
 def test_a_part_of_nothing_is_refused(own):
     with open_file(own) as file, pytest.raises(ValueError, match="mask/train"):
-        edits.split(file, 0.99)
+        rearrange.split(file, 0.99)
 
 
 def test_a_filter_key_can_be_split(own):
     with open_file(own) as file:
-        masks = edits.split(file, 0.5, names=("mine", "yours"), filter_key="train").masks
+        masks = rearrange.split(file, 0.5, names=("mine", "yours"), filter_key="train").masks
         parts = [demo for key in ("mine", "yours") for _, demo in masks[key]]
         assert sorted(parts) == sorted(file.mask("train"))
 
@@ -225,7 +225,7 @@ def test_parts_of_a_file_merge_into_what_it_was(own, tmp_path):
         for name, demos in (("a", file.demos()[:3]), ("b", file.demos()[3:])):
             chosen = of_files([file], [(file, demo) for demo in demos])
             parts.append(edited(chosen, tmp_path / f"{name}.hdf5"))
-        with edited(edits.merge(parts, with_masks=True), tmp_path / "out.hdf5") as out:
+        with edited(rearrange.merge(parts, with_masks=True), tmp_path / "out.hdf5") as out:
             assert out.demos() == file.demos()
             for demo in file.demos():
                 assert_same(file, demo, out, demo)
@@ -256,7 +256,7 @@ def test_recordings_of_two_tasks_are_not_merged(env_args, words, tmp_path):
     one = write_own(tmp_path / "a.hdf5")
     other = write_own(tmp_path / "b.hdf5", env_args=env_args)
     with open_file(one) as a, open_file(other) as b, pytest.raises(ValueError, match=words):
-        edits.merge([a, b])
+        rearrange.merge([a, b])
 
 
 def test_what_changes_nothing_that_actions_do_may_differ(tmp_path, caplog):
@@ -264,7 +264,7 @@ def test_what_changes_nothing_that_actions_do_may_differ(tmp_path, caplog):
     views = changed(camera_names=["b"], has_renderer=True, reward_shaping=None)
     other = write_own(tmp_path / "b.hdf5", seed=1, env_args={**views, "env_version": "1.5.2"})
     with open_file(one) as a, open_file(other) as b:
-        assert len(edits.merge([a, b]).demos) == 6
+        assert len(rearrange.merge([a, b]).demos) == 6
     assert "version 1.5.2 of the simulator" in caplog.text
 
 
@@ -280,13 +280,13 @@ def test_arrays_that_do_not_go_together_are_named_before_anything_is_copied(tmp_
             demo.move("actions3", "actions")
     with open_file(one) as a, open_file(other) as b, open_file(doubles) as c:
         with pytest.raises(ValueError, match="a.hdf5: .*obs/camera.*--drop obs/camera"):
-            edits.merge([a, b])
+            rearrange.merge([a, b])
         with pytest.raises(ValueError, match=r"float64 \[3\].*a.hdf5 .*float32 \[3\]"):
-            edits.merge([a, c])
-        with edited(edits.repack(c), tmp_path / "d.hdf5") as d:
-            assert len(edits.merge([a, d]).demos) == 6
+            rearrange.merge([a, c])
+        with edited(rearrange.repack(c), tmp_path / "d.hdf5") as d:
+            assert len(rearrange.merge([a, d]).demos) == 6
         with pytest.raises(ValueError, match="a.hdf5"):
-            edits.merge([a, a])
+            rearrange.merge([a, a])
 
 
 def test_a_key_that_only_some_files_have_under_a_mask_is_said(tmp_path, caplog):
@@ -294,7 +294,7 @@ def test_a_key_that_only_some_files_have_under_a_mask_is_said(tmp_path, caplog):
     with h5py.File(other, "r+") as file:
         del file["mask/valid"]
     with open_file(one) as a, open_file(other) as b:
-        edits.merge([a, b])
+        rearrange.merge([a, b])
     assert "mask/valid has no demonstrations of b.hdf5" in caplog.text
 
 
@@ -304,12 +304,12 @@ def test_a_key_that_only_some_files_have_under_a_mask_is_said(tmp_path, caplog):
 def test_what_is_renamed_and_back_is_what_it_was(own, tmp_path):
     there = {"obs/a": "obs/b", "states": "old/states", "mask/train": "mask/mine"}
     with open_file(own) as file:
-        with edited(edits.rename(file, there), tmp_path / "a.hdf5") as other:
+        with edited(rearrange.rename(file, there), tmp_path / "a.hdf5") as other:
             assert {"obs/b", "next_obs/b", "old/states"} <= arrays_of(other, "demo_0").keys()
             assert not {"obs/a", "next_obs/a", "states"} & arrays_of(other, "demo_0").keys()
             assert set(other.filter_keys()) == {"mine", "valid"}
             back = {new: old for old, new in there.items()}
-            with edited(edits.rename(other, back), tmp_path / "b.hdf5") as again:
+            with edited(rearrange.rename(other, back), tmp_path / "b.hdf5") as again:
                 for demo in file.demos():
                     assert_same(file, demo, again, demo)
                 assert set(again.filter_keys()) == {"train", "valid"}
@@ -317,12 +317,14 @@ def test_what_is_renamed_and_back_is_what_it_was(own, tmp_path):
 
 def test_names_can_be_exchanged_and_things_left_out(own, tmp_path):
     with open_file(own) as file:
-        swapped = edits.rename(file, {"actions": "states", "states": "actions"}, ["next_obs"])
+        swapped = rearrange.rename(file, {"actions": "states", "states": "actions"}, ["next_obs"])
         with edited(swapped, tmp_path / "a.hdf5") as out:
             old, new = arrays_of(file, "demo_1"), arrays_of(out, "demo_1")
             np.testing.assert_array_equal(old["states"], new["actions"])
             assert "obs/a" in new and not [key for key in new if key.startswith("next_obs")]
-        with edited(edits.rename(file, {}, ["obs/a", "mask/valid"]), tmp_path / "b.hdf5") as out:
+        with edited(
+            rearrange.rename(file, {}, ["obs/a", "mask/valid"]), tmp_path / "b.hdf5"
+        ) as out:
             assert not [key for key in arrays_of(out, "demo_0") if "obs" in key]
             assert out.filter_keys() == ["train"]
 
@@ -340,16 +342,16 @@ def test_names_can_be_exchanged_and_things_left_out(own, tmp_path):
 )
 def test_names_that_cannot_be_are_refused(own, names, dropped, words):
     with open_file(own) as file, pytest.raises(ValueError, match=words):
-        edits.rename(file, names, dropped)
+        rearrange.rename(file, names, dropped)
 
 
 @pytest.mark.parametrize("compression", ["png", "gzip", "lzf", None])
 def test_what_is_repacked_and_back_is_what_it_was(compression, tmp_path):
     own = write_own(tmp_path / "own.hdf5", images=True)
     with open_file(own) as file:
-        with edited(edits.repack(file, compression, 4096), tmp_path / "a.hdf5") as packed:
+        with edited(rearrange.repack(file, compression, 4096), tmp_path / "a.hdf5") as packed:
             assert packed.shape("demo_0", "obs/camera") == (8, 8, 3)
-            with edited(edits.repack(packed), tmp_path / "b.hdf5") as back:
+            with edited(rearrange.repack(packed), tmp_path / "b.hdf5") as back:
                 for demo in file.demos():
                     assert_same(file, demo, back, demo)
 
@@ -359,7 +361,7 @@ def test_doubles_become_float32_but_the_simulator_s_states(tmp_path):
     with h5py.File(path, "r+") as file:
         for demo in file["data"].values():
             demo.move("obs/states", "states")
-    with open_file(path) as file, edited(edits.repack(file), tmp_path / "out.hdf5") as out:
+    with open_file(path) as file, edited(rearrange.repack(file), tmp_path / "out.hdf5") as out:
         for demo in file.demos():
             old, new = arrays_of(file, demo), arrays_of(out, demo)
             assert {key: str(x.dtype) for key, x in new.items()} == {
@@ -373,8 +375,8 @@ def test_doubles_become_float32_but_the_simulator_s_states(tmp_path):
 def test_jpeg_images_are_not_lost_twice(tmp_path):
     own = write_own(tmp_path / "own.hdf5", images=True)
     with open_file(own) as file:
-        with edited(edits.repack(file, "jpeg"), tmp_path / "a.hdf5") as once:
-            with edited(edits.repack(once, "jpeg", 100), tmp_path / "b.hdf5") as twice:
+        with edited(rearrange.repack(file, "jpeg"), tmp_path / "a.hdf5") as once:
+            with edited(rearrange.repack(once, "jpeg", 100), tmp_path / "b.hdf5") as twice:
                 images = [arrays_of(x, "demo_1")["obs/camera"] for x in (file, once, twice)]
                 assert (images[0] != images[1]).any()
                 np.testing.assert_array_equal(images[1], images[2])
@@ -407,7 +409,7 @@ def test_only_what_all_files_say_is_said_of_the_merged_data(tmp_path):
             file["data"].attrs["operator"], file["data"].attrs["robot"] = operator, "arm 7"
             del file["data"].attrs["text_crc32"]
     with open_file(paths[0]) as a, open_file(paths[1]) as b:
-        assert edits.merge([a, b]).attributes == {"robot": "arm 7"}
+        assert rearrange.merge([a, b]).attributes == {"robot": "arm 7"}
 
 
 def test_filters_of_arrays_are_kept_and_nothing_is_unpacked(own, tmp_path, monkeypatch):

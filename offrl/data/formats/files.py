@@ -4,12 +4,12 @@ and as robosuite's own script records them."""
 from pathlib import Path
 
 from offrl.config.files import find_file
-from offrl.data.d4rl import D4RLFile, is_d4rl
 from offrl.data.demos import Demos, Episodes
-from offrl.data.hdf5 import DemoFile
-from offrl.data.lerobot import LeRobotFolder, is_lerobot
-from offrl.data.minari import MINARI, MinariEpisodes, minari_folder, read_minari
-from offrl.data.robosuite_raw import RobosuiteRaw, is_raw
+from offrl.data.formats.d4rl import D4RLFile, is_d4rl
+from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.formats.lerobot import LeRobotFolder, is_lerobot
+from offrl.data.formats.minari import MINARI, MinariEpisodes, minari_folder, read_minari
+from offrl.data.formats.robosuite_raw import RobosuiteRaw, is_raw
 
 # The commands that make the data of configs/. A clone has the first two files; a wheel has none.
 MADE_BY = {

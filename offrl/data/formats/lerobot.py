@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.clips import decode
 from offrl.data.demos import Episodes
-from offrl.data.exchange import places, read_notes, vectors
-from offrl.data.hdf5 import located
+from offrl.data.formats.clips import decode
+from offrl.data.formats.exchange import places, read_notes, vectors
+from offrl.data.formats.hdf5 import located
 from offrl.lazy import needed
 from offrl.links import inside
 from offrl.memory import check_memory

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.edit import Edit, of_files
-from offrl.data.hdf5 import DemoFile, located
+from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.remarks import odd_image
 from offrl.data.storage import Stored
+from offrl.edits.edit import Edit, of_files
 
 
 def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:

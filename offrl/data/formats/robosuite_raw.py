@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from offrl.data.hdf5 import DemoFile, attributes_of_data, located, opened
+from offrl.data.formats.hdf5 import DemoFile, attributes_of_data, located, opened
 
 # What the script makes its environments with; ``env_info`` has the rest.
 RECORDED_WITH = {"ignore_done": True, "use_camera_obs": False, "control_freq": 20}

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.files import open_demos
-from offrl.data.hdf5 import DemoFile
+from offrl.data.formats.files import open_demos
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.writer import DemoWriter, check_filter_key
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos
-from offrl.data.elsewhere import linked_files
+from offrl.data.formats.elsewhere import linked_files
 from offrl.data.storage import Stored, arrays_below, unreadable
 from offrl.memory import check_memory
 from offrl.processes import is_explained

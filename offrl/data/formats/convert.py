@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.data import d4rl, lerobot_writer, minari
 from offrl.data.demos import Episodes
-from offrl.data.exchange import Plan, Step, held
-from offrl.data.files import open_episodes
-from offrl.data.hdf5 import DemoFile, located
+from offrl.data.formats import d4rl, lerobot_writer, minari
+from offrl.data.formats.exchange import Plan, Step, held
+from offrl.data.formats.files import open_episodes
+from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.storage import Stored
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order

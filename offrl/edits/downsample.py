@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.edit import Edit, of_files
-from offrl.data.hdf5 import DemoFile
-from offrl.data.relabel import Computed, check_kind, computed
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.storage import COMPRESSIONS, Stored  # those of frames first
+from offrl.edits.edit import Edit, of_files
+from offrl.edits.relabel import Computed, check_kind, computed
 from offrl.robomimic.configs import is_robosuite
 
 DONE = ("dones", "terminals", "timeouts")

@@ -1,0 +1,1 @@
+"""File formats of demonstrations, one module for each, and conversions between them."""
