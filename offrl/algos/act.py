@@ -14,17 +14,18 @@ from offrl.lazy import Tensor, torch
 
 
 class ACTTransformerConfig(Section):
-    embed_dim: int = Field(512, ge=2, multiple_of=2, description="Size of an embedding.")
-    feedforward_dim: Count = Field(3200, description="Hidden size of the networks in layers.")
-    num_heads: Count = Field(8, description="Number of attention heads; embed_dim is a multiple.")
-    num_encoder_layers: Count = Field(
-        4,
-        description="Number of layers that observations go through, and chunks on their way to z.",
-    )
-    num_decoder_layers: Count = Field(
-        1, description="Number of layers of actions that attend to observations."
-    )
-    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of all layers.")
+    embed_dim: int = Field(512, ge=2, multiple_of=2)
+    """Size of an embedding."""
+    feedforward_dim: Count = 3200
+    """Hidden size of the networks in layers."""
+    num_heads: Count = 8
+    """Number of attention heads; embed_dim is a multiple."""
+    num_encoder_layers: Count = 4
+    """Number of layers that observations go through, and chunks on their way to z."""
+    num_decoder_layers: Count = 1
+    """Number of layers of actions that attend to observations."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout of all layers."""
 
 
 class ACTConfig(ChunkConfig):
@@ -41,16 +42,14 @@ class ACTConfig(ChunkConfig):
         observation_horizon=1, action_horizon=1, prediction_horizon=100
     )
     temporal_ensemble: NonNegative | None = 0.01
-    transformer: ACTTransformerConfig = Field(
-        ACTTransformerConfig(), description="Sizes of the Transformers."
-    )
-    latent_dim: Count = Field(32, description="Number of latents (z), the style of a chunk.")
-    draws_latent: bool = Field(
-        False, description="Draw z while acting. If false, it is the mean of the prior, 0."
-    )
-    kl_weight: float = Field(
-        10.0, ge=0, description="Weight of the KL divergence against the error of actions."
-    )
+    transformer: ACTTransformerConfig = ACTTransformerConfig()
+    """Sizes of the Transformers."""
+    latent_dim: Count = 32
+    """Number of latents (z), the style of a chunk."""
+    draws_latent: bool = False
+    """Draw z while acting. If false, it is the mean of the prior, 0."""
+    kl_weight: float = Field(10.0, ge=0)
+    """Weight of the KL divergence against the error of actions."""
 
 
 @register_algo(ACTConfig)

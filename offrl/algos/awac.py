@@ -20,16 +20,12 @@ class AWACConfig(TDConfig):
     DEFAULTS = {"train": {"batch_size": 1024}}
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
-    lam: float = Field(
-        1.0,
-        gt=0,
-        description="Temperature (lambda): actions are weighted by exp(advantage / lam). With a "
-        "smaller value the best actions count more.",
-    )
+    lam: float = Field(1.0, gt=0)
+    """Temperature (lambda): actions are weighted by exp(advantage / lam). With a smaller value the
+    best actions count more."""
     critic: CriticConfig = CriticConfig(layer_dims=[256, 256])
-    actor: ActorConfig = Field(
-        ActorConfig(layer_dims=[256, 256, 256, 256]), description="The policy."
-    )
+    actor: ActorConfig = ActorConfig(layer_dims=[256, 256, 256, 256])
+    """The policy."""
 
 
 @register_algo(AWACConfig)

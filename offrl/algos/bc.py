@@ -36,14 +36,13 @@ log = logging.getLogger(__name__)
 class LossConfig(Section):
     """Weights of the terms of a deterministic policy's loss."""
 
-    l2_weight: float = Field(1.0, ge=0, description="Weight of the squared error.")
-    l1_weight: float = Field(0.0, ge=0, description="Weight of the Huber error.")
-    cos_weight: float = Field(
-        0.0,
-        ge=0,
-        description="Weight of the cosine distance of an action's first three numbers, which are "
-        "the translation of the end effector.",
-    )
+    l2_weight: float = Field(1.0, ge=0)
+    """Weight of the squared error."""
+    l1_weight: float = Field(0.0, ge=0)
+    """Weight of the Huber error."""
+    cos_weight: float = Field(0.0, ge=0)
+    """Weight of the cosine distance of an action's first three numbers, which are the translation
+    of the end effector."""
 
     @model_validator(mode="after")
     def _learns_something(self) -> "LossConfig":
@@ -55,31 +54,30 @@ class LossConfig(Section):
 class CategoricalConfig(Section):
     """The head of discrete actions."""
 
-    low_noise_eval: bool = Field(
-        True, description="Take the likeliest action in evaluation. If false, one at random."
-    )
+    low_noise_eval: bool = True
+    """Take the likeliest action in evaluation. If false, one at random."""
 
 
 class BCConfig(AlgoConfig):
     ALGO_NAME = "bc"
 
     optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}
-    loss: LossConfig = Field(
-        LossConfig(), description="Weights of the errors of a policy that is no distribution."
-    )
-    actor_layer_dims: list[Count] = Field(
-        [1024, 1024], description="Sizes of the hidden layers. They are behind an RNN, if any."
-    )
-    gaussian: GaussianConfig = Field(GaussianConfig(), description="A Gaussian policy.")
-    gmm: GMMConfig = Field(GMMConfig(), description="A policy that is a mixture of Gaussians.")
-    categorical: CategoricalConfig = Field(
-        CategoricalConfig(), description="The policy for discrete actions."
-    )
-    vae: VAEConfig = Field(VAEConfig(), description="A policy that is a VAE.")
-    rnn: RNNConfig = Field(RNNConfig(), description="Memory of earlier steps: an RNN.")
-    transformer: TransformerConfig = Field(
-        TransformerConfig(), description="Memory of earlier steps: a Transformer."
-    )
+    loss: LossConfig = LossConfig()
+    """Weights of the errors of a policy that is no distribution."""
+    actor_layer_dims: list[Count] = [1024, 1024]
+    """Sizes of the hidden layers. They are behind an RNN, if any."""
+    gaussian: GaussianConfig = GaussianConfig()
+    """A Gaussian policy."""
+    gmm: GMMConfig = GMMConfig()
+    """A policy that is a mixture of Gaussians."""
+    categorical: CategoricalConfig = CategoricalConfig()
+    """The policy for discrete actions."""
+    vae: VAEConfig = VAEConfig()
+    """A policy that is a VAE."""
+    rnn: RNNConfig = RNNConfig()
+    """Memory of earlier steps: an RNN."""
+    transformer: TransformerConfig = TransformerConfig()
+    """Memory of earlier steps: a Transformer."""
 
     @model_validator(mode="after")
     def _switches_agree(self) -> "BCConfig":

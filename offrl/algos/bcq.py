@@ -26,35 +26,30 @@ from offrl.lazy import Tensor, torch
 
 
 class BCQCriticConfig(WeightedCriticConfig, DistributionalCriticConfig):
-    num_action_samples: Count = Field(
-        10, description="Number of proposed actions in a target, of which the best counts."
-    )
-    num_action_samples_rollout: Count = Field(
-        100, description="Number of proposed actions while acting, of which the best is taken."
-    )
+    num_action_samples: Count = 10
+    """Number of proposed actions in a target, of which the best counts."""
+    num_action_samples_rollout: Count = 100
+    """Number of proposed actions while acting, of which the best is taken."""
 
 
 class ActionSamplerConfig(Section):
-    actor_layer_dims: list[Count] = Field(
-        [1024, 1024], description="Sizes of the hidden layers of the mixture's network."
-    )
-    gmm: GMMConfig = Field(
-        GMMConfig(), description="A mixture of Gaussians; if enabled, it is used and not the VAE."
-    )
-    vae: VAEConfig = Field(VAEConfig(enabled=True), description="A VAE.")
-    freeze_encoder_epoch: int = Field(
-        -1, description="Epoch from which on the VAE's encoder is trained no more. -1: never."
-    )
+    actor_layer_dims: list[Count] = [1024, 1024]
+    """Sizes of the hidden layers of the mixture's network."""
+    gmm: GMMConfig = GMMConfig()
+    """A mixture of Gaussians; if enabled, it is used and not the VAE."""
+    vae: VAEConfig = VAEConfig(enabled=True)
+    """A VAE."""
+    freeze_encoder_epoch: int = -1
+    """Epoch from which on the VAE's encoder is trained no more. -1: never."""
 
 
 class PerturbationConfig(Section):
-    enabled: bool = Field(False, description="Let a network change proposed actions a little.")
-    perturbation_scale: float = Field(
-        0.05, ge=0, description="Largest change of each of an action's numbers."
-    )
-    layer_dims: list[Count] = Field(
-        [300, 400], description="Sizes of the hidden layers of that network."
-    )
+    enabled: bool = False
+    """Let a network change proposed actions a little."""
+    perturbation_scale: float = Field(0.05, ge=0)
+    """Largest change of each of an action's numbers."""
+    layer_dims: list[Count] = [300, 400]
+    """Sizes of the hidden layers of that network."""
 
 
 class BCQConfig(TDConfig):
@@ -64,12 +59,10 @@ class BCQConfig(TDConfig):
         critic=1e-3, action_sampler=1e-3, actor=1e-3, staged=True
     )
     critic: BCQCriticConfig = BCQCriticConfig(ensemble=WeightedEnsembleConfig(weight=0.75))
-    action_sampler: ActionSamplerConfig = Field(
-        ActionSamplerConfig(), description="Model of the data's actions, which proposes actions."
-    )
-    actor: PerturbationConfig = Field(
-        PerturbationConfig(), description="Network that changes proposed actions a little."
-    )
+    action_sampler: ActionSamplerConfig = ActionSamplerConfig()
+    """Model of the data's actions, which proposes actions."""
+    actor: PerturbationConfig = PerturbationConfig()
+    """Network that changes proposed actions a little."""
 
     @model_validator(mode="after")
     def _switches_agree(self) -> "BCQConfig":

@@ -15,32 +15,23 @@ from offrl.lazy import Tensor, torch
 
 
 class CQLCriticConfig(SACCriticConfig):
-    num_action_samples: Count = Field(
-        1, description="Number of the policy's actions in a target, of which the best counts."
-    )
-    target_action: Literal["sample", "mean"] = Field(
-        "sample",
-        description="The policy's action in a target, where num_action_samples is 1: one that is "
-        "drawn, as robomimic's, or the tanh of its mean, as d3rlpy's.",
-    )
-    cql_weight: float = Field(
-        1.0,
-        ge=0,
-        description="Weight of the gap between the values of proposed actions and of the data's, "
-        "where it is not tuned (target_q_gap).",
-    )
+    num_action_samples: Count = 1
+    """Number of the policy's actions in a target, of which the best counts."""
+    target_action: Literal["sample", "mean"] = "sample"
+    """The policy's action in a target, where num_action_samples is 1: one that is drawn, as
+    robomimic's, or the tanh of its mean, as d3rlpy's."""
+    cql_weight: float = Field(1.0, ge=0)
+    """Weight of the gap between the values of proposed actions and of the data's, where it is not
+    tuned (target_q_gap)."""
     deterministic_backup: bool = True
-    min_q_weight: float = Field(1.0, ge=0, description="Factor on the gap.")
-    target_q_gap: float | None = Field(
-        5.0,
-        description="Gap that the weight is tuned to hold. null or a negative number: no tuning, "
-        "the weight is cql_weight.",
-    )
-    num_random_actions: Count = Field(
-        10,
-        description="Number of proposed actions per state, of each of three kinds: uniform ones, "
-        "actions of the policy, and actions of the policy in the next state.",
-    )
+    min_q_weight: float = Field(1.0, ge=0)
+    """Factor on the gap."""
+    target_q_gap: float | None = 5.0
+    """Gap that the weight is tuned to hold. null or a negative number: no tuning, the weight is
+    cql_weight."""
+    num_random_actions: Count = 10
+    """Number of proposed actions per state, of each of three kinds: uniform ones, actions of the
+    policy, and actions of the policy in the next state."""
 
     @model_validator(mode="after")
     def _has_one_target(self) -> "CQLCriticConfig":
@@ -62,7 +53,8 @@ class CQLConfig(TDConfig):
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=1e-3, actor=3e-4, decay_factor=0.0)
     critic: CQLCriticConfig = CQLCriticConfig()
-    actor: SACActorConfig = Field(SACActorConfig(), description="The policy.")
+    actor: SACActorConfig = SACActorConfig()
+    """The policy."""
 
 
 @register_algo(CQLConfig)

@@ -19,21 +19,19 @@ class CRRConfig(TDConfig):
     DEFAULTS = {"train": {"batch_size": 1024}}
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
-    f: Literal["exp", "binary"] = Field(
-        "exp",
-        description='Weight of an action by its advantage A: exp(A / beta), or with "binary" 1 '
-        "where A is positive and 0 elsewhere.",
-    )
-    beta: float = Field(1.0, gt=0, description='Temperature of the weights "exp".')
-    max_weight: float = Field(20.0, gt=0, description='Largest weight, of "exp".')
-    m: Count = Field(
-        4, description="Number of the policy's actions that the one in the data is compared with."
-    )
+    f: Literal["exp", "binary"] = "exp"
+    """Weight of an action by its advantage A: exp(A / beta), or with "binary" 1 where A is positive
+    and 0 elsewhere."""
+    beta: float = Field(1.0, gt=0)
+    """Temperature of the weights "exp"."""
+    max_weight: float = Field(20.0, gt=0)
+    """Largest weight, of "exp"."""
+    m: Count = 4
+    """Number of the policy's actions that the one in the data is compared with."""
     # The paper's is distributional.
     critic: DistributionalCriticConfig = DistributionalCriticConfig(layer_dims=[256, 256])
-    actor: ActorConfig = Field(
-        ActorConfig(layer_dims=[256, 256, 256, 256]), description="The policy."
-    )
+    actor: ActorConfig = ActorConfig(layer_dims=[256, 256, 256, 256])
+    """The policy."""
 
 
 class CRR(AWAC):

@@ -10,8 +10,6 @@ anew in each round, but goes on from its weights.
 import logging
 from collections.abc import Callable
 
-from pydantic import Field
-
 from offrl.algos.base import register_algo
 from offrl.algos.bc import BC, BCConfig
 from offrl.config.algo import while_acting
@@ -27,17 +25,13 @@ class DAggerConfig(BCConfig):
         {"collect_steps": 500, "num_updates": 500, "replay": {"demo_share": None}}
     )
 
-    expert: str = Field(
-        "scripted",
-        description='Who is asked: "scripted", the demonstrator that comes with the task, or the '
-        "path of a checkpoint.",
-    )
-    beta_decay: Share = Field(
-        0.0,
-        description="Share of the expert's actions among those that are taken, as a power of the "
-        "number of earlier rounds: beta_i is beta_decay to the i - 1. 0: the expert acts in the "
-        "first round, and never again.",
-    )
+    expert: str = "scripted"
+    """Who is asked: "scripted", the demonstrator that comes with the task, or the path of a
+    checkpoint."""
+    beta_decay: Share = 0.0
+    """Share of the expert's actions among those that are taken, as a power of the number of earlier
+    rounds: beta_i is beta_decay to the i - 1. 0: the expert acts in the first round, and never
+    again."""
 
 
 @register_algo(DAggerConfig)

@@ -18,51 +18,45 @@ from offrl.registry import did_you_mean
 class DDPMConfig(Section):
     """Denoising Diffusion Probabilistic Models (Ho et al., 2020, arXiv:2006.11239)."""
 
-    enabled: bool = Field(True, description="Add and remove noise as DDPM does.")
-    num_train_timesteps: Count = Field(100, description="Number of steps from actions to noise.")
-    num_inference_timesteps: Count = Field(
-        100, description="Number of steps from noise to actions while acting."
-    )
-    beta_schedule: str = Field(
-        "squaredcos_cap_v2", description="How noise grows, by the name that diffusers has for it."
-    )
-    clip_sample: bool = Field(
-        True, description="Clip what is predicted of actions to [-1, 1] in each denoising step."
-    )
-    prediction_type: Literal["epsilon", "sample", "v_prediction"] = Field(
-        "epsilon",
-        description='What the network predicts: "epsilon", the noise; "sample", the actions; '
-        '"v_prediction", a mixture of both (Salimans and Ho, 2022, arXiv:2202.00512).',
-    )
+    enabled: bool = True
+    """Add and remove noise as DDPM does."""
+    num_train_timesteps: Count = 100
+    """Number of steps from actions to noise."""
+    num_inference_timesteps: Count = 100
+    """Number of steps from noise to actions while acting."""
+    beta_schedule: str = "squaredcos_cap_v2"
+    """How noise grows, by the name that diffusers has for it."""
+    clip_sample: bool = True
+    """Clip what is predicted of actions to [-1, 1] in each denoising step."""
+    prediction_type: Literal["epsilon", "sample", "v_prediction"] = "epsilon"
+    """What the network predicts: "epsilon", the noise; "sample", the actions; "v_prediction", a
+    mixture of both (Salimans and Ho, 2022, arXiv:2202.00512)."""
 
 
 class DDIMConfig(DDPMConfig):
     """Denoising Diffusion Implicit Models (Song et al., 2021, arXiv:2010.02502)."""
 
-    enabled: bool = Field(False, description="Remove noise as DDIM does, in fewer steps.")
+    enabled: bool = False
+    """Remove noise as DDIM does, in fewer steps."""
     num_inference_timesteps: Count = 10
-    set_alpha_to_one: bool = Field(
-        True, description="Let the last denoising step end without any noise."
-    )
-    steps_offset: int = Field(0, ge=0, description="Added to the times of denoising steps.")
+    set_alpha_to_one: bool = True
+    """Let the last denoising step end without any noise."""
+    steps_offset: int = Field(0, ge=0)
+    """Added to the times of denoising steps."""
 
 
 class DiffusionPolicyConfig(DenoisingConfig):
     ALGO_NAME = "diffusion_policy"
 
-    ema: EMAConfig | None = Field(
-        None,
-        exclude=True,
-        description="robomimic's place of train.ema, which it is read as.",
-        json_schema_extra={"deprecated": True},
-    )
-    ddpm: DDPMConfig = Field(DDPMConfig(), description="Diffusion as in DDPM.")
-    ddim: DDIMConfig = Field(DDIMConfig(), description="Diffusion as in DDIM.")
-    scheduler: str | None = Field(
-        None,
-        description="Another of diffusers' schedulers to remove noise with while acting, such as "
-        "DPMSolverMultistepScheduler. null: that of ddpm or ddim.",
-    )
+    ema: EMAConfig | None = Field(None, exclude=True, json_schema_extra={"deprecated": True})
+    """robomimic's place of train.ema, which it is read as."""
+    ddpm: DDPMConfig = DDPMConfig()
+    """Diffusion as in DDPM."""
+    ddim: DDIMConfig = DDIMConfig()
+    """Diffusion as in DDIM."""
+    scheduler: str | None = None
+    """Another of diffusers' schedulers to remove noise with while acting, such as
+    DPMSolverMultistepScheduler. null: that of ddpm or ddim."""
 
     @model_validator(mode="after")
     def _has_one_schedule(self) -> "DiffusionPolicyConfig":

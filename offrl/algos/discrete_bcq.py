@@ -21,16 +21,11 @@ class DiscreteBCQConfig(DDQNConfig):
     ALGO_NAME = "discrete_bcq"
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, imitation=3e-4)
-    threshold: float = Field(
-        0.3,
-        ge=0,
-        le=1,
-        description="Actions are excluded that are less likely in the data than this share of the "
-        "likeliest one. 0 is double DQN, 1 is cloning.",
-    )
-    logit_weight: float = Field(
-        1e-2, ge=0, description="Weight of the squared logits of the network that imitates."
-    )
+    threshold: float = Field(0.3, ge=0, le=1)
+    """Actions are excluded that are less likely in the data than this share of the likeliest one. 0
+    is double DQN, 1 is cloning."""
+    logit_weight: float = Field(1e-2, ge=0)
+    """Weight of the squared logits of the network that imitates."""
 
 
 @register_algo(DiscreteBCQConfig)

@@ -16,12 +16,9 @@ from offrl.lazy import Tensor, torch
 class DiscreteCQLConfig(DDQNConfig):
     ALGO_NAME = "discrete_cql"
 
-    alpha: float = Field(
-        1.0,
-        ge=0,
-        description="Weight of the gap between the values of all actions and of the data's. The "
-        "less data there is, the larger it should be.",
-    )
+    alpha: float = Field(1.0, ge=0)
+    """Weight of the gap between the values of all actions and of the data's. The less data there
+    is, the larger it should be."""
 
 
 @register_algo(DiscreteCQLConfig)

@@ -5,8 +5,6 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import Field
-
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig
@@ -21,12 +19,9 @@ SHARE = 0.98  # of the largest entropy: the target
 
 class DiscreteSACActorConfig(LayersConfig):
     layer_dims: list[Count] = [256, 256]
-    target_entropy: float | Literal["default"] | None = Field(
-        "default",
-        description="Entropy of the policy that the weight of the entropy is tuned to hold. "
-        '"default": 0.98 times that of allowed actions at random. null: no tuning, the weight is '
-        "1.",
-    )
+    target_entropy: float | Literal["default"] | None = "default"
+    """Entropy of the policy that the weight of the entropy is tuned to hold. "default": 0.98 times
+    that of allowed actions at random. null: no tuning, the weight is 1."""
 
 
 class DiscreteSACConfig(TDConfig):
@@ -39,7 +34,8 @@ class DiscreteSACConfig(TDConfig):
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
     critic: SACCriticConfig = SACCriticConfig(layer_dims=[256, 256])
-    actor: DiscreteSACActorConfig = Field(DiscreteSACActorConfig(), description="The policy.")
+    actor: DiscreteSACActorConfig = DiscreteSACActorConfig()
+    """The policy."""
 
 
 @register_algo(DiscreteSACConfig)

@@ -9,8 +9,6 @@ arXiv:1707.06887). The defaults are for vectors and not for the paper's images.
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
-
 from offrl import models
 from offrl.algos.base import Generators, Obs, register_algo_factory_func
 from offrl.algos.shared.action_values import ActionValues, highest
@@ -30,11 +28,12 @@ from offrl.lazy import Tensor, torch
 
 
 class ExplorationConfig(Section):
-    initial: Share = Field(1.0, description="Share of random actions at the start.")
-    final: Share = Field(0.05, description="Share of random actions in the end.")
-    steps: Count = Field(
-        20_000, description="Number of steps in the environment from the one share to the other."
-    )
+    initial: Share = 1.0
+    """Share of random actions at the start."""
+    final: Share = 0.05
+    """Share of random actions in the end."""
+    steps: Count = 20_000
+    """Number of steps in the environment from the one share to the other."""
 
 
 class DQNConfig(TDConfig):
@@ -46,27 +45,19 @@ class DQNConfig(TDConfig):
     )
 
     optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
-    double: bool = Field(
-        False,
-        description="Let the network choose the next action in a target, and only its slow copy "
-        "say what that is worth (double DQN).",
-    )
-    dueling: bool = Field(
-        False,
-        description="Let the last layer give the value of the state, and apart from it how much "
-        "better each action is than the others (dueling networks).",
-    )
-    target_every: Count = Field(
-        250,
-        description="Number of updates from one renewal of the target networks to the next, at the "
-        "least: batches of a round that are drawn together have the same targets.",
-    )
+    double: bool = False
+    """Let the network choose the next action in a target, and only its slow copy say what that is
+    worth (double DQN)."""
+    dueling: bool = False
+    """Let the last layer give the value of the state, and apart from it how much better each action
+    is than the others (dueling networks)."""
+    target_every: Count = 250
+    """Number of updates from one renewal of the target networks to the next, at the least: batches
+    of a round that are drawn together have the same targets."""
     target_tau: Share = 1.0
-    exploration: ExplorationConfig = Field(
-        ExplorationConfig(),
-        description="Share of actions that are drawn at random while learning from what comes of "
-        "them (train.num_steps).",
-    )
+    exploration: ExplorationConfig = ExplorationConfig()
+    """Share of actions that are drawn at random while learning from what comes of them
+    (train.num_steps)."""
     critic: DistributionalCriticConfig = DistributionalCriticConfig(
         use_huber=True, layer_dims=[256, 256], ensemble=EnsembleConfig(n=1)
     )

@@ -24,29 +24,24 @@ class DTConfig(AlgoConfig):
     optim_params: dict[str, OptimConfig] = {
         "policy": adamw(1e-4, scheduler_type="constant", warmup_steps=10000, step_every_batch=True)
     }
-    context_length: Steps = Field(
-        20,
-        description="Number of steps that the policy remembers (K). train.seq_length is the same, "
-        "unless it is set.",
-    )
-    embed_dim: Count = Field(128, description="Size of an embedding.")
-    num_layers: Count = Field(3, description="Number of layers.")
-    num_heads: Count = Field(1, description="Number of attention heads; embed_dim is a multiple.")
-    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of all layers.")
-    max_timestep: Count = Field(
-        1000, description="Number of timesteps with an embedding; later steps share the last one."
-    )
-    target_return: float | None = Field(
-        None,
-        description="Return that the policy asks for while acting. null: the highest return of "
-        "the data's demonstrations.",
-    )
-    return_scale: float | None = Field(
-        None,
-        gt=0,
-        description="What returns are divided by. null: the largest magnitude of a return in the "
-        "data.",
-    )
+    context_length: Steps = 20
+    """Number of steps that the policy remembers (K). train.seq_length is the same, unless it is
+    set."""
+    embed_dim: Count = 128
+    """Size of an embedding."""
+    num_layers: Count = 3
+    """Number of layers."""
+    num_heads: Count = 1
+    """Number of attention heads; embed_dim is a multiple."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout of all layers."""
+    max_timestep: Count = 1000
+    """Number of timesteps with an embedding; later steps share the last one."""
+    target_return: float | None = None
+    """Return that the policy asks for while acting. null: the highest return of the data's
+    demonstrations."""
+    return_scale: float | None = Field(None, gt=0)
+    """What returns are divided by. null: the largest magnitude of a return in the data."""
 
     @model_validator(mode="after")
     def _heads_share_the_embedding(self) -> "DTConfig":

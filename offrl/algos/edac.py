@@ -12,7 +12,8 @@ from offrl.lazy import Tensor, torch
 
 
 class SeveralConfig(EnsembleConfig):
-    n: int = Field(10, ge=2, description="Number of critics, two at least.")
+    n: int = Field(10, ge=2)
+    """Number of critics, two at least."""
 
 
 class EDACCriticConfig(SACCriticConfig):
@@ -23,7 +24,8 @@ class EDACConfig(SACNConfig):
     ALGO_NAME = "edac"
 
     critic: EDACCriticConfig = EDACCriticConfig(layer_dims=[256, 256, 256])
-    eta: float = Field(1.0, ge=0, description="Weight of the similarity of the critics' gradients.")
+    eta: float = Field(1.0, ge=0)
+    """Weight of the similarity of the critics' gradients."""
 
 
 @register_algo(EDACConfig)

@@ -1,8 +1,6 @@
 """Flow Matching (Lipman et al., 2023, arXiv:2210.02747) along straight lines (Liu et al., 2023,
 arXiv:2209.03003): learn the velocity from noise to a chunk of actions, and follow it."""
 
-from pydantic import Field
-
 from offrl.algos.base import Generators, Obs, register_algo
 from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count
@@ -14,9 +12,8 @@ TIMES = 100  # in [0, 100), as the networks know times from diffusion
 class FlowMatchingConfig(DenoisingConfig):
     ALGO_NAME = "flow_matching"
 
-    num_inference_steps: Count = Field(
-        4, description="Number of Euler steps from noise to actions while acting."
-    )
+    num_inference_steps: Count = 4
+    """Number of Euler steps from noise to actions while acting."""
 
 
 @register_algo(FlowMatchingConfig)

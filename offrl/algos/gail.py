@@ -29,29 +29,23 @@ REWARDS = {
 
 
 class DiscriminatorConfig(Section):
-    layer_dims: list[Count] = Field([100, 100], description="Sizes of the hidden layers.")
-    gradient_penalty: float = Field(
-        1.0,
-        ge=0,
-        description="Weight of the squared gradient of the logits between steps of both kinds. It "
-        "keeps rewards finite where the kinds are easily told apart.",
-    )
+    layer_dims: list[Count] = [100, 100]
+    """Sizes of the hidden layers."""
+    gradient_penalty: float = Field(1.0, ge=0)
+    """Weight of the squared gradient of the logits between steps of both kinds. It keeps rewards
+    finite where the kinds are easily told apart."""
 
 
 class GAILConfig(PPOConfig):
     ALGO_NAME = "gail"
 
     optim_params: dict[str, OptimConfig] = one_optimizer(3e-4) | learning_rates(discriminator=3e-4)
-    discriminator: DiscriminatorConfig = Field(
-        DiscriminatorConfig(), description="What tells demonstrations from steps of its own."
-    )
-    reward: Literal["positive", "negative", "both"] = Field(
-        "positive",
-        description="What the policy gets for D, the probability that a step is a demonstration's. "
-        '"positive": -log(1 - D), the paper\'s, which also rewards that an episode goes on; '
-        '"negative": log D, which also rewards that it ends; "both": the sum of the two, without '
-        "either bias at D = 1/2.",
-    )
+    discriminator: DiscriminatorConfig = DiscriminatorConfig()
+    """What tells demonstrations from steps of its own."""
+    reward: Literal["positive", "negative", "both"] = "positive"
+    """What the policy gets for D, the probability that a step is a demonstration's. "positive":
+    -log(1 - D), the paper's, which also rewards that an episode goes on; "negative": log D, which
+    also rewards that it ends; "both": the sum of the two, without either bias at D = 1/2."""
 
 
 @register_algo(GAILConfig)

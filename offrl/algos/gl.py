@@ -8,7 +8,7 @@ VAE draws one of several futures.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PlannerAlgo, register_algo_factory_func
@@ -25,27 +25,21 @@ from offrl.tree import map_leaves
 class RegressionConfig(Section):
     """The network that predicts one subgoal."""
 
-    planner_layer_dims: list[Count] = Field(
-        [300, 400], description="Sizes of the hidden layers of a planner that is no VAE."
-    )
+    planner_layer_dims: list[Count] = [300, 400]
+    """Sizes of the hidden layers of a planner that is no VAE."""
 
 
 class GLConfig(AlgoConfig):
     ALGO_NAME = "gl"
 
     optim_params: dict[str, OptimConfig] = {"goal_network": OptimConfig()}
-    subgoal_horizon: Steps = Field(
-        10,
-        description="Number of steps after which a subgoal is to be reached. It is also the length "
-        "of training samples, unless train.seq_length is set.",
-    )
-    ae: RegressionConfig = Field(
-        RegressionConfig(), description="A planner that predicts one subgoal for each state."
-    )
-    vae: VAEConfig = Field(
-        VAEConfig(enabled=True, latent_dim=16),
-        description="A planner that is a VAE, which draws one of several subgoals.",
-    )
+    subgoal_horizon: Steps = 10
+    """Number of steps after which a subgoal is to be reached. It is also the length of training
+    samples, unless train.seq_length is set."""
+    ae: RegressionConfig = RegressionConfig()
+    """A planner that predicts one subgoal for each state."""
+    vae: VAEConfig = VAEConfig(enabled=True, latent_dim=16)
+    """A planner that is a VAE, which draws one of several subgoals."""
 
     @model_validator(mode="after")
     def _switches_agree(self) -> "GLConfig":

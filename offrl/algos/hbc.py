@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from offrl.algos.base import Generators, HierarchicalAlgo, Obs, register_algo
 from offrl.algos.bc import BC, BCConfig
@@ -38,48 +38,36 @@ LATENT = "latent_subgoal"  # robomimic's name of the observation
 
 
 class PriorCorrectionConfig(Section):
-    enabled: bool = Field(
-        False,
-        description="Train the actor with the nearest of some latents of the prior, which are all "
-        "that it sees while acting, instead of those of the encoder.",
-    )
-    num_samples: Count = Field(100, description="Number of latents that are drawn for that.")
+    enabled: bool = False
+    """Train the actor with the nearest of some latents of the prior, which are all that it sees
+    while acting, instead of those of the encoder."""
+    num_samples: Count = 100
+    """Number of latents that are drawn for that."""
 
 
 class LatentSubgoalConfig(Section):
-    enabled: bool = Field(
-        False,
-        description="Give the actor the planner's latents instead of observations. Needs a planner "
-        "that is a VAE.",
-    )
-    prior_correction: PriorCorrectionConfig = Field(
-        PriorCorrectionConfig(), description="Latents that the actor is trained with."
-    )
+    enabled: bool = False
+    """Give the actor the planner's latents instead of observations. Needs a planner that is a
+    VAE."""
+    prior_correction: PriorCorrectionConfig = PriorCorrectionConfig()
+    """Latents that the actor is trained with."""
 
 
 class HierarchyConfig(AlgoConfig):
     """What HBC and IRIS have in common."""
 
-    mode: Literal["separate", "cascade"] = Field(
-        "separate",
-        description='Subgoals that the actor is trained with: "separate", those of the data; '
-        '"cascade", those that the planner predicts.',
-    )
-    actor_use_random_subgoals: bool = Field(
-        False,
-        description="Train the actor with the observation of a random later step of each sample "
-        "instead of the one at the horizon.",
-    )
-    subgoal_update_interval: Steps = Field(
-        10, description="Number of steps for which the actor follows a subgoal."
-    )
-    latent_subgoal: LatentSubgoalConfig = Field(
-        LatentSubgoalConfig(), description="Subgoals that are latents of the planner."
-    )
-    actor: BCConfig = Field(
-        BCConfig(rnn=RNNConfig(enabled=True)),
-        description="The actor, with the keys of the algorithm bc.",
-    )
+    mode: Literal["separate", "cascade"] = "separate"
+    """Subgoals that the actor is trained with: "separate", those of the data; "cascade", those that
+    the planner predicts."""
+    actor_use_random_subgoals: bool = False
+    """Train the actor with the observation of a random later step of each sample instead of the one
+    at the horizon."""
+    subgoal_update_interval: Steps = 10
+    """Number of steps for which the actor follows a subgoal."""
+    latent_subgoal: LatentSubgoalConfig = LatentSubgoalConfig()
+    """Subgoals that are latents of the planner."""
+    actor: BCConfig = BCConfig(rnn=RNNConfig(enabled=True))
+    """The actor, with the keys of the algorithm bc."""
 
     @model_validator(mode="after")
     def _has_no_networks(self) -> "HierarchyConfig":
@@ -92,19 +80,18 @@ class HierarchyConfig(AlgoConfig):
 
 
 class HBCObservation(HierarchyObservationConfig):
-    planner: ObservationConfig = Field(
-        ObservationConfig(), description="What the planner sees and predicts."
-    )
-    actor: ObservationConfig = Field(
-        ObservationConfig(), description="What the actor sees; its goals are the subgoals."
-    )
+    planner: ObservationConfig = ObservationConfig()
+    """What the planner sees and predicts."""
+    actor: ObservationConfig = ObservationConfig()
+    """What the actor sees; its goals are the subgoals."""
 
 
 class HBCConfig(HierarchyConfig):
     ALGO_NAME = "hbc"
     OBSERVATION = HBCObservation
 
-    planner: GLConfig = Field(GLConfig(), description="The planner, with the keys of gl.")
+    planner: GLConfig = GLConfig()
+    """The planner, with the keys of gl."""
 
 
 @register_algo(HBCConfig)

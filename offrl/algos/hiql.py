@@ -29,10 +29,8 @@ PHI = "representation"  # of a subgoal, which the actor sees as its goal
 
 class PlannerConfig(LayersConfig):
     layer_dims: list[Count] = [512, 512, 512]
-    adv: AdvantageConfig = Field(
-        AdvantageConfig(),
-        description="How subgoals are weighted by the advantage of their states.",
-    )
+    adv: AdvantageConfig = AdvantageConfig()
+    """How subgoals are weighted by the advantage of their states."""
 
 
 class HIQLConfig(InSampleConfig):
@@ -43,21 +41,16 @@ class HIQLConfig(InSampleConfig):
         vf=3e-4, planner=3e-4, actor=3e-4, decay_factor=0.0
     )
     target_tau: Share = 0.005
-    subgoal_steps: Steps = Field(
-        25, description="Number of steps after which a subgoal is to be reached."
-    )
-    representation_dim: Count = Field(
-        10, description="Size of the representation of goals and subgoals."
-    )
-    expectile: float = Field(
-        0.7,
-        gt=0,
-        lt=1,
-        description="Expectile of the value regression (tau). With a value nearer to 1 the "
-        "shortest ways of the data count more.",
-    )
+    subgoal_steps: Steps = 25
+    """Number of steps after which a subgoal is to be reached."""
+    representation_dim: Count = 10
+    """Size of the representation of goals and subgoals."""
+    expectile: float = Field(0.7, gt=0, lt=1)
+    """Expectile of the value regression (tau). With a value nearer to 1 the shortest ways of the
+    data count more."""
     critic: CriticConfig = CriticConfig(layer_dims=[512, 512, 512])
-    planner: PlannerConfig = Field(PlannerConfig(), description="The policy of subgoals.")
+    planner: PlannerConfig = PlannerConfig()
+    """The policy of subgoals."""
     actor: ActorConfig = ActorConfig(layer_dims=[512, 512, 512])
 
     @model_validator(mode="after")

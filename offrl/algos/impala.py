@@ -29,19 +29,14 @@ class ImpalaConfig(PolicyGradientConfig):
 
     optim_params: dict[str, OptimConfig] = one_optimizer(6e-4, "rmsprop")
     ent_coef: NonNegative = 0.01
-    num_passes: Count = Field(2, description="Number of passes over the steps of a round.")
-    rho_bar: float = Field(
-        1.0,
-        gt=0,
-        description="Largest weight of a step by how much likelier its action has become. It "
-        "decides which policy the values are of.",
-    )
-    c_bar: float = Field(
-        1.0,
-        gt=0,
-        description="Largest factor with which later steps count in the target of an earlier one. "
-        "It decides how fast values are learned.",
-    )
+    num_passes: Count = 2
+    """Number of passes over the steps of a round."""
+    rho_bar: float = Field(1.0, gt=0)
+    """Largest weight of a step by how much likelier its action has become. It decides which policy
+    the values are of."""
+    c_bar: float = Field(1.0, gt=0)
+    """Largest factor with which later steps count in the target of an earlier one. It decides how
+    fast values are learned."""
 
 
 @register_algo(ImpalaConfig)

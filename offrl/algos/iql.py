@@ -19,11 +19,12 @@ from offrl.lazy import Tensor, torch
 
 
 class AdvantageConfig(Section):
-    clip_adv_value: float | None = Field(
-        None, description="Largest advantage; larger ones are set to it. null: no limit."
-    )
-    beta: float = Field(1.0, gt=0, description="Temperature: weights are exp(advantage / beta).")
-    use_final_clip: bool = Field(True, description="Limit these weights to 100.")
+    clip_adv_value: float | None = None
+    """Largest advantage; larger ones are set to it. null: no limit."""
+    beta: float = Field(1.0, gt=0)
+    """Temperature: weights are exp(advantage / beta)."""
+    use_final_clip: bool = True
+    """Limit these weights to 100."""
 
     def weights(self, advantage: Tensor) -> Tensor:
         if self.clip_adv_value is not None:
@@ -39,22 +40,18 @@ class InSampleConfig(TDConfig):
         critic=1e-4, vf=1e-4, actor=1e-4, decay_factor=0.0
     )
     target_tau: Share = 0.01
-    actor: ActorConfig = Field(ActorConfig(), description="The policy.")
-    adv: AdvantageConfig = Field(
-        AdvantageConfig(), description="How actions are weighted by their advantage."
-    )
+    actor: ActorConfig = ActorConfig()
+    """The policy."""
+    adv: AdvantageConfig = AdvantageConfig()
+    """How actions are weighted by their advantage."""
 
 
 class IQLConfig(InSampleConfig):
     ALGO_NAME = "iql"
 
-    vf_quantile: float = Field(
-        0.9,
-        gt=0,
-        lt=1,
-        description="Expectile of the value regression (tau). With a value nearer to 1 the best "
-        "actions of the data count more.",
-    )
+    vf_quantile: float = Field(0.9, gt=0, lt=1)
+    """Expectile of the value regression (tau). With a value nearer to 1 the best actions of the
+    data count more."""
 
 
 @register_algo(IQLConfig)

@@ -8,7 +8,7 @@ makes it prefer what leads to rewards.
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from offrl.algos.base import Generators, Obs, PlannerAlgo, ValueAlgo, register_algo
 from offrl.algos.bcq import BCQ, BCQConfig
@@ -25,37 +25,34 @@ AT_ONCE = 2048  # subgoals that are judged, with many actions each
 
 
 class ValuePlannerConfig(Section):
-    planner: GLConfig = Field(GLConfig(), description="What proposes, with the keys of gl.")
-    value: BCQConfig = Field(BCQConfig(), description="What chooses, with the keys of bcq.")
-    num_samples: Count = Field(100, description="Number of proposals, of which the best is taken.")
+    planner: GLConfig = GLConfig()
+    """What proposes, with the keys of gl."""
+    value: BCQConfig = BCQConfig()
+    """What chooses, with the keys of bcq."""
+    num_samples: Count = 100
+    """Number of proposals, of which the best is taken."""
 
 
 class ValuePlannerObservation(HierarchyObservationConfig):
-    planner: ObservationConfig = Field(
-        ObservationConfig(), description="What the planner sees and predicts."
-    )
-    value: ObservationConfig = Field(
-        ObservationConfig(),
-        description="What the value function sees; it must be part of what is predicted.",
-    )
+    planner: ObservationConfig = ObservationConfig()
+    """What the planner sees and predicts."""
+    value: ObservationConfig = ObservationConfig()
+    """What the value function sees; it must be part of what is predicted."""
 
 
 class IRISObservation(HierarchyObservationConfig):
-    value_planner: ValuePlannerObservation = Field(
-        ValuePlannerObservation(), description="What the two parts of the planner see."
-    )
-    actor: ObservationConfig = Field(
-        ObservationConfig(), description="What the actor sees; its goals are the subgoals."
-    )
+    value_planner: ValuePlannerObservation = ValuePlannerObservation()
+    """What the two parts of the planner see."""
+    actor: ObservationConfig = ObservationConfig()
+    """What the actor sees; its goals are the subgoals."""
 
 
 class IRISConfig(HierarchyConfig):
     ALGO_NAME = "iris"
     OBSERVATION = IRISObservation
 
-    value_planner: ValuePlannerConfig = Field(
-        ValuePlannerConfig(), description="A planner, and a value function that chooses."
-    )
+    value_planner: ValuePlannerConfig = ValuePlannerConfig()
+    """A planner, and a value function that chooses."""
 
     @property
     def discount(self) -> float:

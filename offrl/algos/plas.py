@@ -21,40 +21,30 @@ from offrl.lazy import Tensor, torch
 
 
 class PLASVAEConfig(VAEConfig):
-    enabled: Annotated[bool, Only(True, "PLAS is built on a VAE")] = Field(
-        True, description="Must be true: PLAS is built on a VAE."
-    )
-    latent_clip: None = Field(
-        None, description="Must be null: the actor limits latents by max_latent_action."
-    )
+    enabled: Annotated[bool, Only(True, "PLAS is built on a VAE")] = True
+    """Must be true: PLAS is built on a VAE."""
+    latent_clip: None = None
+    """Must be null: the actor limits latents by max_latent_action."""
 
 
 class SamplerConfig(Section):
-    vae: PLASVAEConfig = Field(
-        PLASVAEConfig(
-            # The authors' is of the mean over the 14 latents, not of their sum.
-            kl_weight=0.5 / 14,
-            encoder_layer_dims=[750, 750],
-            decoder_layer_dims=[750, 750],
-        ),
-        description="A VAE.",
+    vae: PLASVAEConfig = PLASVAEConfig(
+        # The authors' is of the mean over the 14 latents, not of their sum.
+        kl_weight=0.5 / 14,
+        encoder_layer_dims=[750, 750],
+        decoder_layer_dims=[750, 750],
     )
+    """A VAE."""
 
 
 class LatentActorConfig(Section):
-    layer_dims: list[Count] = Field(
-        [400, 300], description="Sizes of the hidden layers of the actor."
-    )
-    perturbation: PerturbationConfig = Field(
-        PerturbationConfig(layer_dims=[400, 300]),
-        description="Network that changes the decoded action a little.",
-    )
-    max_latent_action: float = Field(
-        2.0,
-        gt=0,
-        description="Largest magnitude of each latent that the actor chooses, in standard "
-        "deviations of the prior.",
-    )
+    layer_dims: list[Count] = [400, 300]
+    """Sizes of the hidden layers of the actor."""
+    perturbation: PerturbationConfig = PerturbationConfig(layer_dims=[400, 300])
+    """Network that changes the decoded action a little."""
+    max_latent_action: float = Field(2.0, gt=0)
+    """Largest magnitude of each latent that the actor chooses, in standard deviations of the
+    prior."""
 
 
 class PLASConfig(TDConfig):
@@ -63,18 +53,15 @@ class PLASConfig(TDConfig):
     optim_params: dict[str, OptimConfig] = learning_rates(
         critic=1e-3, action_sampler=1e-4, actor=1e-4
     )
-    warmup_steps: int = Field(
-        500_000, ge=0, description="First training steps, in which only the VAE learns."
-    )
+    warmup_steps: int = Field(500_000, ge=0)
+    """First training steps, in which only the VAE learns."""
     critic: WeightedCriticConfig = WeightedCriticConfig(
         ensemble=WeightedEnsembleConfig(weight=0.75)
     )
-    action_sampler: SamplerConfig = Field(
-        SamplerConfig(), description="Model of the data's actions."
-    )
-    actor: LatentActorConfig = Field(
-        LatentActorConfig(), description="The policy, which chooses latents of the VAE."
-    )
+    action_sampler: SamplerConfig = SamplerConfig()
+    """Model of the data's actions."""
+    actor: LatentActorConfig = LatentActorConfig()
+    """The policy, which chooses latents of the VAE."""
 
 
 @register_algo(PLASConfig)

@@ -19,25 +19,17 @@ class PPOConfig(AdvantageConfig):
     ALGO_NAME = "ppo"
     DEFAULTS = collecting(2048, batch_size=64)
 
-    num_passes: Count = Field(10, description="Number of passes over the steps of a round.")
-    clip_range: float = Field(
-        0.2,
-        gt=0,
-        description="How far the ratio of an action's probability to that when it was taken may "
-        "leave 1 and still be learned from (epsilon).",
-    )
-    value_clip_range: float | None = Field(
-        None,
-        gt=0,
-        description="How far values may leave those when the steps were taken and still be learned "
-        "from. null: as far as they like.",
-    )
-    target_kl: float | None = Field(
-        None,
-        gt=0,
-        description="Leave out the rest of the passes when the policy has moved by more than 1.5 "
-        "times this KL divergence. null: make all passes.",
-    )
+    num_passes: Count = 10
+    """Number of passes over the steps of a round."""
+    clip_range: float = Field(0.2, gt=0)
+    """How far the ratio of an action's probability to that when it was taken may leave 1 and still
+    be learned from (epsilon)."""
+    value_clip_range: float | None = Field(None, gt=0)
+    """How far values may leave those when the steps were taken and still be learned from. null: as
+    far as they like."""
+    target_kl: float | None = Field(None, gt=0)
+    """Leave out the rest of the passes when the policy has moved by more than 1.5 times this KL
+    divergence. null: make all passes."""
 
 
 @register_algo(PPOConfig)

@@ -14,22 +14,17 @@ from offrl.lazy import Tensor, torch
 
 
 class ReBRACCriticConfig(WeightedCriticConfig):
-    layer_norm: bool = Field(True, description="Normalise the outputs of each hidden layer.")
-    bc_coef: float = Field(
-        0.01,
-        ge=0,
-        description="Weight, in targets, of the squared distance of the policy's action from the "
-        "data's (beta 2).",
-    )
+    layer_norm: bool = True
+    """Normalise the outputs of each hidden layer."""
+    bc_coef: float = Field(0.01, ge=0)
+    """Weight, in targets, of the squared distance of the policy's action from the data's (beta
+    2)."""
 
 
 class ReBRACActorConfig(TD3ActorConfig):
-    bc_coef: float = Field(
-        0.01,
-        ge=0,
-        description="Weight, in the actor's loss, of the squared distance of its action from the "
-        "data's (beta 1).",
-    )
+    bc_coef: float = Field(0.01, ge=0)
+    """Weight, in the actor's loss, of the squared distance of its action from the data's (beta
+    1)."""
 
 
 class ReBRACConfig(TD3BCConfig):
@@ -39,7 +34,8 @@ class ReBRACConfig(TD3BCConfig):
     optim_params: dict[str, StagedOptimConfig] = learning_rates(
         critic=1e-3, actor=1e-3, staged=True
     )
-    alpha: float = Field(1.0, ge=0, description="Weight of the normalised value.")
+    alpha: float = Field(1.0, ge=0)
+    """Weight of the normalised value."""
     critic: ReBRACCriticConfig = ReBRACCriticConfig(layer_dims=[256, 256, 256])
     actor: ReBRACActorConfig = ReBRACActorConfig(layer_dims=[256, 256, 256])
 

@@ -40,13 +40,8 @@ class ResidualConfig(SACConfig):
         layer_dims=[256, 256], ensemble=EnsembleConfig(n=5), deterministic_backup=True
     )
 
-    scale: float = Field(
-        0.3,
-        gt=0,
-        le=2,
-        description="Largest correction of a number of the base policy's action, which is between "
-        "-1 and 1.",
-    )
+    scale: float = Field(0.3, gt=0, le=2)
+    """Largest correction of a number of the base policy's action, which is between -1 and 1."""
 
 
 @register_algo(ResidualConfig)

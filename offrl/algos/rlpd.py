@@ -8,8 +8,6 @@ normalisation is behind each ReLU, where the authors' is before it.
 
 from typing import Any
 
-from pydantic import Field
-
 from offrl.algos.base import register_algo
 from offrl.algos.sac import SAC, SACConfig
 from offrl.algos.sac_n import SACActorConfig, SACCriticConfig
@@ -19,17 +17,13 @@ from offrl.lazy import Tensor, torch
 
 
 class RLPDCriticConfig(SACCriticConfig):
-    num_in_target: Count = Field(
-        2,
-        description="Number of critics, drawn at random for each update, of which the least value "
-        "is a target.",
-    )
+    num_in_target: Count = 2
+    """Number of critics, drawn at random for each update, of which the least value is a target."""
 
 
 class RLPDActorConfig(SACActorConfig):
-    update_freq: Count = Field(
-        20, description="Number of critic updates for each update of the actor."
-    )
+    update_freq: Count = 20
+    """Number of critic updates for each update of the actor."""
 
 
 class RLPDConfig(SACConfig):

@@ -30,22 +30,17 @@ class SACNetConfig(ActorNetConfig):
 
 
 class SACActorConfig(ActorConfig):
-    bc_start_steps: int = Field(
-        0, ge=0, description="First training steps, in which the actor only clones the data."
-    )
-    target_entropy: float | Literal["default"] | None = Field(
-        "default",
-        description="Entropy of the policy that the weight of the entropy is tuned to hold. "
-        '"default": minus the number of action dimensions, half of it for rlpd. null: no tuning, '
-        "the weight is 1.",
-    )
+    bc_start_steps: int = Field(0, ge=0)
+    """First training steps, in which the actor only clones the data."""
+    target_entropy: float | Literal["default"] | None = "default"
+    """Entropy of the policy that the weight of the entropy is tuned to hold. "default": minus the
+    number of action dimensions, half of it for rlpd. null: no tuning, the weight is 1."""
     net: SACNetConfig = SACNetConfig()
 
 
 class SACCriticConfig(CriticConfig):
-    deterministic_backup: bool = Field(
-        False, description="Leave the entropy of the policy out of targets."
-    )
+    deterministic_backup: bool = False
+    """Leave the entropy of the policy out of targets."""
 
 
 class SACNConfig(TDConfig):
@@ -56,9 +51,8 @@ class SACNConfig(TDConfig):
     critic: SACCriticConfig = SACCriticConfig(
         layer_dims=[256, 256, 256], ensemble=EnsembleConfig(n=10)
     )
-    actor: SACActorConfig = Field(
-        SACActorConfig(layer_dims=[256, 256, 256]), description="The policy."
-    )
+    actor: SACActorConfig = SACActorConfig(layer_dims=[256, 256, 256])
+    """The policy."""
 
 
 @register_algo(SACNConfig)

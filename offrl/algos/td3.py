@@ -25,22 +25,17 @@ from offrl.lazy import Tensor, torch
 
 
 class TD3ActorConfig(Section):
-    update_freq: Count = Field(
-        2, description="Number of critic updates for each update of the actor and of the targets."
-    )
-    noise_std: float = Field(
-        0.2, ge=0, description="Standard deviation of the noise on the next action in a target."
-    )
-    noise_clip: float = Field(0.5, ge=0, description="Largest magnitude of that noise.")
-    exploration_std: float = Field(
-        0.1,
-        ge=0,
-        description="Standard deviation of the noise on actions that are taken to learn from them "
-        "(train.num_steps).",
-    )
-    layer_dims: list[Count] = Field(
-        [256, 256], description="Sizes of the hidden layers of the actor."
-    )
+    update_freq: Count = 2
+    """Number of critic updates for each update of the actor and of the targets."""
+    noise_std: float = Field(0.2, ge=0)
+    """Standard deviation of the noise on the next action in a target."""
+    noise_clip: float = Field(0.5, ge=0)
+    """Largest magnitude of that noise."""
+    exploration_std: float = Field(0.1, ge=0)
+    """Standard deviation of the noise on actions that are taken to learn from them
+    (train.num_steps)."""
+    layer_dims: list[Count] = [256, 256]
+    """Sizes of the hidden layers of the actor."""
 
 
 class TD3Config(TDConfig):
@@ -51,7 +46,8 @@ class TD3Config(TDConfig):
         critic=3e-4, actor=3e-4, staged=True
     )
     critic: WeightedCriticConfig = WeightedCriticConfig(layer_dims=[256, 256])
-    actor: TD3ActorConfig = Field(TD3ActorConfig(), description="The policy.")
+    actor: TD3ActorConfig = TD3ActorConfig()
+    """The policy."""
 
 
 @register_algo(TD3Config)

@@ -16,7 +16,8 @@ class TD3BCConfig(TD3Config):
         "train": {"hdf5_normalize_obs": True, "batch_size": 256, "num_epochs": 200},
     }
 
-    alpha: float = Field(2.5, ge=0, description="Weight of the value against cloning.")
+    alpha: float = Field(2.5, ge=0)
+    """Weight of the value against cloning."""
 
 
 @register_algo(TD3BCConfig)

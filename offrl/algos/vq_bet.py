@@ -21,31 +21,34 @@ NUM_FIRST_CHUNKS = 4096  # that codes begin with
 class VQConfig(Section):
     """The codes."""
 
-    epochs: Share = Field(
-        0.25,
-        description="Share of the training's epochs in which codes are learned and no policy, the "
-        "first ones, and not all. 0: none, as the codes are those of experiment.ckpt_path.",
-    )
-    num_codes: int = Field(16, ge=2, description="Number of codes in a codebook.")
-    num_layers: Count = Field(
-        2, description="Number of codebooks, each of which refines those before it."
-    )
-    latent_dim: Count = Field(64, description="Size of a code.")
-    layer_dims: list[Count] = Field(
-        [128, 128], description="Sizes of the hidden layers of the encoder and the decoder."
-    )
-    commitment_weight: float = Field(
-        1.0, ge=0, description="Weight of the distance of chunks from their codes."
-    )
+    epochs: Share = 0.25
+    """Share of the training's epochs in which codes are learned and no policy, the first ones, and
+    not all. 0: none, as the codes are those of experiment.ckpt_path."""
+    num_codes: int = Field(16, ge=2)
+    """Number of codes in a codebook."""
+    num_layers: Count = 2
+    """Number of codebooks, each of which refines those before it."""
+    latent_dim: Count = 64
+    """Size of a code."""
+    layer_dims: list[Count] = [128, 128]
+    """Sizes of the hidden layers of the encoder and the decoder."""
+    commitment_weight: float = Field(1.0, ge=0)
+    """Weight of the distance of chunks from their codes."""
 
 
 class BehaviorTransformerConfig(Section):
-    embed_dim: Count = Field(128, description="Size of an embedding.")
-    num_layers: Count = Field(6, description="Number of layers.")
-    num_heads: Count = Field(8, description="Number of attention heads; embed_dim is a multiple.")
-    emb_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of embeddings.")
-    attn_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of attention.")
-    block_output_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of layers.")
+    embed_dim: Count = 128
+    """Size of an embedding."""
+    num_layers: Count = 6
+    """Number of layers."""
+    num_heads: Count = 8
+    """Number of attention heads; embed_dim is a multiple."""
+    emb_dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout of embeddings."""
+    attn_dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout of attention."""
+    block_output_dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout of layers."""
 
 
 class VQBeTConfig(ChunkConfig):
@@ -58,23 +61,19 @@ class VQBeTConfig(ChunkConfig):
     horizon: HorizonConfig = HorizonConfig(
         observation_horizon=5, action_horizon=5, prediction_horizon=9
     )
-    vq: VQConfig = Field(VQConfig(), description="The codes of chunks.")
-    transformer: BehaviorTransformerConfig = Field(
-        BehaviorTransformerConfig(), description="Sizes of the Transformer."
-    )
-    focal_gamma: float = Field(
-        2.0,
-        ge=0,
-        description="How little codes count that are predicted well (Lin et al., 2017, "
-        "arXiv:1708.02002). 0: as in a cross-entropy.",
-    )
-    secondary_weight: float = Field(
-        0.5, ge=0, description="Weight of a code against that of the codebook before it."
-    )
-    offset_weight: float = Field(10.0, ge=0, description="Weight of the error of actions.")
-    temperature: float = Field(
-        1.0, gt=0, description="How evenly codes are drawn while acting: near 0, the likeliest."
-    )
+    vq: VQConfig = VQConfig()
+    """The codes of chunks."""
+    transformer: BehaviorTransformerConfig = BehaviorTransformerConfig()
+    """Sizes of the Transformer."""
+    focal_gamma: float = Field(2.0, ge=0)
+    """How little codes count that are predicted well (Lin et al., 2017, arXiv:1708.02002). 0: as in
+    a cross-entropy."""
+    secondary_weight: float = Field(0.5, ge=0)
+    """Weight of a code against that of the codebook before it."""
+    offset_weight: float = Field(10.0, ge=0)
+    """Weight of the error of actions."""
+    temperature: float = Field(1.0, gt=0)
+    """How evenly codes are drawn while acting: near 0, the likeliest."""
 
 
 @register_algo(VQBeTConfig)

@@ -11,15 +11,11 @@ from offrl.lazy import Tensor
 class XQLConfig(InSampleConfig):
     ALGO_NAME = "xql"
 
-    beta: float = Field(
-        2.0,
-        gt=0,
-        description="Temperature of the soft maximum over the data's actions. With a smaller value "
-        "it is nearer to the maximum.",
-    )
-    max_clip: float = Field(
-        7.0, gt=0, description="Largest error over beta, so that its exponential stays finite."
-    )
+    beta: float = Field(2.0, gt=0)
+    """Temperature of the soft maximum over the data's actions. With a smaller value it is nearer to
+    the maximum."""
+    max_clip: float = Field(7.0, gt=0)
+    """Largest error over beta, so that its exponential stays finite."""
 
 
 @register_algo(XQLConfig)

@@ -23,62 +23,46 @@ class LearningRateConfig(Section):
     to ``decay_factor`` at the one epoch named there; ``cosine``: ``warmup_steps`` up, then
     ``num_cycles`` cosine waves over the whole training; ``constant``: up, and then as it is."""
 
-    initial: float = Field(1e-4, ge=0, description="Learning rate at the start.")
-    decay_factor: float = Field(
-        0.1,
-        ge=0,
-        description='What the rate is multiplied by at each epoch of epoch_schedule ("multistep"), '
-        'or in all until the one epoch named there ("linear").',
-    )
-    epoch_schedule: list[Count] = Field(
-        [],
-        description='Epochs at which the rate falls ("multistep"), or the one epoch until which it '
-        'falls ("linear"). Empty: it stays.',
-    )
+    initial: float = Field(1e-4, ge=0)
+    """Learning rate at the start."""
+    decay_factor: float = Field(0.1, ge=0)
+    """What the rate is multiplied by at each epoch of epoch_schedule ("multistep"), or in all until
+    the one epoch named there ("linear")."""
+    epoch_schedule: list[Count] = []
+    """Epochs at which the rate falls ("multistep"), or the one epoch until which it falls
+    ("linear"). Empty: it stays."""
     scheduler_type: Literal["multistep", "linear", "cosine", "constant", "constant_with_warmup"] = (
-        Field("multistep", description="How the rate changes during the training.")
+        "multistep"
     )
-    step_every_batch: bool = Field(
-        False, description="Count training steps instead of epochs, in all of these keys."
-    )
-    warmup_steps: int = Field(
-        0,
-        ge=0,
-        description='Epochs in which the rate rises from 0 to initial ("cosine", "constant", '
-        '"constant_with_warmup"). For the last, which forks of robomimic have, the default is '
-        "theirs: 10000 training steps (step_every_batch).",
-    )
-    num_cycles: float = Field(
-        0.5,
-        description='Cosine waves over the whole training ("cosine"). 0.5: the rate falls to 0 '
-        "once.",
-    )
+    """How the rate changes during the training."""
+    step_every_batch: bool = False
+    """Count training steps instead of epochs, in all of these keys."""
+    warmup_steps: int = Field(0, ge=0)
+    """Epochs in which the rate rises from 0 to initial ("cosine", "constant",
+    "constant_with_warmup"). For the last, which forks of robomimic have, the default is theirs:
+    10000 training steps (step_every_batch)."""
+    num_cycles: float = 0.5
+    """Cosine waves over the whole training ("cosine"). 0.5: the rate falls to 0 once."""
 
 
 class RegularizationConfig(Section):
-    L2: float = Field(0.0, ge=0, description="Weight decay of the optimizer.")
+    L2: float = Field(0.0, ge=0)
+    """Weight decay of the optimizer."""
 
 
 class OptimConfig(Section):
     """The optimizer of one network."""
 
-    optimizer_type: Literal["adam", "adamw", "rmsprop"] = Field(
-        "adam",
-        description='Kind of optimizer. "adam" and "rmsprop" add the weight decay to gradients, '
-        '"adamw" takes it from the weights directly.',
-    )
-    epsilon: float | None = Field(
-        None,
-        gt=0,
-        description="Number that the optimizer adds to what it divides by. A larger one makes "
-        "steps of rare gradients smaller. null: the optimizer's own, 1e-8.",
-    )
-    learning_rate: LearningRateConfig = Field(
-        LearningRateConfig(), description="Learning rate, and how it changes."
-    )
-    regularization: RegularizationConfig = Field(
-        RegularizationConfig(), description="What keeps weights small."
-    )
+    optimizer_type: Literal["adam", "adamw", "rmsprop"] = "adam"
+    """Kind of optimizer. "adam" and "rmsprop" add the weight decay to gradients, "adamw" takes it
+    from the weights directly."""
+    epsilon: float | None = Field(None, gt=0)
+    """Number that the optimizer adds to what it divides by. A larger one makes steps of rare
+    gradients smaller. null: the optimizer's own, 1e-8."""
+    learning_rate: LearningRateConfig = LearningRateConfig()
+    """Learning rate, and how it changes."""
+    regularization: RegularizationConfig = RegularizationConfig()
+    """What keeps weights small."""
     # robomimic writes these two into the configs of its runs; offrl counts by itself.
     num_train_batches: int | None = without_effect(None, exclude=False)
     num_epochs: int | None = without_effect(None, exclude=False)
@@ -91,12 +75,10 @@ class OptimConfig(Section):
 class StagedOptimConfig(OptimConfig):
     """An optimizer that works from ``start_epoch`` on and before ``end_epoch``; -1: no limit."""
 
-    start_epoch: int = Field(
-        -1, description="First epoch in which the network is trained. -1: from the beginning."
-    )
-    end_epoch: int = Field(
-        -1, description="Epoch from which on the network is trained no more. -1: never."
-    )
+    start_epoch: int = -1
+    """First epoch in which the network is trained. -1: from the beginning."""
+    end_epoch: int = -1
+    """Epoch from which on the network is trained no more. -1: never."""
 
     def is_due(self, epoch: int) -> bool:
         return epoch >= self.start_epoch and (self.end_epoch == -1 or epoch < self.end_epoch)
@@ -140,9 +122,8 @@ class AlgoConfig(Section):
     DEFAULTS: ClassVar[dict[str, Any]] = {}
     OBSERVATION: ClassVar[type[Section] | None] = None
 
-    optim_params: dict[str, OptimConfig] = Field(
-        {}, description="Optimizer of each network, by the name of the network."
-    )
+    optim_params: dict[str, OptimConfig] = {}
+    """Optimizer of each network, by the name of the network."""
     # Of forks of robomimic.
     language_conditioned: Annotated[
         bool, Only(False, "name lang_emb in observation.modalities.obs.low_dim instead")
@@ -150,7 +131,6 @@ class AlgoConfig(Section):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
         if "ALGO_NAME" in cls.__dict__:
             ALGO_CONFIGS.register(cls.ALGO_NAME, cls.__module__)(cls)
 
@@ -159,28 +139,22 @@ DISCRETE = {"actions": {"format": "discrete"}}  # an action_config
 
 
 class EnsembleConfig(Section):
-    n: Count = Field(2, description="Number of critics.")
+    n: Count = 2
+    """Number of critics."""
 
 
 class CriticConfig(LayersConfig):
-    use_huber: bool = Field(
-        False,
-        description="Use the Huber loss, which limits the effect of large errors. If false, "
-        "the squared error.",
-    )
-    ensemble: EnsembleConfig = Field(EnsembleConfig(), description="How many critics there are.")
-    value_bounds: Bounds | None = Field(
-        None,
-        description="Least and largest value that the critics can say, for example [0, 1]. null: "
-        "any.",
-    )
+    use_huber: bool = False
+    """Use the Huber loss, which limits the effect of large errors. If false, the squared error."""
+    ensemble: EnsembleConfig = EnsembleConfig()
+    """How many critics there are."""
+    value_bounds: Bounds | None = None
+    """Least and largest value that the critics can say, for example [0, 1]. null: any."""
 
 
 class WeightedEnsembleConfig(EnsembleConfig):
-    weight: Share = Field(
-        1.0,
-        description="Weight of the least critic's value in a target; the largest has the rest.",
-    )
+    weight: Share = 1.0
+    """Weight of the least critic's value in a target; the largest has the rest."""
 
 
 class WeightedCriticConfig(CriticConfig):
@@ -188,20 +162,16 @@ class WeightedCriticConfig(CriticConfig):
 
 
 class DistributionalConfig(Section):
-    enabled: bool = Field(
-        False,
-        description="Let one critic learn how likely each return is, whatever ensemble.n says. "
-        "Needs value_bounds.",
-    )
-    num_atoms: int = Field(
-        51, ge=2, description="Number of returns that get a probability, between value_bounds."
-    )
+    enabled: bool = False
+    """Let one critic learn how likely each return is, whatever ensemble.n says. Needs
+    value_bounds."""
+    num_atoms: int = Field(51, ge=2)
+    """Number of returns that get a probability, between value_bounds."""
 
 
 class DistributionalCriticConfig(CriticConfig):
-    distributional: DistributionalConfig = Field(
-        DistributionalConfig(), description="A critic of distributions of returns (C51)."
-    )
+    distributional: DistributionalConfig = DistributionalConfig()
+    """A critic of distributions of returns (C51)."""
 
     @model_validator(mode="after")
     def _is_bounded(self) -> "DistributionalCriticConfig":
@@ -216,18 +186,13 @@ class DistributionalCriticConfig(CriticConfig):
 class TDConfig(AlgoConfig):
     """Base of the sections ``algo`` of algorithms that learn by temporal differences."""
 
-    discount: Share = Field(
-        0.99, description="Factor on a reward for each step that it lies ahead (gamma)."
-    )
-    n_step: Steps = Field(
-        1, description="Number of rewards that are summed before the value of a later state counts."
-    )
-    infinite_horizon: bool = Field(
-        False, description="Let the last reward of an episode that ended be received for ever."
-    )
-    target_tau: Share = Field(
-        0.005,
-        description="How far the target networks move to the trained ones in each update: 1 copies "
-        "them.",
-    )
-    critic: CriticConfig = Field(CriticConfig(), description="Networks that estimate values.")
+    discount: Share = 0.99
+    """Factor on a reward for each step that it lies ahead (gamma)."""
+    n_step: Steps = 1
+    """Number of rewards that are summed before the value of a later state counts."""
+    infinite_horizon: bool = False
+    """Let the last reward of an episode that ended be received for ever."""
+    target_tau: Share = 0.005
+    """How far the target networks move to the trained ones in each update: 1 copies them."""
+    critic: CriticConfig = CriticConfig()
+    """Networks that estimate values."""

@@ -12,47 +12,36 @@ from offrl.config.section import Count, FreeMap, Only, Section, without_effect
 
 
 class LoggingConfig(Section):
-    terminal_output_to_txt: bool = Field(
-        True, description="Write the messages and figures of the training to logs/log.txt as well."
-    )
-    log_tb: bool = Field(True, description="Write TensorBoard files to logs/tb.")
-    log_wandb: bool = Field(
-        False, description="Send the figures to Weights & Biases, which must be installed."
-    )
-    wandb_proj_name: str = Field("debug", description="Name of the project at Weights & Biases.")
+    terminal_output_to_txt: bool = True
+    """Write the messages and figures of the training to logs/log.txt as well."""
+    log_tb: bool = True
+    """Write TensorBoard files to logs/tb."""
+    log_wandb: bool = False
+    """Send the figures to Weights & Biases, which must be installed."""
+    wandb_proj_name: str = "debug"
+    """Name of the project at Weights & Biases."""
 
 
 class SaveConfig(Section):
     """Which epochs keep a checkpoint in ``models/``; ``last.pth`` is written whenever enabled."""
 
-    enabled: bool = Field(
-        True,
-        description="Write checkpoints. If false, there is not even a last.pth to resume from.",
-    )
-    every_n_seconds: float | None = Field(
-        None,
-        ge=0,
-        description="Seconds between two checkpoints, which are kept at the end of an epoch. null: "
-        "time does not matter.",
-    )
-    every_n_epochs: Count | None = Field(
-        50, description="Number of epochs between two checkpoints. null: epochs do not matter."
-    )
-    epochs: list[Count] = Field([], description="Keep a checkpoint after each of these epochs.")
-    on_best_validation: bool = Field(
-        False, description="Keep a checkpoint whenever the validation loss is the lowest so far."
-    )
-    on_best_rollout_return: bool = Field(
-        False,
-        description="Keep a checkpoint whenever the mean return in the simulator is the highest "
-        "so far.",
-    )
-    on_best_rollout_success_rate: bool = Field(
-        True,
-        description="Keep a checkpoint whenever the success rate in the simulator is the highest "
-        "so far. Of equal success rates the higher mean return counts, and it alone where the "
-        "environment reports no success.",
-    )
+    enabled: bool = True
+    """Write checkpoints. If false, there is not even a last.pth to resume from."""
+    every_n_seconds: float | None = Field(None, ge=0)
+    """Seconds between two checkpoints, which are kept at the end of an epoch. null: time does not
+    matter."""
+    every_n_epochs: Count | None = 50
+    """Number of epochs between two checkpoints. null: epochs do not matter."""
+    epochs: list[Count] = []
+    """Keep a checkpoint after each of these epochs."""
+    on_best_validation: bool = False
+    """Keep a checkpoint whenever the validation loss is the lowest so far."""
+    on_best_rollout_return: bool = False
+    """Keep a checkpoint whenever the mean return in the simulator is the highest so far."""
+    on_best_rollout_success_rate: bool = True
+    """Keep a checkpoint whenever the success rate in the simulator is the highest so far. Of equal
+    success rates the higher mean return counts, and it alone where the environment reports no
+    success."""
 
     def is_due(self, epoch: int, seconds: float) -> bool:
         """Say whether a checkpoint is kept at the end of an epoch, so long after the last one."""
@@ -67,80 +56,57 @@ class SaveConfig(Section):
 class RolloutConfig(Section):
     """Evaluation in the simulator every ``rate`` epochs, after ``warmstart`` of them."""
 
-    enabled: bool = Field(
-        True, description="Evaluate the policy in the simulator during and after the training."
-    )
-    n: Count = Field(50, description="Number of episodes per evaluation and environment.")
-    horizon: Count = Field(
-        400,
-        description="Largest number of steps in an episode. With train.num_steps the default is "
-        "train.online.horizon, or, if that is null, 100000: the environment ends its episodes.",
-    )
-    rate: Count = Field(
-        50,
-        description="Number of epochs between two evaluations. The last epoch always has one.",
-    )
-    test_last: bool = Field(
-        False,
-        description="Test the policy that the training ends with as well, not only the best one.",
-    )
-    warmstart: int = Field(0, description="Number of first epochs without an evaluation.")
-    terminate_on_success: bool = Field(
-        True, description="End an episode when the task is solved, before the horizon."
-    )
+    enabled: bool = True
+    """Evaluate the policy in the simulator during and after the training."""
+    n: Count = 50
+    """Number of episodes per evaluation and environment."""
+    horizon: Count = 400
+    """Largest number of steps in an episode. With train.num_steps the default is
+    train.online.horizon, or, if that is null, 100000: the environment ends its episodes."""
+    rate: Count = 50
+    """Number of epochs between two evaluations. The last epoch always has one."""
+    test_last: bool = False
+    """Test the policy that the training ends with as well, not only the best one."""
+    warmstart: int = 0
+    """Number of first epochs without an evaluation."""
+    terminate_on_success: bool = True
+    """End an episode when the task is solved, before the horizon."""
     batched: Annotated[
         bool, Only(False, "episodes always run in parallel, in num_workers processes")
     ] = without_effect(False)
     num_batch_envs: int = without_effect(5)
-    backend: Literal["processes", "ray"] = Field(
-        "processes",
-        description="Where the simulators run: in processes of this machine, or on the Ray of "
-        "distributed.address. The results are the same.",
-    )
-    num_workers: Count | None = Field(
-        None, description="Number of simulators. null: one for each CPU core, or CPU of the Ray."
-    )
-    latency_ms: float = Field(
-        0.0,
-        ge=0,
-        description="Milliseconds that a chunk of actions takes to be inferred, as far as the "
-        "simulator is concerned, rounded up to its steps. It costs no time.",
-    )
-    asynchronous: bool = Field(
-        False,
-        description="Infer a chunk while the one before is played, and leave out its actions that "
-        "are past when it comes. If false, the robot stands still for latency_ms.",
-    )
-    control_freq: float | None = Field(
-        None,
-        gt=0,
-        description="Steps of the environment in a second, by which latency_ms counts. null: the "
-        "control_freq of robosuite's env_kwargs.",
-    )
-    timeout: float = Field(
-        300.0, gt=0, description="Seconds without an answer after which a simulator counts as hung."
-    )
-    video_episodes: int = Field(
-        3, ge=0, description="Number of episodes that a video shows. 0: no video."
-    )
+    backend: Literal["processes", "ray"] = "processes"
+    """Where the simulators run: in processes of this machine, or on the Ray of distributed.address.
+    The results are the same."""
+    num_workers: Count | None = None
+    """Number of simulators. null: one for each CPU core, or CPU of the Ray."""
+    latency_ms: float = Field(0.0, ge=0)
+    """Milliseconds that a chunk of actions takes to be inferred, as far as the simulator is
+    concerned, rounded up to its steps. It costs no time."""
+    asynchronous: bool = False
+    """Infer a chunk while the one before is played, and leave out its actions that are past when it
+    comes. If false, the robot stands still for latency_ms."""
+    control_freq: float | None = Field(None, gt=0)
+    """Steps of the environment in a second, by which latency_ms counts. null: the control_freq of
+    robosuite's env_kwargs."""
+    timeout: float = Field(300.0, gt=0)
+    """Seconds without an answer after which a simulator counts as hung."""
+    video_episodes: int = Field(3, ge=0)
+    """Number of episodes that a video shows. 0: no video."""
 
 
 class ProxiesConfig(Section):
     """Evaluation without an environment every ``rate`` epochs, on the held-out demonstrations with
     ``validate``."""
 
-    enabled: bool = Field(
-        False,
-        description="Measure the policy on recorded data, without an environment: on the held-out "
-        "demonstrations if experiment.validate is true, else on those of the training.",
-    )
-    rate: Count = Field(1, description="Number of epochs between two measurements.")
-    fqe_steps: int = Field(
-        0,
-        ge=0,
-        description="Number of training steps of fitted Q evaluation, which starts anew each time. "
-        "0: no fitted Q evaluation.",
-    )
+    enabled: bool = False
+    """Measure the policy on recorded data, without an environment: on the held-out demonstrations
+    if experiment.validate is true, else on those of the training."""
+    rate: Count = 1
+    """Number of epochs between two measurements."""
+    fqe_steps: int = Field(0, ge=0)
+    """Number of training steps of fitted Q evaluation, which starts anew each time. 0: no fitted Q
+    evaluation."""
 
 
 with warnings.catch_warnings():
@@ -148,60 +114,43 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message='Field name "validate"')
 
     class ExperimentConfig(Section):
-        name: str = Field(
-            "test", description="Name of the experiment: its folder below train.output_dir."
-        )
-        validate: bool = Field(  # type: ignore[assignment]
-            False,
-            description="Measure the loss on held-out demonstrations after each epoch. Needs "
-            "train.hdf5_validation_filter_key.",
-        )
-        logging: LoggingConfig = Field(LoggingConfig(), description="What is logged, and where.")
-        save: SaveConfig = Field(
-            SaveConfig(), description="Which epochs keep a checkpoint in the folder models/."
-        )
-        epoch_every_n_steps: Count | None = Field(
-            100, description="Training steps that make an epoch. null: one pass over the data."
-        )
-        validation_epoch_every_n_steps: Count | None = Field(
-            10, description="Batches of a validation. null: one pass over the held-out data."
-        )
-        env: str | None = Field(
-            None,
-            description="Name of the environment to evaluate in, and to act in where "
-            "train.num_steps is set: gymnasium's, ALE/... for Atari's games, or a task of "
-            "Meta-World or robosuite. null: the one that the data was recorded in.",
-        )
-        additional_envs: list[str] | None = Field(
-            None, description="Names of more environments to evaluate in. null: no others."
-        )
-        render: bool = Field(
-            False, description="Must be false: no windows are opened. Use render_video."
-        )
-        render_video: bool = Field(
-            True, description="Film the first episodes of each evaluation, into videos/."
-        )
-        keep_all_videos: bool = Field(
-            False, description="Keep the video of every evaluation, not only the latest one."
-        )
-        video_skip: Count = Field(5, description="Number of steps between two frames of a video.")
-        rollout: RolloutConfig = Field(
-            RolloutConfig(), description="Evaluation of the policy in the simulator."
-        )
-        proxies: ProxiesConfig = Field(
-            ProxiesConfig(), description="Evaluation of the policy without an environment."
-        )
-        env_meta_update_dict: FreeMap = Field(
-            {},
-            description="Laid over the env_args of the data for evaluation, for example "
-            '{"env_kwargs": {"reward_shaping": true}}.',
-        )
-        ckpt_path: str | None = Field(
-            None,
-            description="Checkpoint whose weights a new training starts from. An online training "
-            "(train.num_steps) takes from it what the config does not say, too. null: random "
-            "weights.",
-        )
+        name: str = "test"
+        """Name of the experiment: its folder below train.output_dir."""
+        validate: bool = False  # type: ignore[assignment]
+        """Measure the loss on held-out demonstrations after each epoch. Needs
+        train.hdf5_validation_filter_key."""
+        logging: LoggingConfig = LoggingConfig()
+        """What is logged, and where."""
+        save: SaveConfig = SaveConfig()
+        """Which epochs keep a checkpoint in the folder models/."""
+        epoch_every_n_steps: Count | None = 100
+        """Training steps that make an epoch. null: one pass over the data."""
+        validation_epoch_every_n_steps: Count | None = 10
+        """Batches of a validation. null: one pass over the held-out data."""
+        env: str | None = None
+        """Name of the environment to evaluate in, and to act in where train.num_steps is set:
+        gymnasium's, ALE/... for Atari's games, or a task of Meta-World or robosuite. null: the one
+        that the data was recorded in."""
+        additional_envs: list[str] | None = None
+        """Names of more environments to evaluate in. null: no others."""
+        render: bool = False
+        """Must be false: no windows are opened. Use render_video."""
+        render_video: bool = True
+        """Film the first episodes of each evaluation, into videos/."""
+        keep_all_videos: bool = False
+        """Keep the video of every evaluation, not only the latest one."""
+        video_skip: Count = 5
+        """Number of steps between two frames of a video."""
+        rollout: RolloutConfig = RolloutConfig()
+        """Evaluation of the policy in the simulator."""
+        proxies: ProxiesConfig = ProxiesConfig()
+        """Evaluation of the policy without an environment."""
+        env_meta_update_dict: FreeMap = {}
+        """Laid over the env_args of the data for evaluation, for example {"env_kwargs":
+        {"reward_shaping": true}}."""
+        ckpt_path: str | None = None
+        """Checkpoint whose weights a new training starts from. An online training (train.num_steps)
+        takes from it what the config does not say, too. null: random weights."""
 
         @field_validator("name")
         @classmethod

@@ -9,84 +9,67 @@ from offrl.config.section import Count, FreeMap, Map, Section, Share, Steps
 
 
 class GaussianConfig(Section):
-    enabled: bool = Field(
-        False, description="Let the policy be a Gaussian instead of one action per state."
-    )
-    fixed_std: bool = Field(
-        False, description="Keep the standard deviation at init_std instead of learning it."
-    )
-    use_tanh: bool = Field(
-        False, description="Squash the whole distribution by a tanh, not only its mean."
-    )
-    init_std: float = Field(
-        0.1, gt=0, description='Standard deviation at the start, with std_activation "softplus".'
-    )
-    min_std: float = Field(0.01, ge=0, description="Least standard deviation.")
-    std_activation: Literal["softplus", "exp"] = Field(
-        "softplus", description="Function that makes the network's output a standard deviation."
-    )
-    low_noise_eval: bool = Field(
-        True, description="Take the mean in evaluation. If false, actions are drawn at random."
-    )
+    enabled: bool = False
+    """Let the policy be a Gaussian instead of one action per state."""
+    fixed_std: bool = False
+    """Keep the standard deviation at init_std instead of learning it."""
+    use_tanh: bool = False
+    """Squash the whole distribution by a tanh, not only its mean."""
+    init_std: float = Field(0.1, gt=0)
+    """Standard deviation at the start, with std_activation "softplus"."""
+    min_std: float = Field(0.01, ge=0)
+    """Least standard deviation."""
+    std_activation: Literal["softplus", "exp"] = "softplus"
+    """Function that makes the network's output a standard deviation."""
+    low_noise_eval: bool = True
+    """Take the mean in evaluation. If false, actions are drawn at random."""
 
 
 class GMMConfig(Section):
-    enabled: bool = Field(
-        False,
-        description="Let the policy be a mixture of Gaussians (GMM), for data that shows several "
-        "ways to act.",
-    )
-    num_modes: Count = Field(5, description="Number of Gaussians in the mixture.")
-    min_std: float = Field(1e-4, ge=0, description="Least standard deviation of each Gaussian.")
-    std_activation: Literal["softplus", "exp"] = Field(
-        "softplus", description="Function that makes the network's output a standard deviation."
-    )
-    low_noise_eval: bool = Field(
-        True,
-        description="Draw a Gaussian at random in evaluation, but take an action next to its mean. "
-        "If false, the action is drawn at random as well.",
-    )
+    enabled: bool = False
+    """Let the policy be a mixture of Gaussians (GMM), for data that shows several ways to act."""
+    num_modes: Count = 5
+    """Number of Gaussians in the mixture."""
+    min_std: float = Field(1e-4, ge=0)
+    """Least standard deviation of each Gaussian."""
+    std_activation: Literal["softplus", "exp"] = "softplus"
+    """Function that makes the network's output a standard deviation."""
+    low_noise_eval: bool = True
+    """Draw a Gaussian at random in evaluation, but take an action next to its mean. If false, the
+    action is drawn at random as well."""
 
 
 class VAEDecoderConfig(Section):
-    is_conditioned: bool = Field(True, description="Let the decoder see the observations, too.")
-    reconstruction_sum_across_elements: bool = Field(
-        False,
-        description="Sum the squared errors of an action's or a subgoal's dimensions. If false: "
-        "their mean.",
-    )
+    is_conditioned: bool = True
+    """Let the decoder see the observations, too."""
+    reconstruction_sum_across_elements: bool = False
+    """Sum the squared errors of an action's or a subgoal's dimensions. If false: their mean."""
 
 
 class VAEPriorConfig(Section):
-    learn: bool = Field(
-        False, description="Learn the prior. If false, it is N(0, 1), or uniform over classes."
-    )
-    is_conditioned: bool = Field(
-        False, description="Let the prior depend on the observations. Needs learn."
-    )
-    use_gmm: bool = Field(
-        False, description="Let the prior be a mixture of Gaussians. Needs learn."
-    )
-    gmm_num_modes: Count = Field(10, description="Number of Gaussians in the prior.")
-    gmm_learn_weights: bool = Field(
-        False, description="Learn the weights of these Gaussians. If false, they are equal."
-    )
-    use_categorical: bool = Field(
-        False, description="Let each latent be one of some classes, instead of a real number."
-    )
-    categorical_dim: Count = Field(10, description="Number of classes of each latent.")
-    categorical_gumbel_softmax_hard: bool = Field(
-        False,
-        description="Give the decoder one class exactly in training. If false, a mixture of "
-        "classes that depends on the temperature.",
-    )
-    categorical_init_temp: float = Field(
-        1.0, gt=0, description="Temperature of that mixture in the first epoch."
-    )
-    categorical_temp_anneal_step: float = Field(
-        0.001, description="What the temperature falls by in each epoch."
-    )
-    categorical_min_temp: float = Field(0.3, gt=0, description="Least temperature.")
+    learn: bool = False
+    """Learn the prior. If false, it is N(0, 1), or uniform over classes."""
+    is_conditioned: bool = False
+    """Let the prior depend on the observations. Needs learn."""
+    use_gmm: bool = False
+    """Let the prior be a mixture of Gaussians. Needs learn."""
+    gmm_num_modes: Count = 10
+    """Number of Gaussians in the prior."""
+    gmm_learn_weights: bool = False
+    """Learn the weights of these Gaussians. If false, they are equal."""
+    use_categorical: bool = False
+    """Let each latent be one of some classes, instead of a real number."""
+    categorical_dim: Count = 10
+    """Number of classes of each latent."""
+    categorical_gumbel_softmax_hard: bool = False
+    """Give the decoder one class exactly in training. If false, a mixture of classes that depends
+    on the temperature."""
+    categorical_init_temp: float = Field(1.0, gt=0)
+    """Temperature of that mixture in the first epoch."""
+    categorical_temp_anneal_step: float = 0.001
+    """What the temperature falls by in each epoch."""
+    categorical_min_temp: float = Field(0.3, gt=0)
+    """Least temperature."""
 
     def temperature(self, epoch: int) -> float:
         annealed = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
@@ -94,35 +77,25 @@ class VAEPriorConfig(Section):
 
 
 class VAEConfig(Section):
-    enabled: bool = Field(
-        False,
-        description="Let the network be a conditional variational autoencoder (VAE), which draws "
-        "actions, or subgoals.",
-    )
-    latent_dim: Count = Field(14, description="Number of latents.")
-    latent_clip: float | None = Field(
-        None,
-        gt=0,
-        description="Clip drawn latents to plus and minus this number. null: do not.",
-    )
-    kl_weight: float = Field(
-        1.0, ge=0, description="Weight of the KL divergence against the reconstruction error."
-    )
-    decoder: VAEDecoderConfig = Field(
-        VAEDecoderConfig(), description="Network from latents to an action or a subgoal."
-    )
-    prior: VAEPriorConfig = Field(
-        VAEPriorConfig(), description="Distribution that latents are drawn from while acting."
-    )
-    encoder_layer_dims: list[Count] = Field(
-        [300, 400], description="Sizes of the hidden layers of the encoder."
-    )
-    decoder_layer_dims: list[Count] = Field(
-        [300, 400], description="Sizes of the hidden layers of the decoder."
-    )
-    prior_layer_dims: list[Count] = Field(
-        [300, 400], description="Sizes of the hidden layers of a prior that is_conditioned."
-    )
+    enabled: bool = False
+    """Let the network be a conditional variational autoencoder (VAE), which draws actions, or
+    subgoals."""
+    latent_dim: Count = 14
+    """Number of latents."""
+    latent_clip: float | None = Field(None, gt=0)
+    """Clip drawn latents to plus and minus this number. null: do not."""
+    kl_weight: float = Field(1.0, ge=0)
+    """Weight of the KL divergence against the reconstruction error."""
+    decoder: VAEDecoderConfig = VAEDecoderConfig()
+    """Network from latents to an action or a subgoal."""
+    prior: VAEPriorConfig = VAEPriorConfig()
+    """Distribution that latents are drawn from while acting."""
+    encoder_layer_dims: list[Count] = [300, 400]
+    """Sizes of the hidden layers of the encoder."""
+    decoder_layer_dims: list[Count] = [300, 400]
+    """Sizes of the hidden layers of the decoder."""
+    prior_layer_dims: list[Count] = [300, 400]
+    """Sizes of the hidden layers of a prior that is_conditioned."""
 
     def check(self, place: str = "algo.vae") -> None:
         """``ValueError`` if its switches, which stand at ``place``, contradict each other."""
@@ -142,23 +115,22 @@ class VAEConfig(Section):
 
 
 class RNNConfig(Section):
-    enabled: bool = Field(False, description="Let the policy remember earlier steps in an RNN.")
-    horizon: Steps = Field(
-        10,
-        description="Number of steps after which the memory starts anew while acting. It is also "
-        "the length of training samples, unless train.seq_length is set.",
-    )
-    hidden_dim: Count = Field(400, description="Size of the hidden state.")
-    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="Kind of recurrent layer.")
-    num_layers: Count = Field(2, description="Number of recurrent layers.")
-    open_loop: bool = Field(
-        False, description="Look only at the first observation of each horizon."
-    )
-    kwargs: FreeMap = Field(
-        Map(bidirectional=False),
-        description="More options of the recurrent layers: bidirectional and bias (true or false), "
-        "dropout (0 to 1).",
-    )
+    enabled: bool = False
+    """Let the policy remember earlier steps in an RNN."""
+    horizon: Steps = 10
+    """Number of steps after which the memory starts anew while acting. It is also the length of
+    training samples, unless train.seq_length is set."""
+    hidden_dim: Count = 400
+    """Size of the hidden state."""
+    rnn_type: Literal["LSTM", "GRU"] = "LSTM"
+    """Kind of recurrent layer."""
+    num_layers: Count = 2
+    """Number of recurrent layers."""
+    open_loop: bool = False
+    """Look only at the first observation of each horizon."""
+    kwargs: FreeMap = Map(bidirectional=False)
+    """More options of the recurrent layers: bidirectional and bias (true or false), dropout (0 to
+    1)."""
 
     @field_validator("kwargs")
     @classmethod
@@ -174,99 +146,86 @@ class RNNConfig(Section):
 
 
 class TransformerConfig(Section):
-    enabled: bool = Field(
-        False, description="Let the policy look back at earlier steps with a Transformer."
-    )
-    context_length: Steps = Field(
-        10,
-        description="Number of latest steps that it sees. train.frame_stack is the same, unless it "
-        "is set.",
-    )
-    embed_dim: Count = Field(512, description="Size of a step's embedding.")
-    num_layers: Count = Field(6, description="Number of layers.")
-    num_heads: Count = Field(8, description="Number of attention heads; embed_dim is a multiple.")
-    emb_dropout: Share = Field(0.1, description="Dropout of the embeddings.")
-    attn_dropout: Share = Field(0.1, description="Dropout of the attention.")
-    block_output_dropout: Share = Field(0.1, description="Dropout behind each layer.")
-    sinusoidal_embedding: bool = Field(
-        False, description="Embed positions as fixed sines instead of learning them."
-    )
-    activation: Literal["gelu", "geglu"] = Field("gelu", description="Activation function.")
-    supervise_all_steps: bool = Field(
-        False, description="Learn the action of every step of the context, not only the last one."
-    )
-    nn_parameter_for_timesteps: bool = Field(
-        True,
-        description="Learn positions as one parameter, whose start is zero. If false, as a table "
-        "with a random start.",
-    )
-    pred_future_acs: bool = Field(
-        False,
-        description="Predict the next context_length actions, from the current one on. Needs "
-        "supervise_all_steps.",
-    )
-    causal: bool = Field(
-        True,
-        description="Let a step of the context see itself and those before it alone. If false, "
-        "each sees all of them.",
-    )
+    enabled: bool = False
+    """Let the policy look back at earlier steps with a Transformer."""
+    context_length: Steps = 10
+    """Number of latest steps that it sees. train.frame_stack is the same, unless it is set."""
+    embed_dim: Count = 512
+    """Size of a step's embedding."""
+    num_layers: Count = 6
+    """Number of layers."""
+    num_heads: Count = 8
+    """Number of attention heads; embed_dim is a multiple."""
+    emb_dropout: Share = 0.1
+    """Dropout of the embeddings."""
+    attn_dropout: Share = 0.1
+    """Dropout of the attention."""
+    block_output_dropout: Share = 0.1
+    """Dropout behind each layer."""
+    sinusoidal_embedding: bool = False
+    """Embed positions as fixed sines instead of learning them."""
+    activation: Literal["gelu", "geglu"] = "gelu"
+    """Activation function."""
+    supervise_all_steps: bool = False
+    """Learn the action of every step of the context, not only the last one."""
+    nn_parameter_for_timesteps: bool = True
+    """Learn positions as one parameter, whose start is zero. If false, as a table with a random
+    start."""
+    pred_future_acs: bool = False
+    """Predict the next context_length actions, from the current one on. Needs
+    supervise_all_steps."""
+    causal: bool = True
+    """Let a step of the context see itself and those before it alone. If false, each sees all of
+    them."""
 
 
 class CommonNetConfig(Section):
-    std_activation: Literal["softplus", "exp"] = Field(
-        "softplus", description="Function that makes the network's output a standard deviation."
-    )
-    low_noise_eval: bool = Field(
-        True,
-        description="Act without noise in evaluation (a mixture: next to the mean of a random "
-        "mode). If false, actions are drawn at random.",
-    )
-    use_tanh: bool = Field(
-        False, description="Squash the whole distribution by a tanh, not only its mean, or means."
-    )
+    std_activation: Literal["softplus", "exp"] = "softplus"
+    """Function that makes the network's output a standard deviation."""
+    low_noise_eval: bool = True
+    """Act without noise in evaluation (a mixture: next to the mean of a random mode). If false,
+    actions are drawn at random."""
+    use_tanh: bool = False
+    """Squash the whole distribution by a tanh, not only its mean, or means."""
 
 
 class GaussianNetConfig(Section):
-    init_last_fc_weight: float = Field(
-        0.001,
-        ge=0,
-        description="The weights of the last layer start between plus and minus this number.",
-    )
-    init_std: float = Field(
-        0.3, gt=0, description='Standard deviation at the start, with std_activation "softplus".'
-    )
-    fixed_std: bool = Field(
-        False, description="Keep the standard deviation at init_std instead of learning it."
-    )
+    init_last_fc_weight: float = Field(0.001, ge=0)
+    """The weights of the last layer start between plus and minus this number."""
+    init_std: float = Field(0.3, gt=0)
+    """Standard deviation at the start, with std_activation "softplus"."""
+    fixed_std: bool = False
+    """Keep the standard deviation at init_std instead of learning it."""
 
 
 class GMMNetConfig(Section):
-    num_modes: Count = Field(5, description="Number of Gaussians in the mixture.")
-    min_std: float = Field(1e-4, ge=0, description="Least standard deviation of each Gaussian.")
+    num_modes: Count = 5
+    """Number of Gaussians in the mixture."""
+    min_std: float = Field(1e-4, ge=0)
+    """Least standard deviation of each Gaussian."""
 
 
 class ActorNetConfig(Section):
-    type: Literal["gaussian", "gmm"] = Field(
-        "gaussian", description="Distribution of the policy: a Gaussian or a mixture of Gaussians."
-    )
-    common: CommonNetConfig = Field(CommonNetConfig(), description="Options of both types.")
-    gaussian: GaussianNetConfig = Field(
-        GaussianNetConfig(), description='Options of the type "gaussian".'
-    )
-    gmm: GMMNetConfig = Field(GMMNetConfig(), description='Options of the type "gmm".')
+    type: Literal["gaussian", "gmm"] = "gaussian"
+    """Distribution of the policy: a Gaussian or a mixture of Gaussians."""
+    common: CommonNetConfig = CommonNetConfig()
+    """Options of both types."""
+    gaussian: GaussianNetConfig = GaussianNetConfig()
+    """Options of the type "gaussian"."""
+    gmm: GMMNetConfig = GMMNetConfig()
+    """Options of the type "gmm"."""
 
 
 class LayersConfig(Section):
     """A network, or each of some critics."""
 
-    layer_dims: list[Count] = Field([300, 400], description="Sizes of the hidden layers.")
-    max_gradient_norm: float | None = Field(
-        None,
-        gt=0,
-        description="Largest norm of the network's gradient, of each critic's for itself. null: as "
-        "train.max_grad_norm says.",
-    )
+    layer_dims: list[Count] = [300, 400]
+    """Sizes of the hidden layers."""
+    max_gradient_norm: float | None = Field(None, gt=0)
+    """Largest norm of the network's gradient, of each critic's for itself. null: as
+    train.max_grad_norm says."""
 
 
 class ActorConfig(LayersConfig):
-    net: ActorNetConfig = Field(ActorNetConfig(), description="Distribution of the policy.")
+    net: ActorNetConfig = ActorNetConfig()
+    """Distribution of the policy."""

@@ -10,126 +10,88 @@ LONGEST_EPISODE = 100_000  # steps, in an environment without a time limit
 class ReplayConfig(Section):
     """What is kept of the steps that were taken, for algorithms that learn from earlier ones."""
 
-    capacity: Count = Field(
-        1_000_000,
-        description="Number of observations that are kept, one for each step and one more for each "
-        "end of an episode. The oldest make room for new ones.",
-    )
-    prioritized: bool = Field(
-        False,
-        description="Draw steps by how wrong their values were when last learned from (prioritised "
-        "experience replay), instead of all alike.",
-    )
-    priority_exponent: Share = Field(
-        0.6, description="How much priorities count (alpha). 0: all steps alike."
-    )
-    correction_exponent: Share = Field(
-        0.4,
-        description="How much of the bias of priorities is corrected at the start (beta). It rises "
-        "to 1 at the end of the training.",
-    )
-    demo_share: Share | None = Field(
-        0.5,
-        description="Share of each batch that is drawn from the demonstrations in train.data, if "
-        "there are any. null: their share of all steps.",
-    )
-    hindsight_share: Share = Field(
-        0.0,
-        description="Share of the steps of a batch that were taken whose goal is replaced by one "
-        "that was reached later in the episode (hindsight experience replay). The environment "
-        "shows observations achieved_goal and desired_goal, and has gymnasium-robotics' "
-        "compute_reward, which must take many goals at once.",
-    )
-    saved: bool = Field(
-        True,
-        description="Write the steps into last.pth, so that a resumed run goes on with the same "
-        "bits. If false, checkpoints are smaller, and a resumed run begins with an empty replay: "
-        "before it learns again it acts for as many steps as a new one (random_steps, "
-        "warmup_steps), and its results differ from those of a run that was never interrupted.",
-    )
+    capacity: Count = 1_000_000
+    """Number of observations that are kept, one for each step and one more for each end of an
+    episode. The oldest make room for new ones."""
+    prioritized: bool = False
+    """Draw steps by how wrong their values were when last learned from (prioritised experience
+    replay), instead of all alike."""
+    priority_exponent: Share = 0.6
+    """How much priorities count (alpha). 0: all steps alike."""
+    correction_exponent: Share = 0.4
+    """How much of the bias of priorities is corrected at the start (beta). It rises to 1 at the end
+    of the training."""
+    demo_share: Share | None = 0.5
+    """Share of each batch that is drawn from the demonstrations in train.data, if there are any.
+    null: their share of all steps."""
+    hindsight_share: Share = 0.0
+    """Share of the steps of a batch that were taken whose goal is replaced by one that was reached
+    later in the episode (hindsight experience replay). The environment shows observations
+    achieved_goal and desired_goal, and has gymnasium-robotics' compute_reward, which must take many
+    goals at once."""
+    saved: bool = True
+    """Write the steps into last.pth, so that a resumed run goes on with the same bits. If false,
+    checkpoints are smaller, and a resumed run begins with an empty replay: before it learns again
+    it acts for as many steps as a new one (random_steps, warmup_steps), and its results differ from
+    those of a run that was never interrupted."""
 
 
 class WrapperConfig(Section):
     """A wrapper around an environment, with arguments."""
 
-    wrapper: str = Field(
-        description="Import path of a subclass of gymnasium.Wrapper, "
-        "gymnasium.wrappers.ReshapeObservation for example."
-    )
-    kwargs: FreeMap = Field(Map(), description="Its arguments. Lists are given as tuples.")
+    wrapper: str
+    """Import path of a subclass of gymnasium.Wrapper, gymnasium.wrappers.ReshapeObservation for
+    example."""
+    kwargs: FreeMap = Map()
+    """Its arguments. Lists are given as tuples."""
 
 
 class OnlineConfig(Section):
     """Rounds of acting and learning: ``num_envs`` times ``collect_steps`` steps, then updates."""
 
-    num_envs: Count = Field(1, description="Number of environments that are acted in at once.")
-    collect_steps: Count = Field(
-        1, description="Number of steps that each environment makes in a round, before the updates."
-    )
-    num_updates: int | None = Field(
-        1,
-        ge=0,
-        description="Number of updates in a round. null: one for each step of an environment. "
-        "Algorithms that learn only from the steps of the round say themselves how many.",
-    )
-    random_steps: int = Field(
-        0,
-        ge=0,
-        description="Number of first steps, in which actions are drawn at random and nothing is "
-        "learned. Unless a config says it, they are at most a third of num_steps. Algorithms that "
-        "learn only from the steps of the round have none.",
-    )
-    warmup_steps: int = Field(
-        0,
-        ge=0,
-        description="Number of first steps in which nothing is learned, random_steps among them. "
-        "After those the policy acts by itself.",
-    )
-    horizon: Steps | None = Field(
-        None,
-        description="Number of steps after which an episode is cut off. null: the environment's "
-        "own limit, or 500 steps in tasks of robosuite and Meta-World, which have none.",
-    )
-    terminate_on_success: bool = Field(
-        True, description="End an episode when the environment says that the task is solved."
-    )
-    solved_return: float | None = Field(
-        None,
-        description="Mean return of the last episodes at which the training ends early, as the "
-        "task counts as solved. null: it never does.",
-    )
-    solved_episodes: Count = Field(
-        100, description="Number of last episodes whose mean return solved_return is held against."
-    )
-    agent: str | None = Field(
-        None,
-        description="An agent of your own that chooses the actions to learn from, as module.Name; "
-        "the module enters it with offrl.online.Registers. Evaluations act by the policy itself. "
-        "null: the policy explores as its algorithm does.",
-    )
-    agent_config: FreeMap = Field(Map(), description="What that agent is made with.")
-    normalize_obs: bool = Field(
-        False,
-        description="Normalise vector observations by the mean and standard deviation of all that "
-        "were seen so far. In evaluation these stay as they are.",
-    )
-    normalize_rewards: bool = Field(
-        False,
-        description="Divide rewards by the standard deviation of the discounted returns so far.",
-    )
-    clip_rewards: bool = Field(
-        False, description="Learn from the sign of each reward only, as usual for Atari."
-    )
-    timeout: float = Field(
-        300.0,
-        gt=0,
-        description="Seconds without an answer after which an environment in a process of its own "
-        "counts as hung: it begins a new episode in a new process. An explorer on Ray is replaced.",
-    )
-    wrappers: list[str | WrapperConfig] | None = Field(
-        None,
-        description="gymnasium's wrappers, or your own, around each environment, the first one "
-        "innermost: import paths, or {wrapper: path, kwargs: {...}} with arguments. null: those "
-        "of the checkpoint that the training starts from.",
-    )
-    replay: ReplayConfig = Field(ReplayConfig(), description="Earlier steps that are kept.")
+    num_envs: Count = 1
+    """Number of environments that are acted in at once."""
+    collect_steps: Count = 1
+    """Number of steps that each environment makes in a round, before the updates."""
+    num_updates: int | None = Field(1, ge=0)
+    """Number of updates in a round. null: one for each step of an environment. Algorithms that
+    learn only from the steps of the round say themselves how many."""
+    random_steps: int = Field(0, ge=0)
+    """Number of first steps, in which actions are drawn at random and nothing is learned. Unless a
+    config says it, they are at most a third of num_steps. Algorithms that learn only from the steps
+    of the round have none."""
+    warmup_steps: int = Field(0, ge=0)
+    """Number of first steps in which nothing is learned, random_steps among them. After those the
+    policy acts by itself."""
+    horizon: Steps | None = None
+    """Number of steps after which an episode is cut off. null: the environment's own limit, or 500
+    steps in tasks of robosuite and Meta-World, which have none."""
+    terminate_on_success: bool = True
+    """End an episode when the environment says that the task is solved."""
+    solved_return: float | None = None
+    """Mean return of the last episodes at which the training ends early, as the task counts as
+    solved. null: it never does."""
+    solved_episodes: Count = 100
+    """Number of last episodes whose mean return solved_return is held against."""
+    agent: str | None = None
+    """An agent of your own that chooses the actions to learn from, as module.Name; the module
+    enters it with offrl.online.Registers. Evaluations act by the policy itself. null: the policy
+    explores as its algorithm does."""
+    agent_config: FreeMap = Map()
+    """What that agent is made with."""
+    normalize_obs: bool = False
+    """Normalise vector observations by the mean and standard deviation of all that were seen so
+    far. In evaluation these stay as they are."""
+    normalize_rewards: bool = False
+    """Divide rewards by the standard deviation of the discounted returns so far."""
+    clip_rewards: bool = False
+    """Learn from the sign of each reward only, as usual for Atari."""
+    timeout: float = Field(300.0, gt=0)
+    """Seconds without an answer after which an environment in a process of its own counts as hung:
+    it begins a new episode in a new process. An explorer on Ray is replaced."""
+    wrappers: list[str | WrapperConfig] | None = None
+    """gymnasium's wrappers, or your own, around each environment, the first one innermost: import
+    paths, or {wrapper: path, kwargs: {...}} with arguments. null: those of the checkpoint that the
+    training starts from."""
+    replay: ReplayConfig = ReplayConfig()
+    """Earlier steps that are kept."""

@@ -8,11 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from offrl.config.build import config_from_content, validated
-from offrl.config.distributed import DistributedConfig
 from offrl.config.experiment import LoggingConfig
 from offrl.config.schema import Config
 from offrl.config.section import Count, FreeMap, Map, Section
-from offrl.config.train import TrainConfig
 from offrl.registry import shown
 from offrl.tree import merge
 
@@ -23,23 +21,27 @@ TRAJECTORY_STEPS = 128  # of the longest trajectory, unless agent_config says ot
 
 
 class AlgPara(Section):
-    alg_name: str = Field(description="Name of the algorithm.")
-    alg_config: FreeMap = Field(Map(), description="What the algorithm is made with.")
+    alg_name: str
+    """Name of the algorithm."""
+    alg_config: FreeMap = Map()
+    """What the algorithm is made with."""
 
 
 class EnvPara(Section):
-    env_name: str = Field(description="Name of the environment.")
-    env_info: FreeMap = Field(Map(), description="What init_env is given.")
+    env_name: str
+    """Name of the environment."""
+    env_info: FreeMap = Map()
+    """What init_env is given."""
 
 
 class AgentPara(Section):
-    agent_name: str = Field("Agent", description="Name of the agent.")
-    agent_num: Count = Field(1, description="Number of agents in each environment.")
-    agent_config: FreeMap = Field(
-        Map(),
-        description="What agents are made with. Its key max_steps is the number of steps of the "
-        f"longest trajectory ({TRAJECTORY_STEPS}).",
-    )
+    agent_name: str = "Agent"
+    """Name of the agent."""
+    agent_num: Count = 1
+    """Number of agents in each environment."""
+    agent_config: FreeMap = Map()
+    """What agents are made with. Its key max_steps is the number of steps of the longest trajectory
+    (128)."""
 
     @field_validator("agent_config")
     @classmethod
@@ -60,7 +62,8 @@ class AgentPara(Section):
 
 
 class ModelPara(Section):
-    actor: FreeMap = Field(description="What the model is made with, and its model_name.")
+    actor: FreeMap
+    """What the model is made with, and its model_name."""
 
     @field_validator("actor")
     @classmethod
@@ -72,19 +75,22 @@ class ModelPara(Section):
 
 
 class _Experiment(Section):
-    name: str = Field(description="Name of the run; that of the algorithm, if it has none.")
+    name: str
+    """Name of the run; that of the algorithm, if it has none."""
     logging: LoggingConfig = LoggingConfig()
 
 
 class _Train(Section):
-    seed: int = Field(1, ge=0, description=TrainConfig.model_fields["seed"].description)
-    output_dir: str = Field("runs", description=TrainConfig.model_fields["output_dir"].description)
+    """Two keys of ``TrainConfig``."""
+
+    seed: int = Field(1, ge=0)
+    output_dir: str = "runs"
 
 
 class _Distributed(Section):
-    address: str | None = Field(
-        None, description=DistributedConfig.model_fields["address"].description
-    )
+    """A key of ``DistributedConfig``."""
+
+    address: str | None = None
 
 
 class _Meta(Section):
@@ -94,22 +100,23 @@ class _Meta(Section):
 class PipelineConfig(Section):
     """What such a file holds, with its defaults."""
 
-    modules: list[str] = Field(
-        [], description="Modules that register the parts, found in the file's folder as well."
-    )
+    modules: list[str] = []
+    """Modules that register the parts, found in the file's folder as well."""
     alg_para: AlgPara
     env_para: EnvPara
     agent_para: AgentPara = AgentPara()
     model_para: ModelPara
-    env_num: Count = Field(1, description="Number of explorers, each with an environment.")
-    max_steps: Count = Field(100_000, description="Steps in all environments together.")
-    mode: Literal["train", "evaluate", "train_with_evaluate"] = Field(
-        "train",
-        description="train; evaluate (act without exploring); or train with another explorer "
-        "beside, which evaluates.",
-    )
-    checkpoint: str | None = Field(None, description="File of weights to begin with.")
-    episodes: Count = Field(20, description="Number of episodes of an evaluation.")
+    env_num: Count = 1
+    """Number of explorers, each with an environment."""
+    max_steps: Count = 100_000
+    """Steps in all environments together."""
+    mode: Literal["train", "evaluate", "train_with_evaluate"] = "train"
+    """train; evaluate (act without exploring); or train with another explorer beside, which
+    evaluates."""
+    checkpoint: str | None = None
+    """File of weights to begin with."""
+    episodes: Count = 20
+    """Number of episodes of an evaluation."""
     experiment: _Experiment
     train: _Train = _Train()
     distributed: _Distributed = _Distributed()

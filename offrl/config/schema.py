@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from offrl.config.algo import AlgoConfig
 from offrl.config.content import shown
@@ -16,26 +16,19 @@ from offrl.config.train import TrainConfig
 class ModalitiesConfig(Section):
     """Which observation keys a policy sees, by group and modality."""
 
-    obs: KeyLists = Field(
-        Map(
-            low_dim=["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"],
-            rgb=[],
-            depth=[],
-            scan=[],
-        ),
-        description="Names of the observations that the policy sees, by their modality: low_dim "
-        "(vectors), rgb, depth, scan or one of your own.",
+    obs: KeyLists = Map(
+        low_dim=["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"],
+        rgb=[],
+        depth=[],
+        scan=[],
     )
-    goal: KeyLists = Field(
-        Map(low_dim=[], rgb=[], depth=[], scan=[]),
-        description="Names of the observations of the goal that the policy sees, by their "
-        "modality. See train.goal_mode.",
-    )
-    subgoal: KeyLists = Field(
-        Map(low_dim=[], rgb=[], depth=[], scan=[]),
-        description="Names of the observations of a subgoal, which a planner proposes, by their "
-        "modality.",
-    )
+    """Names of the observations that the policy sees, by their modality: low_dim (vectors), rgb,
+    depth, scan or one of your own."""
+    goal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])
+    """Names of the observations of the goal that the policy sees, by their modality. See
+    train.goal_mode."""
+    subgoal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])
+    """Names of the observations of a subgoal, which a planner proposes, by their modality."""
 
     @field_validator("obs", "goal", "subgoal")
     @classmethod
@@ -53,25 +46,18 @@ class ModalitiesConfig(Section):
 class EncoderConfig(Section):
     """What the observations of one modality go through."""
 
-    core_class: str | None = Field(
-        None,
-        description="Network that turns an observation into features: VisualCore, "
-        "VisualCoreLanguageConditioned, NatureCNN, ScanCore, or one of your own "
-        "(my_module.my_core). null: none, the observation is joined with the others as it is.",
-    )
-    core_kwargs: FreeMap = Field(
-        Map(),
-        description="Options of that network, for example backbone_class, pool_class and "
-        "feature_dimension of VisualCore.",
-    )
-    obs_randomizer_class: str | list[str] | None = Field(
-        None,
-        description="Random changes of images in training, one or a list in their order: "
-        "CropRandomizer, ColorRandomizer, GaussianNoiseRandomizer, or one of your own. null: none.",
-    )
-    obs_randomizer_kwargs: FreeMap | list[FreeMap] = Field(
-        Map(), description="Options of the randomizer; of several, a list with a map for each."
-    )
+    core_class: str | None = None
+    """Network that turns an observation into features: VisualCore, VisualCoreLanguageConditioned,
+    NatureCNN, ScanCore, or one of your own (my_module.my_core). null: none, the observation is
+    joined with the others as it is."""
+    core_kwargs: FreeMap = Map()
+    """Options of that network, for example backbone_class, pool_class and feature_dimension of
+    VisualCore."""
+    obs_randomizer_class: str | list[str] | None = None
+    """Random changes of images in training, one or a list in their order: CropRandomizer,
+    ColorRandomizer, GaussianNoiseRandomizer, or one of your own. null: none."""
+    obs_randomizer_kwargs: FreeMap | list[FreeMap] = Map()
+    """Options of the randomizer; of several, a list with a map for each."""
 
     def randomizers(self) -> list[tuple[str, dict[str, Any]]]:
         """Name and arguments of each randomizer, in the order of their use."""
@@ -89,18 +75,15 @@ class EncoderConfig(Section):
 class ObservationConfig(Section):
     """What the policy sees, and how it is encoded."""
 
-    modalities: ModalitiesConfig = Field(
-        ModalitiesConfig(), description="Which observations the policy sees."
-    )
-    encoder: dict[str, EncoderConfig] = Field(
-        {
-            "low_dim": EncoderConfig(),
-            "rgb": EncoderConfig(core_class="VisualCore"),
-            "depth": EncoderConfig(core_class="VisualCore"),
-            "scan": EncoderConfig(core_class="ScanCore"),
-        },
-        description="What the observations of each modality go through before they are joined.",
-    )
+    modalities: ModalitiesConfig = ModalitiesConfig()
+    """Which observations the policy sees."""
+    encoder: dict[str, EncoderConfig] = {
+        "low_dim": EncoderConfig(),
+        "rgb": EncoderConfig(core_class="VisualCore"),
+        "depth": EncoderConfig(core_class="VisualCore"),
+        "scan": EncoderConfig(core_class="ScanCore"),
+    }
+    """What the observations of each modality go through before they are joined."""
 
     def parts(self, place: str = "observation") -> Iterator[tuple[str, "ObservationConfig"]]:
         """Itself and its place; of a hierarchy, those of its parts."""
@@ -125,20 +108,15 @@ class HierarchyObservationConfig(Section):
 
 
 class MetaConfig(Section):
-    hp_base_config_file: str | None = Field(
-        None, description="Written by robomimic's hyperparameter scans. It changes nothing here."
-    )
-    hp_keys: list[str] = Field(
-        [],
-        description="What a hyperparameter scan of robomimic varied. offrl study shows it, with "
-        "meta.hp_values.",
-    )
-    hp_values: list[Any] = Field([], description="The values of meta.hp_keys in this config.")
-    provenance: FreeMap = Field(
-        Map(),
-        description="Written by a training: the commit, versions of packages, and fingerprints of "
-        "the data. You need not set it.",
-    )
+    hp_base_config_file: str | None = None
+    """Written by robomimic's hyperparameter scans. It changes nothing here."""
+    hp_keys: list[str] = []
+    """What a hyperparameter scan of robomimic varied. offrl study shows it, with meta.hp_values."""
+    hp_values: list[Any] = []
+    """The values of meta.hp_keys in this config."""
+    provenance: FreeMap = Map()
+    """Written by a training: the commit, versions of packages, and fingerprints of the data. You
+    need not set it."""
 
 
 class Config(Section):
@@ -148,26 +126,20 @@ class Config(Section):
     ``meta``.
     """
 
-    algo_name: str = Field(
-        description="Name of the algorithm: one of offrl's, or my_package.my_algo for one of your "
-        "own."
-    )
-    experiment: ExperimentConfig = Field(
-        ExperimentConfig(), description="Name of the run, logs, checkpoints and evaluation."
-    )
-    train: TrainConfig = Field(
-        TrainConfig(), description="Data, batches, and the length of the training."
-    )
-    algo: AlgoConfig = Field(
-        AlgoConfig(), description="Settings of the algorithm. Its keys depend on algo_name."
-    )
-    observation: ObservationConfig = Field(
-        ObservationConfig(), description="What the policy sees, and how it is encoded."
-    )
-    distributed: DistributedConfig = Field(
-        DistributedConfig(), description="Explorers and clusters, beside the process that learns."
-    )
-    meta: MetaConfig = Field(MetaConfig(), description="Notes about the origin of the config.")
+    algo_name: str
+    """Name of the algorithm: one of offrl's, or my_package.my_algo for one of your own."""
+    experiment: ExperimentConfig = ExperimentConfig()
+    """Name of the run, logs, checkpoints and evaluation."""
+    train: TrainConfig = TrainConfig()
+    """Data, batches, and the length of the training."""
+    algo: AlgoConfig = AlgoConfig()
+    """Settings of the algorithm. Its keys depend on algo_name."""
+    observation: ObservationConfig = ObservationConfig()
+    """What the policy sees, and how it is encoded."""
+    distributed: DistributedConfig = DistributedConfig()
+    """Explorers and clusters, beside the process that learns."""
+    meta: MetaConfig = MetaConfig()
+    """Notes about the origin of the config."""
 
     @property
     def all_obs_keys(self) -> list[str]:

@@ -1,8 +1,13 @@
 """The parts that sections of configs are made of."""
 
+import ast
+import inspect
+import itertools
 import json
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,22 +30,13 @@ class Section(BaseModel):
     )
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """A key whose type or default a subclass changes keeps its description."""
-        bases = [base.model_fields for base in cls.__mro__[1:] if issubclass(base, Section)]
-        for name, field in cls.model_fields.items():
-            if field.description is None:
-                said = (base[name].description for base in bases if name in base)
-                field.description = next(said, None)
-
-    @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
         reference = handler(schema)
         described = handler.resolve_ref_schema(reference)
         described.pop("description", None)  # of the class: each key has one of its own
+        for name, text in descriptions_of(cls).items():
+            described["properties"][name]["description"] = text
         for name, field in cls.model_fields.items():
-            if field.description is not None:
-                described["properties"][name]["description"] = field.description
             if isinstance(field.default, Map):  # which pydantic takes for what JSON cannot say
                 described["properties"][name]["default"] = dict(field.default)
         return reference
@@ -66,6 +62,36 @@ class Section(BaseModel):
     def dump(self) -> str:
         """The section as JSON text."""
         return json.dumps(self.to_dict(), indent=4)
+
+
+def descriptions_of(section: type[Section]) -> dict[str, str]:
+    """Find the description of each key: the text below it in the source of its class, or what its
+    ``Field(description=...)`` says. A key whose type or default a subclass changes keeps its own.
+    """
+    found: dict[str, str] = {}
+    for cls in (cls for cls in section.__mro__ if issubclass(cls, Section)):
+        fields = cls.model_fields.items()
+        found = {k: field.description for k, field in fields if field.description} | found
+        found = _texts_below_keys(cls) | found
+    return found
+
+
+@cache
+def _texts_below_keys(cls: type) -> dict[str, str]:
+    """Read the texts below the keys that a class declares; none where its source is not found."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    except (OSError, TypeError, SyntaxError):  # of a class that was typed in, or made by a program
+        return {}
+    return {
+        key.target.id: " ".join(text.value.value.split())
+        for key, text in itertools.pairwise(body)
+        if isinstance(key, ast.AnnAssign)
+        and isinstance(key.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 class Map(dict):

@@ -31,14 +31,13 @@ Values = Annotated[list[Any], Field(min_length=1)]
 
 
 class ConfigEntry(Section):
-    config: str = Field(
-        description="A config file: beside the study file, else one that ships with offrl. Several "
-        "with a * in the name are one entry each."
-    )
-    name: str | None = Field(None, description="What it is called. null: as the file is.")
-    set: FreeMap = Field(
-        Map(), description="Settings of its cells, by the dotted paths of their keys."
-    )
+    config: str
+    """A config file: beside the study file, else one that ships with offrl. Several with a * in the
+    name are one entry each."""
+    name: str | None = None
+    """What it is called. null: as the file is."""
+    set: FreeMap = Map()
+    """Settings of its cells, by the dotted paths of their keys."""
 
     @model_validator(mode="after")
     def _is_one(self) -> "ConfigEntry":
@@ -48,25 +47,27 @@ class ConfigEntry(Section):
 
 
 class DatasetEntry(Section):
-    path: str = Field(description="The file: beside the study file, else from the working folder.")
-    name: str | None = Field(None, description="What it is called. null: as the file is.")
-    collect: str | None = Field(
-        None,
-        description="Arguments of offrl collect that make the file where it is missing, for "
-        "example --env PickPlaceCan --n 200 --noise 0.1.",
-    )
-    set: FreeMap = Field(Map(), description="Settings of the cells that train on it.")
-    returns: Bounds | None = Field(
-        None,
-        description="The returns that reports count as 0 and as 100, such as those of a random "
-        "policy and of an expert. null: returns as they are.",
-    )
+    path: str
+    """The file: beside the study file, else from the working folder."""
+    name: str | None = None
+    """What it is called. null: as the file is."""
+    collect: str | None = None
+    """Arguments of offrl collect that make the file where it is missing, for example --env
+    PickPlaceCan --n 200 --noise 0.1."""
+    set: FreeMap = Map()
+    """Settings of the cells that train on it."""
+    returns: Bounds | None = None
+    """The returns that reports count as 0 and as 100, such as those of a random policy and of an
+    expert. null: returns as they are."""
 
 
 class Range(Section):
-    low: int | float = Field(description="The smallest value.")
-    high: int | float = Field(description="The largest value. Of two whole numbers: whole ones.")
-    log: bool = Field(False, description="Search in powers.")
+    low: int | float
+    """The smallest value."""
+    high: int | float
+    """The largest value. Of two whole numbers: whole ones."""
+    log: bool = False
+    """Search in powers."""
 
     @model_validator(mode="after")
     def _is_range(self) -> "Range":
@@ -87,44 +88,43 @@ Space = Annotated[
 
 
 class SearchConfig(Section):
-    dataset: Annotated[DatasetEntry | None, BeforeValidator(lambda x: _entry(x, "path"))] = Field(
-        None,
-        description="The data to search on: best of another task than those of the study. null: "
-        "that of each config, or the environment that it acts in; set names another one.",
-    )
-    trials: Count = Field(20, description="Trainings for each config.")
-    seed: int = Field(1, ge=0, description="Seed of the search and of its trainings.")
-    set: FreeMap = Field(Map(), description="Settings of its trainings.")
-    space: dict[str, dict[str, Space]] = Field(
-        description="For each config, by its name, the keys that are searched: a list of values, "
-        "or low and high."
-    )
+    dataset: Annotated[DatasetEntry | None, BeforeValidator(lambda x: _entry(x, "path"))] = None
+    """The data to search on: best of another task than those of the study. null: that of each
+    config, or the environment that it acts in; set names another one."""
+    trials: Count = 20
+    """Trainings for each config."""
+    seed: int = Field(1, ge=0)
+    """Seed of the search and of its trainings."""
+    set: FreeMap = Map()
+    """Settings of its trainings."""
+    space: dict[str, dict[str, Space]]
+    """For each config, by its name, the keys that are searched: a list of values, or low and
+    high."""
 
 
 class StudyConfig(Section):
     """The content of a study file."""
 
-    name: str = Field("study", description="Name of the study.")
-    output: str = Field(description="Folder of its run folders and of study.csv.")
+    name: str = "study"
+    """Name of the study."""
+    output: str
+    """Folder of its run folders and of study.csv."""
     configs: list[Annotated[ConfigEntry, BeforeValidator(lambda x: _entry(x, "config"))]] = Field(
-        min_length=1, description="What is trained."
+        min_length=1
     )
-    datasets: list[Annotated[DatasetEntry, BeforeValidator(lambda x: _entry(x, "path"))]] = Field(
-        [], description="What each of them is trained on. Empty: what the config says."
-    )
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = Field(
-        None, description="The seeds of each training (train.seed). null: those of the configs."
-    )
-    set: FreeMap = Field(Map(), description="Settings of every cell.")
-    grid: dict[str, Values] = Field(
-        {}, description="Keys and the values that they take; each combination makes a cell."
-    )
-    num_threads: Count = Field(
-        1, description="Threads that each training computes with. The bits depend on it."
-    )
-    search: SearchConfig | None = Field(
-        None, description="A search for the best settings before the study, with Optuna."
-    )
+    """What is trained."""
+    datasets: list[Annotated[DatasetEntry, BeforeValidator(lambda x: _entry(x, "path"))]] = []
+    """What each of them is trained on. Empty: what the config says."""
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+    """The seeds of each training (train.seed). null: those of the configs."""
+    set: FreeMap = Map()
+    """Settings of every cell."""
+    grid: dict[str, Values] = {}
+    """Keys and the values that they take; each combination makes a cell."""
+    num_threads: Count = 1
+    """Threads that each training computes with. The bits depend on it."""
+    search: SearchConfig | None = None
+    """A search for the best settings before the study, with Optuna."""
 
     @field_validator("name", "output")
     @classmethod

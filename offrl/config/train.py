@@ -11,62 +11,40 @@ from offrl.config.section import Bounds, Count, Only, Section, Share, Steps, wit
 
 
 class DatasetConfig(Section):
-    path: str = Field(
-        description="File or folder of demonstrations, or minari:NAME for one of Minari's datasets."
-    )
-    filter_key: str | None = Field(
-        None,
-        description="Train on the demonstrations under this filter key of the file. null: as "
-        "train.hdf5_filter_key says.",
-    )
-    demo_limit: Count | None = Field(
-        None,
-        description="Number of demonstrations to use, from the first one on. null: all of them.",
-    )
-    top_share: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="Use only this share of the demonstrations, those with the highest returns: "
-        "0.1 is the best tenth. null: all of them.",
-    )
-    weight: float = Field(
-        1.0,
-        gt=0,
-        description="How often the samples of this dataset are drawn, relative to those of the "
-        "others. See train.normalize_weights_by_ds_size.",
-    )
-    eval: bool = Field(True, description="Evaluate in the environment of this dataset, too.")
-    key: str | None = Field(
-        None, description="Name of the environment in the logs. null: the name of its task."
-    )
-    lang: str | None = Field(
-        None,
-        description="Instruction that the demonstrations follow, a sentence. null: none, or the "
-        "embedding lang_emb that the file holds.",
-    )
+    path: str
+    """File or folder of demonstrations, or minari:NAME for one of Minari's datasets."""
+    filter_key: str | None = None
+    """Train on the demonstrations under this filter key of the file. null: as train.hdf5_filter_key
+    says."""
+    demo_limit: Count | None = None
+    """Number of demonstrations to use, from the first one on. null: all of them."""
+    top_share: float | None = Field(None, gt=0, le=1)
+    """Use only this share of the demonstrations, those with the highest returns: 0.1 is the best
+    tenth. null: all of them."""
+    weight: float = Field(1.0, gt=0)
+    """How often the samples of this dataset are drawn, relative to those of the others. See
+    train.normalize_weights_by_ds_size."""
+    eval: bool = True
+    """Evaluate in the environment of this dataset, too."""
+    key: str | None = None
+    """Name of the environment in the logs. null: the name of its task."""
+    lang: str | None = None
+    """Instruction that the demonstrations follow, a sentence. null: none, or the embedding lang_emb
+    that the file holds."""
 
 
 class ActionConfig(Section):
-    normalization: Literal["min_max", "gaussian"] | None = Field(
-        None,
-        description='Scale the actions for training, "min_max" to [-1, 1], "gaussian" to mean 0 '
-        "and standard deviation 1. The policy undoes it. null: leave them as they are.",
-    )
-    format: Literal["rot_6d", "rot_axis_angle", "rot_euler", "discrete"] | None = Field(
-        None,
-        description='What the numbers stand for. "rot_6d": a rotation in six numbers, which is '
-        'turned into convert_at_runtime while acting. "discrete": an integer from 0 on. Other '
-        "values change nothing.",
-    )
-    convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = Field(
-        "rot_axis_angle",
-        description='Form in which the environment takes a rotation of the format "rot_6d".',
-    )
-    num_actions: Count | None = Field(
-        None,
-        description="Number of discrete actions. null: those up to the largest one in the data.",
-    )
+    normalization: Literal["min_max", "gaussian"] | None = None
+    """Scale the actions for training, "min_max" to [-1, 1], "gaussian" to mean 0 and standard
+    deviation 1. The policy undoes it. null: leave them as they are."""
+    format: Literal["rot_6d", "rot_axis_angle", "rot_euler", "discrete"] | None = None
+    """What the numbers stand for. "rot_6d": a rotation in six numbers, which is turned into
+    convert_at_runtime while acting. "discrete": an integer from 0 on. Other values change
+    nothing."""
+    convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = "rot_axis_angle"
+    """Form in which the environment takes a rotation of the format "rot_6d"."""
+    num_actions: Count | None = None
+    """Number of discrete actions. null: those up to the largest one in the data."""
 
     @model_validator(mode="after")
     def _agrees(self) -> "ActionConfig":
@@ -81,182 +59,131 @@ class ActionConfig(Section):
 class RewardsConfig(Section):
     """``scale * normalised(clipped(r)) + shift``, in training."""
 
-    clip: Bounds | None = Field(
-        None, description="Least and largest reward; others are set to these. null: no limits."
-    )
-    normalization: Literal["min_max", "gaussian", "return"] | None = Field(
-        None,
-        description='"min_max" maps rewards to [0, 1], "gaussian" to mean 0 and standard deviation '
-        '1; "return" divides them so that the returns of demonstrations are at most 1 apart. '
-        "null: no normalisation.",
-    )
-    scale: float = Field(1.0, gt=0, description="Factor on the normalised reward.")
-    shift: float = Field(0.0, description="Added to the reward at the end.")
+    clip: Bounds | None = None
+    """Least and largest reward; others are set to these. null: no limits."""
+    normalization: Literal["min_max", "gaussian", "return"] | None = None
+    """ "min_max" maps rewards to [0, 1], "gaussian" to mean 0 and standard deviation 1; "return"
+    divides them so that the returns of demonstrations are at most 1 apart. null: no
+    normalisation."""
+    scale: float = Field(1.0, gt=0)
+    """Factor on the normalised reward."""
+    shift: float = 0.0
+    """Added to the reward at the end."""
 
 
 class GoalSharesConfig(Section):
-    current: Share = Field(0.2, description="Share of goals that are the current observation.")
-    future: Share = Field(
-        0.5, description="Share of goals that are later observations of the same demonstration."
-    )
-    random: Share = Field(0.3, description="Share of goals that are observations of anywhere.")
+    current: Share = 0.2
+    """Share of goals that are the current observation."""
+    future: Share = 0.5
+    """Share of goals that are later observations of the same demonstration."""
+    random: Share = 0.3
+    """Share of goals that are observations of anywhere."""
 
 
 class EMAConfig(Section):
-    enabled: bool = Field(
-        False,
-        description="Keep an exponential moving average of the weights, and act and validate with "
-        "it. What is trained are the weights themselves.",
-    )
-    power: float | None = Field(
-        0.75,
-        gt=0,
-        le=1,
-        description="How fast the average comes to remember more: in its n-th step it keeps the "
-        "share 1 - (n - 1)^-power of itself, at most max_decay, and nothing in the first two. "
-        "null: max_decay in all steps but the first, which takes the weights.",
-    )
-    max_decay: float = Field(
-        0.9999, ge=0, lt=1, description="Largest share that the average keeps of itself in a step."
-    )
+    enabled: bool = False
+    """Keep an exponential moving average of the weights, and act and validate with it. What is
+    trained are the weights themselves."""
+    power: float | None = Field(0.75, gt=0, le=1)
+    """How fast the average comes to remember more: in its n-th step it keeps the share 1 - (n -
+    1)^-power of itself, at most max_decay, and nothing in the first two. null: max_decay in all
+    steps but the first, which takes the weights."""
+    max_decay: float = Field(0.9999, ge=0, lt=1)
+    """Largest share that the average keeps of itself in a step."""
 
 
 class TrainConfig(Section):
     """Data, batches, rewards, and the length of the training."""
 
-    data: list[DatasetConfig] | None = Field(
-        None,
-        description="Data to train on: a path, a map with a path, or a list of either. null: "
-        "offrl train takes it from --dataset.",
-    )
-    output_dir: str = Field("runs", description="Folder for runs: OUTPUT_DIR/NAME/TIMESTAMP.")
-    model_dest: str | None = Field(
-        None,
-        description="Folder that gets each checkpoint that is kept as well, as "
-        "agent-STEP-COMMIT.pth, the last one as agent-final-COMMIT.pth, and the config file as it "
-        "was given, with the commit of your own repository in their names. null: none.",
-    )
-    normalize_weights_by_ds_size: bool = Field(
-        False,
-        description="Let the weight of a dataset stand for the dataset as a whole, whatever its "
-        "size. If false, it is the weight of each of its samples.",
-    )
-    num_data_workers: int = Field(
-        0, ge=0, description="Processes that read data ahead, where it is not held in memory."
-    )
-    hdf5_cache_mode: Literal["all", "low_dim"] | None = Field(
-        "all",
-        description='What is held in memory: "all" data, or with "low_dim" all but images. null: '
-        "no observation; they are read from the file all the time.",
-    )
-    hdf5_use_swmr: bool = Field(
-        True, description="Read a file also while another program is writing it."
-    )
-    hdf5_load_next_obs: bool = Field(
-        False,
-        description="Load the observations that follow each step, too. Unless the config says it, "
-        "this is true for algorithms that need them.",
-    )
-    hdf5_normalize_obs: bool = Field(
-        False,
-        description="Normalise vector observations to mean 0 and standard deviation 1. The policy "
-        "does the same while acting.",
-    )
-    hdf5_filter_key: str | None = Field(
-        None,
-        description='Train on the demonstrations under this filter key, for example "train". '
-        "null: all demonstrations.",
-    )
-    hdf5_validation_filter_key: str | None = Field(
-        None,
-        description='Validate on the demonstrations under this filter key, for example "valid". '
-        "null: there are none.",
-    )
-    seq_length: Steps = Field(
-        1,
-        description="Number of successive steps in a sample, from the current one on. Unless the "
-        "config says it, the algorithm chooses: the horizon of an RNN, for example.",
-    )
-    pad_seq_length: bool = Field(
-        True,
-        description="Repeat the last step of a demonstration, so that samples near its end are "
-        "complete. If false, such samples are left out.",
-    )
-    frame_stack: Steps = Field(
-        1,
-        description="Number of latest observations that the policy sees at once. Unless the config "
-        "says it, the algorithm chooses: the context length of a Transformer, for example.",
-    )
-    pad_frame_stack: bool = Field(
-        True,
-        description="Repeat the first step of a demonstration, so that samples near its start are "
-        "complete. If false, such samples are left out.",
-    )
-    dataset_keys: list[str] = Field(
-        ["actions", "rewards", "dones"],
-        description="What to load of each step besides observations. Unless the config says it, "
-        "what the algorithm needs is added.",
-    )
-    action_keys: Annotated[list[str], Field(min_length=1)] = Field(
-        ["actions"], description="Keys of the file that together make the action, in this order."
-    )
-    action_config: dict[str, ActionConfig] = Field(
-        {"actions": ActionConfig()}, description="Form and normalisation of each action key."
-    )
-    rewards: RewardsConfig = Field(
-        RewardsConfig(),
-        description="What training makes of rewards: scale * normalised(clipped(reward)) + shift.",
-    )
-    goal_mode: Literal["last", "future_uniform", "future_geometric", "mixture"] | None = Field(
-        None,
-        description='Goal of a sample. "last": the last observation of its demonstration. '
-        '"future_uniform": a later one of it, all equally likely. "future_geometric": a later one, '
-        'near ones more likely (train.goal_discount). "mixture": any observation, as '
-        "train.goal_shares says. null: there are no goals.",
-    )
-    goal_shares: GoalSharesConfig = Field(
-        GoalSharesConfig(), description='Shares of the kinds of goals, for goal_mode "mixture".'
-    )
-    goal_discount: float = Field(
-        0.99,
-        gt=0,
-        lt=1,
-        description="How much less likely a goal becomes with each step that it lies ahead, for "
-        'goal_mode "future_geometric" and "mixture".',
-    )
-    goal_rewards: bool = Field(
-        False,
-        description="Learn to reach goals, whatever the rewards of the data: the reward is 0 where "
-        "the current observation is the goal, which ends the episode, and -1 in every other step. "
-        'Needs goal_mode "mixture".',
-    )
+    data: list[DatasetConfig] | None = None
+    """Data to train on: a path, a map with a path, or a list of either. null: offrl train takes it
+    from --dataset."""
+    output_dir: str = "runs"
+    """Folder for runs: OUTPUT_DIR/NAME/TIMESTAMP."""
+    model_dest: str | None = None
+    """Folder that gets each checkpoint that is kept as well, as agent-STEP-COMMIT.pth, the last one
+    as agent-final-COMMIT.pth, and the config file as it was given, with the commit of your own
+    repository in their names. null: none."""
+    normalize_weights_by_ds_size: bool = False
+    """Let the weight of a dataset stand for the dataset as a whole, whatever its size. If false, it
+    is the weight of each of its samples."""
+    num_data_workers: int = Field(0, ge=0)
+    """Processes that read data ahead, where it is not held in memory."""
+    hdf5_cache_mode: Literal["all", "low_dim"] | None = "all"
+    """What is held in memory: "all" data, or with "low_dim" all but images. null: no observation;
+    they are read from the file all the time."""
+    hdf5_use_swmr: bool = True
+    """Read a file also while another program is writing it."""
+    hdf5_load_next_obs: bool = False
+    """Load the observations that follow each step, too. Unless the config says it, this is true for
+    algorithms that need them."""
+    hdf5_normalize_obs: bool = False
+    """Normalise vector observations to mean 0 and standard deviation 1. The policy does the same
+    while acting."""
+    hdf5_filter_key: str | None = None
+    """Train on the demonstrations under this filter key, for example "train". null: all
+    demonstrations."""
+    hdf5_validation_filter_key: str | None = None
+    """Validate on the demonstrations under this filter key, for example "valid". null: there are
+    none."""
+    seq_length: Steps = 1
+    """Number of successive steps in a sample, from the current one on. Unless the config says it,
+    the algorithm chooses: the horizon of an RNN, for example."""
+    pad_seq_length: bool = True
+    """Repeat the last step of a demonstration, so that samples near its end are complete. If false,
+    such samples are left out."""
+    frame_stack: Steps = 1
+    """Number of latest observations that the policy sees at once. Unless the config says it, the
+    algorithm chooses: the context length of a Transformer, for example."""
+    pad_frame_stack: bool = True
+    """Repeat the first step of a demonstration, so that samples near its start are complete. If
+    false, such samples are left out."""
+    dataset_keys: list[str] = ["actions", "rewards", "dones"]
+    """What to load of each step besides observations. Unless the config says it, what the algorithm
+    needs is added."""
+    action_keys: Annotated[list[str], Field(min_length=1)] = ["actions"]
+    """Keys of the file that together make the action, in this order."""
+    action_config: dict[str, ActionConfig] = {"actions": ActionConfig()}
+    """Form and normalisation of each action key."""
+    rewards: RewardsConfig = RewardsConfig()
+    """What training makes of rewards: scale * normalised(clipped(reward)) + shift."""
+    goal_mode: Literal["last", "future_uniform", "future_geometric", "mixture"] | None = None
+    """Goal of a sample. "last": the last observation of its demonstration. "future_uniform": a
+    later one of it, all equally likely. "future_geometric": a later one, near ones more likely
+    (train.goal_discount). "mixture": any observation, as train.goal_shares says. null: there are no
+    goals."""
+    goal_shares: GoalSharesConfig = GoalSharesConfig()
+    """Shares of the kinds of goals, for goal_mode "mixture"."""
+    goal_discount: float = Field(0.99, gt=0, lt=1)
+    """How much less likely a goal becomes with each step that it lies ahead, for goal_mode
+    "future_geometric" and "mixture"."""
+    goal_rewards: bool = False
+    """Learn to reach goals, whatever the rewards of the data: the reward is 0 where the current
+    observation is the goal, which ends the episode, and -1 in every other step. Needs goal_mode
+    "mixture"."""
     data_format: Annotated[
         str, Only("robomimic", "turn other data into HDF5 files of robomimic's layout")
     ] = without_effect("robomimic")
-    cuda: bool = Field(True, description="Train on a GPU if there is one.")
-    batch_size: Count = Field(100, description="Number of samples in a batch.")
-    num_epochs: Count = Field(2000, description="Number of epochs of the whole training.")
-    num_steps: Count | None = Field(
-        None,
-        description="Number of steps in the environment of the whole training, which makes it "
-        "online: the policy acts while it learns. null: it learns from train.data alone.",
-    )
-    online: OnlineConfig = Field(
-        OnlineConfig(), description="How the policy acts while it learns, if num_steps is set."
-    )
-    seed: int = Field(1, ge=0, description="Seed of everything random in the training.")
-    max_grad_norm: float | None = Field(
-        None,
-        gt=0,
-        description="Largest norm of a network's gradient; longer ones are shortened. null: no "
-        "limit.",
-    )
-    ema: EMAConfig = Field(EMAConfig(), description="An average of the weights to act with.")
-    mask_padded_steps: bool = Field(
-        True,
-        description="Let padded steps count for nothing in a loss. If false, they count as "
-        "recorded ones do, as in robomimic.",
-    )
+    cuda: bool = True
+    """Train on a GPU if there is one."""
+    batch_size: Count = 100
+    """Number of samples in a batch."""
+    num_epochs: Count = 2000
+    """Number of epochs of the whole training."""
+    num_steps: Count | None = None
+    """Number of steps in the environment of the whole training, which makes it online: the policy
+    acts while it learns. null: it learns from train.data alone."""
+    online: OnlineConfig = OnlineConfig()
+    """How the policy acts while it learns, if num_steps is set."""
+    seed: int = Field(1, ge=0)
+    """Seed of everything random in the training."""
+    max_grad_norm: float | None = Field(None, gt=0)
+    """Largest norm of a network's gradient; longer ones are shortened. null: no limit."""
+    ema: EMAConfig = EMAConfig()
+    """An average of the weights to act with."""
+    mask_padded_steps: bool = True
+    """Let padded steps count for nothing in a loss. If false, they count as recorded ones do, as in
+    robomimic."""
 
     @model_validator(mode="after")
     def _shares_are_all(self) -> "TrainConfig":

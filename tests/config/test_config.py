@@ -11,6 +11,7 @@ from pydantic import Field
 from offrl import config_factory
 from offrl.config import AlgoConfig, Config, Section, config_from_content
 from offrl.config.files import find_config, nested, parse_override, read_config_file
+from offrl.config.section import descriptions_of
 from offrl.registry import ALGO_CONFIGS
 
 
@@ -283,8 +284,9 @@ def test_formats_of_rotations_in_robomimics_templates_are_read():
 
 
 def keys_without_description(section, path):
+    described = descriptions_of(section)
     for name, field in section.model_fields.items():
-        if not field.description:
+        if not described.get(name):
             yield f"{path}{name} ({section.__name__})"
         for kind in sections_in(field.annotation):
             yield from keys_without_description(kind, f"{path}{name}.")
@@ -327,11 +329,29 @@ def test_a_key_without_a_description_is_named():
 def test_a_key_with_another_default_keeps_its_description():
     class Slower(AlgoConfig):
         optim_params: dict = {}
+        pace: int = Field(1, description="Said of a field.")
 
-    assert (
-        Slower.model_fields["optim_params"].description
-        == AlgoConfig.model_fields["optim_params"].description
-    )
+    class Slowest(Slower):
+        pace: int = 2
+
+    class Other(Slowest):
+        pace: int = 3
+        """Said below
+        the key."""
+
+    usual = descriptions_of(AlgoConfig)["optim_params"]
+    assert usual.startswith("Optimizer of each network")
+    assert descriptions_of(Slower)["optim_params"] == usual
+    assert descriptions_of(Slowest)["pace"] == "Said of a field."
+    assert descriptions_of(Other)["pace"] == "Said below the key."
+
+
+def test_a_section_whose_source_is_not_found_has_the_descriptions_of_its_fields():
+    typed_in = {"Section": Section, "Field": Field}
+    exec("class Quick(Section):\n    pace: int = 1\n    'Not found.'", typed_in)
+    exec("class Slow(Section):\n    pace: int = Field(1, description='Found.')", typed_in)
+    assert descriptions_of(typed_in["Quick"]) == {}
+    assert descriptions_of(typed_in["Slow"]) == {"pace": "Found."}
 
 
 def test_configs_that_ship_are_found_by_their_bare_names_and_as_yaml():

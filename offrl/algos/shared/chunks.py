@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from offrl.acting.executor import Executor
 from offrl.algos.base import Generators, Obs, PolicyAlgo
@@ -15,19 +15,13 @@ from offrl.tree import map_leaves
 class HorizonConfig(Section):
     """To, Ta and Tp of Chi et al. (2023)."""
 
-    observation_horizon: Steps = Field(
-        2,
-        description="Number of latest observations that the policy sees. train.frame_stack is the "
-        "same.",
-    )
-    action_horizon: Steps = Field(
-        8, description="Number of actions of a chunk that are played before the next chunk."
-    )
-    prediction_horizon: Steps = Field(
-        16,
-        description="Number of actions that are predicted, from the one of the first observation "
-        "on, so that the first observation_horizon - 1 of them are past.",
-    )
+    observation_horizon: Steps = 2
+    """Number of latest observations that the policy sees. train.frame_stack is the same."""
+    action_horizon: Steps = 8
+    """Number of actions of a chunk that are played before the next chunk."""
+    prediction_horizon: Steps = 16
+    """Number of actions that are predicted, from the one of the first observation on, so that the
+    first observation_horizon - 1 of them are past."""
 
     @property
     def chunk_length(self) -> int:
@@ -49,13 +43,12 @@ class HorizonConfig(Section):
 class ChunkConfig(AlgoConfig):
     """Base of the sections ``algo`` of algorithms whose policies predict chunks."""
 
-    horizon: HorizonConfig = Field(HorizonConfig(), description="Lengths of chunks.")
-    temporal_ensemble: NonNegative | None = Field(
-        None,
-        description="Average the actions that chunks predict for the same step, that of the i-th "
-        "oldest with the weight exp(-temporal_ensemble * i). With an action_horizon of 1 all "
-        "chunks that overlap count. null: play the newest chunk.",
-    )
+    horizon: HorizonConfig = HorizonConfig()
+    """Lengths of chunks."""
+    temporal_ensemble: NonNegative | None = None
+    """Average the actions that chunks predict for the same step, that of the i-th oldest with the
+    weight exp(-temporal_ensemble * i). With an action_horizon of 1 all chunks that overlap count.
+    null: play the newest chunk."""
 
 
 class ChunkPolicy(PolicyAlgo):

@@ -19,19 +19,17 @@ log = logging.getLogger(__name__)
 
 
 class UNetConfig(Section):
-    enabled: bool = Field(True, description="Let the network be a U-Net over time.")
-    diffusion_step_embed_dim: int = Field(
-        256, ge=4, multiple_of=2, description="Size of the embedding of the denoising time."
-    )
-    down_dims: list[Count] = Field(
-        [256, 512, 1024],
-        min_length=1,
-        description="Numbers of channels of the levels, multiples of n_groups, the first of 8 as "
-        "well. Each level but the last halves the time, as often as prediction_horizon can be "
-        "halved at most.",
-    )
-    kernel_size: Count = Field(5, description="Length of the convolutions, an odd number.")
-    n_groups: Count = Field(8, description="Number of groups of channels that are normalised.")
+    enabled: bool = True
+    """Let the network be a U-Net over time."""
+    diffusion_step_embed_dim: int = Field(256, ge=4, multiple_of=2)
+    """Size of the embedding of the denoising time."""
+    down_dims: list[Count] = Field([256, 512, 1024], min_length=1)
+    """Numbers of channels of the levels, multiples of n_groups, the first of 8 as well. Each level
+    but the last halves the time, as often as prediction_horizon can be halved at most."""
+    kernel_size: Count = 5
+    """Length of the convolutions, an odd number."""
+    n_groups: Count = 8
+    """Number of groups of channels that are normalised."""
 
     @model_validator(mode="after")
     def _fits(self) -> "UNetConfig":
@@ -48,13 +46,20 @@ class UNetConfig(Section):
 
 
 class DenoisingTransformerConfig(Section):
-    enabled: bool = Field(False, description="Let the network be a Transformer.")
-    embed_dim: int = Field(256, ge=4, multiple_of=2, description="Size of an embedding.")
-    num_layers: Count = Field(8, description="Number of layers.")
-    num_heads: Count = Field(4, description="Number of attention heads; embed_dim is a multiple.")
-    emb_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of embeddings.")
-    attn_dropout: float = Field(0.3, ge=0, lt=1, description="Dropout of layers.")
-    causal: bool = Field(True, description="Let no action see those behind it.")
+    enabled: bool = False
+    """Let the network be a Transformer."""
+    embed_dim: int = Field(256, ge=4, multiple_of=2)
+    """Size of an embedding."""
+    num_layers: Count = 8
+    """Number of layers."""
+    num_heads: Count = 4
+    """Number of attention heads; embed_dim is a multiple."""
+    emb_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout of embeddings."""
+    attn_dropout: float = Field(0.3, ge=0, lt=1)
+    """Dropout of layers."""
+    causal: bool = True
+    """Let no action see those behind it."""
 
 
 class DenoisingConfig(ChunkConfig):
@@ -65,10 +70,10 @@ class DenoisingConfig(ChunkConfig):
     optim_params: dict[str, OptimConfig] = {
         "policy": adamw(1e-6, scheduler_type="cosine", warmup_steps=500, step_every_batch=True)
     }
-    unet: UNetConfig = Field(UNetConfig(), description="A U-Net over time.")
-    transformer: DenoisingTransformerConfig = Field(
-        DenoisingTransformerConfig(), description="A Transformer over time."
-    )
+    unet: UNetConfig = UNetConfig()
+    """A U-Net over time."""
+    transformer: DenoisingTransformerConfig = DenoisingTransformerConfig()
+    """A Transformer over time."""
 
     @model_validator(mode="after")
     def _fits(self) -> "DenoisingConfig":

@@ -40,66 +40,53 @@ def collecting(num_steps: int, **train: Any) -> dict[str, Any]:
 class MemoryConfig(Section):
     """Memory of the episode so far, as long as it lasts."""
 
-    enabled: bool = Field(
-        False,
-        description="Let policy and value remember the episode so far in an RNN that they share.",
-    )
-    hidden_dim: Count = Field(256, description="Size of the hidden state.")
-    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="Kind of recurrent layer.")
-    num_layers: Count = Field(1, description="Number of recurrent layers.")
+    enabled: bool = False
+    """Let policy and value remember the episode so far in an RNN that they share."""
+    hidden_dim: Count = 256
+    """Size of the hidden state."""
+    rnn_type: Literal["LSTM", "GRU"] = "LSTM"
+    """Kind of recurrent layer."""
+    num_layers: Count = 1
+    """Number of recurrent layers."""
 
 
 class PolicyGradientConfig(AlgoConfig):
     """Base of the sections ``algo`` of algorithms that learn from the steps of the round."""
 
     optim_params: dict[str, OptimConfig] = one_optimizer(3e-4)
-    discount: Share = Field(
-        0.99, description="Factor on a reward for each step that it lies ahead (gamma)."
-    )
-    vf_coef: float = Field(0.5, ge=0, description="Weight of the error of the values in the loss.")
-    ent_coef: NonNegative = Field(
-        0.0, description="Weight of the policy's entropy, which keeps it from settling early."
-    )
-    policy_layer_dims: list[Count] = Field(
-        [64, 64], description="Sizes of the policy's hidden layers, behind encoder and RNN."
-    )
-    value_layer_dims: list[Count] = Field(
-        [64, 64], description="Sizes of the value's hidden layers, behind encoder and RNN."
-    )
-    activation: Literal["tanh", "relu"] = Field(
-        "tanh", description="Function behind each hidden layer."
-    )
-    orthogonal_init: bool = Field(
-        True,
-        description="Start with orthogonal weights, small ones before the actions, and no biases. "
-        "If false, with PyTorch's own.",
-    )
-    share_encoder: bool = Field(
-        False,
-        description="Let the policy and the value see images through one encoder. If false, each "
-        "has its own, unless there is an RNN.",
-    )
-    log_std_init: float = Field(
-        0.0,
-        description="Logarithm of the standard deviation of real-valued actions at the start. It "
-        "is learned, and the same in all states.",
-    )
-    memory: MemoryConfig = Field(
-        MemoryConfig(), description="Memory of the earlier steps of an episode: an RNN."
-    )
+    discount: Share = 0.99
+    """Factor on a reward for each step that it lies ahead (gamma)."""
+    vf_coef: float = Field(0.5, ge=0)
+    """Weight of the error of the values in the loss."""
+    ent_coef: NonNegative = 0.0
+    """Weight of the policy's entropy, which keeps it from settling early."""
+    policy_layer_dims: list[Count] = [64, 64]
+    """Sizes of the policy's hidden layers, behind encoder and RNN."""
+    value_layer_dims: list[Count] = [64, 64]
+    """Sizes of the value's hidden layers, behind encoder and RNN."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Function behind each hidden layer."""
+    orthogonal_init: bool = True
+    """Start with orthogonal weights, small ones before the actions, and no biases. If false, with
+    PyTorch's own."""
+    share_encoder: bool = False
+    """Let the policy and the value see images through one encoder. If false, each has its own,
+    unless there is an RNN."""
+    log_std_init: float = 0.0
+    """Logarithm of the standard deviation of real-valued actions at the start. It is learned, and
+    the same in all states."""
+    memory: MemoryConfig = MemoryConfig()
+    """Memory of the earlier steps of an episode: an RNN."""
 
 
 class AdvantageConfig(PolicyGradientConfig):
     """The section of algorithms that estimate each advantage once, by GAE."""
 
-    gae_lambda: Share = Field(
-        0.95,
-        description="How much an advantage counts rewards (1) instead of the value of the next "
-        "state (0). Values between are a compromise of little variance and little bias (lambda).",
-    )
-    normalize_advantage: bool = Field(
-        True, description="Bring the advantages of a batch to mean 0 and standard deviation 1."
-    )
+    gae_lambda: Share = 0.95
+    """How much an advantage counts rewards (1) instead of the value of the next state (0). Values
+    between are a compromise of little variance and little bias (lambda)."""
+    normalize_advantage: bool = True
+    """Bring the advantages of a batch to mean 0 and standard deviation 1."""
 
 
 class PolicyGradient(PolicyAlgo, ValueAlgo):
