@@ -131,7 +131,25 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             f"{path}: written by offrl {newer}, newer than this one ({__version__}); upgrade offrl "
             "if the policy does not load or does not act as it did"
         )
-    return upgrade_checkpoint(content)
+    return brought_up_to_date(content)
+
+
+def brought_up_to_date(content: dict[str, Any]) -> dict[str, Any]:
+    """Give a checkpoint of robomimic or of an earlier offrl the layout of today. What an earlier
+    offrl did not save is filled in, in ``content`` itself."""
+    content = upgrade_checkpoint(content)
+    progress, acting = content.get("variable_state"), content.get("online")
+    if isinstance(progress, dict) and "step" in progress and "last_step" not in progress:
+        # Trainings were saved between two epochs only.
+        progress |= {"last_step": progress["step"], "due": [], "pending": None, "seconds": {}}
+        content.setdefault("averages", {"counts": {}})
+    if isinstance(acting, dict) and "begins" in acting:
+        explorers = acting.get("broker", {}).get("explorers", {}).values()
+        for state in [acting, *(explorer["state"] for explorer in explorers)]:
+            state.setdefault("num_restarts", 0)
+            state.setdefault("succeeded", torch.full(state["begins"].shape, -1))
+            state["statistics"].setdefault("seen", [])
+    return content
 
 
 def _check_parts(content: Mapping[str, Any], where: object, how: str = "ckpt_dict") -> None:
@@ -201,7 +219,10 @@ def maybe_dict_from_checkpoint(
     one of the two is needed."""
     if (ckpt_path is None) == (ckpt_dict is None):
         raise ValueError("give either ckpt_path or ckpt_dict")
-    return upgrade_checkpoint(ckpt_dict) if ckpt_path is None else read_checkpoint(ckpt_path)  # type: ignore[arg-type]
+    if ckpt_dict is not None:
+        return brought_up_to_date(ckpt_dict)
+    assert ckpt_path is not None
+    return read_checkpoint(ckpt_path)
 
 
 def config_from_checkpoint(

@@ -127,9 +127,8 @@ class Collector:
         """Go on from what ``state`` returned."""
         self.agent.deserialize(state["agent"])
         self._begins = state["begins"].numpy().copy()
-        for name in self._running.keys() & state:  # earlier versions kept no successes
-            self._running[name] = state[name].numpy().copy()
-        self.num_restarts = state.get("num_restarts", 0)  # earlier versions counted none
+        self._running = {name: state[name].numpy().copy() for name in START}
+        self.num_restarts = state["num_restarts"]
         self._last_returns = deque(state["last_returns"], self._last_returns.maxlen)
         self.statistics.restore(state["statistics"])
         if state["envs"] is not None:

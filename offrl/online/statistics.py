@@ -157,4 +157,4 @@ class RunningStatistics:
     def restore(self, state: Mapping[str, Any]) -> None:
         self.go_on_from(state)
         self._sums = state["sums"].numpy().copy()
-        self._seen = [{key: x.numpy() for key, x in obs.items()} for obs in state.get("seen", ())]
+        self._seen = [{key: x.numpy() for key, x in obs.items()} for obs in state["seen"]]

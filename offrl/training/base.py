@@ -239,11 +239,9 @@ class Training(Recording, ABC):
         self.algo.deserialize(state["model"])
         self.restored = progress = state["variable_state"]
         self.epoch, self.step = progress["epoch"], progress["step"]
-        # Before offrl saved within an epoch, none of these was there.
-        self._last_step = progress.get("last_step", self.step)
-        self._due = list(progress.get("due", []))
-        self.pending = progress.get("pending")
-        self._seconds |= progress.get("seconds", {})
+        self._last_step, self.pending = progress["last_step"], progress["pending"]
+        self._due = list(progress["due"])
+        self._seconds |= progress["seconds"]
         self._go_on_from(state)
         set_rng_state(state["rng"])
         self._is_torn = False

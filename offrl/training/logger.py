@@ -151,7 +151,7 @@ def _known_records(trainer: Training) -> list[Record]:
 
 
 def _cut(path: Path, size: int | None) -> None:
-    """Drop what was written behind ``size``; checkpoints of before offrl noted it have none."""
+    """Drop what was written behind ``size``; ``None`` drops nothing."""
     now = path.stat().st_size if path.exists() else 0
     if size is not None and now > size:
         os.truncate(path, size)

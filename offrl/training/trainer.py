@@ -138,6 +138,5 @@ class Trainer(Training):
         }
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
-        if "averages" in state:  # not before offrl saved within an epoch
-            self._averages.restore(state["averages"], self.device)
+        self._averages.restore(state["averages"], self.device)
         self.loader.position = state["loader"]["position"]
