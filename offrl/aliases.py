@@ -28,6 +28,11 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.data.robosuite_raw": "offrl.data.formats.robosuite_raw",
     "offrl.data.selection": "offrl.edits.selection",
     "offrl.envs.relabel": "offrl.edits.simulated",
+    "offrl.envs.robosuite_goals": "offrl.envs.robosuite.goals",
+    "offrl.envs.robosuite_scene": "offrl.envs.robosuite.fast.scene",
+    "offrl.envs.robosuite_sensors": "offrl.envs.robosuite.fast.sensors",
+    "offrl.envs.robosuite_step": "offrl.envs.robosuite.fast.step",
+    "offrl.envs.robosuite_versions": "offrl.envs.robosuite.versions",
     "offrl.training.experiment": "offrl.assembly.recorded",
 }
 

@@ -286,10 +286,10 @@ def test_a_screen_takes_robosuites_own_step():
     twins.steps(3, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("module", ["robosuite_step", "robosuite_scene"])
+@pytest.mark.parametrize("module", ["step", "scene"])
 def test_nothing_is_known_of_windows(module):
     env = make("Lift")
-    unknown = importlib.import_module(f"offrl.envs.{module}").unknown
+    unknown = importlib.import_module(f"offrl.envs.robosuite.fast.{module}").unknown
     assert unknown(env._env) is None
     env._env.has_renderer = True
     assert unknown(env._env) == "it renders to a screen"
@@ -325,29 +325,29 @@ def test_who_asks_for_it_is_told_why_not(monkeypatch, said):
 
 
 def test_where_compiled_products_differ_in_the_last_bits_numpys_are_taken(monkeypatch):
-    from offrl.envs import robosuite_step
+    from offrl.envs.robosuite.fast import step
 
-    monkeypatch.setattr(robosuite_step, "compiled_is_exact", lambda *_: False)
+    monkeypatch.setattr(step, "compiled_is_exact", lambda *_: False)
     twins = Twins("Lift")
     live_through(twins, episodes=1, steps=10)
     assert twins.fast._step.why_plain is None
     [arm] = twins.fast._step._arms
-    assert arm.osc_torques is robosuite_step.osc_torques.py_func
+    assert arm.osc_torques is step.osc_torques.py_func
 
 
 @pytest.mark.parametrize("towards", [None, np.inf, -np.inf])
 def test_a_last_bit_is_noticed(monkeypatch, towards):
-    from offrl.envs import robosuite_step
+    from offrl.envs.robosuite.fast import step
 
     class Compiled:
-        py_func = staticmethod(robosuite_step.osc_torques.py_func)
+        py_func = staticmethod(step.osc_torques.py_func)
 
         def __call__(self, *args):
             torques = self.py_func(*args)
             return torques if towards is None else np.nextafter(torques, towards)
 
-    monkeypatch.setattr(robosuite_step, "osc_torques", Compiled())
-    assert robosuite_step.compiled_is_exact.__wrapped__(7, 15) == (towards is None)
+    monkeypatch.setattr(step, "osc_torques", Compiled())
+    assert step.compiled_is_exact.__wrapped__(7, 15) == (towards is None)
 
 
 def test_the_switch_is_offrls_alone():

@@ -15,7 +15,7 @@ from scipy.spatial.transform import Rotation
 from offrl.checkpoint import env_from_checkpoint
 from offrl.envs import make_env, say_once
 from offrl.envs.robosuite import RobosuiteEnv
-from offrl.envs.robosuite_versions import earlier_order
+from offrl.envs.robosuite.versions import earlier_order
 
 pytestmark = pytest.mark.slow
 

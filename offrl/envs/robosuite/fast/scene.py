@@ -26,8 +26,8 @@ from robosuite.utils.binding_utils import MjSim
 from robosuite.utils.observables import Observable
 
 from offrl.envs import say_once
-from offrl.envs.robosuite_sensors import undisturbed
-from offrl.envs.robosuite_versions import is_earlier, model_for_installed
+from offrl.envs.robosuite.fast.sensors import undisturbed
+from offrl.envs.robosuite.versions import is_earlier, model_for_installed
 
 REPEATED = (
     "reset",

@@ -1,6 +1,6 @@
 """Chooses the sensors of robosuite's that are computed: those asked for and what these read."""
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from robosuite.utils.observables import NO_CORRUPTION, NO_DELAY, NO_FILTER
@@ -14,11 +14,15 @@ class Sensors:
     among all: a sensor reads others through a cache only, and what it reads there is found out by
     asking it. Where a sensor is corrupted, filtered or delayed on purpose, all are computed."""
 
-    def __init__(self, env: Any):
-        self.env = env
+    def __init__(self, env: Any, may_leave_out: bool):
+        self.env, self._may_leave_out = env, may_leave_out
         self.asked: tuple[str, ...] = ()  # the observations of the episodes to come; none: all
         self.alone: tuple[str, ...] = ()  # of this one
         self._left_out: list[Any] = []
+
+    def ask(self, keys: Sequence[str] | None) -> None:
+        """Note the observations that the episodes to come need; ``None`` or none: all."""
+        self.asked = tuple(keys or ()) if self._may_leave_out else ()
 
     def before_reset(self) -> None:
         """A reset computes them all, as it may change what reads what; but no sensor reads what

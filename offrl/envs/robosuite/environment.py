@@ -14,11 +14,12 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import REACHED
-from offrl.envs import maybe_metaworlds, say_once
+from offrl.envs import maybe_metaworlds
 from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend
-from offrl.envs.robosuite_versions import (
+from offrl.envs.robosuite.fast import choose_forms
+from offrl.envs.robosuite.versions import (
     EARLIER_OBJECTS,
     kwargs_for_installed,
     lay_out_as_earlier,
@@ -29,7 +30,6 @@ from offrl.robomimic.configs import FAST
 CAMERA = "agentview"
 FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
 MARK = (0.0, 1.0, 0.2, 0.6)  # red, green, blue, opacity
-KNOWN_VERSION = "1.5.2"  # of robosuite, whose code the fast forms repeat
 
 
 @ENVS.register("robosuite")
@@ -40,7 +40,7 @@ class RobosuiteEnv(DemonstratedGoals):
     but images works.
 
     Steps take less than half of robosuite's time, resets two thirds and less, with the same bits
-    (``robosuite_step``, ``robosuite_scene``); what these do not know is robosuite's own.
+    (``offrl.envs.robosuite.fast``); what these do not know is robosuite's own.
     ``env_kwargs: {"offrl_fast": false}`` or ``OFFRL_FAST_SIM=0`` leaves all to robosuite.
     """
 
@@ -80,24 +80,7 @@ class RobosuiteEnv(DemonstratedGoals):
             ) from None
         if env_kwargs.get(EARLIER_OBJECTS):
             lay_out_as_earlier(self._env)
-        # These import robosuite.
-        from offrl.envs.robosuite_scene import Scenes, unknown
-        from offrl.envs.robosuite_sensors import Sensors
-
-        why_plain = _why_plain(wanted, robosuite.__version__)
-        say = functools.partial(say_once, logging.WARNING if wanted else logging.DEBUG)
-        why_resets = why_plain or unknown(self._env)
-        if why_resets is not None:
-            what = "resets" if why_plain is None else "steps and resets"
-            say(f"{env_name}: robosuite's own {what}, as {why_resets}")
-        self._scenes = Scenes(self._env, is_plain=why_resets is not None)
-        self._sensors = Sensors(self._env)
-        self._is_fast = why_plain is None
-        self._step = self._env.step
-        if self._is_fast:
-            from offrl.envs.robosuite_step import Step
-
-            self._step = Step(self._env, say)
+        self._step, self._scenes, self._sensors = choose_forms(self._env, wanted)
         self._renderer: Any = None
         self._marks: list[np.ndarray] = []
         self._model_text: str | None = None  # of this episode's model, once asked for
@@ -124,8 +107,7 @@ class RobosuiteEnv(DemonstratedGoals):
     def observe_only(self, keys: Sequence[str] | None) -> None:
         """From the next reset on, observations may be without all others than ``keys``, so that
         what they are made of need not be computed. ``None`` or none: all again."""
-        is_served = self._is_fast and set(keys or ()) <= set(self.observation_space)
-        self._sensors.asked = tuple(keys or ()) if is_served else ()
+        self._sensors.ask(keys if set(keys or ()) <= set(self.observation_space) else None)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -195,8 +177,8 @@ class RobosuiteEnv(DemonstratedGoals):
 
     @functools.cached_property
     def goals(self) -> Any:
-        """Give what arms' actions aim at (``offrl.envs.robosuite_goals.Goals``)."""
-        from offrl.envs.robosuite_goals import Goals
+        """Give what arms' actions aim at (``offrl.envs.robosuite.goals.Goals``)."""
+        from offrl.envs.robosuite.goals import Goals
 
         return Goals(self._env)
 
@@ -291,17 +273,6 @@ def _add_sphere(scene: Any, position: np.ndarray) -> None:
     mujoco.mjv_initGeom(geom, kind, size, position, np.eye(3).ravel(), color)
     geom.emission = 0.6  # also where no light falls
     scene.ngeom += 1
-
-
-def _why_plain(wanted: bool | None, version: str) -> str | None:
-    """Why robosuite does all itself; ``None`` if it need not."""
-    if wanted is False:
-        return f"env_kwargs.{FAST} is false"
-    if os.environ.get("OFFRL_FAST_SIM") == "0":
-        return "OFFRL_FAST_SIM is 0"
-    if version != KNOWN_VERSION:
-        return f"this is robosuite {version}, and offrl repeats the code of {KNOWN_VERSION}"
-    return None
 
 
 def _share(rng: np.random.Generator, sampler: Any) -> None:

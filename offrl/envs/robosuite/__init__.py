@@ -1,0 +1,5 @@
+"""robosuite's tasks: the environment, data of earlier versions, goals of arms, and fast forms."""
+
+from offrl.envs.robosuite.environment import RobosuiteEnv, tasks
+
+__all__ = ["RobosuiteEnv", "tasks"]
