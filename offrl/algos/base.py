@@ -5,17 +5,12 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from offrl import lazy
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs
-from offrl.algos.shared.roles import Algorithm
 from offrl.lazy import Tensor, torch
 
 if TYPE_CHECKING:
-    from offrl.algos.shared.model import Model
-
-# A ``Model`` needs PyTorch to be defined.
-__getattr__, __dir__ = lazy.exporting(__name__, {"offrl.algos.shared.model": "Model"})[:2]
+    from offrl.algos.shared.model import Networks
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
@@ -91,11 +86,14 @@ class PolicyAlgo(Algo):
         return self.raw_action(action)
 
     @cached_property
-    def model(self) -> "Model":  # type: ignore[override]
-        """The networks, in their role of a ``Model``."""
+    def model(self) -> "Networks":
+        """The networks in the role of a ``Model``."""
         from offrl.algos.shared.model import Networks
 
         return Networks(self)
+
+    def sync_target(self) -> None:
+        """Copy the networks to their slow copies, if there are any."""
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None

@@ -10,7 +10,7 @@ from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
 
 if TYPE_CHECKING:
-    from offrl.algos.base import Algo
+    from offrl.algos.shared.algo import Algo
 
 AlgoClass = TypeVar("AlgoClass", bound="type[Algo]")
 

@@ -1,7 +1,8 @@
 """Learning by acting, in four roles: ``Model``, ``Algorithm``, ``Agent`` and ``Trainer``; and the
 ``Environment`` of a config."""
 
-from offrl.algos.base import Algorithm, Model
+from offrl.algos.shared.model import Model
+from offrl.algos.shared.roles import Algorithm
 from offrl.online.control import Agent
 from offrl.online.environment import Environment
 from offrl.online.learner import Learner

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from offrl.algos.base import Algorithm
+from offrl.algos.shared.roles import Algorithm
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.broker import Broker, broker_at
 from offrl.online.collector import Ended

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import gymnasium
 from torch import nn
 
-from offrl.algos.base import Algorithm
+from offrl.algos.shared.roles import Algorithm
 from offrl.config.pipeline import PipelineConfig, gymnasiums
 from offrl.envs.adapted import Adapted
 from offrl.envs.gymnasium import GymnasiumAdapter, GymnasiumEnv

@@ -7,7 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.algos.base import Algorithm, Model, PolicyAlgo, register_algo
+from offrl.algos.base import PolicyAlgo, register_algo
+from offrl.algos.shared.model import Model
+from offrl.algos.shared.roles import Algorithm
 from offrl.config import AlgoConfig
 from offrl.online.agent import Agent
 from offrl.online.trainer import Trainer

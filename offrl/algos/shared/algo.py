@@ -11,7 +11,6 @@ from offrl import models, parallel
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
-from offrl.algos.shared.roles import Algorithm
 from offrl.algos.shared.weights import Average, fitting, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.lazy import Tensor, torch
@@ -23,7 +22,7 @@ Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
 Generators = Sequence["torch.Generator | None"] | None  # a source of randomness per row
 
 
-class Algo(Modes, Algorithm):
+class Algo(Modes):
     """Networks, their optimizers and one update rule, and the statistics of the data.
 
     A subclass says what it reads (``NEEDS``, ``window``), fills ``self.nets`` in

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from offrl.algos.base import Obs, ValueAlgo
+from offrl.algos.shared.algo import Obs
 from offrl.tree import map_leaves
 
 
@@ -34,18 +34,19 @@ class Networks(Model):
 
     def value(self, x: Obs | Tensor, a: Tensor | None = None) -> Tensor:
         algo = self._algo
-        if not isinstance(algo, ValueAlgo):
+        if not hasattr(algo, "get_state_value"):
             return super().value(x, a)
         obs, is_one = self._batch(x)
-        if type(algo).get_state_action_value is ValueAlgo.get_state_action_value:  # V(x) alone
-            if a is not None:
+        values = None
+        if a is not None:
+            actions = self._learned(a[None] if is_one else a)
+            try:
+                values = algo.get_state_action_value(obs, actions)
+            except NotImplementedError:  # V(x) alone
                 name = algo.global_config.algo_name
                 warnings.warn(f"value: {name} values states; a is not used", stacklevel=2)
-            a = None
-        if a is None:
+        if values is None:
             values = algo.get_state_value(obs)
-        else:
-            values = algo.get_state_action_value(obs, self._learned(a[None] if is_one else a))
         return values[0] if is_one else values
 
     def action(self, x: Obs | Tensor) -> Tensor:
