@@ -33,7 +33,19 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.envs.robosuite_sensors": "offrl.envs.robosuite.fast.sensors",
     "offrl.envs.robosuite_step": "offrl.envs.robosuite.fast.step",
     "offrl.envs.robosuite_versions": "offrl.envs.robosuite.versions",
+    "offrl.online.by_hand": "offrl.faces.by_hand",
+    "offrl.online.control": "offrl.faces.agent",
+    "offrl.online.environment": "offrl.faces.environment",
+    "offrl.online.own_network": "offrl.faces.own_network",
+    "offrl.online.parts": "offrl.assembly.acting",
+    "offrl.online.pipeline": "offrl.pipelines.pipeline",
+    "offrl.online.pipeline_explorer": "offrl.pipelines.explorer",
+    "offrl.online.registers": "offrl.pipelines.registers",
+    "offrl.online.roles": "offrl.faces.four_roles",
+    "offrl.online.setting": "offrl.assembly.spaces",
+    "offrl.online.start": "offrl.assembly.start",
     "offrl.training.experiment": "offrl.assembly.recorded",
+    "offrl.training.pipeline": "offrl.pipelines.run",
 }
 
 

@@ -11,6 +11,7 @@ from offrl import parallel
 from offrl.algos import Algo, algo_factory
 from offrl.algos.shared.denoising import DenoisingPolicy
 from offrl.algos.shared.memory import check_training_fits
+from offrl.assembly.start import start_file
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
 from offrl.config.cells import short_key, slug
@@ -23,7 +24,6 @@ from offrl.data.sources import Source
 from offrl.envs import env_args_named
 from offrl.envs.rendering import renders_observations
 from offrl.modules import allow_names
-from offrl.online.start import start_file
 from offrl.registry import MODALITIES, shown
 from offrl.seeding import seed_everything
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes

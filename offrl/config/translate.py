@@ -66,7 +66,7 @@ def _environment(file: PipelineConfig) -> dict[str, Any]:
     """Give the keys of ``experiment`` that name the environment."""
     name, info = file.env_para.env_name, file.env_para.env_info
     part = PARTS["environment"].get(name)
-    if part is None or part.__module__ == "offrl.online.registers":
+    if part is None or part.__module__ == "offrl.pipelines.registers":
         name, info = gymnasiums(name, info)
         return {"env": name, "env_meta_update_dict": {"env_kwargs": info}}
     kind = {"type": f"{part.__module__}.{part.__name__}", "env_kwargs": info}

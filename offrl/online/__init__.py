@@ -1,26 +1,34 @@
 """Learning by acting, in four roles: ``Model``, ``Algorithm``, ``Agent`` and ``Trainer``; and the
-``Environment`` of a config."""
+``Environment`` of a config. Names are imported when first used."""
 
-from offrl.algos.shared.model import Model
-from offrl.algos.shared.roles import Algorithm
-from offrl.online.control import Agent
-from offrl.online.environment import Environment
-from offrl.online.learner import Learner
-from offrl.online.logger import logger
-from offrl.online.pipeline import Pipeline
-from offrl.online.registers import Registers
-from offrl.online.roles import register_roles
-from offrl.online.trainer import Trainer
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Agent",
-    "Algorithm",
-    "Environment",
-    "Learner",
-    "Model",
-    "Pipeline",
-    "Registers",
-    "Trainer",
-    "logger",
-    "register_roles",
-]
+from offrl import lazy
+
+if TYPE_CHECKING:  # for editors
+    from offrl.algos.shared.model import Model as Model
+    from offrl.algos.shared.roles import Algorithm as Algorithm
+    from offrl.faces.agent import Agent as Agent
+    from offrl.faces.environment import Environment as Environment
+    from offrl.faces.four_roles import register_roles as register_roles
+    from offrl.faces.logger import logger as logger
+    from offrl.online.learner import Learner as Learner
+    from offrl.online.trainer import Trainer as Trainer
+    from offrl.pipelines.pipeline import Pipeline as Pipeline
+    from offrl.pipelines.registers import Registers as Registers
+
+__getattr__, __dir__, __all__ = lazy.exporting(
+    __name__,
+    {
+        "offrl.algos.shared.model": "Model",
+        "offrl.algos.shared.roles": "Algorithm",
+        "offrl.faces.agent": "Agent",
+        "offrl.faces.environment": "Environment",
+        "offrl.faces.four_roles": "register_roles",
+        "offrl.faces.logger": "logger",
+        "offrl.online.learner": "Learner",
+        "offrl.online.trainer": "Trainer",
+        "offrl.pipelines.pipeline": "Pipeline",
+        "offrl.pipelines.registers": "Registers",
+    },
+)

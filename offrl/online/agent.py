@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offrl.algos.shared.masks import ACTION_MASK, masked
-from offrl.online.setting import clipped
+from offrl.assembly.spaces import clipped
 from offrl.tree import map_leaves
 
 Shown = Mapping[str, np.ndarray]  # by an environment, or by all of them, {key: [N, ...]}

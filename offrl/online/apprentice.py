@@ -9,12 +9,12 @@ from torch import Tensor
 
 from offrl.acting.episode import describe
 from offrl.algos.base import PolicyAlgo
+from offrl.assembly.spaces import clipped
 from offrl.checkpoint import policy_from_checkpoint
 from offrl.config.files import find_file
 from offrl.envs.experts import scripted_expert
 from offrl.envs.vector import VectorEnv
 from offrl.online.agent import PolicyAgent, Shown
-from offrl.online.setting import clipped
 
 SCRIPTED = "scripted"  # among the values of algo.expert, beside paths
 

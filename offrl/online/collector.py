@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from offrl.online.agent import PolicyAgent
-from offrl.online.parts import Parts
+from offrl.assembly.acting import ActingExperiment
+from offrl.online.agent import Agent, PolicyAgent
+from offrl.online.apprentice import Apprentice
+from offrl.online.own_agent import OwnAgent
+from offrl.online.statistics import RunningStatistics
 from offrl.tree import as_arrays, as_tensors
 
 # The return and length of episodes, and whether one succeeded at some step: 1, 0, or -1 where
@@ -24,12 +27,13 @@ class Collector:
     buffer: takes them in, with ``begin``, ``record`` and ``take``.
     """
 
-    def __init__(self, parts: Parts, buffer: Any):
-        self.parts, self.buffer = parts, buffer
-        self.config, self.device, self.envs = parts.config, parts.device, parts.envs
-        self.env_args, self.alg = parts.env_args, parts.alg
-        self.agent = parts.make_agent()
-        self.statistics = parts.make_statistics()
+    def __init__(self, experiment: ActingExperiment, buffer: Any):
+        self.experiment, self.buffer = experiment, buffer
+        self.config, self.device = experiment.config, experiment.device
+        self.envs, self.env_args = experiment.envs, experiment.env_args
+        self.alg = experiment.alg
+        self.agent = agent_of(experiment)
+        self.statistics = statistics_of(experiment)
         self.step = 0  #: Of the training: steps in all environments.
         self._obs: Any = None  # what the environments show now
         self._begins = np.ones(self.envs.num_envs, dtype=bool)  # where episodes begin with it
@@ -84,7 +88,7 @@ class Collector:
 
     def _take_in(self, actions: Any, stepped: Any, ended: Ended) -> None:
         """Take in a step in all environments, and what episodes ended with it."""
-        learned = self.parts.as_learned(self.agent.rewarded(stepped))
+        learned = self.experiment.as_learned(self.agent.rewarded(stepped))
         self.buffer.record(actions, learned)
         self.statistics.see(self._obs, learned)
         self._count(stepped, ended)
@@ -133,3 +137,27 @@ class Collector:
         self.statistics.restore(state["statistics"])
         if state["envs"] is not None:
             self._obs = self.envs.restore(as_arrays(state["envs"]))
+
+
+def agent_of(experiment: ActingExperiment) -> Agent:
+    """Make the agent that carries the algorithm of an experiment."""
+    alg = experiment.alg
+    if hasattr(alg, "AGENT"):  # of a user's own roles
+        return alg.AGENT(alg.written)
+    if experiment.config.train.online.agent is not None:
+        return OwnAgent(alg, experiment.envs)
+    if alg.ASKS_EXPERT:
+        return Apprentice(alg, experiment.envs)
+    return PolicyAgent(alg, experiment.envs.action_space)
+
+
+def statistics_of(experiment: ActingExperiment) -> RunningStatistics:
+    """Make the running normalisation of an experiment, which goes on from a checkpoint's."""
+    config = experiment.config
+    spec = experiment.alg.obs_spec.groups["obs"].items()
+    vectors = [key for key, obs in spec if not obs.is_image]
+    discount = getattr(config.algo, "discount", 1.0)
+    num_envs = experiment.envs.num_envs
+    statistics = RunningStatistics(config.train.online, vectors, num_envs, discount)
+    statistics.go_on_from(experiment.moments)
+    return statistics

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrl.assembly.acting import ActingExperiment
 from offrl.config import Config
 from offrl.online.collector import Collector, Ended
 from offrl.online.frames import packed
-from offrl.online.parts import Parts
 from offrl.tree import as_arrays, as_tensors, map_leaves
 
 
@@ -84,8 +84,9 @@ class Explorer(Collector):
         config = config.model_copy(deep=True)
         config.train.cuda = False
         config.train.seed = _seed(config.train.seed, number, life)
-        parts = Parts(config, None, known)
-        super().__init__(parts, parts.make_buffer() if parts.alg.ON_POLICY else Tape())
+        experiment = ActingExperiment(config, None, known)
+        buffer = experiment.make_buffer() if experiment.alg.ON_POLICY else Tape()
+        super().__init__(experiment, buffer)
         self.number, self.life = number, life
         self._version = -1
         self._num_given = 0

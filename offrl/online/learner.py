@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from offrl.assembly.acting import ActingExperiment
 from offrl.online.broker import Broker, broker_at
 from offrl.online.collector import Ended
 from offrl.online.explorer import (
@@ -17,7 +18,6 @@ from offrl.online.explorer import (
     trajectory_length,
 )
 from offrl.online.frames import unpacked
-from offrl.online.parts import Parts
 from offrl.online.trainer import Trainer
 from offrl.tree import as_arrays, as_tensors, map_leaves
 
@@ -46,11 +46,11 @@ class Learner(Trainer):
         self._forget_waits()
         self.broker = self._make_broker()
 
-    def _make_buffer(self, parts: Parts) -> Any:
-        if parts.alg.ON_POLICY:
-            return parts.make_buffer()
-        config = parts.config
-        return parts.make_buffer(config.distributed.explorers * config.train.online.num_envs)
+    def _make_buffer(self, experiment: ActingExperiment) -> Any:
+        if experiment.alg.ON_POLICY:
+            return experiment.make_buffer()
+        config = experiment.config
+        return experiment.make_buffer(config.distributed.explorers * config.train.online.num_envs)
 
     def _make_broker(self) -> Broker:
         described = self.describe()

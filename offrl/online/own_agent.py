@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from offrl.acting.episode import describe, finite
+from offrl.assembly.spaces import clipped
 from offrl.envs.vector import Stepped, VectorEnv
 from offrl.online.agent import PolicyAgent, Shown
-from offrl.online.setting import clipped
 from offrl.registry import PARTS, shown
 
 

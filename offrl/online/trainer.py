@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from offrl.acting.policy import RolloutPolicy
+from offrl.assembly.acting import ActingExperiment, Envs
+from offrl.assembly.start import Configs, class_of, complete, name_of
 from offrl.checkpoint import describe_policy
 from offrl.envs import close, make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.collector import Collector, Ended
-from offrl.online.parts import Envs, Parts
-from offrl.online.start import Configs, class_of, complete, name_of
 from offrl.reports.records import Record, Recording
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
@@ -71,8 +71,9 @@ class Trainer(Collector, Recording):
         earlier: Mapping[str, Any] | None = None,
     ):
         said = {"experiment": {"env": env_id}, "train": {"num_steps": num_steps, "seed": seed}}
-        parts = Parts(complete(config, algo_name, said), envs, earlier, self.NUM_ENVS)
-        super().__init__(parts, self._make_buffer(parts))
+        completed = complete(config, algo_name, said)
+        experiment = ActingExperiment(completed, envs, earlier, self.NUM_ENVS)
+        super().__init__(experiment, self._make_buffer(experiment))
         self._batches: Iterator[dict[str, Any]] = iter(())  # that are left of the round's
         self._batch: dict[str, Any] | None = None  # what the next update learns from
         self._steps_before = 0  # when the last round began
@@ -83,8 +84,8 @@ class Trainer(Collector, Recording):
         env, last = self.env_args["env_name"], self.config.train.num_steps
         return f"{type(self).__name__}({self.alg!r} in {env}, step {self.step} of {last or 'any'})"
 
-    def _make_buffer(self, parts: Parts) -> Any:
-        return parts.make_buffer()
+    def _make_buffer(self, experiment: ActingExperiment) -> Any:
+        return experiment.make_buffer()
 
     def __call__(self) -> Iterator[Record]:
         """Act and learn, and yield a record after each part of the work."""
@@ -160,9 +161,9 @@ class Trainer(Collector, Recording):
 
     def describe(self) -> dict[str, Any]:
         """Give what a checkpoint holds of the policy and its surroundings."""
-        parts = self.parts
-        rewards = parts.reward_stats or self.statistics.reward_stats
-        shapes = parts.obs_shapes, parts.ac_dim
+        experiment = self.experiment
+        rewards = experiment.reward_stats or self.statistics.reward_stats
+        shapes = experiment.obs_shapes, experiment.ac_dim
         described = describe_policy(self.alg, self.config, self.env_args, *shapes, rewards, {})
         return described | {"running_statistics": self.statistics.moments()}
 
@@ -218,7 +219,7 @@ class Trainer(Collector, Recording):
     @property
     def _is_early(self) -> bool:
         """Whether steps are only collected yet."""
-        return self.step - self._kept_from <= self.parts.num_before
+        return self.step - self._kept_from <= self.experiment.num_before
 
     def _take_round(self) -> dict[str, Any]:
         """The steps of the round, as the algorithm learns from them."""

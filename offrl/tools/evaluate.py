@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from offrl.config.pipeline import PipelineConfig
-    from offrl.training.pipeline import evaluate_pipeline, return_line
+    from offrl.pipelines.run import evaluate_pipeline, return_line
 
     config, path = read_config(args, {})
     if not isinstance(config, PipelineConfig):

@@ -124,8 +124,8 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config.files import parse_override
     from offrl.config.longer import longer
     from offrl.config.pipeline import PipelineConfig, config_of
+    from offrl.pipelines.run import evaluate_pipeline, return_line, train_pipeline
     from offrl.training import Interrupts, train
-    from offrl.training.pipeline import evaluate_pipeline, return_line, train_pipeline
     from offrl.tree import merge
 
     if isinstance(config, PipelineConfig) and config.mode == "evaluate":
@@ -199,7 +199,7 @@ def read_config(
     allow_names(content, os.getcwd(), str(path.resolve().parent))
     content = online_content(content)
     if _says(content, "experiment", "ckpt_path") and _says(content, "train", "num_steps"):
-        from offrl.online.start import continued
+        from offrl.assembly.start import continued
 
         content = continued(content)
     return config_of(content, args.ignore_unknown), path

@@ -5,8 +5,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from offrl import online
 from offrl.config import Config
+from offrl.online.learner import Learner
+from offrl.online.trainer import Trainer
 from offrl.training.averages import Means, check_finite, checked_logs
 from offrl.training.base import Record, Training
 from offrl.training.resume import newest_checkpoint
@@ -32,9 +33,9 @@ class OnlineTraining(Training):
     def __init__(self, config: Config, run: RunFolder | None = None):
         super().__init__(run)
         path, checkpoint = (None, None) if run is None else newest_checkpoint(run)
-        make = online.Learner if config.distributed.explorers else online.Trainer
+        make = Learner if config.distributed.explorers else Trainer
         self.trainer = trainer = make(config, earlier=checkpoint)
-        if isinstance(trainer, online.Learner):
+        if isinstance(trainer, Learner):
             trainer.broker.waiting = self._stop_if_asked
         self.config, self.device, self.algo = trainer.config, trainer.device, trainer.alg
         self.env_args = trainer.env_args

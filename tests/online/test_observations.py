@@ -96,11 +96,11 @@ def test_pixels_become_images_or_one_line_says_what_to_set(shape, dtype, shown, 
     if said := re.search(r"train.online.wrappers=(\[.*\])\. If", str(raised.value)):  # what helps
         config["train"]["online"]["wrappers"] = json.loads(said[1])
         with closing(Trainer(config)) as trainer:
-            assert trainer.parts.obs_shapes[name][1:] == (16, 24)
+            assert trainer.experiment.obs_shapes[name][1:] == (16, 24)
             assert trainer.envs.reset()[name].max() > 200
     as_vector = {"low_dim": [name]}
     with closing(Trainer(config_of("odd_envs:Screen-v0", as_vector, kwargs))) as trainer:
-        assert trainer.parts.obs_shapes[name] == tuple(shape)
+        assert trainer.experiment.obs_shapes[name] == tuple(shape)
 
 
 def test_wrappers_are_put_around_a_given_environment_and_asked_of_a_given_vector():
@@ -133,9 +133,9 @@ def test_turned_images_are_turned_wherever_the_policy_acts():
 def test_a_policy_that_was_trained_on_pixels_as_a_vector_keeps_its_shapes():
     config = config_of("odd_envs:Screen-v0", {"low_dim": ["flat"]}, {"shape": [3, 8, 8]})
     with closing(Trainer(config)) as trainer:
-        earlier, shapes = trainer.describe(), trainer.parts.obs_shapes
+        earlier, shapes = trainer.describe(), trainer.experiment.obs_shapes
     with closing(Trainer(trainer.config, earlier=earlier)) as again:
-        assert again.parts.obs_shapes == shapes == {"flat": (3, 8, 8)}
+        assert again.experiment.obs_shapes == shapes == {"flat": (3, 8, 8)}
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
@@ -143,7 +143,7 @@ def test_wrappers_of_a_config_stay_with_the_policy(num_envs):
     mine = {"wrapper": "odd_envs.Halved", "kwargs": {"factor": 0.25}}
     wrappers = [FLATTEN, mine]
     trainer = trained("odd_envs:Numbered-v0", num_envs=num_envs, wrappers=wrappers)
-    assert trainer.parts.obs_shapes == {"flat": (16,)}
+    assert trainer.experiment.obs_shapes == {"flat": (16,)}
     described = trainer.describe()
     env = make_env(described["env_metadata"])
     assert env.reset()[0]["flat"].tolist() == [0.25 * (i == 3) for i in range(16)]

@@ -18,9 +18,9 @@ from torch import nn
 from offrl.__main__ import main
 from offrl.config.pipeline import pipeline_config
 from offrl.online import Agent, Algorithm, Environment, Pipeline, Registers
+from offrl.pipelines.run import evaluate_pipeline, train_pipeline
 from offrl.reports.records import read_records
 from offrl.training.interrupts import Interrupts
-from offrl.training.pipeline import evaluate_pipeline, train_pipeline
 from offrl.training.run import RunFolder
 
 EXAMPLE = Path(__file__).parents[2] / "examples/registers"

@@ -10,12 +10,12 @@ import torch
 from conftest import ROOT
 
 from offrl import Trainer, config_factory
+from offrl.assembly.start import continued
 from offrl.checkpoint import policy_from_checkpoint, read_checkpoint, write_checkpoint
 from offrl.config.files import read_config_file
 from offrl.data.computed import returns_to_go
 from offrl.online import Agent
 from offrl.online import Trainer as OnlineTrainer
-from offrl.online.start import continued
 from offrl.seeding import rng_state, set_rng_state
 from offrl.training import RunFolder
 from offrl.training.online import OnlineTraining
@@ -293,12 +293,12 @@ def test_a_run_goes_on_without_the_checkpoint_that_it_started_from(checkpoint_of
         pass
     training.run  # noqa: B018 (which makes the folder)
     write_checkpoint(training.run.last_checkpoint, training.state())
-    stats, path = training.trainer.parts.reward_stats, training.run.path
+    stats, path = training.trainer.experiment.reward_stats, training.run.path
     training.close()
     start.unlink()
     run, config = RunFolder.open(path)
     resumed = OnlineTraining(config, run)
-    assert resumed.trainer.parts.reward_stats == stats
+    assert resumed.trainer.experiment.reward_stats == stats
     assert resumed.env_args == training.env_args
     assert [r["type"] for r in resumed()].count("epoch") == 1
     resumed.close()

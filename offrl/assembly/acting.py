@@ -12,6 +12,16 @@ from gymnasium.spaces import Discrete
 from offrl.algos import algo_factory
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.memory import check_training_fits
+from offrl.assembly.spaces import (
+    action_statistics,
+    env_args_of,
+    fitted,
+    judge_of,
+    limited,
+    seen_by,
+    turned,
+)
+from offrl.assembly.start import check_spaces, start_of
 from offrl.checkpoint import while_loading
 from offrl.config import Config, RewardsConfig, without_pretrained
 from offrl.config.longer import for_algo
@@ -26,20 +36,6 @@ from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import Window
 from offrl.envs.vector import GymnasiumVector, VectorEnv, make_vector_env
 from offrl.memory import check_memory
-from offrl.online.agent import Agent, PolicyAgent
-from offrl.online.apprentice import Apprentice
-from offrl.online.own_agent import OwnAgent
-from offrl.online.setting import (
-    action_statistics,
-    env_args_of,
-    fitted,
-    judge_of,
-    limited,
-    seen_by,
-    turned,
-)
-from offrl.online.start import check_spaces, start_of
-from offrl.online.statistics import RunningStatistics
 from offrl.seeding import seed_everything
 from offrl.specs import processed_shapes
 from offrl.tree import as_arrays
@@ -49,7 +45,7 @@ log = logging.getLogger(__name__)
 Envs = VectorEnv | gymnasium.vector.VectorEnv
 
 
-class Parts:
+class ActingExperiment:
     """Environments, an algorithm and a buffer by a config.
 
     Refuses what cannot be learned with ``ValueError``, before one of these environments is stepped.
@@ -73,7 +69,7 @@ class Parts:
         normalizes = self._rewards.normalization is not None
         #: What rewards are normalised by (``train.rewards``).
         self.reward_stats = known.get("reward_normalization_stats") if normalizes else None
-        self._moments = known.get("running_statistics", {})
+        self.moments = known.get("running_statistics", {})
         seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
@@ -289,26 +285,6 @@ class Parts:
                     f"{[*shown]}; name demonstrations of the same task (train.data)"
                 )
         return demos
-
-    def make_agent(self) -> Agent:
-        """Make the agent that carries the algorithm."""
-        if hasattr(self.alg, "AGENT"):  # of a user's own roles
-            return self.alg.AGENT(self.alg.written)
-        if self.config.train.online.agent is not None:
-            return OwnAgent(self.alg, self.envs)
-        if self.alg.ASKS_EXPERT:
-            return Apprentice(self.alg, self.envs)
-        return PolicyAgent(self.alg, self.envs.action_space)
-
-    def make_statistics(self) -> RunningStatistics:
-        """Make what is normalised by, which goes on from a checkpoint's."""
-        spec = self.alg.obs_spec.groups["obs"].items()
-        vectors = [key for key, obs in spec if not obs.is_image]
-        discount = getattr(self.config.algo, "discount", 1.0)
-        online, num_envs = self.config.train.online, self.envs.num_envs
-        statistics = RunningStatistics(online, vectors, num_envs, discount)
-        statistics.go_on_from(self._moments)
-        return statistics
 
     def as_learned(self, stepped: Any) -> Any:
         """A step with what training makes of its rewards, as of those in data."""

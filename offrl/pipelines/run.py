@@ -13,8 +13,8 @@ from tqdm import tqdm
 from offrl import cluster, parallel
 from offrl.config.files import read_config_file
 from offrl.config.pipeline import PipelineConfig
-from offrl.online.pipeline import Pipeline
 from offrl.online.trainer import summary_of
+from offrl.pipelines.pipeline import Pipeline
 from offrl.reports.plot import NO_CURVE, write_learning_curve
 from offrl.reports.records import Record, read_records
 from offrl.training.interrupts import Interrupts

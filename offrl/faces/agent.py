@@ -16,6 +16,8 @@ from torch import nn
 from offrl import __version__
 from offrl.acting.episode import ACTION_MASK, EpisodeResult, Policy, check_obs, finite, truth
 from offrl.algos.shared.model import Model, Networks
+from offrl.assembly.spaces import clipped, with_images
+from offrl.assembly.start import Configs, check_spaces, check_statistics, complete, opened
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.config.files import find_config
@@ -23,12 +25,10 @@ from offrl.envs.adapted import adapted
 from offrl.envs.vector import ListVector
 from offrl.envs.window import Finished, free_name
 from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, watch
+from offrl.faces.by_hand import ByHand
+from offrl.faces.environment import Augmented, Environment
+from offrl.faces.own_network import use_network
 from offrl.online import agent
-from offrl.online.by_hand import ByHand
-from offrl.online.environment import Augmented, Environment
-from offrl.online.own_network import use_network
-from offrl.online.setting import clipped, with_images
-from offrl.online.start import Configs, check_spaces, check_statistics, complete, opened
 from offrl.online.tagged import TaggedNames, put_beside, sha8
 from offrl.online.trainer import Trainer, to_the_end
 from offrl.tree import merge
@@ -245,9 +245,8 @@ class Agent(agent.Agent, metaclass=ABCMeta):
                 online.solved_return = known if known is None else float(known)
             own = self._of_config("train").describe()
             trainer = self._trainer_in(used, config, own)
-            name, parts = trainer.env_args["env_name"], trainer.parts
-            shapes = parts.obs_shapes, parts.ac_dim
-            check_spaces("env", own, name, *shapes)
+            name, made = trainer.env_args["env_name"], trainer.experiment
+            check_spaces("env", own, name, made.obs_shapes, made.ac_dim)
             trainer.alg.deserialize(own["model"])
             self._use(trainer)
             return self._trained(trainer, names)

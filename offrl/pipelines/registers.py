@@ -14,10 +14,10 @@ from offrl.algos.shared.roles import Algorithm
 from offrl.config.pipeline import PipelineConfig, gymnasiums
 from offrl.envs.adapted import Adapted
 from offrl.envs.gymnasium import GymnasiumAdapter, GymnasiumEnv
+from offrl.faces.agent import Agent
+from offrl.faces.environment import Environment
 from offrl.modules import allow_names, import_all
 from offrl.online.agent import Agent as AnyAgent
-from offrl.online.control import Agent
-from offrl.online.environment import Environment
 from offrl.registry import ALGO_CONFIGS, ENVS, PARTS, did_you_mean
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def MLP(model_info: Mapping[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(dims[-1], model_info["action_dim"]))
 
 
-class Parts:
+class PipelineParts:
     """The parts that a config names. ``ValueError`` for what is not known, with what is."""
 
     def __init__(self, config: PipelineConfig):

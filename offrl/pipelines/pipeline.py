@@ -17,9 +17,9 @@ from offrl.config.pipeline import PipelineConfig
 from offrl.online.broker import Broker, broker_at
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
-from offrl.online.pipeline_explorer import PipelineExplorer
-from offrl.online.registers import Parts
 from offrl.online.trainer import summary_of
+from offrl.pipelines.explorer import PipelineExplorer
+from offrl.pipelines.registers import PipelineParts
 from offrl.registry import did_you_mean, shown
 from offrl.reports.records import Record, Recording
 from offrl.seeding import seed_everything
@@ -44,7 +44,7 @@ class Pipeline(Recording):
         self.checkpoint: Path | None = None  #: The newest one.
         self.receiving: Callable[[], AbstractContextManager] = nullcontext  #: While it waits.
         seed_everything(config.train.seed)
-        parts, names = Parts(config), config.agent_para.names
+        parts, names = PipelineParts(config), config.agent_para.names
         alg = parts.algorithm()
         self._owners = _checked_owners(alg, names)
         first, *others = dict.fromkeys(self._owners.values())

@@ -12,7 +12,7 @@ from offrl.acting.episode import finite, truth
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
-from offrl.online.registers import Parts
+from offrl.pipelines.registers import PipelineParts
 from offrl.processes import foreign
 from offrl.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 
@@ -56,7 +56,7 @@ class PipelineExplorer:
         key = (self.number, self.life, int(self._explores))
         seed = np.random.SeedSequence(config.train.seed, spawn_key=key).generate_state(1)[0]
         seed_everything(int(seed))
-        parts = Parts(config)
+        parts = PipelineParts(config)
         self.env = parts.environment()
         self.agents = {name: parts.agent(self.env, parts.algorithm()) for name in self._owners}
         with suppress(AttributeError):  # it may have no spaces

@@ -9,11 +9,11 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import said_success, stepped
+from offrl.assembly.spaces import env_args_of, with_images
+from offrl.assembly.start import Configs, complete
 from offrl.envs import make_env
 from offrl.envs.gymnasium import GymnasiumEnv
 from offrl.envs.window import Window, can_show, frame_rate
-from offrl.online.setting import env_args_of, with_images
-from offrl.online.start import Configs, complete
 from offrl.seeding import seed_everything
 
 log = logging.getLogger(__name__)

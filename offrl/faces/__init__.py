@@ -1,0 +1,1 @@
+"""Agents, environments and algorithms for scripts: other ways to use a trainer."""
