@@ -8,6 +8,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
+    "offrl.config.cells": "offrl.studies.cells",
+    "offrl.config.study": "offrl.studies.config",
     "offrl.data.clips": "offrl.data.formats.clips",
     "offrl.data.convert": "offrl.data.formats.convert",
     "offrl.data.d4rl": "offrl.data.formats.d4rl",
@@ -46,6 +48,9 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.online.start": "offrl.assembly.start",
     "offrl.training.experiment": "offrl.assembly.recorded",
     "offrl.training.pipeline": "offrl.pipelines.run",
+    "offrl.reports.study": "offrl.studies.table",
+    "offrl.training.search": "offrl.studies.search",
+    "offrl.training.study": "offrl.studies.run",
 }
 
 

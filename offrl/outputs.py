@@ -3,8 +3,10 @@ at all."""
 
 import errno
 import fcntl
+import hashlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ REFUSED = (
     *(errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG),
 )
 
+LONGEST_NAME = 120  # bytes of what ``slug`` makes
 MARGIN_BYTES = 2**17  # left free by ``check_space``, for what is written besides
 
 
@@ -194,3 +197,12 @@ def _error_number(error: BaseException | None) -> int | None:
             return errno.ENOSPC
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None
+
+
+def slug(name: str) -> str:
+    """A name for a file; what is lost of a name is told by a digest."""
+    found = re.sub(r"[^\w.+=-]+", "_", name).strip("._")
+    if found == name and len(found.encode()) <= LONGEST_NAME:
+        return found
+    short = found.encode()[:LONGEST_NAME].decode(errors="ignore")
+    return f"{short}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

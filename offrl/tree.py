@@ -1,12 +1,14 @@
 """Nested dicts of arrays or tensors."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from offrl.lazy import Tensor, torch
+
+NAMELESS = ("initial", "enabled")  # keys that say nothing without the one above
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -82,3 +84,11 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tup
     old, new = leaves(was), leaves(now)
     pairs = {key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def short_key(key: str, others: Iterable[str]) -> str:
+    """The end of a key that tells it from the others, and says of what it is."""
+    others = [f".{other}" for other in others if other != key]
+    parts = key.split(".")
+    ends = [".".join(parts[i:]) for i in reversed(range(len(parts))) if parts[i] not in NAMELESS]
+    return next((e for e in ends if not any(x.endswith(f".{e}") for x in others)), key)

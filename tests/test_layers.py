@@ -40,6 +40,7 @@ LAYERS = {
     "online": 7,
     "training": 8,
     "faces": 9,
+    "studies": 9,
     "pipelines": 10,
     "tools": 11,
     "testing": 11,

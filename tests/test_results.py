@@ -3,7 +3,7 @@
 import pytest
 from conftest import ROOT
 
-from offrl.reports.study import write_table
+from offrl.studies.table import write_table
 
 STUDIES = sorted(path.stem for path in (ROOT / "benchmarks" / "studies").glob("*.yaml"))
 SMALLEST = "peers_lift"  # of all others the intervals take seconds

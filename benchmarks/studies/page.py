@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from offrl.config.cells import cells_of
-from offrl.config.study import read_study
 from offrl.outputs import writable_folder
 from offrl.reports.report import Block, Heading, as_markdown, blocks_of
-from offrl.reports.results import CSV, Result, results_of, write_results
+from offrl.reports.results import CSV, WAITING, Result, write_results
 from offrl.reports.scores import Scores
-from offrl.reports.study import TABLE, WAITING
+from offrl.studies.cells import cells_of
+from offrl.studies.config import read_study
+from offrl.studies.results import results_of
+from offrl.studies.table import TABLE
 
 FOLDER, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 PAGE, KEPT = ROOT / "docs" / "results.md", ROOT / "benchmarks" / "results" / "studies"

@@ -14,7 +14,6 @@ from offrl.algos.shared.memory import check_training_fits
 from offrl.assembly.start import start_file
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
-from offrl.config.cells import short_key, slug
 from offrl.config.longer import for_algo
 from offrl.data import datasets
 from offrl.data.formats.files import find_data
@@ -24,10 +23,11 @@ from offrl.data.sources import Source
 from offrl.envs import env_args_named
 from offrl.envs.rendering import renders_observations
 from offrl.modules import allow_names
+from offrl.outputs import slug
 from offrl.registry import MODALITIES, shown
 from offrl.seeding import seed_everything
 from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
-from offrl.tree import differences, merge
+from offrl.tree import differences, merge, short_key
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from offrl.outputs import whole_file
-from offrl.reports.results import SUCCESS, Result
+from offrl.reports.results import FINISHED, SUCCESS, Result
 from offrl.reports.scores import Interval, Scores
-from offrl.reports.study import FINISHED
 
 COLUMNS = 3  # of panels
 PANEL = (4.2, 3.6)  # inches

@@ -12,9 +12,8 @@ import numpy as np
 
 from offrl.outputs import whole_file
 from offrl.reports.figures import write_figures
-from offrl.reports.results import CSV, Result, write_results
+from offrl.reports.results import CSV, FINISHED, Result, write_results
 from offrl.reports.scores import LEVEL, Interval, Scores, needed_seeds
-from offrl.reports.study import FINISHED
 from offrl.reports.tables import finals, write_numbers
 
 STYLE = """

@@ -4,26 +4,14 @@ import csv
 import json
 import logging
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from offrl.config.cells import short_key, task_of
-from offrl.reports.run import OWN_PARTS, Run, is_run
-from offrl.reports.study import (
-    BEGUN,
-    FAILED,
-    FINISHED,
-    FIRST,
-    LAST,
-    TABLE,
-    WAITING,
-    read_rows,
-    read_table,
-    run_of,
-    write_rows,
-)
+from offrl.outputs import whole_file
+from offrl.reports.run import OWN_PARTS, Run, task_of
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +19,7 @@ CSV = "report.csv"  # of a report, which can be made again of it
 APART = (
     "report them apart, or give what differs another name (experiment.name, or name in the study)"
 )
+FINISHED, FAILED, BEGUN, WAITING = "finished", "failed", "begun", "waiting"
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
 MEASURES = ("Success_Rate", "Return")  # of an evaluation; the first may be lacking
 
@@ -67,23 +56,15 @@ class Result:
     repeat: str = field(default="", compare=False)  #: The command that trains it.
 
 
-def results_of(paths: Iterable[str | Path]) -> list[Result]:
-    """The results in folders of runs, studies and reports, or of the runs and studies below, each
-    once. ``FileNotFoundError`` for a folder that holds none, ``ValueError`` for trainings that
-    cannot be told apart, or that no mean may hold."""
-    found: list[Result] = []
-    places: list[str] = []
-    for path in (Path(path).expanduser() for path in paths):
-        own = _found(path)
-        if not own:
-            raise FileNotFoundError(
-                f"{path}: neither a run folder (config-*.json) nor a study ({TABLE}) nor a report "
-                f"({CSV}), and no run or study is below it"
-            )
-        found += own
-        places += [result.repeat or str(path) for result in own]
+def each_once(found: Sequence[tuple[Result, str]]) -> list[Result]:
+    """Keep one result of each training: of two that are not finished the one with more steps.
+
+    found: results, each with its place, for messages. Raises ``ValueError`` for two trainings that
+    cannot be told apart, or of which a mean would be taken although they are unlike.
+    """
     results: dict[tuple[str, str, int], tuple[Result, str]] = {}
-    for both in zip(_called_apart(found), places, strict=True):
+    named = _called_apart([result for result, _ in found])
+    for both in zip(named, (place for _, place in found), strict=True):
         result, place = both
         of = (result.algorithm, result.task, result.seed)
         first, first_place = results.setdefault(of, both)
@@ -130,57 +111,9 @@ def _called_apart(results: Sequence[Result]) -> list[Result]:
     return [replace(r, task=names.get((r.task, r.data), r.task)) for r in results]
 
 
-def _found(path: Path) -> list[Result]:
-    if (path / CSV).is_file():
-        return _read(path / CSV)
-    if (path / TABLE).is_file():
-        return [_of_cell(path, row) for row in read_table(path)]
-    if is_run(path):
-        return [_of_its_study(path) or _of_run(path)]
-    studies = [table.parent for table in sorted(path.glob(f"**/{TABLE}")) if table.is_file()]
-    runs = sorted({config.parent for config in path.glob("**/config-*.json")})
-    runs = [run for run in runs if not run.name.startswith(".")]  # which is being made
-    runs = [run for run in runs if not any(study in run.parents for study in studies)]
-    unknown = [run for run in runs if Run(run, last=True).is_of_own_parts]
-    for run in unknown:
-        log.warning(f"{run} is left out: {OWN_PARTS}")
-    found = (*studies, *(run for run in runs if run not in unknown))
-    return [result for folder in found for result in _found(folder)]
-
-
-def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
-    own = {k: v for k, v in row.items() if v and k not in (*FIRST, *LAST)}
-    settings = [f"{short_key(k, own)} {v}" for k, v in own.items()]
-    try:
-        seed, returns = int(row["seed"]), json.loads(row["returns"] or "[]")
-    except ValueError as error:
-        raise ValueError(f"{study / TABLE} is damaged at {row['cell']}: {error}") from None
-    known: dict[str, Any] = {
-        "algorithm": ", ".join([row["config"], *settings]),
-        "seed": seed,
-        "returns": returns,
-        "search": row["search"],
-        "repeat": row["command"],
-    }
-    if row["dataset"]:
-        known["task"] = row["dataset"]
-    if row["status"] == FAILED:
-        known |= {"status": FAILED, "why": row["why"]}
-    if run := run_of(study / row["cell"]):  # which may have gone on since the table was written
-        return _of_run(run, **known)
-    return Result(**{"task": "", "status": WAITING, **known})
-
-
-def _of_its_study(path: Path) -> Result | None:
-    """A run by itself, as the study calls it that began it, if one did."""
-    cell = path.resolve().parent
-    if not (cell.parent / TABLE).is_file() or run_of(cell) != path.resolve():
-        return None
-    rows = [row for row in read_table(cell.parent) if row["cell"] == cell.name]
-    return _of_cell(cell.parent, rows[0]) if rows else None
-
-
-def _of_run(path: Path, **known: Any) -> Result:
+def run_result(path: Path, **known: Any) -> Result:
+    """Read the result of the training in a run folder; ``known`` takes the place of what it says of
+    itself."""
     run = Run(path)
     if run.num_damaged:
         log.warning(f"{path}/metrics.jsonl: {run.num_damaged} damaged lines are left out")
@@ -231,7 +164,8 @@ def write_results(path: Path, results: Iterable[Result]) -> None:
     write_rows(path, map(asdict, results), [f.name for f in fields(Result)])
 
 
-def _read(path: Path) -> list[Result]:
+def read_results(path: Path) -> list[Result]:
+    """Read the results in a CSV file that ``write_results`` wrote."""
     names = [f.name for f in fields(Result)]
     try:
         return [_of_row(row) for row in read_rows(path, names)]
@@ -245,3 +179,26 @@ def _of_row(row: Mapping[str, str]) -> Result:
     known |= {k: Measured(**known[k]) for k in ("final", "best") if known[k]}
     known["curve"] = [(int(step), rate, float(total)) for step, rate, total in known["curve"]]
     return Result(**known)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write a CSV file; what is neither text nor a number is written as JSON."""
+    with whole_file(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, columns)
+        table.writeheader()
+        table.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a CSV file that has some columns. ``ValueError`` if it has not."""
+    csv.field_size_limit(sys.maxsize)  # a long curve is one field
+    with open(path, newline="", encoding="utf-8") as file:
+        table = csv.DictReader(file, restval="")
+        rows = list(table)
+    if missing := [name for name in columns if name not in (table.fieldnames or ())]:
+        raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float)) else json.dumps(value)

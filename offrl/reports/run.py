@@ -39,6 +39,16 @@ def length_of(config: Mapping[str, Any]) -> int:
     return config["train"].get("num_steps") or config["train"]["num_epochs"]
 
 
+def task_of(config: Mapping[str, Any]) -> str:
+    """Give what a training is of where nothing else names it: its environment, or its data."""
+    if env := config.get("experiment", {}).get("env"):
+        return str(env)
+    data = config.get("train", {}).get("data") or []
+    files = data if isinstance(data, list) else [data]
+    paths = [file.get("path") if isinstance(file, Mapping) else file for file in files]
+    return ", ".join(Path(str(path)).stem for path in paths)
+
+
 def is_run(path: str | Path) -> bool:
     """Say whether a folder is that of a run."""
     return any(Path(path).expanduser().glob("config-*.json"))

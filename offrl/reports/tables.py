@@ -8,9 +8,8 @@ from statistics import median
 from typing import Any
 
 from offrl.intervals import wilson_interval
-from offrl.reports.results import SUCCESS, Measured
+from offrl.reports.results import SUCCESS, Measured, write_rows
 from offrl.reports.scores import Interval, Scores
-from offrl.reports.study import write_rows
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     for package in ("matplotlib", "rliable"):
         needed(package, "report", "a report is not possible")
     from offrl.reports.report import write_report
-    from offrl.reports.results import results_of
+    from offrl.studies.results import results_of
 
     results = results_of(args.results)
     with whole_folder(args.output) as folder:

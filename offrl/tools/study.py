@@ -15,7 +15,7 @@ from offrl.modules import allow_names
 from offrl.tools import add_options, collect, count
 
 if TYPE_CHECKING:
-    from offrl.config.study import DatasetEntry
+    from offrl.studies.config import DatasetEntry
 
 HELP = "train many policies: a grid of configs, data, settings and seeds"
 EPILOG = "example: offrl study study.yaml --jobs 2; the same command goes on after an interruption"
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from offrl.config.cells import called, cells_of, searched
-    from offrl.config.study import read_study
+    from offrl.studies.cells import called, cells_of, searched
+    from offrl.studies.config import read_study
 
     study, beside = read_study(args.file), args.file.parent
     # What is wrong with the study as a whole is said before anything is made.
@@ -45,10 +45,11 @@ def run(args: argparse.Namespace) -> int:
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
-    from offrl.reports.study import CONFIG, FINISHED, TABLE
+    from offrl.reports.results import FINISHED
+    from offrl.studies.run import Cells, Process, problem_of
+    from offrl.studies.search import search
+    from offrl.studies.table import CONFIG, TABLE
     from offrl.training.launch import RemoteTraining, on_ray
-    from offrl.training.search import search
-    from offrl.training.study import Cells, Process, problem_of
 
     if study.search:  # before hours of it
         for why in dict.fromkeys(filter(None, map(problem_of, planned))):
@@ -94,7 +95,7 @@ class _Words(argparse.ArgumentParser):
 
 def _collecting(data: "DatasetEntry", beside: Path) -> argparse.Namespace:
     """The arguments of ``offrl collect`` that make a dataset."""
-    from offrl.config.cells import data_path
+    from offrl.studies.cells import data_path
 
     parser = _Words(prog="offrl collect")
     collect.add_arguments(parser)

@@ -9,8 +9,8 @@ from toy_env import ToyEnv
 
 from offrl.__main__ import main
 from offrl.config.files import nested
-from offrl.reports.results import results_of
 from offrl.reports.run import Run, run_facts
+from offrl.studies.results import results_of
 from offrl.tree import merge, without
 
 

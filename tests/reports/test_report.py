@@ -15,10 +15,11 @@ from PIL import Image
 from offrl.__main__ import main
 from offrl.reports.figures import _common, _curves
 from offrl.reports.report import write_report
-from offrl.reports.results import Measured, Result, results_of, write_results
+from offrl.reports.results import Measured, Result, write_results, write_rows
 from offrl.reports.run import Run
 from offrl.reports.scores import Scores, chance, improvement, needed_seeds
-from offrl.reports.study import FIRST, LAST, run_of, write_rows
+from offrl.studies.results import results_of
+from offrl.studies.table import FIRST, LAST, run_of
 
 pytest.importorskip("rliable")
 

@@ -6,12 +6,12 @@ import pytest
 
 from offrl.config import config_from_content
 from offrl.config.files import read_config_file
-from offrl.config.study import read_study
 from offrl.reports.run import Run
-from offrl.reports.study import CONFIG
+from offrl.studies.config import read_study
+from offrl.studies.run import Cells
+from offrl.studies.search import search
+from offrl.studies.table import CONFIG
 from offrl.training import launch
-from offrl.training.search import search
-from offrl.training.study import Cells
 from offrl.tree import leaves, merge
 
 

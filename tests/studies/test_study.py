@@ -20,8 +20,8 @@ from toy_env import toy_args
 
 from offrl.__main__ import main
 from offrl.checkpoint import read_checkpoint
-from offrl.reports.results import results_of
-from offrl.training.search import _Search
+from offrl.studies.results import results_of
+from offrl.studies.search import _Search
 
 pytestmark = pytest.mark.slow
 

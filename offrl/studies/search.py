@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from offrl.config.build import config_from_content
-from offrl.config.cells import Cell, Found, cells_of, named_configs, searched, trial_cell
-from offrl.config.study import Range, StudyConfig
 from offrl.lazy import needed
 from offrl.outputs import locked, writable_folder
 from offrl.registry import shown
 from offrl.reports.run import Run
-from offrl.reports.study import result_line, run_of
-from offrl.training.study import Cells, Job, problem_of
+from offrl.studies.cells import Cell, Found, cells_of, named_configs, searched, trial_cell
+from offrl.studies.config import Range, StudyConfig
+from offrl.studies.run import Cells, Job, problem_of
+from offrl.studies.table import result_line, run_of
 from offrl.tree import differences, leaves
 
 log = logging.getLogger(__name__)

@@ -1,20 +1,16 @@
 """Reads what became of a study: a row for each of its cells, ``study.csv``."""
 
-import csv
-import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from offrl.config.cells import Cell
-from offrl.outputs import whole_file
+from offrl.reports.results import BEGUN, FAILED, FINISHED, WAITING, read_rows, write_rows
 from offrl.reports.run import Run, is_run
+from offrl.studies.cells import Cell
 
 TABLE = "study.csv"
 CONFIG = "config.json"  # of a cell, as it was begun
 WHY = "failed.txt"  # of a cell: why its training ended
-FINISHED, FAILED, BEGUN, WAITING = "finished", "failed", "begun", "waiting"
 FIRST = ("cell", "config", "algorithm", "dataset", "seed")
 MEASURED = ("Success_Rate", "Success_Rate_Low", "Success_Rate_High", "Return", "Horizon", "n")
 TESTS = {"test": "best", "test_last": "last"}  # the records of final tests, and of which policy
@@ -91,26 +87,3 @@ def write_table(output: Path, cells: Iterable[Cell], command: str) -> list[dict[
 def read_table(output: Path) -> list[dict[str, str]]:
     """The rows of ``study.csv``."""
     return read_rows(output / TABLE, [*FIRST, *LAST])
-
-
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Write a CSV file; what is neither text nor a number is written as JSON."""
-    with whole_file(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, columns)
-        table.writeheader()
-        table.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
-
-
-def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of a CSV file that has some columns. ``ValueError`` if it has not."""
-    csv.field_size_limit(sys.maxsize)  # a long curve is one field
-    with open(path, newline="", encoding="utf-8") as file:
-        table = csv.DictReader(file, restval="")
-        rows = list(table)
-    if missing := [name for name in columns if name not in (table.fieldnames or ())]:
-        raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
-    return rows
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float)) else json.dumps(value)

@@ -14,14 +14,15 @@ from typing import Any
 from tqdm import tqdm
 
 from offrl.config import Config, config_from_content
-from offrl.config.cells import Cell
 from offrl.config.files import read_config_file
 from offrl.data.provenance import fingerprint
 from offrl.outputs import locked, whole_file, writable_folder
 from offrl.processes import ONE_THREAD, exit_status, program
 from offrl.registry import shown
+from offrl.reports.results import BEGUN, FINISHED
 from offrl.reports.run import Run
-from offrl.reports.study import BEGUN, CONFIG, FINISHED, WHY, result_line, run_of, write_table
+from offrl.studies.cells import Cell
+from offrl.studies.table import CONFIG, WHY, result_line, run_of, write_table
 from offrl.training.launch import RemoteTraining
 from offrl.tree import differences, merge
 

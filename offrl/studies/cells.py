@@ -1,11 +1,10 @@
 """The cells of a study: the config of each of its trainings."""
 
 import glob
-import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from offrl.config.files import (
     read_config_file,
     shipped_configs,
 )
-from offrl.config.study import ConfigEntry, DatasetEntry, StudyConfig
+from offrl.outputs import slug
 from offrl.registry import shown
+from offrl.reports.run import task_of
 from offrl.robomimic.configs import upgrade_config
-from offrl.tree import merge
+from offrl.studies.config import ConfigEntry, DatasetEntry, StudyConfig
+from offrl.tree import merge, short_key
 
-NAMELESS = ("initial", "enabled")  # keys that say nothing without the one above
-LONGEST = 120  # bytes of a cell's name
 # What a training in a study does otherwise than one alone, where nothing says how: as many as there
 # are cores run side by side, and share the simulators' time. That a file is offrl's is known before
 # the study adds keys to it.
@@ -220,16 +219,6 @@ def _cell(
         return replace(cell, problem=str(error))
 
 
-def task_of(config: Mapping[str, Any]) -> str:
-    """Give what a training is of where nothing else names it: its environment, or its data."""
-    if env := _section(config, "experiment").get("env"):
-        return str(env)
-    data = _section(config, "train").get("data") or []
-    files = data if isinstance(data, list) else [data]
-    paths = [file.get("path") if isinstance(file, Mapping) else file for file in files]
-    return ", ".join(Path(str(path)).stem for path in paths)
-
-
 def called(data: DatasetEntry | None) -> str:
     """The name of a dataset."""
     return data.name or Path(data.path).stem if data else ""
@@ -257,22 +246,5 @@ def data_path(data: DatasetEntry, beside: Path) -> Path:
     return found.relative_to(here) if found.is_relative_to(here) else found
 
 
-def short_key(key: str, others: Iterable[str]) -> str:
-    """The end of a key that tells it from the others, and says of what it is."""
-    others = [f".{other}" for other in others if other != key]
-    parts = key.split(".")
-    ends = [".".join(parts[i:]) for i in reversed(range(len(parts))) if parts[i] not in NAMELESS]
-    return next((e for e in ends if not any(x.endswith(f".{e}") for x in others)), key)
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def slug(name: str) -> str:
-    """A name for a file; what is lost of a name is told by a digest."""
-    found = re.sub(r"[^\w.+=-]+", "_", name).strip("._")
-    if found == name and len(found.encode()) <= LONGEST:
-        return found
-    short = found.encode()[:LONGEST].decode(errors="ignore")
-    return f"{short}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offrl.config import config_from_content
-from offrl.config.cells import Found, cells_of, short_key, trial_cell
-from offrl.config.study import StudyConfig, read_study
+from offrl.studies.cells import Found, cells_of, trial_cell
+from offrl.studies.config import StudyConfig, read_study
+from offrl.tree import short_key
 
 
 @pytest.fixture
