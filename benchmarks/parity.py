@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from offrl import algo_factory, config_factory
-from offrl.models.resnet import resnet
+from offrl.models.backbones import resnet
 from offrl.robomimic.checkpoints import upgrade_checkpoint
 from offrl.robomimic.weights import weights_to_robomimic
 from offrl.specs import modalities

@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = lazy.exporting(
         "offrl.models.actor_value": "ActorValue",
         "offrl.models.critics": "Critics DiscreteCritics DiscreteDistributionalCritics "
         "DistributionalCritics GoalValues PerturbationActor Scalar StateValue normalized",
-        "offrl.models.decision_transformer": "DecisionTransformer",
+        "offrl.models.transformer": "DecisionTransformer",
         "offrl.models.denoisers": "Denoiser denoiser_from_config",
         "offrl.models.encoder": "Encoder",
         "offrl.models.heads": "Corrected Deterministic DeterministicHead GMMHead GaussianHead "

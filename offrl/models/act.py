@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
-from offrl.models.attention import DecoderLayer, Layer
+from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder, KeyEncoder, goal_frame
-from offrl.models.resnet import with_group_norms
-from offrl.models.transformer import sines
+from offrl.models.transformer import DecoderLayer, Layer, sines
 from offrl.specs import LANGUAGE, ObsSpec
 
 

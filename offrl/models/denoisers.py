@@ -1,7 +1,8 @@
-"""Networks that turn noise into action chunks, step by step: what diffusion policies and flows
-predict with."""
+"""Networks that turn noise into chunks of actions, for diffusion policies and flows."""
 
 import math
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,18 +10,19 @@ from torch import Tensor, nn
 
 from offrl.config import Section
 from offrl.config.section import options_of
+from offrl.kernels.conv import Conv1d
 from offrl.kernels.dropout import Dropout
 from offrl.kernels.linear import Linear
-from offrl.models.attention import DecoderLayer
+from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder
-from offrl.models.resnet import with_group_norms
-from offrl.models.transformer import initialize
-from offrl.models.unet import UNet
+from offrl.models.transformer import DecoderLayer, initialize
 from offrl.specs import ObsSpec
+
+FINAL_GROUPS = 8  # of the last normalisation, in robomimic and its origin, whatever n_groups is
 
 
 class Denoiser(nn.Module):
-    """An ``encoder`` of what is observed and a ``net`` that sees noisy actions, a time and that.
+    """An ``encoder`` of observations and a ``net`` that predicts from noisy actions.
 
     It is called in two parts, as observations are encoded once for all steps of denoising.
     """
@@ -30,32 +32,107 @@ class Denoiser(nn.Module):
         self.encoder, self.net = encoder, net
 
     def encode(self, obs: Any, goal: Any) -> Tensor:
-        """Observations ``{key: [B, To, ...]}`` to what ``forward`` takes, ``[B, To, F]``."""
+        """Encode observations ``{key: [B, To, ...]}`` as features ``[B, To, F]``."""
         return self.encoder(obs, goal)
 
     def forward(self, actions: Tensor, time: Tensor, seen: Tensor) -> Tensor:
-        """Predict, for noisy ``actions`` ``[B, Tp, A]`` at ``time`` ``[B]``, what is shaped as
-        they are."""
+        """Predict the target ``[B, Tp, A]`` from noisy ``actions`` ``[B, Tp, A]`` at ``time``
+        ``[B]``, and from the features ``seen``."""
         return self.net(actions, time, seen)
 
 
-class UNetDenoiser(UNet):
-    """The condition is the time and all observations, end to end."""
+class UNetDenoiser(nn.Module):
+    """A U-Net over time (Janner et al., 2022, arXiv:2205.09991) whose every block is conditioned
+    on the time and all observations, end to end (Chi et al., 2023, arXiv:2303.04137).
+
+    Each level but the last halves the time, so that ``Tp`` is a multiple of
+    ``2 ** (len(down_dims) - 1)``.
+    """
 
     def __init__(
-        self, ac_dim: int, obs_dim: int, num_frames: int, step_embed_dim: int, **options: Any
+        self,
+        ac_dim: int,
+        obs_dim: int,
+        num_frames: int,
+        num_steps: int,
+        diffusion_step_embed_dim: int,
+        down_dims: Sequence[int],
+        kernel_size: int,
+        n_groups: int,
     ):
-        super().__init__(ac_dim, step_embed_dim + num_frames * obs_dim, **options)
+        super().__init__()
+        step_dim = diffusion_step_embed_dim
+
+        def block(size_in: int, size_out: int) -> FiLMBlock:
+            cond_dim = step_dim + num_frames * obs_dim
+            return FiLMBlock(size_in, size_out, cond_dim, kernel_size, n_groups)
+
+        def level(size_in: int, size_out: int, resize: nn.Module) -> nn.ModuleList:
+            return nn.ModuleList([block(size_in, size_out), block(size_out, size_out), resize])
+
+        first, last = down_dims[0], down_dims[-1]
+        pairs = list(zip([ac_dim, *down_dims], down_dims, strict=False))
+        halves = (_named(conv=nn.Conv1d(dim, dim, 3, 2, 1)) for dim in down_dims[:-1])
+        resizes = [*halves, nn.Identity()]
+        self.mid_modules = nn.ModuleList([block(last, last), block(last, last)])
+        self.down_modules = nn.ModuleList(
+            level(*pair, resize) for pair, resize in zip(pairs, resizes, strict=True)
+        )
+        self.up_modules = nn.ModuleList(
+            level(2 * wide, narrow, _named(conv=nn.ConvTranspose1d(narrow, narrow, 4, 2, 1)))
+            for narrow, wide in reversed(pairs[1:])
+        )
+        self.final_conv = nn.Sequential(
+            _conv_block(first, first, kernel_size, FINAL_GROUPS), Conv1d(first, ac_dim, 1)
+        )
         self.diffusion_step_encoder = nn.Sequential(
-            Sines(step_embed_dim),
-            Linear(step_embed_dim, 4 * step_embed_dim),
+            Sines(step_dim),
+            Linear(step_dim, 4 * step_dim),
             nn.Mish(),
-            Linear(4 * step_embed_dim, step_embed_dim),
+            Linear(4 * step_dim, step_dim),
         )
 
-    def forward(self, actions: Tensor, time: Tensor, seen: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, actions: Tensor, time: Tensor, seen: Tensor) -> Tensor:
         cond = torch.cat([self.diffusion_step_encoder(time), seen.flatten(1)], dim=1)
-        return super().forward(actions, cond)
+        x, skipped = actions.transpose(1, 2), []
+        for enter, leave, resize in self.down_modules:
+            x = leave(enter(x, cond), cond)
+            skipped.append(x)
+            x = resize(x)
+        for block in self.mid_modules:
+            x = block(x, cond)
+        for enter, leave, resize in self.up_modules:
+            x = torch.cat([x, skipped.pop()], dim=1)
+            x = resize(leave(enter(x, cond), cond))
+        return self.final_conv(x).transpose(1, 2)
+
+
+class FiLMBlock(nn.Module):
+    """Two convolutions with a shortcut around them. The condition ``[B, C]`` scales and shifts the
+    channels between them."""
+
+    def __init__(self, size_in: int, size_out: int, cond_dim: int, kernel_size: int, n_groups: int):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            _conv_block(size, size_out, kernel_size, n_groups) for size in (size_in, size_out)
+        )
+        self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(cond_dim, 2 * size_out))
+        self.residual_conv = nn.Identity() if size_in == size_out else Conv1d(size_in, size_out, 1)
+
+    def forward(self, x: Tensor, cond: Tensor) -> Tensor:
+        scale, bias = self.cond_encoder(cond)[..., None].chunk(2, dim=1)
+        first, second = self.blocks
+        return second(scale * first(x) + bias) + self.residual_conv(x)
+
+
+def _conv_block(size_in: int, size_out: int, kernel_size: int, n_groups: int) -> nn.Module:
+    conv = Conv1d(size_in, size_out, kernel_size)
+    return _named(block=nn.Sequential(conv, nn.GroupNorm(n_groups, size_out), nn.Mish()))
+
+
+def _named(**layers: nn.Module) -> nn.Sequential:
+    """Give layers the names that robomimic's weights have."""
+    return nn.Sequential(OrderedDict(layers))
 
 
 class TransformerDenoiser(nn.Module):
@@ -111,7 +188,7 @@ class TransformerDenoiser(nn.Module):
 
 
 class Sines(nn.Module):
-    """Times ``[B]`` to ``[B, D]``: sines, then cosines, of rates from 1 to 1/10000."""
+    """Embeds times ``[B]`` as ``[B, D]``: sines, then cosines, of rates from 1 to 1/10000."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -127,16 +204,14 @@ class Sines(nn.Module):
 def denoiser_from_config(
     config: Section, spec: ObsSpec, ac_dim: int, num_frames: int, num_steps: int
 ) -> Denoiser:
-    """The network that ``unet`` or ``transformer`` in a section describes.
+    """Make the network that ``unet`` or ``transformer`` in a section describes.
 
     num_frames: the number of observations that it sees (To).
     num_steps: the number of actions in a chunk (Tp).
     """
     encoder = with_group_norms(Encoder(spec))
-    sizes = ac_dim, encoder.output_dim, num_frames
+    name, kind = "unet", UNetDenoiser
     if config["transformer"].enabled:
-        options = options_of(config["transformer"])
-        return Denoiser(encoder, TransformerDenoiser(*sizes, num_steps, **options))
-    options = options_of(config["unet"])
-    step_embed_dim = options.pop("diffusion_step_embed_dim")
-    return Denoiser(encoder, UNetDenoiser(*sizes, step_embed_dim, **options))
+        name, kind = "transformer", TransformerDenoiser
+    sizes = ac_dim, encoder.output_dim, num_frames, num_steps
+    return Denoiser(encoder, kind(*sizes, **options_of(config[name])))

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from offrl.models import pretrained, randomizers, vision  # noqa: F401 (they fill the registries)
+from offrl.models import randomizers, vision  # noqa: F401 (they fill the registries)
 from offrl.registry import CORES, RANDOMIZERS
 from offrl.specs import LANGUAGE, ObsKey, ObsSpec
+
+Obs = Mapping[str, Tensor]
 
 
 class Encoder(nn.Module):
@@ -17,7 +20,7 @@ class Encoder(nn.Module):
     An observation goes through its modality's core, if that has one, every time step by itself.
     Goals ``[B, ...]`` have no time of their own and repeat over ``T``. The embedding of an
     instruction, ``LANGUAGE``, goes into the cores that see it, or else is a feature of its own.
-    A group ``input`` is what ``given`` holds, ``[B, T, ...]``, and comes first.
+    The observations of a group ``input``, ``[B, T, ...]``, come first.
 
     core_relu: a ReLU behind each core, as robomimic has it everywhere but before Transformers.
     num_frames: so many observations make one step: ``[B, num_frames, ...]`` to ``[B, 1, F]``. Cores
@@ -49,19 +52,14 @@ class Encoder(nn.Module):
             if any(core.sees_language for core in cores.values()):
                 cores.pop(LANGUAGE, None)
             self.cores[group] = nn.ModuleDict(cores)
-            dim = sum(
-                core.output_dim * (1 if core.stacks_frames else frames) for core in cores.values()
-            )
-            if group == "obs":
-                self.obs_dim = dim
+            dims = (x.output_dim * (1 if x.stacks_frames else frames) for x in cores.values())
+            dim = sum(dims)
+            self.obs_dim += dim if group == "obs" else 0
             self.output_dim += dim
 
-    def forward(
-        self,
-        obs: Mapping[str, Tensor],
-        goal: Mapping[str, Tensor] | None = None,
-        given: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, obs: Obs, goal: Obs | None = None, given: Obs | None = None) -> Tensor:
+        """Encode observations ``{key: [B, T, ...]}``, a goal ``{key: [B, ...]}`` where the spec
+        has goals, and the group ``input`` (``given``) as features ``[B, T, F]``."""
         language = obs.get(LANGUAGE)
         features = [core(obs[key], language) for key, core in self.cores["obs"].items()]
         if self.num_frames > 1:
@@ -82,10 +80,10 @@ class Encoder(nn.Module):
 
 
 def goal_frame(
-    goal: Mapping[str, Tensor] | None, language: Tensor | None
+    goal: Obs | None, language: Tensor | None
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """A goal ``{key: [B, ...]}`` and an instruction ``[B, T, D]`` as of one step,
-    ``{key: [B, 1, ...]}`` and ``[B, 1, D]``. ``ValueError`` if there is no goal."""
+    """Give a goal ``{key: [B, ...]}`` and an instruction ``[B, T, D]`` the time of one step,
+    ``{key: [B, 1, ...]}`` and ``[B, 1, D]``. Raises ``ValueError`` if there is no goal."""
     if goal is None:
         raise ValueError(
             "this policy is conditioned on a goal (observation.modalities.goal): pass one, "
@@ -148,11 +146,9 @@ class KeyEncoder(nn.Module):
         return features.unflatten(0, x.shape[:2])
 
 
-def _key_encoder(
-    key: str, obs: ObsKey, core_relu: bool, language_dim: int | None, num_frames: int
-) -> KeyEncoder:
+def _key_encoder(key: str, obs: ObsKey, *options: Any) -> KeyEncoder:
     try:
-        return KeyEncoder(obs, core_relu, language_dim, num_frames)
+        return KeyEncoder(obs, *options)
     except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
         # The options are free-form: what they do not fit shows when the network is made.
         raise ValueError(

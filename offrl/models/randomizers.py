@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from offrl.models.vision import append_coordinates
+from offrl.models.backbones import append_coordinates
 from offrl.registry import RANDOMIZERS
 
 Interval = float | Sequence[float] | None

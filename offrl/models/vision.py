@@ -1,4 +1,4 @@
-"""Cores: what turns one observation of a modality into a feature vector ``[B, F]``.
+"""Cores: networks that turn one observation of a modality into a feature vector ``[B, F]``.
 
 An image core is a backbone (convolutions), a pooling and a linear layer. Names and arguments are
 those of robomimic's configs (``core_class``, ``core_kwargs``).
@@ -7,14 +7,13 @@ those of robomimic's configs (``core_class``, ``core_kwargs``).
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
-from offrl.models.resnet import FiLMResNet, load_imagenet, resnet
+from offrl.models.backbones import FiLMResNet
 from offrl.registry import BACKBONES, CORES, POOLINGS
 
 
@@ -24,26 +23,28 @@ class Core(nn.Module):
     backbone: its inputs have the shapes ``input_shapes``.
     """
 
-    sees_language: ClassVar[bool] = False  # whether it takes the instruction's embedding, too
-    stacks_frames: ClassVar[bool] = (
-        False  # whether it sees frames [B, F, C, H, W] as [B, F * C, H, W]
-    )
+    #: It takes the instruction's embedding, too.
+    sees_language: ClassVar[bool] = False
+    #: It sees frames ``[B, F, C, H, W]`` as ``[B, F * C, H, W]``.
+    stacks_frames: ClassVar[bool] = False
 
     def __init__(
         self,
         backbone: nn.Module,
         input_shapes: Sequence[Sequence[int]],
-        pool_class: str | None,
-        pool_kwargs: Mapping[str, Any] | None,
-        feature_dimension: int | None,
+        pool_class: str | None = None,
+        pool_kwargs: Mapping[str, Any] | None = None,
+        feature_dimension: int | None = None,
+        flatten: bool = True,
     ):
+        if not flatten:
+            raise ValueError("core_kwargs.flatten: a policy's features are vectors; set it to true")
         super().__init__()
         self.backbone = backbone
         shape = _output_shape(backbone, *input_shapes)
+        is_map = len(shape) == 3 and not (pool_class or feature_dimension)
         #: ``[C, H, W]`` of the features, where they are a map of the image, flattened.
-        self.map_shape = (
-            shape if len(shape) == 3 and not (pool_class or feature_dimension) else None
-        )
+        self.map_shape = shape if is_map else None
         self.pool: nn.Module | None = None
         if pool_class is not None:
             if len(shape) == 1:
@@ -67,6 +68,14 @@ class Core(nn.Module):
         return features if self.linear is None else self.linear(features)
 
 
+def _output_shape(module: nn.Module, *input_shapes: Sequence[int]) -> tuple[int, ...]:
+    was_training = module.training
+    with torch.no_grad():
+        output = module.eval()(*(torch.zeros(1, *shape) for shape in input_shapes))
+    module.train(was_training)
+    return tuple(output.shape[1:])
+
+
 @CORES.register("VisualCore")
 class VisualCore(Core):
     """Images ``[B, C, H, W]`` in [0, 1] to features ``[B, feature_dimension]``."""
@@ -84,7 +93,6 @@ class VisualCore(Core):
         feature_dimension: int | None = 64,
         language_dim: int | None = None,
     ):
-        _check_flatten(flatten)
         options = {**(backbone_kwargs or {}), "input_channel": input_shape[0]}
         shapes = [input_shape]
         if self.sees_language:
@@ -102,7 +110,7 @@ class VisualCore(Core):
                 f"core_kwargs.backbone_class: {name} does not go with {type(self).__name__}; "
                 "ResNet18ConvFiLM goes with VisualCoreLanguageConditioned and no other"
             )
-        super().__init__(backbone, shapes, pool_class, pool_kwargs, feature_dimension)
+        super().__init__(backbone, shapes, pool_class, pool_kwargs, feature_dimension, flatten)
 
 
 @CORES.register("VisualCoreLanguageConditioned")
@@ -124,15 +132,15 @@ class NatureCNN(Core):
     stacks_frames = True
 
     def __init__(self, input_shape: Sequence[int], feature_dimension: int | None = 512):
-        layers = [
+        backbone = nn.Sequential(
             nn.Conv2d(input_shape[0], 32, 8, 4),
             nn.ReLU(),
             nn.Conv2d(32, 64, 4, 2),
             nn.ReLU(),
             nn.Conv2d(64, 64, 3, 1),
             nn.ReLU(),
-        ]
-        super().__init__(nn.Sequential(*layers), [input_shape], None, None, feature_dimension)
+        )
+        super().__init__(backbone, [input_shape], feature_dimension=feature_dimension)
 
 
 @CORES.register("ScanCore")
@@ -155,7 +163,6 @@ class ScanCore(Core):
         flatten: bool = True,
         feature_dimension: int | None = None,
     ):
-        _check_flatten(flatten)
         if conv_activation not in ("relu", None):
             raise ValueError(f'core_kwargs.conv_activation: {conv_activation!r}; "relu" or null')
         per_layer = conv_kwargs or self.CONVOLUTIONS
@@ -167,78 +174,12 @@ class ScanCore(Core):
             if conv_activation == "relu":
                 layers[f"act{i}"] = nn.ReLU()
             channels = size
-        shape = (1, math.prod(input_shape))
         backbone = nn.Sequential(OrderedDict(layers))
-        super().__init__(backbone, [shape], pool_class, pool_kwargs, feature_dimension)
+        shapes = [(1, math.prod(input_shape))]
+        super().__init__(backbone, shapes, pool_class, pool_kwargs, feature_dimension, flatten)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return super().forward(inputs[0].flatten(1)[:, None])
-
-
-def _check_flatten(flatten: bool) -> None:
-    if not flatten:
-        raise ValueError("core_kwargs.flatten: a policy's features are vectors; set it to true")
-
-
-# -- backbones: [B, C, H, W] -> [B, C', H', W'] ---------------------------------------------------
-
-
-def resnet_conv(
-    depth: int, input_channel: int = 3, pretrained: bool = False, input_coord_conv: bool = False
-) -> nn.Module:
-    first = CoordConv2d(input_channel, 64, 7, 2, 3, bias=False) if input_coord_conv else None
-    net = resnet(depth, input_channel, first)
-    if pretrained:
-        load_imagenet(net, depth)
-    return net
-
-
-for _depth in (18, 50):
-    BACKBONES.register(f"ResNet{_depth}Conv")(partial(resnet_conv, _depth))
-
-
-@BACKBONES.register("ResNet18ConvFiLM")
-def resnet18_conv_film(
-    input_channel: int = 3,
-    pretrained: bool = False,
-    input_coord_conv: bool = False,
-    lang_emb_dim: int = 768,
-) -> nn.Module:
-    return FiLMResNet(resnet_conv(18, input_channel, pretrained, input_coord_conv), lang_emb_dim)
-
-
-@BACKBONES.register("ShallowConv")
-def shallow_conv(input_channel: int = 3, output_channel: int = 32) -> nn.Module:
-    """Four convolutions (Finn et al., 2016, arXiv:1509.06113)."""
-    return nn.Sequential(
-        nn.Conv2d(input_channel, 64, 7, 2, 3),
-        nn.ReLU(),
-        nn.Conv2d(64, 32, 1),
-        nn.ReLU(),
-        nn.Conv2d(32, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(32, output_channel, 3, padding=1),
-    )
-
-
-class CoordConv2d(nn.Conv2d):
-    """Sees each pixel's row and column as two more channels (Liu et al., 2018,
-    arXiv:1807.03247)."""
-
-    def __init__(self, in_channels: int, *args: Any, **kwargs: Any):
-        super().__init__(in_channels + 2, *args, **kwargs)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(append_coordinates(input))
-
-
-def append_coordinates(images: Tensor) -> Tensor:
-    """Two more channels: row and column of each pixel, from 0 to 1 (exclusive)."""
-    height, width = images.shape[-2:]
-    rows = torch.arange(height, device=images.device) / height
-    columns = torch.arange(width, device=images.device) / width
-    grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
-    return torch.cat([images, grid.expand(*images.shape[:-3], -1, -1, -1)], dim=-3)
 
 
 # -- pooling: [B, C, H, W] -> [B, ...] ------------------------------------------------------------
@@ -246,9 +187,9 @@ def append_coordinates(images: Tensor) -> Tensor:
 
 @POOLINGS.register("SpatialSoftmax")
 class SpatialSoftmax(nn.Module):
-    """Where each of ``num_kp`` feature maps is strongest: expected position ``[B, K, 2]`` (x, y in
-    [-1, 1]) under a softmax over pixels (Finn et al., 2016); with ``output_variance`` followed by
-    its covariance, ``[B, K, 6]``."""
+    """The place where each of ``num_kp`` feature maps is strongest: its expected position
+    ``[B, K, 2]`` (x, y in [-1, 1]) under a softmax over pixels (Finn et al., 2016,
+    arXiv:1509.06113); with ``output_variance`` followed by its covariance, ``[B, K, 6]``."""
 
     def __init__(
         self,
@@ -260,17 +201,15 @@ class SpatialSoftmax(nn.Module):
         noise_std: float = 0.0,
     ):
         super().__init__()
-        channels, height, width = input_shape
-        self.is_blind = height * width == 1  # it gives the same for all images
+        channels, *extents = input_shape
+        self.is_blind = math.prod(extents) == 1  # it gives the same for all images
         self.nets = None if num_kp is None else nn.Conv2d(channels, num_kp, 1)
         start = torch.ones(1) * temperature
         if learnable_temperature:
             self.temperature = nn.Parameter(start)
         else:
             self.register_buffer("temperature", start)
-        y, x = torch.meshgrid(
-            torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij"
-        )
+        y, x = torch.meshgrid(*(torch.linspace(-1, 1, n) for n in extents), indexing="ij")
         for name, position in (("pos_x", x), ("pos_y", y)):
             # In memory of its own, which of one row or column is one number, seen several times.
             self.register_buffer(name, position.reshape(1, -1).contiguous())
@@ -280,8 +219,7 @@ class SpatialSoftmax(nn.Module):
         maps = features if self.nets is None else self.nets(features)
         attention = (maps.flatten(2) / self.temperature).softmax(-1)
         grid = torch.cat([self.pos_x, self.pos_y]).t()
-        keypoints = attention @ grid
-        noisy = keypoints
+        keypoints = noisy = attention @ grid
         if self.training and self.noise_std:
             noisy = keypoints + self.noise_std * torch.randn_like(keypoints)
         if not self.output_variance:
@@ -293,7 +231,7 @@ class SpatialSoftmax(nn.Module):
 
 
 def check_sight(nets: nn.Module) -> None:
-    """``ValueError`` if nothing of an image gets through to the networks."""
+    """Raise ``ValueError`` if nothing of an image gets through to the networks."""
     for name, layer in nets.named_modules():
         if isinstance(layer, SpatialSoftmax) and layer.is_blind:
             raise ValueError(
@@ -312,14 +250,3 @@ class SpatialMeanPool(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features.flatten(2).mean(-1)
-
-
-# -- construction ---------------------------------------------------------------------------------
-
-
-def _output_shape(module: nn.Module, *input_shapes: Sequence[int]) -> tuple[int, ...]:
-    was_training = module.training
-    with torch.no_grad():
-        output = module.eval()(*(torch.zeros(1, *shape) for shape in input_shapes))
-    module.train(was_training)
-    return tuple(output.shape[1:])

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offrl.kernels.linear import Linear
+from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder
 from offrl.models.heads import Generators, draw_index
-from offrl.models.resnet import with_group_norms
 from offrl.models.transformer import Transformer
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec

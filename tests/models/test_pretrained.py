@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from offrl import algo_factory, config_factory, policy_from_checkpoint
-from offrl.models.pretrained import R3MImages, mvp_conv, r3m_conv
-from offrl.models.resnet import resnet
+from offrl.models.backbones import R3MImages, mvp_conv, r3m_conv, resnet
 from offrl.models.vision import VisualCore
 
 

@@ -5,9 +5,9 @@ import torch
 
 from offrl import algo_factory, config_factory
 from offrl.models import randomizers
+from offrl.models.backbones import FiLMResNet, load_imagenet, resnet
 from offrl.models.encoder import Encoder, KeyEncoder
 from offrl.models.randomizers import ColorRandomizer, CropRandomizer, GaussianNoiseRandomizer
-from offrl.models.resnet import FiLMResNet, load_imagenet, resnet
 from offrl.models.vision import (
     NatureCNN,
     ScanCore,
