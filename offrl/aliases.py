@@ -8,6 +8,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
+    "offrl.algos.shared.roles": "offrl.faces.algorithm",
     "offrl.config.cells": "offrl.studies.cells",
     "offrl.config.study": "offrl.studies.config",
     "offrl.data.clips": "offrl.data.formats.clips",

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from offrl.algos.base import PolicyAlgo, register_algo
 from offrl.algos.shared.model import Model
-from offrl.algos.shared.roles import Algorithm
 from offrl.config import AlgoConfig
+from offrl.faces.algorithm import Algorithm
 from offrl.online.agent import Agent
 from offrl.online.trainer import Trainer
 from offrl.tree import map_leaves

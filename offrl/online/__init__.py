@@ -7,8 +7,8 @@ from offrl import lazy
 
 if TYPE_CHECKING:  # for editors
     from offrl.algos.shared.model import Model as Model
-    from offrl.algos.shared.roles import Algorithm as Algorithm
     from offrl.faces.agent import Agent as Agent
+    from offrl.faces.algorithm import Algorithm as Algorithm
     from offrl.faces.environment import Environment as Environment
     from offrl.faces.four_roles import register_roles as register_roles
     from offrl.faces.logger import logger as logger
@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy.exporting(
     __name__,
     {
         "offrl.algos.shared.model": "Model",
-        "offrl.algos.shared.roles": "Algorithm",
+        "offrl.faces.algorithm": "Algorithm",
         "offrl.faces.agent": "Agent",
         "offrl.faces.environment": "Environment",
         "offrl.faces.four_roles": "register_roles",

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from offrl.algos.shared.roles import Algorithm
 from offrl.config.pipeline import PipelineConfig
+from offrl.faces.algorithm import Algorithm
 from offrl.online.broker import Broker, broker_at
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import gymnasium
 from torch import nn
 
-from offrl.algos.shared.roles import Algorithm
 from offrl.config.pipeline import PipelineConfig, gymnasiums
 from offrl.envs.adapted import Adapted
 from offrl.envs.gymnasium import GymnasiumAdapter, GymnasiumEnv
 from offrl.faces.agent import Agent
+from offrl.faces.algorithm import Algorithm
 from offrl.faces.environment import Environment
 from offrl.modules import allow_names, import_all
 from offrl.online.agent import Agent as AnyAgent

@@ -1,13 +1,14 @@
-"""One of the four roles of reinforcement learning, as a user may write it: the ``Algorithm`` that
-trains a ``Model`` (``model.py``). The other two, agents and trainers, are in ``offrl.online``."""
+"""The role ``Algorithm``, as a user may write it: it trains a ``Model``, or the ``actor`` of a
+pipeline."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from offrl.lazy import torch
+from offrl.algos.shared.model import Model
 from offrl.outputs import whole_file
 from offrl.registry import PARTS
 from offrl.tree import as_arrays, as_tensors
@@ -54,8 +55,6 @@ class Algorithm:
             return self.model.action(obs)
         if hasattr(self.actor, "predict"):
             return self.actor.predict(obs)
-        from offrl.algos.shared.model import Model
-
         call = self.actor.action if isinstance(self.actor, Model) else self.actor
         state = np.asarray(obs)
         kept = {"dtype": torch.float32} if state.dtype == np.float64 else {}
