@@ -52,11 +52,14 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.online.roles": "offrl.faces.four_roles",
     "offrl.online.setting": "offrl.assembly.spaces",
     "offrl.online.start": "offrl.assembly.start",
-    "offrl.training.experiment": "offrl.assembly.recorded",
-    "offrl.training.pipeline": "offrl.pipelines.run",
     "offrl.reports.study": "offrl.studies.table",
+    "offrl.training.base": "offrl.training.loop",
+    "offrl.training.experiment": "offrl.assembly.recorded",
+    "offrl.training.online": "offrl.training.acting",
+    "offrl.training.pipeline": "offrl.pipelines.run",
     "offrl.training.search": "offrl.studies.search",
     "offrl.training.study": "offrl.studies.run",
+    "offrl.training.trainer": "offrl.training.recorded",
 }
 
 

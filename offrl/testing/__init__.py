@@ -34,7 +34,7 @@ from offrl.testing.state import (
     acting_to_learn_has_no_training_mode,
     preparing_and_validating_change_no_state,
 )
-from offrl.training.trainer import Trainer
+from offrl.training.recorded import Trainer
 from offrl.tree import leaves, merge
 
 OBS_SHAPES = {"position": (3,), "speed": (2,)}

@@ -1,35 +1,47 @@
-"""Averages of the numbers that an epoch's steps return."""
+"""Averages of the numbers that steps return, and checks of these numbers."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from offrl import parallel
 
 
 class AnswerError(ValueError):
-    """An algorithm answered with what is no set of numbers."""
+    """Says that an algorithm answered with what is no set of numbers."""
 
 
 class Averages:
-    """Averages of each number over the steps that have it, taken on the device.
+    """Averages numbers by their names, each over the records that have it.
 
-    A step's numbers are copied into one row: to hold on to hundreds of small tensors scatters the
-    large ones over the heap, which costs more than the copy.
+    ``add`` takes floats. ``add_step`` takes tensors and does not wait for their device: it copies
+    them into a row, as hundreds of small tensors would scatter the large ones over the heap, and
+    ``fold`` adds the rows to the sums.
+
+    capacity: The largest number of steps between two folds.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity  # steps between two folds
-        self._counts: dict[str, int] = {}
-        self._rows = self._total = self._zero = torch.empty(0)
-        self._recent = 0
+    def __init__(self, capacity: int = 0) -> None:
+        self._capacity = capacity
+        self._sums: dict[str, Any] = {}
+        self._counts: dict[str, float] = {}
+        self._rows = self._zero = torch.empty(0)
+        self._recent = 0  # rows that are not folded yet
 
-    def add(self, info: Mapping[str, torch.Tensor]) -> None:
-        """``AnswerError`` for what is no map of numbers with ``loss``, all on one device."""
+    def add(self, logs: Mapping[str, float], weight: float = 1) -> None:
+        """Add a record that is itself an average over ``weight`` of them."""
+        for name, value in logs.items():
+            self._sums[name] = self._sums.get(name, 0.0) + weight * value
+            self._counts[name] = self._counts.get(name, 0.0) + weight
+
+    def add_step(self, info: Mapping[str, Tensor]) -> None:
+        """Add what a step returned. Raises ``AnswerError`` if that is no map of numbers with
+        ``loss``, all on one device."""
         loss = info.get("loss") if isinstance(info, Mapping) else None
-        if not isinstance(loss, torch.Tensor):
+        if not isinstance(loss, Tensor):
             raise AnswerError(_why_no_loss(info))
         if loss.ndim:
             raise AnswerError(f"the loss has shape {[*loss.shape]}; one number is needed")
@@ -44,90 +56,71 @@ class Averages:
             raise AnswerError(_why_not_numbers(info, self._zero)) from None
         self._recent += 1
 
-    def _widen(self, info: Mapping[str, torch.Tensor]) -> None:
-        """Columns of zeros for new names."""
-        known = len(self._counts)
-        self._counts |= {name: 0 for name in info if name not in self._counts}
-        zeros = info["loss"].new_zeros(self._capacity + 1, len(self._counts))
-        zeros[:-1, :known], zeros[-1, :known] = self._rows, self._total
-        self._rows, self._total, self._zero = zeros[:-1], zeros[-1], zeros.new_zeros(())
+    def _widen(self, info: Mapping[str, Tensor]) -> None:
+        """Add columns of zeros for new names."""
+        known, self._zero = len(self._counts), info["loss"].new_zeros(())
+        for name in info:
+            self._counts.setdefault(name, 0)
+            self._sums.setdefault(name, self._zero)
+        rows, self._rows = self._rows, self._zero.new_zeros(self._capacity, len(self._counts))
+        self._rows[:, :known] = rows
 
     def share(self) -> None:
-        """Let what was added since the last fold be the means over all processes."""
+        """Replace what was added since the last fold by its means over all processes."""
         parallel.average([self._rows[: self._recent]])
 
-    def fold(self) -> torch.Tensor:
-        """Take in what was added since the last time; returns its losses, ``[num_steps]``."""
+    def fold(self) -> Tensor:
+        """Add up what was added since the last fold. Returns its losses, ``[num_steps]``."""
         rows = self._rows[: self._recent]
-        self._total += rows.sum(0)
+        self._sums = self._with_rows()
         self._recent = 0
         return rows[:, list(self._counts).index("loss")]
 
-    def mean(self) -> dict[str, torch.Tensor]:
-        sums = self._total + self._rows[: self._recent].sum(0)
-        return {
-            name: total / count
-            for (name, count), total in zip(self._counts.items(), sums, strict=True)
-        }
+    def _with_rows(self) -> dict[str, Any]:
+        if not self._recent:
+            return self._sums
+        rows = self._rows[: self._recent].sum(0)
+        return {name: x + row for (name, x), row in zip(self._sums.items(), rows, strict=True)}
+
+    def mean(self) -> dict[str, Any]:
+        """Compute the average of each number."""
+        return {name: x / self._counts[name] for name, x in self._with_rows().items()}
 
     def state(self) -> dict[str, Any]:
-        """All there is; what was not folded yet stays apart, as sums depend on their order."""
+        """Give all there is. Rows that are not folded stay apart, as sums depend on their order."""
+        if not self._capacity:
+            return {"sums": dict(self._sums), "counts": dict(self._counts)}
+        total = torch.stack([*self._sums.values()]) if self._sums else torch.empty(0)
         rows = self._rows[: self._recent].clone()
-        return {"counts": dict(self._counts), "total": self._total.clone(), "rows": rows}
+        return {"counts": dict(self._counts), "total": total, "rows": rows}
 
-    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
-        if not state["counts"]:
-            return
-        self._counts, rows = dict(state["counts"]), state["rows"]
-        self._recent = len(rows)
-        self._rows = rows.new_zeros(self._capacity, *rows.shape[1:], device=device)
-        self._rows[: self._recent] = rows
-        self._total = state["total"].to(device)
-        self._zero = self._total.new_zeros(())
-
-
-class Means:
-    """Means of numbers, each over those records that have it."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._counts: dict[str, float] = {}
-
-    def add(self, logs: Mapping[str, float], weight: float = 1) -> None:
-        for name, value in logs.items():
-            self._sums[name] = self._sums.get(name, 0.0) + weight * value
-            self._counts[name] = self._counts.get(name, 0.0) + weight
-
-    def mean(self) -> dict[str, float]:
-        return {name: total / self._counts[name] for name, total in self._sums.items()}
-
-    def state(self) -> dict[str, Any]:
-        return {"sums": dict(self._sums), "counts": dict(self._counts)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+    def restore(self, state: Mapping[str, Any], device: torch.device | None = None) -> None:
+        """Go on from what ``state`` returned, with tensors on ``device``."""
+        self._counts = dict(state["counts"])
+        if not self._capacity:
+            self._sums = dict(state["sums"])
+        elif self._counts:
+            rows, total = state["rows"].to(device), state["total"].to(device)
+            self._sums = dict(zip(self._counts, total, strict=True))
+            self._rows, self._recent = rows.new_zeros(self._capacity, len(total)), len(rows)
+            self._rows[: self._recent] = rows
+            self._zero = total.new_zeros(())
 
 
-def checked_logs(logs: Any) -> dict[str, float]:
-    """Give what ``log_info`` returned; ``AnswerError`` if that is no map of numbers."""
+def checked_logs(logs: Any, may_be_infinite: bool = False) -> dict[str, float]:
+    """Give what ``log_info`` returned. Raises ``AnswerError`` if that is no map of finite floats
+    with ``Loss``."""
     if not isinstance(logs, Mapping) or "Loss" not in logs:
         keys = f"only {', '.join(map(str, logs))}" if isinstance(logs, Mapping) else repr(logs)
         raise AnswerError(
             f"log_info returned {keys:.80}; return a dict of numbers, 'Loss' among them"
         )
     for name, value in logs.items():
-        if not isinstance(value, (int, float)):
-            raise AnswerError(f"log_info returned {value!r:.80} as {name!r}; a float is expected")
+        is_number = isinstance(value, (int, float))
+        if not is_number or not (may_be_infinite or math.isfinite(value)):
+            needed = "a finite float" if is_number else "a float"
+            raise AnswerError(f"log_info returned {value!r:.80} as {name!r}; {needed} is expected")
     return dict(logs)
-
-
-def check_finite(logs: Mapping[str, float]) -> None:
-    """``AnswerError`` for numbers that a training does not give."""
-    for name, value in logs.items():
-        if not math.isfinite(value):
-            raise AnswerError(
-                f"log_info returned {value!r} as {name!r}; a finite float is expected"
-            )
 
 
 def _why_no_loss(info: Any) -> str:
@@ -140,9 +133,9 @@ def _why_no_loss(info: Any) -> str:
     return f"update returned {what}; return a dict of tensors of one number each, 'loss' among them"
 
 
-def _why_not_numbers(info: Mapping[str, Any], one: torch.Tensor) -> str:
+def _why_not_numbers(info: Mapping[str, Any], one: Tensor) -> str:
     for name, value in info.items():
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, Tensor):
             return f"update returned a {type(value).__name__} as {name!r}; a tensor is needed"
         if value.device != one.device:
             return f"update returned {name!r} on {value.device}, but the loss is on {one.device}"

@@ -10,7 +10,7 @@ from typing import Any
 from offrl.checkpoint import write_checkpoint
 from offrl.outputs import keep, put
 from offrl.processes import Interrupted
-from offrl.training.base import Record, Training
+from offrl.training.loop import Record, Training
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from offrl.evaluation.evaluate import (
     video_frames,
     with_latency,
 )
-from offrl.training.base import Record, Training
+from offrl.training.loop import Record, Training
 from offrl.video import write_video
 
 log = logging.getLogger(__name__)

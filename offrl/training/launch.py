@@ -21,17 +21,17 @@ from offrl.config import Config, config_from_content
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import ONE_THREAD
 from offrl.reports.plot import NO_CURVE, write_learning_curve
-from offrl.training.base import Record, Training
+from offrl.training.acting import OnlineTraining
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
 from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
-from offrl.training.online import OnlineTraining
+from offrl.training.loop import Record, Training
 from offrl.training.progress import Progress, success_line
 from offrl.training.proxies import Proxies
+from offrl.training.recorded import Trainer
 from offrl.training.run import RunFolder
 from offrl.training.tagged import TaggedFiles
-from offrl.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from offrl.lazy import needed
 from offrl.outputs import in_words, whole_file
 from offrl.reports.records import Record, read_records
-from offrl.training.base import Training
+from offrl.training.loop import Training
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tqdm import tqdm
 
 from offrl.acting.episode import REACHED
-from offrl.training.base import Record, Training
+from offrl.training.loop import Record, Training
 
 
 class Progress:
@@ -34,7 +34,7 @@ class Progress:
             for record in records:
                 bar.update(record["step"] - bar.n)
                 kind, logs = record["type"], record["logs"]
-                if bar.disable and kind == self.trainer.FIRST_RECORD:
+                if bar.disable and kind == self.trainer.TELLS[0]:
                     self._line(record)
                 if kind in ("progress", "collect", "train"):
                     bar.set_description(f"epoch {record['epoch']}", refresh=False)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from offrl.algos import PlannerAlgo
 from offrl.evaluation.proxies import proxies
 from offrl.seeding import preserved_rng
-from offrl.training.trainer import Record, Trainer
+from offrl.training.recorded import Record, Trainer
 
 
 class Proxies:

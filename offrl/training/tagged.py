@@ -9,7 +9,7 @@ from offrl.checkpoint import write_checkpoint
 from offrl.config import Config
 from offrl.online.tagged import TaggedNames, has_changes, put_beside, sha8
 from offrl.outputs import whole_file
-from offrl.training.base import Record, Training
+from offrl.training.loop import Record, Training
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from offrl import algo_factory, config_factory, policy_from_checkpoint
 from offrl.checkpoint import write_checkpoint
 from offrl.seeding import seed_everything
 from offrl.testing import AlgoCase, resumed_equals_uninterrupted
-from offrl.training.trainer import Trainer
+from offrl.training.recorded import Trainer
 from offrl.tree import leaves
 
 pytestmark = pytest.mark.slow

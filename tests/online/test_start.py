@@ -18,7 +18,7 @@ from offrl.online import Agent
 from offrl.online import Trainer as OnlineTrainer
 from offrl.seeding import rng_state, set_rng_state
 from offrl.training import RunFolder
-from offrl.training.online import OnlineTraining
+from offrl.training.acting import OnlineTraining
 from offrl.tree import merge
 
 SMALL = {"critic": {"layer_dims": [8, 8]}, "actor": {"layer_dims": [8, 8]}}

@@ -13,7 +13,7 @@ from offrl.checkpoint import policy_from_checkpoint
 from offrl.online import Trainer
 from offrl.online.statistics import Moments
 from offrl.training import train
-from offrl.training.online import OnlineTraining
+from offrl.training.acting import OnlineTraining
 
 SMALL = {"policy_layer_dims": [8], "value_layer_dims": [8]}
 NORMALIZED = {"collect_steps": 25, "normalize_obs": True, "normalize_rewards": True}

@@ -1,6 +1,6 @@
 import torch
 
-from offrl.training.trainer import Averages
+from offrl.training.averages import Averages
 
 
 def test_a_number_is_averaged_over_the_steps_that_have_it():
@@ -10,7 +10,7 @@ def test_a_number_is_averaged_over_the_steps_that_have_it():
         info = {"loss": torch.tensor(float(step))}
         if step % 3 == 1:
             info["norm"] = torch.tensor(10.0 * step)
-        averages.add(info)
+        averages.add_step(info)
         if step % 2:
             losses += averages.fold().tolist()
     assert losses == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

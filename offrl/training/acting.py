@@ -8,10 +8,9 @@ from typing import Any
 from offrl.config import Config
 from offrl.online.learner import Learner
 from offrl.online.trainer import Trainer
-from offrl.training.averages import Means, check_finite, checked_logs
-from offrl.training.base import Record, Training
-from offrl.training.resume import newest_checkpoint
-from offrl.training.run import RunFolder, note_provenance
+from offrl.training.averages import Averages
+from offrl.training.loop import Record, Training
+from offrl.training.run import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -23,28 +22,28 @@ class OnlineTraining(Training):
     An epoch has a ``collect`` record of the episodes that ended in it, a ``train`` record of its
     updates, and an ``epoch`` record. Between two rounds the training can be stopped and saved.
 
-    run: an earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
+    run: An earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
+    trainer: What acts and learns; ``None``: it is made by the config.
     """
 
-    FIRST_RECORD = "collect"
-    AVERAGES = {"collect", "train"}
+    TELLS = ("collect", "train")
     PROGRESS_S = 0.5  # seconds between two looks at the progress
 
-    def __init__(self, config: Config, run: RunFolder | None = None):
-        super().__init__(run)
-        path, checkpoint = (None, None) if run is None else newest_checkpoint(run)
+    def __init__(
+        self, config: Config, run: RunFolder | None = None, trainer: Trainer | None = None
+    ):
+        self._given = trainer
+        super().__init__(config, run)
+
+    def _assemble(self, config: Config, checkpoint: Mapping[str, Any] | None) -> Any:
         make = Learner if config.distributed.explorers else Trainer
-        self.trainer = trainer = make(config, earlier=checkpoint)
+        self.trainer = trainer = self._given or make(config, earlier=checkpoint)
         if isinstance(trainer, Learner):
             trainer.broker.waiting = self._stop_if_asked
         self.config, self.device, self.algo = trainer.config, trainer.device, trainer.alg
         self.env_args = trainer.env_args
         self.environments = {self.env_args["env_name"]: self.env_args}
-        self.instructions: dict[str, Any] = {}
-        note_provenance(self.config, trainer.buffer.demos, run)
-        self._begin_means()
-        if checkpoint is not None:
-            self._resume(path, checkpoint)
+        return trainer.buffer.demos
 
     def close(self) -> None:
         self.trainer.close()
@@ -62,15 +61,12 @@ class OnlineTraining(Training):
     def is_last(self) -> bool:
         return self.trainer.is_solved or super().is_last
 
-    def _begin_means(self) -> None:
-        self._means = {"collect": Means(), "train": Means()}
-        self._num_episodes = 0
-        self._seconds = {"Collect_Time": 0.0, "Train_Time": 0.0}
-
     def _begin_epoch(self) -> list[str]:
         self._last_step = self._end_of_epoch()
-        self._begin_means()
-        return ["collect", "train", "epoch"]
+        self._averages = {kind: Averages() for kind in self.TELLS}
+        self._num_episodes = 0
+        self._seconds = {"Collect_Time": 0.0, "Train_Time": 0.0}
+        return [*self.TELLS, "epoch"]
 
     def _end_of_epoch(self) -> int:
         steps = self.epoch * self.config.experiment.epoch_every_n_steps
@@ -90,15 +86,15 @@ class OnlineTraining(Training):
             now = time.monotonic()
             if self.interrupts.saves or now - shown > self.PROGRESS_S:
                 shown = now
-                means = self._means["collect"].mean() | self._means["train"].mean()
-                yield self.record("progress", means)
+                logs = [averages.mean() for averages in self._averages.values()]
+                yield self.record("progress", logs[0] | logs[1])
             self.interrupts.check()
         if self.trainer.is_solved:
             log.info(
                 f"solved at step {self.step}: the last episodes have a mean return of at least "
                 f"{self.config.train.online.solved_return:g} (train.online.solved_return)"
             )
-        if not self._means["train"].mean():  # nothing is learned yet
+        if not self._averages["train"].mean():  # nothing is learned yet
             self._due.remove("train")
 
     def _round(self) -> None:
@@ -108,7 +104,7 @@ class OnlineTraining(Training):
             if kind == "restart":
                 continue
             num_episodes = logs.pop("Episodes", 0)
-            self._means[kind].add(logs, weight=num_episodes if kind == "collect" else 1)
+            self._averages[kind].add(logs, weight=num_episodes if kind == "collect" else 1)
             self._num_episodes += num_episodes
             now = time.perf_counter()
             self._seconds[f"{kind.capitalize()}_Time"] += now - before
@@ -123,31 +119,26 @@ class OnlineTraining(Training):
 
     def _finish(self, kind: str) -> Mapping[str, float]:
         if kind == "collect":
-            logs = self._means["collect"].mean() | {"Episodes": self._num_episodes}
+            logs = self._averages["collect"].mean() | {"Episodes": self._num_episodes}
             return logs | self.trainer.traffic()
         if kind == "train":
             self._check_weights()
-            logs = checked_logs(self.algo.log_info(self._means["train"].mean()))
-            check_finite(logs)
-            return logs
+            return self._logs(self._averages["train"])
         return self._seconds | self.trainer.waits()
 
-    def _describe(self) -> dict[str, Any]:
-        return self.trainer.describe()
-
-    def _progress(self, resumes: bool) -> dict[str, Any]:
-        means = {kind: means.state() for kind, means in self._means.items()}
-        averages = {**means, "num_episodes": self._num_episodes}
-        return {"averages": averages, "online": self.trainer.state(resumes)}
+    def _content(self, resumes: bool) -> dict[str, Any]:
+        averages = {kind: averages.state() for kind, averages in self._averages.items()}
+        averages["num_episodes"] = self._num_episodes
+        state = {"averages": averages, "online": self.trainer.state(resumes)}
+        return self.trainer.describe() | state
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
-        averages = state["averages"]
-        for kind, means in self._means.items():
-            means.restore(averages[kind])
-        self._num_episodes = averages["num_episodes"]
+        for kind, averages in self._averages.items():
+            averages.restore(state["averages"][kind])
+        self._num_episodes = state["averages"]["num_episodes"]
         self.trainer.restore(state["online"])
         self._last_step = self._end_of_epoch()
         is_cut = self.step < self._last_step and not self.trainer.is_solved
         if is_cut and "collect" not in self._due:
             # The end of a shorter training cut this epoch off.
-            self._due, self.pending = ["collect", "train", "epoch"], None
+            self._due, self.pending = [*self.TELLS, "epoch"], None

@@ -1,11 +1,10 @@
-"""The base of every training: a generator of log records that can be stopped, saved and gone on
-with."""
+"""The loop of every training, as a generator of log records."""
 
 import json
 import logging
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -16,73 +15,87 @@ from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
 from offrl.reports.records import Record, Recording
 from offrl.seeding import rng_state, set_rng_state
-from offrl.training.averages import AnswerError
+from offrl.training.averages import AnswerError, Averages, checked_logs
 from offrl.training.interrupts import Interrupts
-from offrl.training.resume import check_parts
-from offrl.training.run import RunFolder, note_changes
+from offrl.training.resume import check_parts, newest_checkpoint
+from offrl.training.run import RunFolder, note_changes, note_provenance
 
 log = logging.getLogger(__name__)
 
 
 class Training(Recording, ABC):
-    """A training in epochs, each of which is work and then some records of what came of it.
+    """A training in epochs, which can be stopped, saved and gone on with at any record.
 
-    A subclass puts together what is trained (``algo`` and what checkpoints and evaluations need of
-    its surroundings), does an epoch's work in ``_work`` and says what came of it in ``_finish``.
+    A subclass has the source of what is learned from: it assembles what the config describes,
+    begins each epoch, does its work, and finishes the records that tell of it.
+
+    run: an earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
     """
 
-    FIRST_RECORD: ClassVar[str]  #: The record that follows an epoch's work.
-    AVERAGES: ClassVar[set[str]]  #: The records that tell of an epoch's work.
+    TELLS: ClassVar[Sequence[str]]  #: The records that tell of an epoch's work, in their order.
 
     config: Config
     algo: Any
     device: torch.device
     environments: Mapping[str, dict[str, Any]]  # to evaluate in, by their names in the logs
-    env_args: dict[str, Any] | None  # of the first of them
-    instructions: Mapping[str, Any]
+    instructions: Mapping[str, Any] = {}
 
-    def __init__(self, run: RunFolder | None) -> None:
+    def __init__(self, config: Any, run: RunFolder | None = None):
         self._run = run
         self.epoch = 0
         self.step = 0
         self.interrupts = Interrupts()
-        self.restored: Mapping[str, Any] = {}  # what the checkpoint's ``variable_state`` said
+        self.restored: Mapping[str, Any] = {}  # the ``variable_state`` of the checkpoint
         self.pending: Record | None = None  # see ``holding``
         self._log_size = 0  # when the last record was given
         self._due: list[str] = []  # the records of this epoch that are still to come
         self._last_step = 0  # of this epoch
         self._seconds: dict[str, float] = {}
         self._is_torn = False  # whether half an update was made
+        path, checkpoint = None, None
+        if run is not None:
+            path, checkpoint = parallel.by_first(newest_checkpoint, run)
+        data = self._assemble(config, checkpoint)
+        note_provenance(self.config, data, run)
+        self._begin_epoch()
+        if checkpoint is not None:
+            with while_loading(checkpoint, path):
+                try:
+                    self.restore(checkpoint)
+                except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+                    raise ValueError(f"no training goes on from it ({error!r:.200})") from None
 
     def __repr__(self) -> str:
         done = f"epoch {self.epoch} of {self.config.train.num_epochs}, step {self.step}"
         return f"{type(self).__name__}({self.algo!r}, {done})"
 
-    @property
-    def run(self) -> RunFolder:
-        """The run folder. It is made when something is first written, and appears with a
-        checkpoint in it, so that there is none that cannot be gone on with."""
-        if self._run is None:
-            self._run = RunFolder.create(self.config, self._write_first)
-        return self._run
+    # -- what a source does -----------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Let others train in the run folder."""
-        if self._run is not None:
-            self._run.unlock()
+    @abstractmethod
+    def _assemble(self, config: Any, checkpoint: Mapping[str, Any] | None) -> Any:
+        """Make what the config describes, to go on from ``checkpoint``. Returns the data."""
 
-    def _write_first(self, run: RunFolder) -> None:
-        if self.config.experiment.save.enabled:
-            state = self.state()
-            try:  # what a user's algorithm adds may not be writable, or readable
-                write_checkpoint(run.last_checkpoint, state)
-                read_checkpoint(run.last_checkpoint)
-            except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
-                reason = str(error).removeprefix(f"{run.last_checkpoint}: ").split(";")[0]
-                raise ValueError(
-                    f"{self.config.algo_name}: what serialize() gives cannot be in a checkpoint: "
-                    f"{reason}; give tensors, numbers, strings, lists and dicts"
-                ) from None
+    @abstractmethod
+    def _begin_epoch(self) -> list[str]:
+        """Prepare an epoch. Returns the types of its records, the last of which is ``epoch``."""
+
+    @abstractmethod
+    def _work(self) -> Iterator[Record]:
+        """Do what is left of this epoch's work, with ``progress`` records on the way."""
+
+    @abstractmethod
+    def _finish(self, kind: str) -> Mapping[str, float]:
+        """Do what a record of this epoch tells of, and give its logs."""
+
+    @abstractmethod
+    def _content(self, resumes: bool) -> dict[str, Any]:
+        """Give what a checkpoint holds of the policy and of the source's position."""
+
+    @abstractmethod
+    def _go_on_from(self, state: Mapping[str, Any]) -> None:
+        """Take over the position from a checkpoint."""
+
+    # -- the loop ---------------------------------------------------------------------------------
 
     def __call__(self) -> Iterator[Record]:
         """Train, and yield a record after each part of the work."""
@@ -93,45 +106,33 @@ class Training(Recording, ABC):
             )
         if self.pending is not None:
             record, self.pending = self.pending, None
-            self._log_size = self._current_log_size()
+            self._log_size = self._size_of_log()
             yield record
         with self._named():
             while self._due or not self.is_last:
                 if not self._due:
                     self.epoch += 1
                     self._due = self._begin_epoch()
-                if self._due[0] == self.FIRST_RECORD:
+                if self._due[0] == self.TELLS[0]:
                     yield from self._work()
                 logs = self._finish(self._due[0])
-                self._log_size = self._current_log_size()
+                self._log_size = self._size_of_log()
                 yield self.record(self._due.pop(0), logs)
-
-    @property
-    def problems(self) -> list[str]:
-        """Give what went wrong so far although the training went on."""
-        return []
 
     @property
     def is_last(self) -> bool:
         """Say whether no epoch follows this one."""
         return self.epoch >= self.config.train.num_epochs
 
-    @abstractmethod
-    def _begin_epoch(self) -> list[str]:
-        """Prepare an epoch, and say which records it will have, ``FIRST_RECORD`` first."""
-
-    @abstractmethod
-    def _work(self) -> Iterator[Record]:
-        """Do what is left of this epoch's work, with ``progress`` records on the way."""
-
-    @abstractmethod
-    def _finish(self, kind: str) -> Mapping[str, float]:
-        """The logs of a record of this epoch, when what it tells of is done."""
+    @property
+    def problems(self) -> Sequence[str]:
+        """Give what went wrong so far although the training went on."""
+        return ()
 
     @contextmanager
     def holding(self, record: Record) -> Iterator[None]:
-        """A context for a wrapper that works on a record before it passes it on. If the work is
-        abandoned, the record comes again."""
+        """Let the record come again if the work of a wrapper, before it passes it on, is
+        abandoned."""
         self.pending = record
         yield
         self.pending = None
@@ -143,10 +144,7 @@ class Training(Recording, ABC):
         if "test" in kind or epoch != self.epoch:
             return "test" not in kind and epoch < self.epoch
         is_under_way = self._due or self.pending is not None
-        return kind in self.AVERAGES - {*self._due} if is_under_way else True
-
-    def _current_log_size(self) -> int:
-        return 0 if self._run is None else self._run.log_size
+        return kind in {*self.TELLS} - {*self._due} if is_under_way else True
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -172,8 +170,12 @@ class Training(Recording, ABC):
                 "training without a word; raise an error that says what is wrong"
             ) from None
 
+    def _logs(self, averages: Averages, may_be_infinite: bool = False) -> dict[str, float]:
+        return checked_logs(self.algo.log_info(averages.mean()), may_be_infinite)
+
     def _check_weights(self) -> None:
-        """A finite loss can leave weights that are not; no checkpoint may hold those."""
+        """Raise ``ValueError`` for weights that are not finite, as those after a finite loss can
+        be: no checkpoint may hold them."""
         norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
         if not torch.isfinite(norm):
             self._diverged(self.step)
@@ -193,10 +195,41 @@ class Training(Recording, ABC):
             "train.max_grad_norm. Checkpoints, where there are any, hold earlier weights"
         )
 
+    # -- the run folder and checkpoints -----------------------------------------------------------
+
+    @property
+    def run(self) -> RunFolder:
+        """The run folder. It is made when something is first written, and appears with a
+        checkpoint in it, so that every run folder can be gone on with."""
+        if self._run is None:
+            self._run = RunFolder.create(self.config, self._write_first)
+        return self._run
+
+    def close(self) -> None:
+        """Let others train in the run folder."""
+        if self._run is not None:
+            self._run.unlock()
+
+    def _size_of_log(self) -> int:
+        return 0 if self._run is None else self._run.log_size
+
+    def _write_first(self, run: RunFolder) -> None:
+        if self.config.experiment.save.enabled:
+            state = self.state()
+            try:  # what a user's algorithm adds may not be writable, or readable
+                write_checkpoint(run.last_checkpoint, state)
+                read_checkpoint(run.last_checkpoint)
+            except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
+                reason = str(error).removeprefix(f"{run.last_checkpoint}: ").split(";")[0]
+                raise ValueError(
+                    f"{self.config.algo_name}: what serialize() gives cannot be in a checkpoint: "
+                    f"{reason}; give tensors, numbers, strings, lists and dicts"
+                ) from None
+
     def state(self, resumes: bool = True) -> dict[str, Any]:
         """Give what a checkpoint holds; the checkpointer adds the best scores. One that only keeps
         a policy (``resumes`` is false) may do without what is large."""
-        return self._describe() | {
+        return self._content(resumes) | {
             "variable_state": {
                 "epoch": self.epoch,
                 "step": self.step,
@@ -204,34 +237,14 @@ class Training(Recording, ABC):
                 "due": list(self._due),
                 "pending": self.pending,
                 "seconds": dict(self._seconds),
-                "log_size": self._log_size if self.pending else self._current_log_size(),
+                "log_size": self._log_size if self.pending else self._size_of_log(),
             },
             "rng": rng_state(),
-            **self._progress(resumes),
         }
 
-    @abstractmethod
-    def _describe(self) -> dict[str, Any]:
-        """Give what a checkpoint holds of the policy and its surroundings."""
-
-    @abstractmethod
-    def _progress(self, resumes: bool) -> dict[str, Any]:
-        """Give what a checkpoint holds of the position in the training."""
-
-    @abstractmethod
-    def _go_on_from(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``_progress`` has given."""
-
-    def _resume(self, path: object, checkpoint: Mapping[str, Any]) -> None:
-        """``restore``, with words for a checkpoint that is not as it should be."""
-        with while_loading(checkpoint, path):
-            try:
-                self.restore(checkpoint)
-            except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
-                raise ValueError(f"no training goes on from it ({error!r:.200})") from None
-
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state`` as if never interrupted; warns of what would make a difference."""
+        """Go on from ``state`` as if never interrupted. What would make a difference is logged as a
+        warning."""
         theirs, ours = state["algo_name"], self.config.algo_name
         if theirs != ours:
             raise ValueError(f"a checkpoint of {theirs!r}; this run trains {ours!r}")
@@ -245,8 +258,8 @@ class Training(Recording, ABC):
         self._go_on_from(state)
         set_rng_state(state["rng"])
         self._is_torn = False
-        now = self.config.meta.provenance
         note_changes(self.config, json.loads(state["config"]), self.step)
+        now = self.config.meta.provenance
         for key in ("git_commit", "num_threads", "packages"):
             then = state["provenance"].get(key)
             if then != now[key]:
