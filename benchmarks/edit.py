@@ -87,7 +87,7 @@ def merging(title: str, paths: list[Path], folder: Path, repeats: int) -> list[s
     seconds = alternate(
         {
             "cp": timed(lambda: copied(paths, folder)),
-            "merge": timed(lambda: edited(paths, folder, merge)),
+            "merge": timed(lambda: edited(paths, folder, lambda files: merge(*files))),
         },
         repeats,
     )

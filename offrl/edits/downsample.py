@@ -6,15 +6,15 @@ demonstration are an interval of their own, so that nothing of its end is lost.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.storage import COMPRESSIONS, Stored  # those of frames first
+from offrl.edits import simulated
 from offrl.edits.edit import Edit, of_files
-from offrl.edits.relabel import Computed, check_kind, computed
+from offrl.edits.relabel import known_kind
 from offrl.robomimic.configs import is_robosuite
 
 DONE = ("dones", "terminals", "timeouts")
@@ -24,18 +24,21 @@ CONTROL_FREQ = 20  # Hz, of a robosuite task that names none
 def downsample(
     file: DemoFile,
     factor: int,
-    kind: str | None,
-    num_commands: int = 1,
-    relative: Computed | None = None,
+    kind: str | None = None,
+    commands: int = 1,
+    workers: int | None = None,
 ) -> Edit:
-    """One step of each ``factor``.
+    """Make one step of each ``factor`` steps.
 
-    kind: of the actions: ``absolute``, of which an interval's last is taken, or ``delta``.
-    relative: what replaces those; without it they add up, but for the last ``num_commands`` numbers
-        (of a gripper), which are the interval's last.
+    kind: of the actions: ``absolute``, of which an interval's last is taken, or ``delta``, which
+        add up, but for the last ``commands`` numbers (of a gripper), which are the interval's last.
+        By default the simulator says it, and where it knows the states, computes relative ones.
     """
-    check_kind(file, kind)
-    edit = of_files([file])
+    is_asked, computed = kind is None, None
+    kind = known_kind(file, kind or simulated.input_type(file.env_args))
+    if is_asked and kind == "delta" and file.has(file.demos()[0], "states"):
+        make = simulated.interval_actions
+        computed = simulated.simulate(file, make, file.env_args, factor, workers=workers)
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
         trajectory, place = file.trajectory(demo), f"{file.path}: data/{demo}"
@@ -56,19 +59,19 @@ def downsample(
                 trajectory[key] = slowed(key, rows, factor)
         if "fps" in trajectory:
             trajectory["fps"] = trajectory["fps"] / factor
-        if relative is not None:
-            trajectory["actions"] = computed(relative, file, demo)
+        if computed is not None:
+            trajectory["actions"] = next(computed)
         elif kind == "delta":
-            trajectory["actions"] = summed(actions, factor, num_commands, place)
+            trajectory["actions"] = summed(actions, factor, commands, place)
         return trajectory
 
-    options = {"compression": compression(file)}
-    return replace(edit, env_args=slower(file, factor), change=change, options=options)
+    options, env_args = {"compression": compression(file)}, slower(file, factor)
+    return of_files([file], env_args=env_args, change=change, options=options, computed=computed)
 
 
 def slowed(key: str, rows: np.ndarray, factor: int) -> np.ndarray:
-    """Give what an array ``[T, ...]`` of steps says of intervals, ``[ceil(T / factor), ...]``; of
-    actions the last."""
+    """Turn an array ``[T, ...]`` of steps into one of intervals, ``[ceil(T / factor), ...]``; of
+    actions it has the last ones."""
     begins = np.arange(0, len(rows), factor)
     if key == "rewards":
         return np.add.reduceat(rows, begins, dtype=np.float64)
@@ -79,8 +82,8 @@ def slowed(key: str, rows: np.ndarray, factor: int) -> np.ndarray:
 
 
 def summed(actions: np.ndarray, factor: int, num_commands: int, place: str) -> np.ndarray:
-    """Relative actions ``[T, A]`` of intervals, ``[ceil(T / factor), A]``: sums, but for the last
-    ``num_commands`` numbers. ``ValueError`` where one is beyond [-1, 1], and would be clipped."""
+    """Add up relative actions ``[T, A]`` in intervals, ``[ceil(T / factor), A]``, but for the last
+    ``num_commands`` numbers. ``ValueError`` where a sum is beyond [-1, 1], and would be clipped."""
     if actions.ndim != 2 or actions.shape[1] <= num_commands:
         raise ValueError(
             f"{place}/actions ({list(actions.shape[1:])} at each step) are no relative motions and "
@@ -101,7 +104,7 @@ def summed(actions: np.ndarray, factor: int, num_commands: int, place: str) -> n
 
 
 def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
-    """``env_args`` with a ``control_freq`` that is ``factor`` times lower."""
+    """Return ``env_args`` with a ``control_freq`` that is ``factor`` times lower."""
     if (env_args := file.env_args) is None:
         return None
     kwargs = env_args.get("env_kwargs") or {}

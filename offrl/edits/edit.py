@@ -2,8 +2,9 @@
 as it is stored, neither unpacked nor read."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +16,30 @@ from offrl.data.writer import DemoWriter, check_filter_key
 
 log = logging.getLogger(__name__)
 
-Source = tuple[DemoFile, str]  # a demonstration in a file
-Change = Callable[[DemoFile, str], Mapping[str, Any]]
+Demo = tuple[DemoFile, str]  # a demonstration in a file
 SOURCE = "source"  # the attribute of a demonstration that says which one it was, and before that
 
 
 @dataclass
 class Edit:
-    """What a file is made of.
+    """The content of a new file.
 
     demos: the demonstrations, in their new order.
-    change: what of each is written; all of it, unless an edit says otherwise.
     env_args: of the environment in which the new demonstrations are as they are.
-    masks: filter keys, and what is under each; what is not among ``demos`` is left out.
+    masks: filter keys, and the demonstrations under each; those not in ``demos`` are left out.
     attributes: of ``data``.
+    change: gives what of each demonstration is written; all of it, unless an edit says otherwise.
     options: of ``DemoWriter``.
+    computed: what ``change`` reads for each demonstration, in their order; closed at the end.
     """
 
-    demos: Sequence[Source]
+    demos: Sequence[Demo]
     env_args: Mapping[str, Any] | None
-    masks: Mapping[str, Sequence[Source]]
+    masks: Mapping[str, Sequence[Demo]]
     attributes: Mapping[str, Any]
-    change: Change = DemoFile.stored
+    change: Callable[[DemoFile, str], dict[str, Any]] = DemoFile.stored
     options: Mapping[str, Any] = field(default_factory=dict)
+    computed: Generator[np.ndarray, None, None] | None = None
 
     def write(
         self,
@@ -45,14 +47,22 @@ class Edit:
         provenance: Mapping[str, Any],
         advance: Callable[[], object] = lambda: None,
     ) -> int:
-        """Write it; the number of steps. ``advance`` is told of each demonstration."""
+        """Write the file, and return its number of steps. ``advance`` is called after each
+        demonstration."""
         files = list(dict.fromkeys(file for file, _ in self.demos))
         labels, there = labelled(files), {(file, demo) for file in files for demo in file.demos()}
         for key, members in self.masks.items():
             check_filter_key(path, key)
-            _check_mask(key, members, there)
+            for file, demo in members:
+                if (file, demo) not in there:
+                    raise ValueError(
+                        f"{file.path}: mask/{key} names {demo}, which is not there; correct it, or "
+                        f"leave it out: offrl edit rename {file.path} --drop mask/{key} "
+                        "--output OUT"
+                    )
         options = {"provenance": provenance, "durable": False, **self.options}
-        with DemoWriter(path, self.env_args, **options) as writer:
+        computing = nullcontext() if self.computed is None else closing(self.computed)
+        with computing, DemoWriter(path, self.env_args, **options) as writer:
             writer.annotate(**self.attributes)
             names, num_steps = {}, 0
             for file, demo in self.demos:
@@ -73,30 +83,35 @@ class Edit:
 
 
 def notes_of(file: DemoFile, demo: str, label: str) -> dict[str, Any]:
-    """A demonstration's attributes, and which one it was in a file that is called so."""
+    """Return the attributes of a demonstration, and which one it was in a file of that label."""
     notes = file.attributes(demo)
     before = f" < {notes[SOURCE]}" if SOURCE in notes else ""
     return notes | {SOURCE: f"{label}/{demo}{before}"}
 
 
-def of_files(files: Sequence[DemoFile], demos: Iterable[Source] | None = None) -> Edit:
-    """All demonstrations of the files, or some, as they are, with all that is said of them."""
-    everything = [(file, demo) for file in files for demo in file.demos()]
-    masks: dict[str, list[Source]] = {}
+def of_files(
+    files: Sequence[DemoFile], demos: Iterable[Demo] | None = None, **changes: Any
+) -> Edit:
+    """Make an edit that copies all demonstrations of files, or some, with all that the files say of
+    them. ``changes`` are other values of its fields."""
+    masks: dict[str, list[Demo]] = {}
     for file in files:
         for key in file.filter_keys():
             masks.setdefault(key, []).extend((file, demo) for demo in file.mask(key))
         if others := file.unread():
             log.warning(f"{file.path}: {', '.join(others)} are neither data nor mask: left behind")
     first, *rest = [file.attributes() for file in files]
-    held = {k: v for k, v in first.items() if all(same(v, other.get(k)) for other in rest)}
-    return Edit(
-        everything if demos is None else list(demos), files[0].env_args, masks, attributes=held
-    )
+    shared = {k: v for k, v in first.items() if all(_same(v, other.get(k)) for other in rest)}
+    demos = [(file, demo) for file in files for demo in file.demos()] if demos is None else demos
+    return replace(Edit(list(demos), files[0].env_args, masks, shared), **changes)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and np.array_equal(one, other)
 
 
 def open_file(path: Path) -> DemoFile:
-    """An open file in robomimic's layout; ``ValueError`` for others."""
+    """Open a file in robomimic's layout; ``ValueError`` for others."""
     file = open_demos(path)
     if not isinstance(file, DemoFile):
         file.close()
@@ -107,21 +122,7 @@ def open_file(path: Path) -> DemoFile:
     return file
 
 
-def _check_mask(key: str, members: Sequence[Source], there: set[Source]) -> None:
-    for file, demo in members:
-        if (file, demo) not in there:
-            raise ValueError(
-                f"{file.path}: mask/{key} names {demo}, which is not there; correct it, or leave "
-                f"it out: offrl edit rename {file.path} --drop mask/{key} --output OUT"
-            )
-
-
 def labelled(files: Sequence[DemoFile]) -> dict[DemoFile, str]:
-    """A name for each file: its own, or where several have that its whole path."""
+    """Name each file by its own name, or where several have that by its whole path."""
     names = [file.path.name for file in files]
     return {f: f.path.name if names.count(f.path.name) == 1 else str(f.path) for f in files}
-
-
-def same(one: Any, other: Any) -> bool:
-    """Say whether two attributes hold the same: numbers, text, or arrays."""
-    return type(one) is type(other) and np.array_equal(one, other)

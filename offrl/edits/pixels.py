@@ -1,8 +1,7 @@
-"""Images that are stored in a form that training does not take: with the channels first, as numbers
+"""The edit of images in a form that training does not take: with the channels first, as numbers
 that are no bytes, or without a channel."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
                 trajectory[key] = images
         return trajectory
 
-    return replace(of_files([file]), change=change)
+    return of_files([file], change=change)
 
 
 def _turned(images: np.ndarray) -> np.ndarray:
@@ -54,6 +53,7 @@ def _turned(images: np.ndarray) -> np.ndarray:
 
 
 def _limits(file: DemoFile, key: str) -> tuple[float, float]:
+    """Find the numbers that are black and white by the smallest and largest ones of a key."""
     ends = [0.0]
     for demo in file.demos():
         for _, rows in file.stored(demo)[key].pieces():

@@ -1,11 +1,9 @@
-"""Edits that choose, join and rename demonstrations, or store them otherwise."""
+"""Edits that split, join and rename demonstrations, or store them in another way."""
 
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -29,24 +27,24 @@ VIEWS = (
 
 def split(
     file: DemoFile,
-    share: float | None,
+    valid: float | None = None,
     seed: int = 0,
-    names: Sequence[str] = ("train", "valid"),
+    by: str | None = None,
+    names: Sequence[str] | None = None,
     filter_key: str | None = None,
-    by_success: bool = False,
 ) -> Edit:
-    """Two filter keys: what to train on and, a ``share`` drawn at random, what to validate on; with
-    ``by_success`` that share of successes and of failures. Without a share, successes and failures.
-    """
+    """Write two filter keys: what to train on and, a share ``valid`` (0.1) drawn at random, what to
+    validate on. With ``by="success"`` they are of successes and of failures; with a share as well,
+    that share is drawn of both."""
+    share = 0.1 if valid is None and by is None else valid
+    names = names or (("success", "failure") if share is None else ("train", "valid"))
     if names[0] == names[1]:
         raise ValueError(f"both filter keys would be called {names[0]!r}; give two names")
     edit, demos = of_files([file]), file.demos(filter_key)
-    good = {d for d in demos if Facts(file, d)["success"]} if by_success or share is None else set()
-    kinds = [[d for d in demos if d in good], [d for d in demos if d not in good]]
-    if share is None:
-        parts = kinds
-    else:
-        held_out = {*chain(*(drawn(kind, share, seed)[1] for kind in kinds))}
+    good = {d for d in demos if Facts(file, d)["success"]} if by == "success" else set()
+    parts = [[d for d in demos if d in good], [d for d in demos if d not in good]]
+    if share is not None:
+        held_out = {*chain(*(drawn(part, share, seed)[1] for part in parts))}
         parts = [[d for d in demos if d not in held_out], [d for d in demos if d in held_out]]
     masks = dict(edit.masks)
     for name, part in zip(names, parts, strict=True):
@@ -58,13 +56,14 @@ def split(
         if name in masks:
             log.warning(f"{file.path}: mask/{name} is written anew")
         masks[name] = [(file, demo) for demo in part]
-    return replace(edit, masks=masks)
+    edit.masks = masks
+    return edit
 
 
-def merge(files: Sequence[DemoFile], with_masks: bool = False) -> Edit:
-    """The demonstrations of several files of one task, and all under a filter key of one name;
-    ``with_masks``: also a filter key for each file, by its name."""
-    first, *others = files
+def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
+    """Join the demonstrations of several files of one task, and all under a filter key of one name.
+    With ``masks`` there is also a filter key for each file, by its name."""
+    files = [first, *others]
     for number, other in enumerate(others, 1):
         if any(file.path.samefile(other.path) for file in files[:number]):
             raise ValueError(f"{other.path}: would be merged with itself; name it once")
@@ -74,33 +73,36 @@ def merge(files: Sequence[DemoFile], with_masks: bool = False) -> Edit:
         _check_same_task(first, other)
         _check_same_arrays(first, other)
     edit = of_files(files)
-    masks = dict(edit.masks)
-    for key, members in edit.masks.items():
+    merged = dict(edit.masks)
+    for key, members in merged.items():
         without = [file.path.name for file in files if file not in {f for f, _ in members}]
         if without:
             log.warning(f"mask/{key} has no demonstrations of {', '.join(without)}")
-    if with_masks:
+    if masks:
         for file, label in labelled(files).items():
             name = label.rpartition(".")[0].replace("/", "_") or label
-            if name in masks:
+            if name in merged:
                 raise ValueError(
                     f"{file.path}: there is a mask/{name} already; give the file another name, or "
                     "merge without --masks"
                 )
-            masks[name] = [(file, demo) for demo in file.demos()]
-    return replace(edit, masks=masks)
+            merged[name] = [(file, demo) for demo in file.demos()]
+    edit.masks = merged
+    return edit
 
 
-def rename(file: DemoFile, new_names: Mapping[str, str], dropped: Sequence[str] = ()) -> Edit:
-    """Arrays ``obs/KEY``, filter keys ``mask/KEY``, or groups of them, under other names or left
-    out (``dropped``). What is said of ``obs/KEY`` goes for ``next_obs/KEY`` as well."""
-    edit = of_files([file])
+def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[str] = ()) -> Edit:
+    """Give arrays ``obs/KEY``, filter keys ``mask/KEY`` or groups of them other names (``keys``:
+    pairs of old and new ones), or leave them out (``drop``). What is said of ``obs/KEY`` goes for
+    ``next_obs/KEY`` as well."""
+    edit, changes = of_files([file]), {**dict.fromkeys(drop), **dict(keys)}
+    if not changes:
+        raise ValueError("offrl edit rename: give --keys OLD=NEW, or --drop KEY")
     there = {*_steps(file)} | {f"mask/{key}" for key in edit.masks}
-    changes: dict[str, str | None] = {**dict.fromkeys(dropped), **new_names}
     for old, new in list(changes.items()):
         if not any(key == old or key.startswith(f"{old}/") for key in there):
             raise ValueError(f"{file.path}: has no {old}; it has {', '.join(sorted(there))}")
-        if new is not None and _is_mask(old) != _is_mask(new):
+        if new is not None and len({key.split("/")[0] == "mask" for key in (old, new)}) > 1:
             raise ValueError(
                 f"{file.path}: {old} cannot become {new}: filter keys are mask/KEY, and nothing "
                 "else is"
@@ -108,7 +110,17 @@ def rename(file: DemoFile, new_names: Mapping[str, str], dropped: Sequence[str] 
         is_obs = old.startswith("obs/") and (new is None or new.startswith("obs/"))
         if is_obs and f"next_{old}" in there:
             changes.setdefault(f"next_{old}", None if new is None else f"next_{new}")
-    renamed = partial(_renamed, changes)
+
+    def renamed(key: str) -> str | None:
+        """Change a path as it is asked for itself, or else for the innermost group it is in."""
+        parts = key.split("/")
+        for depth in range(len(parts), 0, -1):
+            group = "/".join(parts[:depth])
+            if group in changes:
+                new = changes[group]
+                return None if new is None else "/".join([new, *parts[depth:]])
+        return key
+
     counts = Counter(filter(None, map(renamed, there)))
     if twice := [key for key, times in counts.items() if times > 1]:
         raise ValueError(f"{file.path}: two things would be called {min(twice)}; drop one of them")
@@ -120,49 +132,36 @@ def rename(file: DemoFile, new_names: Mapping[str, str], dropped: Sequence[str] 
             if (new := renamed(key) if isinstance(value, Stored) else key) is not None
         }
 
-    masks = {
+    edit.change = change
+    edit.masks = {
         new.removeprefix("mask/"): members
         for key, members in edit.masks.items()
         if (new := renamed(f"mask/{key}")) is not None
     }
-    return replace(edit, masks=masks, change=change)
-
-
-def _is_mask(path: str) -> bool:
-    return path.split("/")[0] == "mask"
+    return edit
 
 
 def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> Edit:
-    """All arrays as what offrl records: with checksums, as float32 (but the simulator's states),
-    compressed as asked. Images that were JPEG and stay so are copied: twice would cost more."""
-    keeps_jpeg = compression == "jpeg"
+    """Store all arrays as offrl records them: with checksums, as float32 (but the simulator's
+    states), compressed as asked. Images that are JPEG and stay so are copied, as coding them twice
+    would lose more."""
+    compression = None if compression == "none" else compression
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
         for key, value in trajectory.items():
             if isinstance(value, Stored):
                 is_kept = not value.is_number  # which is refused, however large it is
-                is_kept |= keeps_jpeg and value.dataset.attrs.get("frames") == "jpeg"
+                is_kept |= compression == "jpeg" == value.dataset.attrs.get("frames")
                 trajectory[key] = value if is_kept else value.read()
         return trajectory
 
     options = {"compression": compression, "chunk_bytes": chunk_bytes}
-    return replace(of_files([file]), change=change, options=options)
-
-
-def _renamed(changes: Mapping[str, str | None], key: str) -> str | None:
-    """A path after the change of itself, or else of the innermost group that it is in."""
-    parts = key.split("/")
-    for depth in range(len(parts), 0, -1):
-        group = "/".join(parts[:depth])
-        if group in changes:
-            new = changes[group]
-            return None if new is None else "/".join([new, *parts[depth:]])
-    return key
+    return of_files([file], change=change, options=options)
 
 
 def _steps(file: DemoFile) -> dict[str, str]:
-    """The kind and shape of a step of each array, in the first demonstration."""
+    """Find the kind and shape of a step of each array, in the first demonstration."""
     arrays = file.stored(file.demos()[0]).items()
     return {key: kind_of_step(array) for key, array in arrays if isinstance(array, Stored)}
 

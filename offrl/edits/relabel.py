@@ -1,13 +1,13 @@
-"""Edits that say other rewards or actions of the same steps."""
+"""Edits that write other rewards or actions of the same steps."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from offrl.data.formats.hdf5 import DemoFile, located
+from offrl.edits import simulated
 from offrl.edits.edit import Edit, of_files
 from offrl.edits.selection import success_steps
 from offrl.normalize import axis_angle_to_rot_6d
@@ -15,64 +15,89 @@ from offrl.normalize import axis_angle_to_rot_6d
 ACTION_MAP = "action_map"  # the attribute of data: stored actions were scaled, and how
 WIDTH = 7  # of an arm's action: position, rotation, gripper
 
-Computed = Iterator[np.ndarray]  # an array for each demonstration, in their order
-
 
 def rewards(
     file: DemoFile,
-    env_args: Mapping[str, Any] | None,
-    dense: Computed | None = None,
+    dense: bool = False,
     success_only: bool = False,
     scale: float = 1.0,
     shift: float = 0.0,
+    workers: int | None = None,
 ) -> Edit:
-    """``scale * r + shift``: of the stored rewards, of ``dense`` ones, or of 1 where the task was
-    done and 0 elsewhere. ``env_args``: of the environment that gives such rewards."""
+    """Write ``scale * r + shift``: of the stored rewards, of the simulator's ``dense`` ones, or of
+    1 where the task was done and 0 elsewhere."""
+    if not (dense or success_only or scale != 1 or shift):
+        raise ValueError("offrl edit rewards: give --dense, --success-only, --scale or --shift")
+    env_args: Mapping[str, Any] | None = file.env_args
+    computed = None
+    if dense or success_only:
+        env_args = simulated.rewarding(env_args, dense)
+    if dense:
+        computed = simulated.simulate(file, simulated.dense_rewards, env_args, workers=workers)
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
-        if dense is not None:
-            found = computed(dense, file, demo)
+        if computed is not None:
+            found = next(computed)
         elif success_only:
             found = success_steps(file, demo)
         else:
             found = file.steps(demo, "rewards").reshape(-1)
         return {**file.stored(demo), "rewards": scale * found.astype(np.float64) + shift}
 
-    return replace(of_files([file]), env_args=env_args, change=change)
+    return of_files([file], env_args=env_args, change=change, computed=computed)
 
 
 def actions(
     file: DemoFile,
-    env_args: Mapping[str, Any] | None,
-    kind: str | None,
-    absolute: Computed | None = None,
-    parts: bool = False,
+    absolute: bool = False,
+    action_dict: bool = False,
+    limits: Sequence[float] | None = None,
+    undo_range: bool = False,
+    kind: str | None = None,
+    workers: int | None = None,
 ) -> Edit:
-    """``absolute`` actions in place of relative ones; with ``parts`` beside them ``action_dict``.
+    """Write actions in another form.
 
-    kind: ``delta`` or ``absolute``, what the file's actions are.
-    env_args: of the environment that takes the new ones.
+    absolute: the poses that relative actions aim at, in their place.
+    action_dict: also the parts of actions, as arrays of their own.
+    limits, undo_range: scaled to this range, or as they were before that.
+    kind: ``delta`` or ``absolute``, the kind of the file's actions; by default the simulator's.
     """
-
-    check_kind(file, kind)
+    if bool(limits or undo_range) == (absolute or action_dict):
+        raise ValueError(
+            "offrl edit actions: give --absolute, --action-dict or both, or else --range or "
+            "--undo-range"
+        )
+    if limits:
+        return to_range(file, *limits)
+    if undo_range:
+        return from_range(file)
+    if absolute and kind == "absolute":
+        raise ValueError("--absolute makes relative actions absolute; leave --kind absolute out")
+    env_args, computed = file.env_args, None
+    if absolute:
+        kind, make = "delta", simulated.absolute_actions
+        computed = simulated.simulate(file, make, env_args, workers=workers)
+        env_args = simulated.absolute(env_args)
+    kind = known_kind(file, kind or simulated.input_type(env_args))
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
-        trajectory = file.stored(demo)
-        place, terms = f"{file.path}: data/{demo}", {}
-        if parts:
-            terms = action_dict(file.steps(demo, "actions"), kind, place)
-        if absolute is not None:
-            trajectory["actions"] = actions = computed(absolute, file, demo)
-            if parts:
-                terms |= action_dict(actions, "absolute", place)
-        return trajectory | terms
+        place, trajectory = f"{file.path}: data/{demo}", file.stored(demo)
+        if action_dict:
+            trajectory |= parts_of(file.steps(demo, "actions"), kind, place)
+        if computed is not None:
+            trajectory["actions"] = next(computed)
+            if action_dict:
+                trajectory |= parts_of(trajectory["actions"], "absolute", place)
+        return trajectory
 
-    return replace(of_files([file]), env_args=env_args, change=change)
+    return of_files([file], env_args=env_args, change=change, computed=computed)
 
 
 def to_range(file: DemoFile, low: float, high: float) -> Edit:
-    """Actions whose smallest and largest values are ``low`` and ``high`` in each dimension; one
-    that never changes is in their middle. ``data`` says how to undo it: ``ACTION_MAP``."""
+    """Scale actions so that their smallest and largest values are ``low`` and ``high`` in each
+    dimension; one that never changes is in their middle. The attribute ``ACTION_MAP`` of ``data``
+    says how to undo it."""
     check_range(file)
     if not low < high:
         raise ValueError(f"--range {low} {high}: LOW is to be below HIGH")
@@ -82,22 +107,19 @@ def to_range(file: DemoFile, low: float, high: float) -> Edit:
     scale = np.where(is_still, 1.0, (largest - smallest) / (high - low))
     offset = (smallest + largest) / 2 - scale * (low + high) / 2
     undo = {"scale": scale.tolist(), "offset": offset.tolist()}
-    edit = of_files([file])
-    attributes = {**edit.attributes, ACTION_MAP: json.dumps(undo)}
-    return replace(
-        edit,
-        attributes=attributes,
-        change=lambda file, demo: {
-            **file.stored(demo),
-            "actions": ((file.steps(demo, "actions") - offset) / scale).clip(low, high),
-        },
-    )
+
+    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+        scaled = ((file.steps(demo, "actions") - offset) / scale).clip(low, high)
+        return {**file.stored(demo), "actions": scaled}
+
+    edit = of_files([file], change=change)
+    edit.attributes = {**edit.attributes, ACTION_MAP: json.dumps(undo)}
+    return edit
 
 
 def from_range(file: DemoFile) -> Edit:
-    """Actions as they were before ``to_range``: ``scale * stored + offset``."""
-    edit = of_files([file])
-    attributes = dict(edit.attributes)
+    """Write actions as they were before ``to_range``: ``scale * stored + offset``."""
+    attributes = file.attributes()
     if ACTION_MAP not in attributes:
         raise ValueError(
             f"{file.path}: its actions are as they were recorded: no attribute {ACTION_MAP} of "
@@ -106,24 +128,23 @@ def from_range(file: DemoFile) -> Edit:
     with located(file.path, f"the attribute {ACTION_MAP} of data"):
         undo = json.loads(attributes.pop(ACTION_MAP))
         scale, offset = (np.array(undo[key], np.float64) for key in ("scale", "offset"))
-    return replace(
-        edit,
-        attributes=attributes,
-        change=lambda file, demo: {
-            **file.stored(demo),
-            "actions": scale * file.steps(demo, "actions") + offset,
-        },
-    )
+
+    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+        return {**file.stored(demo), "actions": scale * file.steps(demo, "actions") + offset}
+
+    return of_files([file], attributes=attributes, change=change)
 
 
-def check_kind(file: DemoFile, kind: str | None) -> None:
-    """``ValueError`` where it is not known whether actions are relative or absolute."""
+def known_kind(file: DemoFile, kind: str | None) -> str:
+    """Return the kind of a file's actions; ``ValueError`` where it is not known whether they are
+    relative or absolute, or where no environment takes them as they are."""
     check_range(file)
     if kind is None:
         raise ValueError(
             f"{file.path}: its environment (env_args) does not say whether actions are relative or "
             "absolute; say so: --kind delta, or --kind absolute"
         )
+    return kind
 
 
 def check_range(file: DemoFile) -> None:
@@ -135,16 +156,8 @@ def check_range(file: DemoFile) -> None:
         )
 
 
-def computed(arrays: Computed, file: DemoFile, demo: str) -> np.ndarray:
-    """The next of what was computed for demonstrations; errors say for which one."""
-    try:
-        return next(arrays)
-    except ValueError as error:
-        raise ValueError(f"{file.path}: data/{demo}: {error}") from None
-
-
-def action_dict(actions: np.ndarray, kind: str, place: str) -> dict[str, np.ndarray]:
-    """An arm's actions ``[T, 7]`` in parts, with names and contents as robomimic's:
+def parts_of(actions: np.ndarray, kind: str, place: str) -> dict[str, np.ndarray]:
+    """Split an arm's actions ``[T, 7]`` into parts, with names and contents as robomimic's:
     ``action_dict/{abs_pos, abs_rot_axis_angle, abs_rot_6d, gripper}``, or ``rel_...``."""
     if actions.shape[1:] != (WIDTH,):
         raise ValueError(

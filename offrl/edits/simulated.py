@@ -1,35 +1,57 @@
-"""Asks the simulator about recorded steps: shaped rewards, and actions in other terms.
+"""Rewards and actions of recorded steps that the simulator is asked for.
 
 A ``Relabel`` is made once in a process (``offrl.processes.in_order``) of ``env_args`` as JSON text,
 and takes demonstrations as data holds them (``offrl.data.demos.Demos.trajectory``).
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.envs import make_env
 from offrl.envs.playback import play_states, visited
+from offrl.processes import in_order
 from offrl.robomimic.configs import is_robosuite
 
 Relabel = Callable[[Mapping[str, Any]], np.ndarray]
 ROUNDING = 1e-5  # of what is stored as float32, in actions
 
 
+def simulate(
+    file: DemoFile,
+    make: Callable[..., Relabel],
+    env_args: Mapping[str, Any] | None,
+    *arguments: Any,
+    workers: int | None,
+) -> Generator[np.ndarray, None, None]:
+    """Yield what ``make(env_args, *arguments)`` computes of each demonstration of a file, in their
+    order. The errors that come from there say for which one."""
+    recordings = (file.recording(demo, ("states", "actions")) for demo in file.demos())
+    made = in_order(make, (json.dumps(env_args), *arguments), recordings, workers)
+    with closing(made):
+        for demo in file.demos():
+            try:
+                found = next(made)
+            except ValueError as error:
+                raise ValueError(f"{file.path}: data/{demo}: {error}") from None
+            yield found
+
+
 def rewarding(env_args: Mapping[str, Any] | None, dense: bool) -> Mapping[str, Any] | None:
-    """``env_args`` of the same task with dense rewards, or with 1 at success alone. Which of them
-    they are robosuite can choose, and other simulators cannot."""
+    """Return ``env_args`` of the same task with dense rewards, or with 1 at success alone. Only
+    robosuite can choose between them."""
     if not dense and not is_robosuite(env_args):
         return env_args
     return _with(env_args, reward_shaping=dense)
 
 
 def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``env_args`` of the same task with absolute actions; ``ValueError`` where actions are not
-    relative, or it is not known what they aim at."""
+    """Return ``env_args`` of the same task with absolute actions; ``ValueError`` where actions are
+    not relative, or it is not known what they aim at."""
     with closing(_blind(env_args)) as env:
         if not env.goals.are("delta"):
             raise ValueError(
@@ -51,20 +73,21 @@ def input_type(env_args: Mapping[str, Any] | None) -> str | None:
 
 
 def dense_rewards(env_args: str) -> Relabel:
-    """The rewards ``[T]`` of the task in the recorded states."""
+    """Compute the rewards ``[T]`` of the task in the recorded states."""
     env = _blind(json.loads(env_args))
     return lambda demo: np.array([moment.reward for moment in play_states(env, demo)][1:])
 
 
 def absolute_actions(env_args: str) -> Relabel:
-    """Give what the actions ``[T, A]`` aim at, read off the controllers in the recorded states."""
+    """Read off the controllers, in the recorded states, what the actions ``[T, A]`` aim at."""
     env = _blind(json.loads(env_args))
     return lambda demo: _aims(env, demo)
 
 
 def interval_actions(env_args: str, factor: int) -> Relabel:
-    """For each ``factor`` steps the relative action, ``[ceil(T / factor), A]``, that from their
-    first state aims at what the last of them aims at. ``ValueError`` where it would be clipped."""
+    """Compute for each ``factor`` steps the relative action, ``[ceil(T / factor), A]``, that from
+    their first state aims at what the last of them aims at. ``ValueError`` where it would be
+    clipped."""
     env = _blind(json.loads(env_args))
 
     def relabel(demo: Mapping[str, Any]) -> np.ndarray:
@@ -92,7 +115,7 @@ def _aims(env: Any, demo: Mapping[str, Any]) -> np.ndarray:
 
 
 def _blind(env_args: Mapping[str, Any] | None) -> Any:
-    """The environment without cameras."""
+    """Make the environment without cameras."""
     return make_env(_with(env_args, use_camera_obs=False))
 
 

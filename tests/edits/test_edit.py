@@ -16,8 +16,7 @@ from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
 from offrl.edits import rearrange
 from offrl.edits.edit import of_files, open_file
-from offrl.edits.expressions import Condition
-from offrl.edits.selection import Facts, choose, that_fulfil
+from offrl.edits.selection import Facts, keep, subset
 
 ENV = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20, "camera_names": ["a"]}}
 
@@ -114,14 +113,14 @@ def test_a_split_is_that_of_a_recording(own, tmp_path):
 
 def test_successes_and_failures_are_told_apart_and_can_be_shared_alike(own, tmp_path):
     with open_file(own) as file:
-        by_success = rearrange.split(file, None, names=("success", "failure"))
+        by_success = rearrange.split(file, by="success")
         with edited(by_success, tmp_path / "a.hdf5") as out:
             assert out.mask("success") == [f"demo_{i}" for i in (0, 1, 3, 4, 6, 7)]
             assert out.mask("failure") == ["demo_2", "demo_5"]
             assert out.mask("train") == file.mask("train")
         for seed in range(5):
             valid = [
-                demo for _, demo in rearrange.split(file, 0.3, seed, by_success=True).masks["valid"]
+                demo for _, demo in rearrange.split(file, 0.3, seed, by="success").masks["valid"]
             ]
             assert sorted(demo in ("demo_2", "demo_5") for demo in valid) == [False, False, True]
 
@@ -141,6 +140,10 @@ def test_a_filter_key_can_be_split(own):
 # -- filters and subsets --------------------------------------------------------------------------
 
 
+def names_of(edit):
+    return [demo for _, demo in edit.demos]
+
+
 @pytest.mark.parametrize(
     ("condition", "kept"),
     [
@@ -152,9 +155,9 @@ def test_a_filter_key_can_be_split(own):
 )
 def test_a_condition_chooses(own, condition, kept, tmp_path):
     with open_file(own) as file:
-        demos = that_fulfil(file, [Condition(condition)])
+        chosen = keep(file, where=condition)
+        demos = names_of(chosen)
         assert demos == [f"demo_{i}" for i in kept]
-        chosen = of_files([file], [(file, demo) for demo in demos])
         with edited(chosen, tmp_path / "out.hdf5") as out:
             for new, old in zip(out.demos(), demos, strict=True):
                 assert_same(file, old, out, new)
@@ -173,7 +176,7 @@ def test_masks_follow_their_demonstrations_and_empty_ones_are_left_out(own, tmp_
 
 def test_nothing_that_fulfils_is_said(own):
     with open_file(own) as file, pytest.raises(ValueError, match="success .*length > 99"):
-        that_fulfil(file, [Condition("success"), Condition("length > 99")])
+        keep(file, success=True, where="length > 99")
 
 
 def test_an_attribute_says_whether_an_episode_succeeded_before_rewards_do(tmp_path):
@@ -189,7 +192,7 @@ def test_dense_rewards_do_not_say_who_succeeded_and_dones_do(tmp_path):
             arrays = {"actions": np.zeros((3, 1)), "rewards": np.full(3, 0.3)}
             writer.write(arrays | {"dones": np.array([0, 0, done])})
     with open_file(path) as file:
-        assert that_fulfil(file, [Condition("success")]) == ["demo_1"]
+        assert names_of(keep(file, success=True)) == ["demo_1"]
 
 
 def test_what_does_not_say_whether_it_succeeded_is_refused(tmp_path):
@@ -197,23 +200,24 @@ def test_what_does_not_say_whether_it_succeeded_is_refused(tmp_path):
         writer.write({"actions": np.zeros((3, 1))})
     with open_file(tmp_path / "x.hdf5") as file:
         with pytest.raises(ValueError, match="data/demo_0 .*success"):
-            that_fulfil(file, [Condition("success")])
+            keep(file, success=True)
         with pytest.raises(ValueError, match="'age > 3'.*length, return, success"):
-            that_fulfil(file, [Condition("age > 3")])
+            keep(file, where="age > 3")
 
 
 def test_demonstrations_are_chosen_by_number_name_and_chance(own):
     with open_file(own) as file:
-        assert choose(file, n=2) == ["demo_0", "demo_1"]
-        assert choose(file, names=["demo_5", "demo_2"]) == ["demo_2", "demo_5"]
-        assert choose(file, filter_key="valid") == ["demo_7"]
-        drawn = choose(file, n=4, seed=1)
-        assert drawn == choose(file, n=4, seed=1) == sorted(drawn) and len(set(drawn)) == 4
-        assert any(choose(file, n=4, seed=seed) != drawn for seed in range(2, 5))
+        assert names_of(subset(file, n=2)) == ["demo_0", "demo_1"]
+        assert names_of(subset(file, demos=["demo_5", "demo_2"])) == ["demo_2", "demo_5"]
+        assert names_of(subset(file, filter_key="valid")) == ["demo_7"]
+        drawn = names_of(subset(file, n=4, seed=1))
+        assert drawn == names_of(subset(file, n=4, seed=1)) == sorted(drawn)
+        assert len(set(drawn)) == 4
+        assert any(names_of(subset(file, n=4, seed=seed)) != drawn for seed in range(2, 5))
         with pytest.raises(ValueError, match="mask/valid .*demo_1"):
-            choose(file, filter_key="valid", names=["demo_1"])
+            subset(file, filter_key="valid", demos=["demo_1"])
         with pytest.raises(ValueError, match="9 .* 8; .*--n"):
-            choose(file, n=9)
+            subset(file, n=9)
 
 
 # -- merging --------------------------------------------------------------------------------------
@@ -225,7 +229,7 @@ def test_parts_of_a_file_merge_into_what_it_was(own, tmp_path):
         for name, demos in (("a", file.demos()[:3]), ("b", file.demos()[3:])):
             chosen = of_files([file], [(file, demo) for demo in demos])
             parts.append(edited(chosen, tmp_path / f"{name}.hdf5"))
-        with edited(rearrange.merge(parts, with_masks=True), tmp_path / "out.hdf5") as out:
+        with edited(rearrange.merge(*parts, masks=True), tmp_path / "out.hdf5") as out:
             assert out.demos() == file.demos()
             for demo in file.demos():
                 assert_same(file, demo, out, demo)
@@ -256,7 +260,7 @@ def test_recordings_of_two_tasks_are_not_merged(env_args, words, tmp_path):
     one = write_own(tmp_path / "a.hdf5")
     other = write_own(tmp_path / "b.hdf5", env_args=env_args)
     with open_file(one) as a, open_file(other) as b, pytest.raises(ValueError, match=words):
-        rearrange.merge([a, b])
+        rearrange.merge(a, b)
 
 
 def test_what_changes_nothing_that_actions_do_may_differ(tmp_path, caplog):
@@ -264,7 +268,7 @@ def test_what_changes_nothing_that_actions_do_may_differ(tmp_path, caplog):
     views = changed(camera_names=["b"], has_renderer=True, reward_shaping=None)
     other = write_own(tmp_path / "b.hdf5", seed=1, env_args={**views, "env_version": "1.5.2"})
     with open_file(one) as a, open_file(other) as b:
-        assert len(rearrange.merge([a, b]).demos) == 6
+        assert len(rearrange.merge(a, b).demos) == 6
     assert "version 1.5.2 of the simulator" in caplog.text
 
 
@@ -280,13 +284,13 @@ def test_arrays_that_do_not_go_together_are_named_before_anything_is_copied(tmp_
             demo.move("actions3", "actions")
     with open_file(one) as a, open_file(other) as b, open_file(doubles) as c:
         with pytest.raises(ValueError, match="a.hdf5: .*obs/camera.*--drop obs/camera"):
-            rearrange.merge([a, b])
+            rearrange.merge(a, b)
         with pytest.raises(ValueError, match=r"float64 \[3\].*a.hdf5 .*float32 \[3\]"):
-            rearrange.merge([a, c])
+            rearrange.merge(a, c)
         with edited(rearrange.repack(c), tmp_path / "d.hdf5") as d:
-            assert len(rearrange.merge([a, d]).demos) == 6
+            assert len(rearrange.merge(a, d).demos) == 6
         with pytest.raises(ValueError, match="a.hdf5"):
-            rearrange.merge([a, a])
+            rearrange.merge(a, a)
 
 
 def test_a_key_that_only_some_files_have_under_a_mask_is_said(tmp_path, caplog):
@@ -294,7 +298,7 @@ def test_a_key_that_only_some_files_have_under_a_mask_is_said(tmp_path, caplog):
     with h5py.File(other, "r+") as file:
         del file["mask/valid"]
     with open_file(one) as a, open_file(other) as b:
-        rearrange.merge([a, b])
+        rearrange.merge(a, b)
     assert "mask/valid has no demonstrations of b.hdf5" in caplog.text
 
 
@@ -409,7 +413,7 @@ def test_only_what_all_files_say_is_said_of_the_merged_data(tmp_path):
             file["data"].attrs["operator"], file["data"].attrs["robot"] = operator, "arm 7"
             del file["data"].attrs["text_crc32"]
     with open_file(paths[0]) as a, open_file(paths[1]) as b:
-        assert rearrange.merge([a, b]).attributes == {"robot": "arm 7"}
+        assert rearrange.merge(a, b).attributes == {"robot": "arm 7"}
 
 
 def test_filters_of_arrays_are_kept_and_nothing_is_unpacked(own, tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -411,7 +410,7 @@ def test_a_signal_that_meets_python_tidying_up_is_not_lost(number, demos, out, m
         raise AssertionError("the signal was lost")
 
     def stopping(files):
-        return replace(of_files(files), change=copy_after_a_signal)
+        return of_files(files, change=copy_after_a_signal)
 
     monkeypatch.setattr("offrl.edits.rearrange.of_files", stopping)
     monkeypatch.setattr(threading.Thread, "start", start_slowly)
