@@ -52,6 +52,7 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.online.roles": "offrl.faces.four_roles",
     "offrl.online.setting": "offrl.assembly.spaces",
     "offrl.online.start": "offrl.assembly.start",
+    "offrl.online.tagged": "offrl.training.tagged",
     "offrl.reports.study": "offrl.studies.table",
     "offrl.training.base": "offrl.training.loop",
     "offrl.training.experiment": "offrl.assembly.recorded",

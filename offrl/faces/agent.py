@@ -29,8 +29,8 @@ from offrl.faces.by_hand import ByHand
 from offrl.faces.environment import Augmented, Environment
 from offrl.faces.own_network import use_network
 from offrl.online import agent
-from offrl.online.tagged import TaggedNames, put_beside, sha8
 from offrl.online.trainer import Trainer, to_the_end
+from offrl.training.tagged import TaggedNames, put_beside, sha8
 from offrl.tree import merge
 
 log = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ class Agent(agent.Agent, metaclass=ABCMeta):
             raise ValueError("train.num_steps: say how many steps the training has")
         names, folder = None, model_dest or config.train.model_dest
         if folder is not None and config.experiment.save.enabled:
-            names = TaggedNames(folder, sha8(gitsha))
+            names = TaggedNames(folder, gitsha)
             names.check_free(self._config_file)
             if self._config_file is not None:
                 put_beside(self._config_file, names.config(self._config_file), is_linked=False)

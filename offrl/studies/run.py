@@ -23,7 +23,7 @@ from offrl.reports.results import BEGUN, FINISHED
 from offrl.reports.run import Run
 from offrl.studies.cells import Cell
 from offrl.studies.table import CONFIG, WHY, result_line, run_of, write_table
-from offrl.training.launch import RemoteTraining
+from offrl.training.remote import RemoteTraining
 from offrl.tree import differences, merge
 
 log = logging.getLogger(__name__)

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.studies.run import Cells, Process, problem_of
     from offrl.studies.search import search
     from offrl.studies.table import CONFIG, TABLE
-    from offrl.training.launch import RemoteTraining, on_ray
+    from offrl.training.remote import RemoteTraining, on_ray
 
     if study.search:  # before hours of it
         for why in dict.fromkeys(filter(None, map(problem_of, planned))):

@@ -69,8 +69,9 @@ class OnlineTraining(Training):
         return [*self.TELLS, "epoch"]
 
     def _end_of_epoch(self) -> int:
-        steps = self.epoch * self.config.experiment.epoch_every_n_steps
-        return min(steps, self.config.train.num_steps)
+        every, num_steps = self.config.experiment.epoch_every_n_steps, self.config.train.num_steps
+        assert every is not None and num_steps is not None  # which assembling has seen to
+        return min(self.epoch * every, num_steps)
 
     def _work(self) -> Iterator[Record]:
         shown = time.monotonic()
@@ -128,9 +129,10 @@ class OnlineTraining(Training):
 
     def _content(self, resumes: bool) -> dict[str, Any]:
         averages = {kind: averages.state() for kind, averages in self._averages.items()}
-        averages["num_episodes"] = self._num_episodes
-        state = {"averages": averages, "online": self.trainer.state(resumes)}
-        return self.trainer.describe() | state
+        return self.trainer.describe() | {
+            "averages": {**averages, "num_episodes": self._num_episodes},
+            "online": self.trainer.state(resumes),
+        }
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         for kind, averages in self._averages.items():

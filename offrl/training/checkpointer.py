@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from offrl.checkpoint import write_checkpoint
 from offrl.outputs import keep, put
 from offrl.processes import Interrupted
 from offrl.training.loop import Record, Training
@@ -114,7 +113,5 @@ class Checkpointer:
 
     def _write(self, path: Path, resumes: bool = False) -> None:
         started = time.monotonic()
-        state = self.trainer.state(resumes)
-        state["variable_state"] |= self.best | {"improved": sorted(self._improved)}
-        write_checkpoint(path, state)
+        self.trainer.save(path, resumes, self.best | {"improved": sorted(self._improved)})
         self._cost = time.monotonic() - started

@@ -6,20 +6,16 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from offrl import cluster, parallel
 from offrl.checkpoint import policy_from_checkpoint
-from offrl.config import Config, config_from_content
+from offrl.config import Config
 from offrl.kernels.allocator import FreedMemory
-from offrl.processes import ONE_THREAD
 from offrl.reports.plot import NO_CURVE, write_learning_curve
 from offrl.training.acting import OnlineTraining
 from offrl.training.checkpointer import Checkpointer
@@ -51,7 +47,7 @@ class Result:
     video: Path | None  #: The last video.
     no_video: str  #: Why there is no video.
     #: What went wrong although the training went on to its end.
-    problems: list[str]
+    problems: Sequence[str]
 
     @property
     def is_measured(self) -> bool:
@@ -114,7 +110,7 @@ def _follow(trainer: Training) -> None:
         with closing(Evaluator(trainer)) as evaluator, interrupts.wait():
             for _ in _measured(trainer, evaluator):
                 interrupts.saves = False
-            for _ in _tests(trainer, evaluator, best=None):
+            for _ in _tests(trainer, evaluator):
                 pass
     except ConnectionError:
         interrupts.check()  # all were asked to stop, and the first did so while this one waited
@@ -123,147 +119,47 @@ def _follow(trainer: Training) -> None:
 
 def _lead(trainer: Training, config_file: Path | None) -> Result:
     """Train, evaluate, and write what comes of it."""
-    test = None
+    test, drawn = None, time.monotonic()
     checkpointer = Checkpointer(trainer)
     with (
         closing(trainer),
         closing(Evaluator(trainer)) as evaluator,
+        writing(trainer) as logger,
+    ):
+        run = trainer.run
+        records = checkpointer(logger(_measured(trainer, evaluator)))
+        if trainer.config.train.model_dest:
+            records = TaggedFiles(trainer, config_file)(records)
+        tests = logger(_tests(trainer, evaluator, checkpointer))
+        for record in Progress(trainer)(chain(records, tests)):
+            if record["type"] == "test":
+                test = record["logs"]
+            if record["type"] == "epoch" and time.monotonic() - drawn > SECONDS_BETWEEN_CURVES:
+                write_learning_curve(run)
+                drawn = time.monotonic()
+    curve, best = write_learning_curve(run), checkpointer.best_checkpoint
+    result = Result(run, best, test, curve, evaluator.video, evaluator.no_video, trainer.problems)
+    run.write_config(trainer.config, is_finished=result.is_measured)
+    return result
+
+
+@contextmanager
+def writing(trainer: Training) -> Iterator[Logger]:
+    """Have a training write into its run folder, and give the logger of its records. A stop waits
+    for the end of a step, and whatever ends the training says how to go on."""
+    with (
         trainer.interrupts.wait(),
         closing(Logger(trainer)) as logger,
         cluster.going_on(_how_to_go_on(trainer)),
     ):
         log.info("run folder: %s", trainer.run.path)
         trainer.run.write_config(trainer.config, is_finished=False)
-        tagged = TaggedFiles(trainer, config_file) if trainer.config.train.model_dest else None
-        records = _records(trainer, checkpointer, logger, evaluator, tagged)
         try:
-            for record in Progress(trainer)(_drawn(trainer, records)):
-                if record["type"] == "test":
-                    test = record["logs"]
+            yield logger
         except (KeyboardInterrupt, OSError):
             with suppress(OSError):  # the log's own, on a full disk
                 log.info(_how_to_go_on(trainer))
             raise
-    curve = write_learning_curve(trainer.run)
-    best = checkpointer.best_checkpoint
-    videos = evaluator.video, evaluator.no_video
-    result = Result(trainer.run, best, test, curve, *videos, trainer.problems)
-    trainer.run.write_config(trainer.config, is_finished=result.is_measured)
-    return result
-
-
-def _drawn(trainer: Training, records: Iterable[Record]) -> Iterator[Record]:
-    """Draw the learning curve between epochs, once a minute at most. When the training has ended,
-    it is drawn once more."""
-    last = time.monotonic()
-    for record in records:
-        yield record
-        if record["type"] == "epoch" and time.monotonic() - last > SECONDS_BETWEEN_CURVES:
-            write_learning_curve(trainer.run)
-            last = time.monotonic()
-
-
-def submit(
-    configs: Sequence[Config], address: str, num_threads: int | None = None
-) -> list[Result | Exception]:
-    """Train with each config on Ray, as many at a time as there are CPUs for, and wait for all.
-
-    Gives for each what ``train(config)`` gives here with as many threads, to the bit, or the
-    exception that ended it. Each is a process of its own in the folder where this program is, which
-    must be on a disk that the machines share, and which they write to; it shows nothing. Trainings
-    end with the program; ``offrl train --resume`` goes on with them.
-
-    address: see ``offrl.cluster.connected``.
-    num_threads: of each training, for which it takes as many CPUs; ``None``: as many as PyTorch
-        has here. A training that may use a GPU takes one, where the cluster has any.
-    """
-    with on_ray(address, num_threads) as start:
-        trainings = [start(config.to_dict()) for config in configs]
-        try:
-            wait([training.future for training in trainings])
-        finally:
-            for training in trainings:
-                training.stop()
-        return [training.result() for training in trainings]
-
-
-class RemoteTraining:
-    """A training on Ray."""
-
-    def __init__(self, reference: Any):
-        self._reference = reference
-        self.future: Future = reference.future()  #: Of its ``Result``.
-
-    def stop(self) -> None:
-        """End it, where it is."""
-        cluster.import_ray().cancel(self._reference, force=True)
-
-    def close(self) -> None:
-        """Wait until it has ended."""
-        wait([self.future])
-
-    def outcome(self) -> str | None:
-        """Why it failed; empty if it came to its end, ``None`` as long as it runs."""
-        if not self.future.done():
-            return None
-        result = self.result()
-        if isinstance(result, Exception):
-            return str(result)
-        return "" if result.is_measured else "not all episodes of its test could be run"
-
-    def result(self) -> Result | Exception:
-        """Give what came of it, when it has ended, or what ended it."""
-        error = self.future.exception()
-        if error is None:
-            return self.future.result()
-        cause = getattr(error, "cause", None)  # what was raised there
-        return (
-            cause
-            if isinstance(cause, Exception)
-            else ChildProcessError(
-                f"a training on Ray was lost ({type(error).__name__}); if memory is short, use "
-                "fewer CPUs (ray start --num-cpus), and go on with offrl train --resume"
-            )
-        )
-
-
-@contextmanager
-def on_ray(address: str, num_threads: int | None = None) -> Iterator[Callable[..., RemoteTraining]]:
-    """Give a function that starts a training on Ray, of the content of a config or, to go on with
-    it, in a run folder. See ``submit``."""
-    num_threads = num_threads or torch.get_num_threads()
-    threads = dict.fromkeys(ONE_THREAD, str(num_threads))
-    with cluster.connected(address):
-        ray = cluster.import_ray()
-        largest = max(int(x["Resources"].get("CPU", 0)) for x in ray.nodes() if x["Alive"])
-        if num_threads > largest:
-            raise ValueError(
-                f"num_threads: {num_threads}, but no node of the Ray at {address} has more than "
-                f"{largest} CPUs, and a training runs on one; set it to {largest} or less"
-            )
-        has_gpus = bool(ray.cluster_resources().get("GPU"))
-        here = os.getcwd(), cluster.versions()
-        # A process that has trained ends; a training that was lost does not begin anew.
-        task = ray.remote(max_calls=1, max_retries=0)(_train_elsewhere)
-        options = cluster.options(threads, num_cpus=num_threads)
-
-        def start(content: Mapping[str, Any], run: Path | None = None) -> RemoteTraining:
-            num_gpus = int(has_gpus and content["train"]["cuda"])
-            started = task.options(num_gpus=num_gpus, **options).remote(content, run, *here)
-            return RemoteTraining(started)
-
-        yield start
-
-
-def _train_elsewhere(
-    content: Mapping[str, Any], run: Path | None, folder: str, versions: Mapping[str, str]
-) -> Result:
-    cluster.check_versions(cluster.report(), versions)
-    os.chdir(folder)
-    if run is None:
-        return train(config_from_content(content))
-    opened, config = RunFolder.open(run)
-    return train(config, opened)
 
 
 def _how_to_go_on(trainer: Training) -> str:
@@ -271,35 +167,6 @@ def _how_to_go_on(trainer: Training) -> str:
         return "nothing was saved yet (experiment.save says when)"
     program = "offrl" if shutil.which("offrl") else Path(sys.executable).with_name("offrl")
     return f"go on with: {program} train --resume {shlex.quote(str(trainer.run.path))}"
-
-
-def _records(
-    trainer: Training,
-    checkpointer: Checkpointer,
-    logger: Logger,
-    evaluator: Evaluator,
-    tagged: TaggedFiles | None,
-) -> Iterator[Record]:
-    """All records: those of the training, then those of the tests."""
-    training = checkpointer(logger(_measured(trainer, evaluator)))
-    yield from training if tagged is None else tagged(training)
-    yield from logger(_tests(trainer, evaluator, checkpointer.best_checkpoint))
-
-
-def _tests(trainer: Training, evaluator: Evaluator, best: Path | None) -> Iterator[Record]:
-    """The records of the test of the best checkpoint, as far as it is known here, and of that of
-    the last policy, if it is wanted: of one test, if both are the same."""
-    algo, wants_last = trainer.algo, trainer.config.experiment.rollout.test_last
-    is_last = best is not None and best == trainer.run.checkpoint(trainer.epoch)
-    (best_is_last,) = parallel.largest(is_last)
-    if wants_last and not best_is_last:
-        yield from evaluator.test(algo, "test_last")
-    if best is not None:
-        algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
-    for record in evaluator.test(algo):
-        yield record
-        if wants_last and best_is_last and not record["type"].endswith("episode"):
-            yield record | {"type": f"{record['type']}_last"}
 
 
 def _measured(trainer: Training, evaluator: Evaluator) -> Iterator[Record]:
@@ -316,3 +183,22 @@ def _within_memory(records: Iterator[Record]) -> Iterator[Record]:
         if record["type"] in ("progress", "train"):  # after as many steps each time
             memory.limit()
         yield record
+
+
+def _tests(
+    trainer: Training, evaluator: Evaluator, checkpointer: Checkpointer | None = None
+) -> Iterator[Record]:
+    """Test the best checkpoint, as far as it is known here, and the last policy, if that is wanted:
+    once, if both are the same."""
+    algo, wants_last = trainer.algo, trainer.config.experiment.rollout.test_last
+    best = None if checkpointer is None else checkpointer.best_checkpoint
+    is_last = best is not None and best == trainer.run.checkpoint(trainer.epoch)
+    (best_is_last,) = parallel.largest(is_last)
+    if wants_last and not best_is_last:
+        yield from evaluator.test(algo, "test_last")
+    if best is not None:
+        algo = policy_from_checkpoint(best, device=trainer.device)[0].policy
+    for record in evaluator.test(algo):
+        yield record
+        if wants_last and best_is_last and not record["type"].endswith("episode"):
+            yield record | {"type": f"{record['type']}_last"}

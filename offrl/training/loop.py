@@ -6,6 +6,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -215,9 +216,8 @@ class Training(Recording, ABC):
 
     def _write_first(self, run: RunFolder) -> None:
         if self.config.experiment.save.enabled:
-            state = self.state()
             try:  # what a user's algorithm adds may not be writable, or readable
-                write_checkpoint(run.last_checkpoint, state)
+                self.save(run.last_checkpoint)
                 read_checkpoint(run.last_checkpoint)
             except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
                 reason = str(error).removeprefix(f"{run.last_checkpoint}: ").split(";")[0]
@@ -225,6 +225,14 @@ class Training(Recording, ABC):
                     f"{self.config.algo_name}: what serialize() gives cannot be in a checkpoint: "
                     f"{reason}; give tensors, numbers, strings, lists and dicts"
                 ) from None
+
+    def save(
+        self, path: Path, resumes: bool = True, scores: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a checkpoint, with the best ``scores`` of a checkpointer."""
+        state = self.state(resumes)
+        state["variable_state"] |= scores or {}
+        write_checkpoint(path, state)
 
     def state(self, resumes: bool = True) -> dict[str, Any]:
         """Give what a checkpoint holds; the checkpointer adds the best scores. One that only keeps

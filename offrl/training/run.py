@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 import shutil
+import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,6 @@ from offrl.config.pipeline import PipelineConfig, config_of
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.modules import named
-from offrl.online.tagged import git
 from offrl.outputs import check_place, in_words, take_lock, whole_file, writable_folder
 from offrl.registry import shown
 from offrl.reports.run import length_of
@@ -172,6 +172,16 @@ def _place_of_runs(config: Config) -> Iterator[Path]:
         raise OSError(
             f"{parent}: cannot write the run folder there: {why}; --output names another place"
         ) from None
+
+
+def git(*arguments: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Ask git about the working directory, or what ``environ`` names. ``None``: no answer."""
+    unlocked = {**environ, "GIT_OPTIONAL_LOCKS": "0"}  # look, and write nothing
+    command, options = ["git", *arguments], {"env": unlocked, "timeout": 10, "check": True}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, **options).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def git_commit() -> str:

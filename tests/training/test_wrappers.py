@@ -12,10 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy_env import toy_args
 
 from offrl import config_factory
-from offrl.checkpoint import read_checkpoint
+from offrl.checkpoint import read_checkpoint, write_checkpoint
 from offrl.reports.plot import write_learning_curve
 from offrl.training import Checkpointer, Evaluator, Logger, RunFolder, Trainer
-from offrl.training.checkpointer import write_checkpoint
 from offrl.tree import merge
 
 pytestmark = pytest.mark.slow
