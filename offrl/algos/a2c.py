@@ -9,14 +9,14 @@ the optimizer. The defaults are those of Stable-Baselines3.
 from offrl.algos.base import register_algo
 from offrl.algos.reinforce import Reinforce
 from offrl.algos.shared.policy_gradient import AdvantageConfig, collecting, one_optimizer
-from offrl.config import OptimConfig, Share
+from offrl.config import Share
 
 
 class A2CConfig(AdvantageConfig):
     ALGO_NAME = "a2c"
     DEFAULTS = collecting(5)
 
-    optim_params: dict[str, OptimConfig] = one_optimizer(7e-4, "rmsprop")
+    OPTIMIZERS = one_optimizer(7e-4, "rmsprop")
     gae_lambda: Share = 1.0
     normalize_advantage: bool = False
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean, register_algo
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
-from offrl.config import Count, NonNegative, OptimConfig, Section
+from offrl.config import Count, NonNegative, Section
 from offrl.config.algo import adamw
 from offrl.lazy import Tensor, torch
 
@@ -37,7 +37,7 @@ class ACTConfig(ChunkConfig):
         },
     }
 
-    optim_params: dict[str, OptimConfig] = {"policy": adamw(1e-4, initial=1e-5)}
+    OPTIMIZERS = {"policy": adamw(1e-4, initial=1e-5)}
     horizon: HorizonConfig = HorizonConfig(
         observation_horizon=1, action_horizon=1, prediction_horizon=100
     )

@@ -7,8 +7,7 @@ from pydantic import Field
 
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import OptimConfig
-from offrl.config.algo import CriticConfig, TDConfig, learning_rates
+from offrl.config.algo import CriticConfig, TDConfig
 from offrl.config.networks import ActorConfig
 from offrl.lazy import Tensor, torch
 
@@ -19,7 +18,7 @@ class AWACConfig(TDConfig):
     ALGO_NAME = "awac"
     DEFAULTS = {"train": {"batch_size": 1024}}
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
+    OPTIMIZERS = {"critic": 3e-4, "actor": 3e-4}
     lam: float = Field(1.0, gt=0)
     """Temperature (lambda): actions are weighted by exp(advantage / lam). With a smaller value the
     best actions count more."""

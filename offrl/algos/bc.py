@@ -19,7 +19,7 @@ from offrl.algos.base import (
     masked_mean,
     register_algo_factory_func,
 )
-from offrl.config import AlgoConfig, Count, OptimConfig, Section
+from offrl.config import AlgoConfig, Count, Section
 from offrl.config.networks import (
     GaussianConfig,
     GMMConfig,
@@ -61,7 +61,7 @@ class CategoricalConfig(Section):
 class BCConfig(AlgoConfig):
     ALGO_NAME = "bc"
 
-    optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}
+    OPTIMIZERS = {"policy": 1e-4}
     loss: LossConfig = LossConfig()
     """Weights of the errors of a policy that is no distribution."""
     actor_layer_dims: list[Count] = [1024, 1024]

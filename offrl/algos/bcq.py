@@ -55,9 +55,8 @@ class PerturbationConfig(Section):
 class BCQConfig(TDConfig):
     ALGO_NAME = "bcq"
 
-    optim_params: dict[str, StagedOptimConfig] = learning_rates(
-        critic=1e-3, action_sampler=1e-3, actor=1e-3, staged=True
-    )
+    optim_params: dict[str, StagedOptimConfig] = {}
+    OPTIMIZERS = learning_rates(critic=1e-3, action_sampler=1e-3, actor=1e-3, staged=True)
     critic: BCQCriticConfig = BCQCriticConfig(ensemble=WeightedEnsembleConfig(weight=0.75))
     action_sampler: ActionSamplerConfig = ActionSamplerConfig()
     """Model of the data's actions, which proposes actions."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from offrl.algos.base import register_algo
 from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
-from offrl.config import OptimConfig
-from offrl.config.algo import learning_rates
 from offrl.lazy import Tensor, torch
 
 
@@ -15,7 +13,7 @@ class CalQLConfig(CQLConfig):
     ALGO_NAME = "cal_ql"
     DEFAULTS = {"train": {"batch_size": 256}}
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=1e-4)
+    OPTIMIZERS = {"critic": 3e-4, "actor": 1e-4}
     critic: CQLCriticConfig = CQLCriticConfig(
         cql_weight=5.0, num_action_samples=10, target_q_gap=None
     )

@@ -51,7 +51,7 @@ class CQLConfig(TDConfig):
     ALGO_NAME = "cql"
     DEFAULTS = {"train": {"batch_size": 1024}}
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=1e-3, actor=3e-4, decay_factor=0.0)
+    OPTIMIZERS = learning_rates(critic=1e-3, actor=3e-4, decay_factor=0.0)
     critic: CQLCriticConfig = CQLCriticConfig()
     actor: SACActorConfig = SACActorConfig()
     """The policy."""

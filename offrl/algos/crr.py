@@ -8,8 +8,8 @@ from pydantic import Field
 from offrl.algos.awac import AWAC
 from offrl.algos.base import register_algo_factory_func
 from offrl.algos.shared.distributional import DistributionalCritic
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import DistributionalCriticConfig, TDConfig, learning_rates
+from offrl.config import Count
+from offrl.config.algo import DistributionalCriticConfig, TDConfig
 from offrl.config.networks import ActorConfig
 from offrl.lazy import Tensor
 
@@ -18,7 +18,7 @@ class CRRConfig(TDConfig):
     ALGO_NAME = "crr"
     DEFAULTS = {"train": {"batch_size": 1024}}
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
+    OPTIMIZERS = {"critic": 3e-4, "actor": 3e-4}
     f: Literal["exp", "binary"] = "exp"
     """Weight of an action by its advantage A: exp(A / beta), or with "binary" 1 where A is positive
     and 0 elsewhere."""

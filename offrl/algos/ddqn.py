@@ -11,8 +11,7 @@ from typing import Any
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.action_values import ActionValues
-from offrl.config import OptimConfig
-from offrl.config.algo import DISCRETE, CriticConfig, EnsembleConfig, TDConfig, learning_rates
+from offrl.config.algo import DISCRETE, CriticConfig, EnsembleConfig, TDConfig
 from offrl.lazy import Tensor, torch
 
 
@@ -20,7 +19,7 @@ class DDQNConfig(TDConfig):
     ALGO_NAME = "ddqn"
     DEFAULTS = {"train": {"batch_size": 64, "action_config": DISCRETE}}
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
+    OPTIMIZERS = {"critic": 3e-4}
     critic: CriticConfig = CriticConfig(
         use_huber=True, layer_dims=[256, 256], ensemble=EnsembleConfig(n=1)
     )

@@ -12,15 +12,13 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.algos.shared.masks import masked
-from offrl.config import OptimConfig
-from offrl.config.algo import learning_rates
 from offrl.lazy import Tensor, torch
 
 
 class DiscreteBCQConfig(DDQNConfig):
     ALGO_NAME = "discrete_bcq"
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, imitation=3e-4)
+    OPTIMIZERS = {"critic": 3e-4, "imitation": 3e-4}
     threshold: float = Field(0.3, ge=0, le=1)
     """Actions are excluded that are less likely in the data than this share of the likeliest one. 0
     is double DQN, 1 is cloning."""

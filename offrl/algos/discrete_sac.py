@@ -9,8 +9,8 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig
 from offrl.algos.shared.masks import allowed, masked
-from offrl.config import Count, OptimConfig
-from offrl.config.algo import DISCRETE, TDConfig, learning_rates, while_acting
+from offrl.config import Count
+from offrl.config.algo import DISCRETE, TDConfig, while_acting
 from offrl.config.networks import LayersConfig
 from offrl.lazy import Tensor, torch
 
@@ -32,7 +32,7 @@ class DiscreteSACConfig(TDConfig):
         action_config=DISCRETE,
     )
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
+    OPTIMIZERS = {"critic": 3e-4, "actor": 3e-4}
     critic: SACCriticConfig = SACCriticConfig(layer_dims=[256, 256])
     actor: DiscreteSACActorConfig = DiscreteSACActorConfig()
     """The policy."""

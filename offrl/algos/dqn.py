@@ -14,13 +14,12 @@ from offrl.algos.base import Generators, Obs, register_algo_factory_func
 from offrl.algos.shared.action_values import ActionValues, highest
 from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.algos.shared.masks import allowed, masked
-from offrl.config import Count, OptimConfig, Section
+from offrl.config import Count, Section
 from offrl.config.algo import (
     DISCRETE,
     DistributionalCriticConfig,
     EnsembleConfig,
     TDConfig,
-    learning_rates,
     while_acting,
 )
 from offrl.config.section import Share
@@ -44,7 +43,7 @@ class DQNConfig(TDConfig):
         action_config=DISCRETE,
     )
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
+    OPTIMIZERS = {"critic": 3e-4}
     double: bool = False
     """Let the network choose the next action in a target, and only its slow copy say what that is
     worth (double DQN)."""

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, check_rewards, masked_mean, register_algo
-from offrl.config import AlgoConfig, Count, OptimConfig, RewardsConfig, Steps
+from offrl.config import AlgoConfig, Count, RewardsConfig, Steps
 from offrl.config.algo import adamw
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
@@ -21,7 +21,7 @@ class DTConfig(AlgoConfig):
     ALGO_NAME = "dt"
     DEFAULTS = {"train": {"batch_size": 64, "max_grad_norm": 0.25}}
 
-    optim_params: dict[str, OptimConfig] = {
+    OPTIMIZERS = {
         "policy": adamw(1e-4, scheduler_type="constant", warmup_steps=10000, step_every_batch=True)
     }
     context_length: Steps = 20

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl.algos.shared.td import TDLearner
-from offrl.config import OptimConfig
-from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig, learning_rates
+from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig
 from offrl.lazy import Tensor, torch
 
 
 class FQEConfig(TDConfig):
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4)
+    OPTIMIZERS = {"critic": 3e-4}
     critic: CriticConfig = CriticConfig(layer_dims=[256, 256], ensemble=EnsembleConfig(n=1))
 
 

@@ -16,7 +16,7 @@ from offrl.algos.ppo import PPO, PPOConfig
 from offrl.algos.shared.imitation import Imitator
 from offrl.algos.shared.policy_gradient import one_optimizer
 from offrl.algos.shared.td import frames_from
-from offrl.config import Count, OptimConfig, Section
+from offrl.config import Count, Section
 from offrl.config.algo import learning_rates
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
@@ -39,7 +39,7 @@ class DiscriminatorConfig(Section):
 class GAILConfig(PPOConfig):
     ALGO_NAME = "gail"
 
-    optim_params: dict[str, OptimConfig] = one_optimizer(3e-4) | learning_rates(discriminator=3e-4)
+    OPTIMIZERS = one_optimizer(3e-4) | learning_rates(discriminator=3e-4)
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
     """What tells demonstrations from steps of its own."""
     reward: Literal["positive", "negative", "both"] = "positive"

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from offrl import models
 from offrl.algos.base import Generators, Obs, PlannerAlgo, register_algo_factory_func
 from offrl.algos.shared.hierarchy import check_horizon
-from offrl.config import AlgoConfig, Count, OptimConfig, Section
+from offrl.config import AlgoConfig, Count, Section
 from offrl.config.networks import VAEConfig
 from offrl.config.section import Steps
 from offrl.lazy import Tensor, torch
@@ -32,7 +32,7 @@ class RegressionConfig(Section):
 class GLConfig(AlgoConfig):
     ALGO_NAME = "gl"
 
-    optim_params: dict[str, OptimConfig] = {"goal_network": OptimConfig()}
+    OPTIMIZERS = {"goal_network": 1e-4}
     subgoal_horizon: Steps = 10
     """Number of steps after which a subgoal is to be reached. It is also the length of training
     samples, unless train.seq_length is set."""

@@ -16,7 +16,7 @@ from offrl.algos.base import HierarchicalAlgo, Obs, register_algo
 from offrl.algos.iql import AdvantageConfig, InSampleConfig, expectile_loss
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.algos.shared.hierarchy import check_horizon
-from offrl.config import Count, EncoderConfig, OptimConfig, Share
+from offrl.config import Count, EncoderConfig, Share
 from offrl.config.algo import CriticConfig, learning_rates
 from offrl.config.networks import ActorConfig, LayersConfig
 from offrl.config.section import Steps
@@ -37,9 +37,7 @@ class HIQLConfig(InSampleConfig):
     ALGO_NAME = "hiql"
     DEFAULTS = {"train": {"batch_size": 1024, "goal_mode": "mixture", "goal_rewards": True}}
 
-    optim_params: dict[str, OptimConfig] = learning_rates(
-        vf=3e-4, planner=3e-4, actor=3e-4, decay_factor=0.0
-    )
+    OPTIMIZERS = learning_rates(vf=3e-4, planner=3e-4, actor=3e-4, decay_factor=0.0)
     target_tau: Share = 0.005
     subgoal_steps: Steps = 25
     """Number of steps after which a subgoal is to be reached."""

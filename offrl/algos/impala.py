@@ -19,7 +19,7 @@ from offrl.algos.shared.policy_gradient import (
     one_optimizer,
 )
 from offrl.algos.shared.returns import ends_of, vtrace
-from offrl.config import Count, NonNegative, OptimConfig
+from offrl.config import Count, NonNegative
 from offrl.lazy import Tensor, torch
 
 
@@ -27,7 +27,7 @@ class ImpalaConfig(PolicyGradientConfig):
     ALGO_NAME = "impala"
     DEFAULTS = collecting(20, batch_size=640)
 
-    optim_params: dict[str, OptimConfig] = one_optimizer(6e-4, "rmsprop")
+    OPTIMIZERS = one_optimizer(6e-4, "rmsprop")
     ent_coef: NonNegative = 0.01
     num_passes: Count = 2
     """Number of passes over the steps of a round."""

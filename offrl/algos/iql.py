@@ -12,7 +12,7 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import OptimConfig, Section, Share
+from offrl.config import Section, Share
 from offrl.config.algo import TDConfig, learning_rates
 from offrl.config.networks import ActorConfig
 from offrl.lazy import Tensor, torch
@@ -36,9 +36,7 @@ class AdvantageConfig(Section):
 class InSampleConfig(TDConfig):
     """The section of algorithms that learn ``V`` from the data's actions and clone by advantage."""
 
-    optim_params: dict[str, OptimConfig] = learning_rates(
-        critic=1e-4, vf=1e-4, actor=1e-4, decay_factor=0.0
-    )
+    OPTIMIZERS = learning_rates(critic=1e-4, vf=1e-4, actor=1e-4, decay_factor=0.0)
     target_tau: Share = 0.01
     actor: ActorConfig = ActorConfig()
     """The policy."""

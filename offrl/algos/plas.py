@@ -9,12 +9,11 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.bcq import PerturbationConfig
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, Only, OptimConfig, Section
+from offrl.config import Count, Only, Section
 from offrl.config.algo import (
     TDConfig,
     WeightedCriticConfig,
     WeightedEnsembleConfig,
-    learning_rates,
 )
 from offrl.config.networks import VAEConfig
 from offrl.lazy import Tensor, torch
@@ -50,9 +49,7 @@ class LatentActorConfig(Section):
 class PLASConfig(TDConfig):
     ALGO_NAME = "plas"
 
-    optim_params: dict[str, OptimConfig] = learning_rates(
-        critic=1e-3, action_sampler=1e-4, actor=1e-4
-    )
+    OPTIMIZERS = {"critic": 1e-3, "action_sampler": 1e-4, "actor": 1e-4}
     warmup_steps: int = Field(500_000, ge=0)
     """First training steps, in which only the VAE learns."""
     critic: WeightedCriticConfig = WeightedCriticConfig(

@@ -9,7 +9,7 @@ from pydantic import Field
 from offrl.algos.base import register_algo
 from offrl.algos.td3 import TD3ActorConfig
 from offrl.algos.td3_bc import TD3BC, TD3BCConfig
-from offrl.config.algo import StagedOptimConfig, WeightedCriticConfig, learning_rates
+from offrl.config.algo import WeightedCriticConfig, learning_rates
 from offrl.lazy import Tensor, torch
 
 
@@ -31,9 +31,7 @@ class ReBRACConfig(TD3BCConfig):
     ALGO_NAME = "rebrac"
     DEFAULTS = {"train": {"batch_size": 1024}}
 
-    optim_params: dict[str, StagedOptimConfig] = learning_rates(
-        critic=1e-3, actor=1e-3, staged=True
-    )
+    OPTIMIZERS = learning_rates(critic=1e-3, actor=1e-3, staged=True)
     alpha: float = Field(1.0, ge=0)
     """Weight of the normalised value."""
     critic: ReBRACCriticConfig = ReBRACCriticConfig(layer_dims=[256, 256, 256])

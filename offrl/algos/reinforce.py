@@ -16,7 +16,7 @@ from offrl.algos.shared.policy_gradient import (
     collecting,
     one_optimizer,
 )
-from offrl.config import OptimConfig, Share
+from offrl.config import Share
 from offrl.lazy import Tensor
 
 
@@ -24,7 +24,7 @@ class ReinforceConfig(AdvantageConfig):
     ALGO_NAME = "reinforce"
     DEFAULTS = collecting(2048)
 
-    optim_params: dict[str, OptimConfig] = one_optimizer(3e-3)
+    OPTIMIZERS = one_optimizer(3e-3)
     gae_lambda: Share = 1.0
 
 

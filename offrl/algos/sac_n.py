@@ -47,7 +47,7 @@ class SACNConfig(TDConfig):
     ALGO_NAME = "sac_n"
     DEFAULTS = {"train": {"batch_size": 256}}
 
-    optim_params: dict[str, OptimConfig] = learning_rates(critic=3e-4, actor=3e-4)
+    OPTIMIZERS = {"critic": 3e-4, "actor": 3e-4}
     critic: SACCriticConfig = SACCriticConfig(
         layer_dims=[256, 256, 256], ensemble=EnsembleConfig(n=10)
     )

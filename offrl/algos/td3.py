@@ -42,9 +42,8 @@ class TD3Config(TDConfig):
     ALGO_NAME = "td3"
     DEFAULTS = while_acting({"random_steps": 10_000}, batch_size=256)
 
-    optim_params: dict[str, StagedOptimConfig] = learning_rates(
-        critic=3e-4, actor=3e-4, staged=True
-    )
+    optim_params: dict[str, StagedOptimConfig] = {}
+    OPTIMIZERS = learning_rates(critic=3e-4, actor=3e-4, staged=True)
     critic: WeightedCriticConfig = WeightedCriticConfig(layer_dims=[256, 256])
     actor: TD3ActorConfig = TD3ActorConfig()
     """The policy."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean, register_algo
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
-from offrl.config import Count, OptimConfig, Section, Share
+from offrl.config import Count, Section, Share
 from offrl.config.algo import adamw
 from offrl.config.section import options_of
 from offrl.lazy import Tensor, torch
@@ -54,7 +54,7 @@ class BehaviorTransformerConfig(Section):
 class VQBeTConfig(ChunkConfig):
     ALGO_NAME = "vq_bet"
 
-    optim_params: dict[str, OptimConfig] = {
+    OPTIMIZERS = {
         "codes": adamw(1e-4, initial=1e-3),
         "policy": adamw(1e-4, initial=1e-4),
     }

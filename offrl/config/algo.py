@@ -1,6 +1,7 @@
 """The base of every ``algo`` section of a config, and the sections that several algorithms share,
 with robomimic's key names."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -86,8 +87,8 @@ class StagedOptimConfig(OptimConfig):
 
 def learning_rates(
     decay_factor: float = 0.1, staged: bool = False, **initial: float
-) -> dict[str, Any]:
-    """Adam with these initial rates, by network."""
+) -> dict[str, OptimConfig]:
+    """Give Adam with these initial rates, by network."""
     config = StagedOptimConfig if staged else OptimConfig
     return {
         name: config(learning_rate=LearningRateConfig(initial=rate, decay_factor=decay_factor))
@@ -114,12 +115,14 @@ class AlgoConfig(Section):
     """Base of every algorithm's section ``algo``; a subclass registers under its ``ALGO_NAME``.
 
     ``DEFAULTS`` holds the defaults that the algorithm changes in other sections, for example
-    ``{"train": {"batch_size": 1024}}``. ``OBSERVATION`` is the class of the section
-    ``observation``, if that is not the usual one.
+    ``{"train": {"batch_size": 1024}}``. ``OPTIMIZERS`` is the default of ``optim_params``: a
+    learning rate for each network, with which Adam is used, or the whole config of an optimizer.
+    ``OBSERVATION`` is the class of the section ``observation``, if that is not the usual one.
     """
 
     ALGO_NAME: ClassVar[str] = ""
     DEFAULTS: ClassVar[dict[str, Any]] = {}
+    OPTIMIZERS: ClassVar[Mapping[str, float | OptimConfig]] = {}
     OBSERVATION: ClassVar[type[Section] | None] = None
 
     optim_params: dict[str, OptimConfig] = {}
@@ -128,6 +131,13 @@ class AlgoConfig(Section):
     language_conditioned: Annotated[
         bool, Only(False, "name lang_emb in observation.modalities.obs.low_dim instead")
     ] = without_effect(False)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "OPTIMIZERS" in vars(cls):  # before fields are made of the class
+            given = cls.OPTIMIZERS.items()
+            rates = learning_rates(**{k: x for k, x in given if isinstance(x, float)})
+            cls.optim_params = {k: rates.get(k, x) for k, x in given}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

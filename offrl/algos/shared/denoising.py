@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from offrl import models
 from offrl.algos.base import Generators, Obs, masked_mean
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy
-from offrl.config import Count, OptimConfig, Section
+from offrl.config import Count, Section
 from offrl.config.algo import adamw
 from offrl.config.section import check_one_enabled
 from offrl.lazy import Tensor, torch
@@ -67,7 +67,7 @@ class DenoisingConfig(ChunkConfig):
 
     DEFAULTS = {"train": {"ema": {"enabled": True}}}
 
-    optim_params: dict[str, OptimConfig] = {
+    OPTIMIZERS = {
         "policy": adamw(1e-6, scheduler_type="cosine", warmup_steps=500, step_every_batch=True)
     }
     unet: UNetConfig = UNetConfig()

@@ -53,7 +53,7 @@ class MemoryConfig(Section):
 class PolicyGradientConfig(AlgoConfig):
     """Base of the sections ``algo`` of algorithms that learn from the steps of the round."""
 
-    optim_params: dict[str, OptimConfig] = one_optimizer(3e-4)
+    OPTIMIZERS = one_optimizer(3e-4)
     discount: Share = 0.99
     """Factor on a reward for each step that it lies ahead (gamma)."""
     vf_coef: float = Field(0.5, ge=0)
