@@ -52,11 +52,10 @@ class AWAC(ActorCritic):
 
         info = self.optimize_critics(batch, q_losses)
         self.update_targets()
-        limit = self.algo_config.actor.max_gradient_norm
         return info | {
             "loss": info["loss"] + actor_loss.detach(),
             "Actor/Loss": actor_loss,
-            "Actor/Grad_Norms": self.optimize("actor", actor_loss, limit),
+            "Actor/Grad_Norms": self.optimize("actor", actor_loss),
             "Actor/Advantage": advantage.mean(),
             "Actor/Weight": weight.mean(),
         }

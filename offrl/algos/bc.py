@@ -32,6 +32,16 @@ from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
 
+LOG_NAMES = {  # of the terms of losses; robomimic's
+    "l2": "L2_Loss",
+    "l1": "L1_Loss",
+    "cos": "Cosine_Loss",
+    "reconstruction": "Reconstruction_Loss",
+    "kl": "KL_Loss",
+    "variance": "Encoder_Variance",
+    "temperature": "Gumbel_Temperature",
+}
+
 
 class LossConfig(Section):
     """Weights of the terms of a deterministic policy's loss."""
@@ -170,7 +180,10 @@ class BC(PolicyAlgo):
         terms = {term: masked_mean(v, batch["pad_mask"]) for term, v in losses(batch).items()}
         weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
         loss = sum(weighted[1:], weighted[0])
-        return {"loss": loss, **terms, "policy_grad_norm": self.optimize("policy", loss)}
+        logs = {LOG_NAMES[term]: value for term, value in terms.items() if term in LOG_NAMES}
+        if "nll" in terms:
+            logs["Log_Likelihood"] = -terms["nll"]
+        return {"loss": loss, **logs, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
     def _actor_losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         *_, answers, _ = self._steps()
@@ -199,22 +212,6 @@ class BC(PolicyAlgo):
             "kl": self.algo_config.vae.kl_weight,
         }
         return {term: known.get(term, 0.0) for term in terms}
-
-    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        logs = super().log_info(info)
-        if "nll" in info:
-            logs["Log_Likelihood"] = -float(info["nll"])
-        names = {
-            "l2": "L2_Loss",
-            "l1": "L1_Loss",
-            "cos": "Cosine_Loss",
-            "kl": "KL_Loss",
-            "reconstruction": "Reconstruction_Loss",
-            "variance": "Encoder_Variance",
-            "temperature": "Gumbel_Temperature",
-            "policy_grad_norm": "Policy_Grad_Norms",
-        }
-        return logs | {name: float(info[key]) for key, name in names.items() if key in info}
 
     def act(
         self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None

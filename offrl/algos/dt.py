@@ -128,9 +128,6 @@ class DT(PolicyAlgo):
         loss = masked_mean(pi.loss(pi.LOSSES[0], batch["actions"]), batch["pad_mask"])
         return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
-    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        return super().log_info(info) | {k: float(v) for k, v in info.items() if k != "loss"}
-
     # -- acting -----------------------------------------------------------------------------------
 
     def act(

@@ -109,7 +109,7 @@ class GAIL(Imitator, PPO):
             "Discriminator/Gradient": penalty,
             "Discriminator/Own": logits.sigmoid().mean(),
             "Discriminator/Demos": demo_logits.sigmoid().mean(),
-            "Discriminator/Grad_Norms": self.optimize("discriminator", total, measures=False),
+            "Discriminator/Grad_Norms": self.optimize("discriminator", total),
         }
 
     def _gradient(self, own: Sequence[Tensor], shown: Sequence[Tensor]) -> Tensor:

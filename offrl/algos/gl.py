@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from offrl import models
 from offrl.algos.base import Generators, Obs, PlannerAlgo, register_algo_factory_func
+from offrl.algos.bc import LOG_NAMES
 from offrl.algos.shared.hierarchy import check_horizon
 from offrl.config import AlgoConfig, Count, Section
 from offrl.config.networks import VAEConfig
@@ -103,7 +104,7 @@ class GL(PlannerAlgo):
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         losses = self._losses(batch)
         loss = losses["goal_loss"]
-        return {"loss": loss, **losses, "grad_norm": self.optimize("goal_network", loss)}
+        return {"loss": loss, **losses, "Grad_Norms": self.optimize("goal_network", loss)}
 
     def _losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         predicted, _ = self.nets["goal_network"](batch["obs"], batch["goal_obs"])
@@ -111,11 +112,6 @@ class GL(PlannerAlgo):
         errors = {key: (x - targets[key]).square().mean() for key, x in predicted.items()}
         losses = {f"goal_{key}_loss": error for key, error in errors.items()}
         return losses | {"goal_loss": torch.stack([*errors.values()]).sum()}
-
-    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        logs = super().log_info(info)
-        logs |= {key: float(value) for key, value in info.items() if key.endswith("_loss")}
-        return logs | ({"Grad_Norms": float(info["grad_norm"])} if "grad_norm" in info else {})
 
     # -- planning ---------------------------------------------------------------------------------
 
@@ -176,19 +172,10 @@ class GL_VAE(GL):
             vae.prior.temperature(self.epoch or 0),
         )
         terms = {term: value.mean() for term, value in terms.items()}
-        reconstruction, kl = terms.pop("reconstruction"), terms.pop("kl")
-        loss = reconstruction + vae.kl_weight * kl
-        return {"recons_loss": reconstruction, "kl_loss": kl, "goal_loss": loss, **terms}
-
-    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        names = {
-            "recons_loss": "Reconstruction_Loss",
-            "kl_loss": "KL_Loss",
-            "variance": "Encoder_Variance",
-            "temperature": "Gumbel_Temperature",
-        }
-        named = {name: float(info[key]) for key, name in names.items() if key in info}
-        return super().log_info(info) | named
+        loss = terms["reconstruction"] + vae.kl_weight * terms["kl"]
+        logs = {LOG_NAMES[term]: value for term, value in terms.items()}
+        robomimics = {"recons_loss": terms["reconstruction"], "kl_loss": terms["kl"]}
+        return {"goal_loss": loss, **robomimics, **logs}
 
     def _propose(
         self, obs: Any, goal: Any, num_samples: int, generators: Generators = None

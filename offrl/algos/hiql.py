@@ -68,6 +68,8 @@ class HIQL(ActorCritic, HierarchicalAlgo):
 
     algo_config: HIQLConfig
 
+    LOGS_GRADIENTS = False
+
     @classmethod
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
         """Let a goal be all that is seen, where nothing else is said."""
@@ -120,14 +122,13 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         }
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        config = self.algo_config
         v_loss, v = self._value_loss(batch)
         planner_loss, planner_advantage = self._planner_loss(batch)
         actor_loss, actor_advantage = self._actor_loss(batch)
-        self.optimize("vf", v_loss, config.critic.max_gradient_norm, measures=False)
+        self.optimize("vf", v_loss, self.algo_config.critic.max_gradient_norm)
         self.update_targets()
-        self.optimize("planner", planner_loss, config.planner.max_gradient_norm, measures=False)
-        self.optimize("actor", actor_loss, config.actor.max_gradient_norm, measures=False)
+        self.optimize("planner", planner_loss)
+        self.optimize("actor", actor_loss)
         return {
             "loss": v_loss + planner_loss + actor_loss,
             "vf/v_loss": v_loss,

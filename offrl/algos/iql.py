@@ -56,6 +56,8 @@ class IQLConfig(InSampleConfig):
 class IQL(ActorCritic):
     algo_config: IQLConfig
 
+    LOGS_GRADIENTS = False
+
     def _create_networks(self) -> None:
         config = self.algo_config
         self.add_critics()
@@ -92,10 +94,10 @@ class IQL(ActorCritic):
             "adv/adv": advantage,
             "adv/adv_weight": weight,
         }
-        self.optimize("critic", q_losses.sum(), config.critic.max_gradient_norm, measures=False)
+        self.optimize("critic", q_losses.sum())
         self.update_targets()
-        self.optimize("vf", v_loss, config.critic.max_gradient_norm, measures=False)
-        self.optimize("actor", actor_loss, config.actor.max_gradient_norm, measures=False)
+        self.optimize("vf", v_loss, config.critic.max_gradient_norm)
+        self.optimize("actor", actor_loss)
         return {
             "loss": q_losses.sum() + v_loss + actor_loss,
             "actor/log_prob": log_prob.mean(),

@@ -94,12 +94,9 @@ class SACN(ActorCritic):
         if "entropy" in self.nets:
             surplus = -(log_prob.detach() + self._target_entropy(batch))
             entropy_loss = (self.nets["entropy"]() * surplus).mean()
-            info["Entropy_Grad_Norms"] = self.optimize(
-                "entropy", entropy_loss, measures=self.LOGS_GRADIENTS
-            )
+            info["Entropy_Grad_Norms"] = self.optimize("entropy", entropy_loss)
         info["Entropy_Weight_Loss"] = entropy_loss
-        limit = self.algo_config.actor.max_gradient_norm
-        info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss, limit, self.LOGS_GRADIENTS)
+        info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss)
         return info
 
     def _target_entropy(self, batch: dict[str, Any]) -> float | Tensor:

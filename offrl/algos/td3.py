@@ -77,9 +77,7 @@ class TD3(ActorCritic):
         if trains_actor or self.validates:
             info["Actor/Loss"] = self._actor_loss(batch)
         if trains_actor:
-            info["Actor/Grad_Norms"] = self.optimize(
-                "actor", info["Actor/Loss"], measures=self.LOGS_GRADIENTS
-            )
+            info["Actor/Grad_Norms"] = self.optimize("actor", info["Actor/Loss"])
             self.update_targets()
         return info
 

@@ -135,9 +135,10 @@ class AlgoConfig(Section):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "OPTIMIZERS" in vars(cls):  # before fields are made of the class
-            given = cls.OPTIMIZERS.items()
-            rates = learning_rates(**{k: x for k, x in given if isinstance(x, float)})
-            cls.optim_params = {k: rates.get(k, x) for k, x in given}
+            cls.optim_params = {
+                name: x if isinstance(x, OptimConfig) else learning_rates(of=x)["of"]
+                for name, x in cls.OPTIMIZERS.items()
+            }
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

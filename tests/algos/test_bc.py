@@ -48,7 +48,7 @@ def test_loss_weights_are_the_configs(small_config):
     trainer = Trainer(config)
     batch = trainer.algo.process_batch_for_training(next(iter(trainer.loader)))
     info = trainer.algo.train_on_batch(batch, epoch=1, validate=True)
-    expected = 0.5 * info["l2"] + 2.0 * info["l1"] + 0.25 * info["cos"]
+    expected = 0.5 * info["L2_Loss"] + 2.0 * info["L1_Loss"] + 0.25 * info["Cosine_Loss"]
     assert float(info["loss"]) == pytest.approx(float(expected))
 
 

@@ -40,6 +40,8 @@ class Algo(Modes):
     ASKS_EXPERT: ClassVar[bool] = False
     #: Whether it learns while acting from demonstrations (``train.data``), and cannot without.
     NEEDS_DEMOS: ClassVar[bool] = False
+    #: Whether norms of gradients are logged, as by robomimic: a few percent of a small update.
+    LOGS_GRADIENTS: ClassVar[bool] = True
     #: Attributes that are numbers, and part of the state as networks are; 0 in states without them.
     COUNTERS: ClassVar[tuple[str, ...]] = ()
 
@@ -80,6 +82,8 @@ class Algo(Modes):
             raise ValueError(
                 f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
             )
+        sections = {name: getattr(self.algo_config, name, None) for name in self.optim_params}
+        self._limits = {k: getattr(x, "max_gradient_norm", None) for k, x in sections.items()}
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
         self._average = Average(dict(learning.named_parameters()), self.global_config.train.ema)
         vars(self).pop("_learning", None)
@@ -231,14 +235,15 @@ class Algo(Modes):
         raise NotImplementedError(type(self).__name__)
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        """Turn what ``train_on_batch`` returned, or an average of it, into numbers with robomimic's
-        names. This is the only place where tensors become floats."""
+        """Turn what ``update`` returned, or an average of it, into numbers for the log, and add the
+        learning rates. This is the only place where tensors become floats."""
         logs = {
             f"Optimizer/{name}{i}_lr": float(group["lr"])
             for name, optimizer in self.optimizers.items()
             for i, group in enumerate(optimizer.param_groups)
         }
-        return logs | {"Loss": float(info["loss"])}
+        names = {"loss": "Loss"}  # robomimic's
+        return logs | {names.get(key, key): float(value) for key, value in info.items()}
 
     def on_epoch_end(self, epoch: int) -> None:
         """Move the learning rates that count epochs."""
@@ -313,9 +318,11 @@ class Algo(Modes):
     ) -> Tensor | None:
         """Make one optimizer step of ``nets[name]``, whatever other networks the loss goes through.
 
-        The gradient is clipped at ``max_grad_norm``, or else at ``train.max_grad_norm``. Returns
-        its squared norm (of each critic, ``[N]``); without ``measures`` only if it is clipped.
-        While the network does not learn (``trains``), nothing happens and ``None`` is returned.
+        The gradient is clipped at ``max_grad_norm``, or else at the ``max_gradient_norm`` of the
+        section of ``algo`` that is called as the network, or at ``train.max_grad_norm``. Returns
+        its squared norm (of each critic, ``[N]``); without ``measures``, or where the class does
+        not log it (``LOGS_GRADIENTS``), only if it is clipped. While the network does not learn
+        (``trains``), nothing happens and ``None`` is returned.
         """
         from offrl.kernels.end_to_end import parts_of
 
@@ -329,13 +336,13 @@ class Algo(Modes):
         if not self.trains(name):
             return None
         optimizer = self.optimizers[name]
-        limit = max_grad_norm or self.global_config.train.max_grad_norm
+        limit = max_grad_norm or self._limits[name] or self.global_config.train.max_grad_norm
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         optimizer.zero_grad()
         loss.backward(inputs=parts_of(parameters))
         parallel.average(p.grad for p in parameters)
         norm = None
-        if measures or limit is not None:
+        if (measures and self.LOGS_GRADIENTS) or limit is not None:
             norm = clip_gradients(self.nets[name], parameters, limit).detach().square()
         optimizer.step()
         self._average.follow(name, parameters)

@@ -110,9 +110,6 @@ class ChunkPolicy(PolicyAlgo):
             ready["actions"] = _held(ready["actions"], ready["pad_mask"])
         return ready
 
-    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        return super().log_info(info) | {k: float(v) for k, v in info.items() if k != "loss"}
-
     # -- acting -----------------------------------------------------------------------------------
 
     def chunk(self, obs: Obs, goal: Obs | None = None, generators: Generators = None) -> Tensor:

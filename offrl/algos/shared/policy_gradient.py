@@ -106,6 +106,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     GROUPS = ("obs",)
     ACTIONS = ("real-valued", "discrete")
     ON_POLICY = True
+    LOGS_GRADIENTS = False
     REST = (*PolicyAlgo.REST, "process_batch_for_training")
     #: The parts of a batch that hold steps alone, without the rows between episodes.
     OF_STEPS: ClassVar[tuple[str, ...]] = ("log_probs", "advantages", "returns", "values")
@@ -331,12 +332,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             "Critic/Loss": value_loss,
             "Entropy": entropy,
             "Explained_Variance": batch.get("explained_variance"),
-            "Policy_Grad_Norms": self.optimize("policy", loss, measures=False),
+            "Policy_Grad_Norms": self.optimize("policy", loss),
         }
-
-    def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        logs = super().log_info(info)
-        return logs | {key: float(value) for key, value in info.items() if key != "loss"}
 
     # -- acting -----------------------------------------------------------------------------------
 

@@ -29,8 +29,6 @@ class TDLearner(ValueAlgo):
 
     algo_config: TDConfig
 
-    #: Whether norms of gradients are logged, as by robomimic: a few percent of a small update.
-    LOGS_GRADIENTS: ClassVar[bool] = True
     #: Of a batch with ``weights``: the mean absolute error of each sample, ``[B]``.
     td_errors: Tensor | None = None
 
@@ -226,8 +224,7 @@ class TDLearner(ValueAlgo):
         the sum of the ``losses``, to which you add others."""
         info = {f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses, 1)}
         info["Critic/Done_Mask_Percentage"] = 100 * (1 - batch["dones"]).mean()
-        limit = self.algo_config.critic.max_gradient_norm
-        norms = self.optimize("critic", losses.sum(), limit, measures=self.LOGS_GRADIENTS)
+        norms = self.optimize("critic", losses.sum())
         if norms is not None:
             info |= {f"Critic/Critic{i}_Grad_Norms": norm for i, norm in enumerate(norms, 1)}
         return info | {"loss": losses.detach().sum()}
@@ -255,7 +252,7 @@ class TDLearner(ValueAlgo):
             rate = logs.pop("Optimizer/critic0_lr")
             members = range(self.nets["critic"].num_critics)
             logs |= {f"Optimizer/critic{i}0_lr": rate for i in members}
-        return logs | {key: float(value) for key, value in info.items() if key != "loss"}
+        return logs
 
 
 def frames_from(obs: Obs, starts: Tensor | int, num: int) -> Obs:
