@@ -1,7 +1,7 @@
 """The network of ACT (Zhao et al., 2023, arXiv:2304.13705): a conditional VAE of Transformers."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,22 +9,26 @@ from torch import Tensor, nn
 
 from offrl.kernels.linear import Linear
 from offrl.models.backbones import with_group_norms
-from offrl.models.encoder import Encoder, KeyEncoder, goal_frame
+from offrl.models.encoder import Encoder, KeyEncoder, Obs, goal_frame
 from offrl.models.transformer import DecoderLayer, Layer, sines
 from offrl.specs import LANGUAGE, ObsSpec
 
 
 class KeyTokens(nn.Module):
-    """One observation ``[B, T, ...]`` as tokens ``[B, N, D]``: a vector as one for each frame, an
-    image whose ``core`` is a backbone alone as one for each place in its feature map."""
+    """Turns one observation ``[B, T, ...]`` into tokens ``[B, N, D]``: one for each frame of a
+    vector, and one for each place in the feature map of an image whose ``core`` is a backbone
+    alone."""
+
+    places: Tensor
 
     def __init__(self, core: KeyEncoder, num_frames: int, dim: int):
         super().__init__()
         self.core, self.is_vector = core, core.core is None
-        self.size, *extent = getattr(core.core, "map_shape", None) or (core.output_dim,)
+        shape: Sequence[int] = getattr(core.core, "map_shape", None) or (core.output_dim,)
+        self.size, extent = shape[0], shape[1:]
         self.embed = Linear(self.size, dim)
         self.kind = nn.Parameter(torch.randn(num_frames, 1, dim) * 0.02)
-        places = sines_2d(*extent, dim) if extent else torch.zeros(1, dim)
+        places = sines_2d(extent, dim) if extent else torch.zeros(1, dim)
         self.register_buffer("places", places, persistent=False)
 
     def forward(self, x: Tensor, language: Tensor | None) -> Tensor:
@@ -33,26 +37,20 @@ class KeyTokens(nn.Module):
 
 
 class ObservationTokens(nn.Module):
-    """Observations and goals as tokens, ``[B, N, D]`` of each key."""
+    """Turns observations and goals into tokens, ``[B, N, D]`` of each key."""
 
     def __init__(self, spec: ObsSpec, num_frames: int, dim: int):
         super().__init__()
         cores = with_group_norms(Encoder(spec, core_relu=False)).cores
         frames = {"obs": num_frames, "goal": 1}
-        self.groups = nn.ModuleDict(
-            {
-                group: nn.ModuleDict(
-                    {key: KeyTokens(core, frames[group], dim) for key, core in by_key.items()}
-                )
-                for group, by_key in cores.items()
-            }
-        )
+        self.groups: Any = nn.ModuleDict()
+        for group, by_key in cores.items():
+            tokens = {key: KeyTokens(core, frames[group], dim) for key, core in by_key.items()}
+            self.groups[group] = nn.ModuleDict(tokens)
 
-    def forward(
-        self, obs: Mapping[str, Tensor], goal: Mapping[str, Tensor] | None, vectors_only: bool
-    ) -> list[Tensor]:
-        """With ``vectors_only`` none of images."""
-        seen = {"obs": (obs, obs.get(LANGUAGE))}
+    def forward(self, obs: Obs, goal: Obs | None, vectors_only: bool) -> list[Tensor]:
+        """Make tokens of all keys, or of all but images (``vectors_only``)."""
+        seen: dict[str, Any] = {"obs": (obs, obs.get(LANGUAGE))}
         if "goal" in self.groups:
             seen["goal"] = goal_frame(goal, obs.get(LANGUAGE))
         return [
@@ -101,8 +99,8 @@ class ActionChunkingTransformer(nn.Module):
     def posterior(
         self, obs: Any, goal: Any, actions: Tensor, pad_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance ``[B, Z]`` of what tells this chunk ``[B, T, A]`` from others. It
-        sees no images, and no steps that are padded."""
+        """Compute mean and log-variance ``[B, Z]`` of the style of a chunk ``[B, T, A]``, from
+        observations without images and from steps that are not padded."""
         chunk = self.embed_action(actions) + self.positions
         seen = self.tokens(obs, goal, vectors_only=True)
         known = [self.style.expand(len(actions), -1, -1), *seen]
@@ -117,7 +115,7 @@ class ActionChunkingTransformer(nn.Module):
         return mean, logvar
 
     def forward(self, obs: Any, goal: Any, z: Tensor) -> Tensor:
-        """The chunk ``[B, T, A]``."""
+        """Predict the chunk ``[B, T, A]``."""
         tokens = [self.embed_latent(z)[:, None], *self.tokens(obs, goal, vectors_only=False)]
         memory = self.encoder(torch.cat(tokens, dim=1))
         x = self.queries.expand(len(z), -1, -1)
@@ -126,8 +124,9 @@ class ActionChunkingTransformer(nn.Module):
         return self.head(self.norm(x))
 
 
-def sines_2d(height: int, width: int, dim: int) -> Tensor:
-    """Sinusoidal positions ``[H * W, D]``: rows in one half, columns in the other."""
-    rows, columns = (sines(n, math.ceil(dim / 2))[0] for n in (height, width))
+def sines_2d(extent: Sequence[int], dim: int) -> Tensor:
+    """Make sinusoidal positions ``[H * W, D]``: rows in one half, columns in the other."""
+    height, width = extent
+    rows, columns = (sines(n, math.ceil(dim / 2))[0] for n in extent)
     grid = [rows[:, None].expand(-1, width, -1), columns[None].expand(height, -1, -1)]
     return torch.cat(grid, dim=-1).flatten(0, 1)[:, :dim]

@@ -1,4 +1,4 @@
-"""A policy and the value of what it does, in one network: ``pi(a | s)`` and ``V(s)``."""
+"""A policy ``pi(a | s)`` and its value ``V(s)`` in one network."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from offrl.kernels.few_rows import FewRows
 from offrl.kernels.linear import Linear
 from offrl.models import heads  # noqa: F401 (it fills the registry)
-from offrl.models.encoder import Encoder
+from offrl.models.encoder import Encoder, Obs
 from offrl.models.trunks import MLP, RNN, over_episodes
 from offrl.registry import HEADS
 from offrl.specs import ObsSpec
-
-Obs = Mapping[str, Tensor]
 
 
 class ActorValue(nn.Module):
@@ -25,8 +23,8 @@ class ActorValue(nn.Module):
     Each has layers of its own, and an encoder of its own unless ``share_encoder``. With ``rnn``,
     options of the trunk ``RNN``, both see one encoder's features through one memory.
 
-    orthogonal: orthogonal weights at the start, of the gain sqrt(2), but 0.01 before the policy's
-        output and 1 before the value, and no biases.
+    orthogonal: weights are orthogonal at the start, of the gain sqrt(2), but 0.01 before the
+        policy's output and 1 before the value; biases are zero.
     """
 
     def __init__(
@@ -50,14 +48,14 @@ class ActorValue(nn.Module):
         if rnn is not None:
             self.memory = RNN(dim, [], horizon=None, **rnn)
             dim = self.memory.output_dim
-        elif not share_encoder and any(True for _ in self.encoder.parameters()):
+        elif not share_encoder and self.encoder.has_weights:
             self.value_encoder = Encoder(spec, num_frames=num_frames)
         self.actor_trunk = MLP(dim, actor_layer_dims, activation)
         self.actor_head = HEADS[head](self.actor_trunk.output_dim, ac_dim, **head_options)
         self.value_trunk = MLP(dim, value_layer_dims, activation)
         self.value_head = Linear(self.value_trunk.output_dim, 1)
         self._few_rows: FewRows | None = None
-        is_plain = rnn is None and not any(True for _ in self.encoder.parameters())
+        is_plain = rnn is None and not self.encoder.has_weights
         if is_plain and hasattr(self.actor_head, "draw"):
             parts = [*self.actor_trunk.modules(), *self.actor_head.modules()]
             layers = [part for part in parts if isinstance(part, Linear)]
@@ -70,11 +68,11 @@ class ActorValue(nn.Module):
     def forward(
         self, obs: Obs, state: Any = None, starts: Tensor | None = None
     ) -> tuple[Any, Tensor, Any]:
-        """The policy, the values, and the memory's next state.
+        """Give the policy, the values, and the memory's next state.
 
         starts: ``[B, L]`` where the rows are ``B`` segments of ``L`` steps, one behind the other:
-            whether an episode begins at a step. ``state`` is that before the first one. Without it,
-            each row is one step, with a row of the state.
+            true where an episode begins. ``state`` is that before the first one. Without it, each
+            row is one step, with a row of the state.
         """
         features, state = self._features(obs, state, starts)
         own = features if self.value_encoder is None else self.value_encoder(obs)
@@ -82,7 +80,7 @@ class ActorValue(nn.Module):
         return self.actor_head(self.actor_trunk(features)[0]), values.flatten(), state
 
     def policy(self, obs: Obs, state: Any = None, starts: Tensor | None = None) -> tuple[Any, Any]:
-        """The policy alone, and the memory's next state."""
+        """Give the policy alone, and the memory's next state."""
         features, state = self._features(obs, state, starts)
         return self.actor_head(self.actor_trunk(features)[0]), state
 
@@ -91,8 +89,8 @@ class ActorValue(nn.Module):
         return self._few_rows is not None and self._few_rows.pays(num_rows)
 
     def quick_sample(self, obs: Obs) -> NDArray[np.float32]:
-        """A sample ``[R, A]`` of the policy, each row one step, in NumPy. It draws from PyTorch's
-        global random state."""
+        """Draw a sample ``[R, A]`` of the policy, each row one step, in NumPy, from the global
+        random state of PyTorch."""
         assert self._few_rows is not None
         return self.actor_head.draw(self._few_rows(self.encoder(obs)[:, 0]))
 

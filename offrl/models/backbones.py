@@ -141,13 +141,12 @@ class FiLMResNet(nn.Module):
     """A ResNet 18 (``resnet(18)``) that an instruction steers: its embedding ``[B, E]`` scales and
     shifts the channels behind every residual block (Perez et al., 2018, arXiv:1709.07871)."""
 
-    def __init__(self, net: nn.Sequential, language_dim: int):
+    def __init__(self, net: Any, language_dim: int):
         super().__init__()
         self.stem = net[:4]
         self.blocks = nn.ModuleList(block for stage in net[4:] for block in stage)
-        self.films = nn.ModuleList(
-            Linear(language_dim, 2 * block.bn2.num_features) for block in self.blocks
-        )
+        sizes = [block.bn2.num_features for stage in net[4:] for block in stage]
+        self.films = nn.ModuleList(Linear(language_dim, 2 * size) for size in sizes)
 
     def forward(self, images: Tensor, language: Tensor) -> Tensor:
         x = self.stem(images)
@@ -217,6 +216,9 @@ class R3M(nn.Sequential):
 
 class R3MImages(nn.Module):
     """The middle ``[B, 3, 224, 224]`` of the images at 256 pixels, normalised as ImageNet's."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self) -> None:
         super().__init__()

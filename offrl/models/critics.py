@@ -1,7 +1,7 @@
 """Value functions: ensembles of critics ``Q(s, a, g)`` as one batched network, and ``V(s, g)``."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,10 @@ from torch.nn import functional as F
 
 from offrl.kernels.ensemble import affine, first_members
 from offrl.kernels.linear import Linear
-from offrl.models.encoder import Encoder
+from offrl.models.encoder import Encoder, Obs
 from offrl.models.heads import DeterministicHead
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec
-
-Obs = Mapping[str, Tensor]
 
 
 class EnsembleLinear(nn.Module):
@@ -31,8 +29,8 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.stack([member.bias.detach() for member in members]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``; or those of the
-        first members, if there are fewer."""
+        """Map rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``. With fewer
+        than ``N`` sets of rows, these are the first members'."""
         if x.ndim == 2:
             x = x.expand(self.weight.shape[0], -1, -1)
         return affine(x, *first_members(x.shape[0], self.weight, self.bias))
@@ -56,11 +54,7 @@ class Ensemble(nn.Module):
     """``N`` fully connected networks of the same shape, a ReLU behind each hidden layer."""
 
     def __init__(
-        self,
-        num_members: int,
-        input_dim: int,
-        layer_dims: Sequence[int],
-        layer_norm: bool = False,
+        self, num_members: int, input_dim: int, layer_dims: Sequence[int], layer_norm: bool = False
     ):
         super().__init__()
         dims = [input_dim, *layer_dims]
@@ -98,46 +92,47 @@ class Critics(nn.Module):
         super().__init__()
         self.num_critics, self.value_bounds = num_critics, value_bounds
         first = Encoder(spec, num_frames=num_frames)
-        others = num_critics - 1 if any(True for _ in first.parameters()) else 0
-        self.encoders = nn.ModuleList(
-            [first, *(Encoder(spec, num_frames=num_frames) for _ in range(others))]
-        )
+        num_encoders = num_critics if first.has_weights else 1
+        others = (Encoder(spec, num_frames=num_frames) for _ in range(num_encoders - 1))
+        self.encoders = nn.ModuleList([first, *others])
         self.trunk = Ensemble(num_critics, first.output_dim + ac_dim, layer_dims, layer_norm)
         output = EnsembleLinear(num_critics, self.trunk.output_dim, num_outputs)
         self.head = nn.ModuleDict({self.OUTPUT: output})
 
     def forward(self, obs: Obs | Tensor, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """Values ``[N, B, K]`` of ``K`` actions in each state, ``[B, K, A]``; or of such for each
-        critic, ``[N, B, K, A]``."""
+        """Compute values ``[N, B, K]`` of ``K`` actions in each state, ``[B, K, A]``, or of other
+        actions for each critic, ``[N, B, K, A]``."""
         return self.as_values(self.outputs(obs, actions, goal))
 
     def first(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """The first critic's values alone, ``[B, K]``, at the cost of one."""
-        features = self.encoders[0](obs, goal)[None]
-        return self.as_values(self._outputs(features, actions))[0]
+        """Compute the first critic's values alone, ``[B, K]``, at the cost of one."""
+        return self(self.encoders[0](obs, goal)[None], actions)[0]
 
     def encode(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Features ``[B, 1, F]``, or each critic's, ``[N, B, 1, F]``; they may stand for ``obs``:
-        what an augmentation drew is then the same for all actions."""
+        """Encode observations as features ``[B, 1, F]``, or each critic's, ``[N, B, 1, F]``. They
+        may be passed for ``obs``: all actions then see the same draw of an augmentation."""
         features = [encoder(obs, goal) for encoder in self.encoders]
         return features[0] if len(features) == 1 else torch.stack(features)
 
     def outputs(self, obs: Obs | Tensor, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """Give what the last layers give, ``[N, B, K, outputs]``; observations are encoded once."""
+        """Compute the outputs of the last layers, ``[N, B, K, outputs]``, with one encoding of the
+        observations for all ``K`` actions."""
         features = obs if isinstance(obs, Tensor) else self.encode(obs, goal)
-        return self._outputs(features, actions)
-
-    def _outputs(self, features: Tensor, actions: Tensor) -> Tensor:
         if features.ndim > actions.ndim:
             actions = actions.expand(len(features), -1, -1, -1)
         rows = with_actions(features, actions, self.encoders[0]).flatten(-3, -2)
         return self.head[self.OUTPUT](self.trunk(rows)).unflatten(1, actions.shape[-3:-1])
 
     def as_values(self, outputs: Tensor) -> Tensor:
-        return bounded(outputs.squeeze(-1), self.value_bounds)
+        """Turn ``outputs`` into values."""
+        values = outputs.squeeze(-1)
+        if self.value_bounds is None:
+            return values
+        low, high = self.value_bounds
+        return (high + low) / 2 + (high - low) / 2 * torch.tanh(values)
 
     def clip_gradients(self, limit: float | None) -> Tensor:
-        """The norm of each critic's gradient ``[N]``, at most ``limit`` afterwards."""
+        """Clip each critic's gradient to the norm ``limit``. Returns the norms then, ``[N]``."""
         stacked = gradients(self.trunk) + gradients(self.head)  # [N, ...]
         norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in stacked]
         norm = torch.linalg.vector_norm(torch.stack(norms), dim=0) if norms else torch.zeros(1)
@@ -161,24 +156,25 @@ class DistributionalCritics(Critics):
     spaced between the value bounds (Bellemare et al., 2017, arXiv:1707.06887)."""
 
     OUTPUT = "log_probs"
+    atoms: Tensor
 
     def __init__(self, *args: Any, num_outputs: int, **options: Any):
-        super().__init__(*args, num_outputs=num_outputs, **options)
+        super().__init__(*args, num_outputs=num_outputs, **options)  # type: ignore[misc]
         assert self.value_bounds is not None
-        atoms = torch.linspace(*self.value_bounds, num_outputs)
-        self.register_buffer("atoms", atoms, persistent=False)
+        low, high = self.value_bounds
+        self.register_buffer("atoms", torch.linspace(low, high, num_outputs), persistent=False)
 
     def as_values(self, outputs: Tensor) -> Tensor:
-        """Expected returns."""
+        """Compute expected returns."""
         return (outputs.softmax(-1) * self.atoms).sum(-1)
 
     def probabilities(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """``[N, B, K, atoms]``"""
+        """Compute the probabilities of returns, ``[N, B, K, atoms]``."""
         return self.outputs(obs, actions, goal).softmax(-1)
 
     def project(self, returns: Tensor, probabilities: Tensor) -> Tensor:
-        """Each row's probabilities of its ``returns``, both ``[B, atoms]``, as probabilities of the
-        atoms: each goes to the two nearest, in proportion to their nearness (algorithm 1)."""
+        """Project each row's probabilities of its ``returns``, both ``[B, atoms]``, onto the atoms:
+        each goes to the two nearest, in proportion to their nearness (algorithm 1)."""
         low, high = self.atoms[0], self.atoms[-1]
         spacing = (high - low) / (len(self.atoms) - 1)
         distance = returns.clamp(low, high)[:, None, :] - self.atoms[None, :, None]
@@ -190,8 +186,8 @@ class DiscreteCritics(Critics):
     """``num_critics`` networks that give every one of ``num_actions`` its value at once. Actions
     are one-hot.
 
-    dueling: the last layer gives the value of the state, and how much better each action is than
-        all on average (Wang et al., 2016, arXiv:1511.06581, equation 9).
+    dueling: the last layer gives the value of the state, and the advantage of each action over
+        the average of all (Wang et al., 2016, arXiv:1511.06581, equation 9).
     """
 
     def __init__(
@@ -203,17 +199,16 @@ class DiscreteCritics(Critics):
         dueling: bool = False,
         **options: Any,
     ):
-        super().__init__(
-            spec, 0, *args, num_outputs=(num_actions + dueling) * num_outputs, **options
-        )
+        options["num_outputs"] = (num_actions + dueling) * num_outputs
+        super().__init__(spec, 0, *args, **options)
         self.num_outputs, self.dueling = num_outputs, dueling
 
     def values(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """The values of all actions, ``[N, B, A]``."""
+        """Compute the values of all actions, ``[N, B, A]``."""
         return self.as_values(self.all_outputs(obs, goal))
 
     def all_outputs(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Give what the last layers give for all actions, ``[N, B, A, outputs]``."""
+        """Compute the outputs of the last layers for all actions, ``[N, B, A, outputs]``."""
         rows = self.encode(obs, goal).squeeze(-2)
         outputs = self.head[self.OUTPUT](self.trunk(rows))
         outputs = outputs.view(*outputs.shape[:2], -1, self.num_outputs)
@@ -230,11 +225,11 @@ class DiscreteCritics(Critics):
 
 
 class DiscreteDistributionalCritics(DistributionalCritics, DiscreteCritics):
-    """A probability of each return for every one of some actions, at once."""
+    """Critics that give the probabilities of returns of every action at once."""
 
 
 class StateValue(nn.Module):
-    """``V(s, g)``"""
+    """The value of a state, ``V(s, g)``."""
 
     def __init__(self, spec: ObsSpec, layer_dims: Sequence[int], num_frames: int = 1):
         super().__init__()
@@ -243,7 +238,7 @@ class StateValue(nn.Module):
         self.head = nn.ModuleDict({"value": Linear(self.trunk.output_dim, 1)})
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """``[B, 1]``"""
+        """Compute values ``[B, 1]``."""
         features, _ = self.trunk(self.encoder(obs, goal))
         return self.head["value"](features).squeeze(-1)
 
@@ -277,22 +272,22 @@ class GoalValues(nn.Module):
         )
 
     def representation(self, obs: Obs, goal: Obs) -> Tensor:
-        """``phi(s, g)``: ``[B, 1, R]``"""
+        """Compute ``phi(s, g)``: ``[B, 1, R]``."""
         features = self.trunk(self.encoder(obs, goal)[:, 0])[0]
         return normalized(self.head(features))[:, None]
 
     def forward(self, obs: Obs, goal: Obs) -> Tensor:
-        """``[N, B, 1]``"""
+        """Compute values ``[N, B, 1]``."""
         return self.values(obs, self.representation(obs, goal))
 
 
 def normalized(representation: Tensor) -> Tensor:
-    """Vectors ``[..., R]`` of the length ``sqrt(R)``, so that each number is about 1."""
+    """Scale vectors ``[..., R]`` to the length ``sqrt(R)``, so that each number is about 1."""
     return F.normalize(representation, dim=-1) * math.sqrt(representation.shape[-1])
 
 
 class PerturbationActor(nn.Module):
-    """Actions, and a small step from each, that a network takes (Fujimoto et al., 2019,
+    """A network that takes a small step from each given action (Fujimoto et al., 2019,
     arXiv:1812.02900, section 5)."""
 
     def __init__(
@@ -310,7 +305,7 @@ class PerturbationActor(nn.Module):
         self.scale = scale
 
     def forward(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """Actions ``[B, K, A]`` to the same, within [-1, 1]."""
+        """Perturb actions ``[B, K, A]``, within [-1, 1]."""
         features = with_actions(self.encoder(obs, goal), actions, self.encoder)
         step = self.head(self.trunk(features)[0]).mode()
         return (actions + self.scale * step).clamp(-1.0, 1.0)
@@ -320,21 +315,14 @@ def gradients(net: nn.Module) -> list[Tensor]:
     return [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
 
 
-def with_actions(features: Tensor, actions: Tensor, encoder: Encoder) -> Tensor:
-    """Features of a state ``[B, 1, F]`` beside those of each action ``[B, K, A]``, between
-    observations and goals: ``[B, K, F + A]``. Either may have critics in front, ``[N, ...]``."""
+def with_actions(features: Tensor, actions: Tensor, encoder: Any) -> Tensor:
+    """Join features of a state ``[B, 1, F]`` with each action ``[B, K, A]``, between observations
+    and goals: ``[B, K, F + A]``. Either may have critics in front, ``[N, ...]``."""
     repeated = features.expand(*actions.shape[:-1], -1)
     if encoder.obs_dim == encoder.output_dim:  # no goal
         return torch.cat([repeated, actions], dim=-1)
     obs, goal = repeated.tensor_split([encoder.obs_dim], dim=-1)
     return torch.cat([obs, actions, goal], dim=-1)
-
-
-def bounded(values: Tensor, bounds: Sequence[float] | None) -> Tensor:
-    if bounds is None:
-        return values
-    low, high = bounds
-    return (high + low) / 2 + (high - low) / 2 * torch.tanh(values)
 
 
 class Scalar(nn.Module):

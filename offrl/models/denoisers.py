@@ -74,6 +74,8 @@ class UNetDenoiser(nn.Module):
         pairs = list(zip([ac_dim, *down_dims], down_dims, strict=False))
         halves = (_named(conv=nn.Conv1d(dim, dim, 3, 2, 1)) for dim in down_dims[:-1])
         resizes = [*halves, nn.Identity()]
+        self.down_modules: Any
+        self.up_modules: Any
         self.mid_modules = nn.ModuleList([block(last, last), block(last, last)])
         self.down_modules = nn.ModuleList(
             level(*pair, resize) for pair, resize in zip(pairs, resizes, strict=True)
@@ -190,6 +192,8 @@ class TransformerDenoiser(nn.Module):
 class Sines(nn.Module):
     """Embeds times ``[B]`` as ``[B, D]``: sines, then cosines, of rates from 1 to 1/10000."""
 
+    rates: Tensor
+
     def __init__(self, dim: int):
         super().__init__()
         half = dim // 2
@@ -210,8 +214,7 @@ def denoiser_from_config(
     num_steps: the number of actions in a chunk (Tp).
     """
     encoder = with_group_norms(Encoder(spec))
-    name, kind = "unet", UNetDenoiser
-    if config["transformer"].enabled:
-        name, kind = "transformer", TransformerDenoiser
+    name = "transformer" if config["transformer"].enabled else "unet"
+    kind: Any = {"transformer": TransformerDenoiser, "unet": UNetDenoiser}[name]
     sizes = ac_dim, encoder.output_dim, num_frames, num_steps
     return Denoiser(encoder, kind(*sizes, **options_of(config[name])))

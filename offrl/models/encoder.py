@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offrl.models import randomizers, vision  # noqa: F401 (they fill the registries)
+from offrl.models import randomizers, vision  # noqa: F401 (it fills the registry)
 from offrl.registry import CORES, RANDOMIZERS
 from offrl.specs import LANGUAGE, ObsKey, ObsSpec
 
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
             raise ValueError("observation.modalities.obs: name at least one observation key")
         language = spec.groups["obs"].get(LANGUAGE)
         language_dim = prod(language.shape) if language else None
-        self.cores = nn.ModuleDict()
+        self.cores: Any = nn.ModuleDict()
         self.obs_dim = self.output_dim = 0
         for group, keys in self.keys.items():
             frames = num_frames if group == "obs" else 1
@@ -56,6 +56,10 @@ class Encoder(nn.Module):
             dim = sum(dims)
             self.obs_dim += dim if group == "obs" else 0
             self.output_dim += dim
+
+    @property
+    def has_weights(self) -> bool:
+        return any(True for _ in self.parameters())
 
     def forward(self, obs: Obs, goal: Obs | None = None, given: Obs | None = None) -> Tensor:
         """Encode observations ``{key: [B, T, ...]}``, a goal ``{key: [B, ...]}`` where the spec
@@ -110,14 +114,14 @@ class KeyEncoder(nn.Module):
         self.stacks_frames = num_frames > 1 and getattr(core_class, "stacks_frames", False)
         if self.stacks_frames:
             shape = (num_frames * shape[0], *shape[1:])
-        self.core: nn.Module | None = None
-        self.randomizers = nn.ModuleList()
+        self.core: Any = None
+        self.randomizers: Any = nn.ModuleList()
         for name, kwargs in config.randomizers():
-            self.randomizers.append(RANDOMIZERS.build(name, shape, **kwargs))
-            if self.randomizers[-1].num_samples < 1:
+            randomizer = RANDOMIZERS.build(name, shape, **kwargs)
+            if randomizer.num_samples < 1:
                 raise ValueError("num_crops, num_samples: of each image one is needed at least")
-            with torch.no_grad():
-                shape = self.randomizers[-1].plain(torch.zeros(1, *shape)).shape[1:]
+            shape = vision.output_shape(randomizer, shape)
+            self.randomizers.append(randomizer)
         self.output_dim = prod(shape)
         if config.core_class is not None:
             options = {} if language_dim is None else {"language_dim": language_dim}

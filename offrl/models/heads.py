@@ -1,14 +1,14 @@
 """Policy heads: features ``[B, T, F]`` to a distribution over actions ``[B, T, A]``.
 
-A head returns the true distribution always; ``low_noise()`` is the one that robomimic acts from
-at evaluation. Bounds and parametrisations are robomimic's.
+A head always returns the true distribution; robomimic acts from its ``low_noise()`` at evaluation.
+Bounds and parametrisations are robomimic's.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from torch.nn import functional as F
 from offrl.kernels.linear import Linear
 from offrl.registry import HEADS
 
+MEAN_LIMIT, MAX_STD = 9.0, 7.5  # of a Gaussian: of its mean before the tanh, and of its std
 EVAL_STD = 1e-4  # the standard deviation of the mixtures that robomimic acts from at evaluation
+STD_ACTIVATIONS: dict[str, Any] = {"softplus": F.softplus, "exp": torch.exp}
 Generators = Sequence[torch.Generator | None]
 Self = TypeVar("Self", bound="ActionDistribution")
 
@@ -27,7 +29,7 @@ Self = TypeVar("Self", bound="ActionDistribution")
 def random_rows(
     sample: Literal["randn", "rand"], like: Tensor, generators: Generators | None
 ) -> Tensor:
-    """Random numbers ``[B, ...]`` shaped as ``like``; row ``i`` from ``generators[i]`` alone.
+    """Draw random numbers ``[B, ...]`` shaped as ``like``; row ``i`` from ``generators[i]`` alone.
 
     So an episode's actions depend on its own seed and not on who shares its batch. Without
     generators the global random state is used; a row whose generator is ``None`` is zero.
@@ -43,7 +45,7 @@ def random_rows(
 
 
 def draw_index(weights: Tensor, generators: Generators | None) -> Tensor:
-    """Indices ``[B, ...]`` by probabilities ``[B, ..., K]``: the cumulative ones inverted at a
+    """Draw indices ``[B, ...]`` by probabilities ``[B, ..., K]``: the cumulative ones inverted at a
     uniform number."""
     uniform = random_rows("rand", weights[..., 0], generators)
     index = (uniform[..., None] > weights.cumsum(-1)).sum(-1)
@@ -73,34 +75,36 @@ class ActionDistribution:
     LOSSES: ClassVar[tuple[str, ...]] = ("nll",)
 
     def at(self: Self, step: int) -> Self:
-        """The distribution at one time step, over actions ``[B, A]``."""
+        """Give the distribution at one time step, over actions ``[B, A]``."""
         return type(self)(*(getattr(self, f.name)[:, step] for f in fields(self)))  # type: ignore[arg-type]
 
     def repeated(self: Self, times: int) -> Self:
-        """One step's distribution as that of so many steps."""
+        """Repeat the distribution of one step for so many steps."""
         parts = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
         return type(self)(*(x.expand(-1, times, *x.shape[2:]) for x in parts))
 
     def loss(self, term: str, actions: Tensor) -> Tensor:
-        """One of ``LOSSES`` per time step, ``[B, T]``."""
+        """Compute one of ``LOSSES`` per time step, ``[B, T]``."""
         return -self.log_prob(actions)
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """``[B, T, A] -> [B, T]``"""
+        """Compute the log density ``[B, T]`` of actions ``[B, T, A]``."""
         raise NotImplementedError(type(self).__name__)
 
     def entropy(self) -> Tensor:
-        """``[B, T]``"""
+        """Compute the entropy ``[B, T]`` in nats."""
         raise NotImplementedError(type(self).__name__)
 
     def sample(self, generators: Generators | None = None) -> Tensor:
+        """Draw actions ``[B, T, A]`` (see ``random_rows``)."""
         raise NotImplementedError(type(self).__name__)
 
     def mode(self) -> Tensor:
-        """The most likely action (of a mixture: the mean of its heaviest component)."""
+        """Give the most likely action (of a mixture: the mean of its heaviest component)."""
         raise NotImplementedError(type(self).__name__)
 
-    def low_noise(self: Self) -> Self:
+    def low_noise(self) -> "ActionDistribution":
+        """Give the distribution to act from at evaluation."""
         return self
 
 
@@ -112,8 +116,8 @@ class Deterministic(ActionDistribution):
     action: Tensor
 
     def loss(self, term: str, actions: Tensor) -> Tensor:
-        """Squared error, Huber error ("l1" in robomimic) or the angle between the first three
-        components, which are the translation of the end effector by convention."""
+        """Compute the squared error, the Huber error ("l1" in robomimic) or the angle between the
+        first three components, the translation of the end effector by convention."""
         if term == "cos":
             return 1.0 - F.cosine_similarity(self.action[..., :3], actions[..., :3], dim=-1)
         error = {"l2": F.mse_loss, "l1": F.smooth_l1_loss}[term]
@@ -128,13 +132,14 @@ class Deterministic(ActionDistribution):
 
 @dataclass
 class Gaussian(ActionDistribution):
-    """Independent normals, ``mean`` and ``std`` ``[B, T, A]``."""
+    """Independent normal variables, ``mean`` and ``std`` ``[B, T, A]``."""
 
     mean: Tensor
     std: Tensor
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        return _normal_log_prob(actions, self.mean, self.std)
+        z = (actions - self.mean) / self.std
+        return (-0.5 * z * z - self.std.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * z.shape[-1]
 
     def entropy(self) -> Tensor:
         return self.std.log().sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.std.shape[-1]
@@ -143,23 +148,22 @@ class Gaussian(ActionDistribution):
         return self.mean + self.std * random_rows("randn", self.mean, generators)
 
     def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
-        """Actions ``[B, num_samples, A]`` through which gradients flow, and their log densities
-        ``[B, num_samples]``, of a distribution for one step, ``T = 1``."""
+        """Draw actions ``[B, num_samples, A]`` through which gradients flow, with their log
+        densities ``[B, num_samples]``, from a distribution for one step, ``T = 1``."""
         noise = torch.randn((num_samples, *self.mean.shape), device=self.mean.device)
         actions = (self.mean + self.std * noise).squeeze(2).movedim(0, 1)
-        return actions, _normal_log_prob(actions, self.mean, self.std)
+        return actions, Gaussian.log_prob(self, actions)
 
     def mode(self) -> Tensor:
         return self.mean
 
-    def low_noise(self) -> Deterministic:  # type: ignore[override]
-        """The mean."""
+    def low_noise(self) -> ActionDistribution:
         return Deterministic(self.mode())
 
 
 class Squashed(ActionDistribution):
     """The tanh of a random variable, with its density in (-1, 1) (Haarnoja et al., 2018,
-    arXiv:1801.01290, appendix C): in front of the variable's own class."""
+    arXiv:1801.01290, appendix C). A base class in front of the variable's own class."""
 
     MARGIN = 1e-6  # actions at the very bounds would be infinitely far; robomimic's convention
 
@@ -171,15 +175,17 @@ class Squashed(ActionDistribution):
     def entropy(self) -> Tensor:
         return ActionDistribution.entropy(self)  # it has no closed form
 
-    def _log_slope(self, actions: Tensor) -> Tensor:
-        return torch.log(1 - actions.square() + self.MARGIN).sum(-1)
-
     def sample(self, generators: Generators | None = None) -> Tensor:
-        return torch.tanh(super().sample(generators))
+        return self._action(torch.tanh(super().sample(generators)))
 
     def mode(self) -> Tensor:
-        """The tanh of the variable's."""
-        return torch.tanh(super().mode())
+        return self._action(torch.tanh(super().mode()))
+
+    def _action(self, squashed: Tensor) -> Tensor:
+        return squashed
+
+    def _log_slope(self, squashed: Tensor) -> Tensor:
+        return torch.log(1 - squashed.square() + self.MARGIN).sum(-1)
 
 
 @dataclass
@@ -188,30 +194,20 @@ class TanhGaussian(Squashed, Gaussian):
 
     def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
         before, log_prob = super().rsample(num_samples)
-        actions = torch.tanh(before)
-        return actions, log_prob - self._log_slope(actions)
+        squashed = torch.tanh(before)
+        return self._action(squashed), log_prob - self._log_slope(squashed)
 
 
 @dataclass
 class Corrected(TanhGaussian):
-    """A ``base`` action, with ``scale`` times the tanh of a normal variable added to it: all are
-    ``[B, T, A]``. Densities are those of the correction."""
+    """A ``base`` action plus ``scale`` times the tanh of a normal variable, all ``[B, T, A]``.
+    Densities are those of the correction."""
 
     base: Tensor
     scale: Tensor
 
-    def sample(self, generators: Generators | None = None) -> Tensor:
-        return self._sum(super().sample(generators))
-
-    def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
-        correction, log_prob = super().rsample(num_samples)
-        return self._sum(correction), log_prob
-
-    def mode(self) -> Tensor:
-        return self._sum(super().mode())
-
-    def _sum(self, correction: Tensor) -> Tensor:
-        return (self.base + self.scale * correction).clamp(-1.0, 1.0)
+    def _action(self, squashed: Tensor) -> Tensor:
+        return (self.base + self.scale * squashed).clamp(-1.0, 1.0)
 
 
 @dataclass
@@ -223,7 +219,7 @@ class GaussianMixture(ActionDistribution):
     logits: Tensor
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        components = _normal_log_prob(actions[..., None, :], self.mean, self.std)
+        components = Gaussian(self.mean, self.std).log_prob(actions[..., None, :])
         return torch.logsumexp(self.logits + components, dim=-1)
 
     def sample(self, generators: Generators | None = None) -> Tensor:
@@ -251,7 +247,7 @@ class Categorical(ActionDistribution):
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """The log-probabilities of all actions, ``[B, T, A]``."""
+        """Compute the log-probabilities of all actions, ``[B, T, A]``."""
         return self.logits.log_softmax(-1)
 
     def log_prob(self, actions: Tensor) -> Tensor:
@@ -266,28 +262,22 @@ class Categorical(ActionDistribution):
     def mode(self) -> Tensor:
         return self._one_hot(self.logits.argmax(-1))
 
-    def low_noise(self) -> Deterministic:  # type: ignore[override]
-        """The most likely action always."""
+    def low_noise(self) -> ActionDistribution:
         return Deterministic(self.mode())
 
     def _one_hot(self, index: Tensor) -> Tensor:
         return torch.zeros_like(self.logits).scatter_(-1, index[..., None], 1.0)
 
 
-def _normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    z = (x - mean) / std
-    return (-0.5 * z * z - std.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * x.shape[-1]
-
-
 def _component(values: Tensor, index: Tensor) -> Tensor:
-    """``[..., M, A]`` at ``index`` ``[...]``."""
+    """Take the components ``index`` ``[...]`` of ``[..., M, A]``."""
     chosen = index[..., None, None].expand(*index.shape, 1, values.shape[-1])
     return values.gather(-2, chosen).squeeze(-2)
 
 
 @HEADS.register("deterministic")
 class DeterministicHead(nn.Module):
-    """``tanh(linear)``"""
+    """One action, ``tanh(linear)``."""
 
     def __init__(self, input_dim: int, ac_dim: int):
         super().__init__()
@@ -299,15 +289,12 @@ class DeterministicHead(nn.Module):
 
 @HEADS.register("gaussian")
 class GaussianHead(nn.Module):
-    """Mean ``tanh(linear)``; a std that is learned, from ``init_std`` on (``softplus``) or
-    one (``exp``), unless it is fixed at ``init_std``.
+    """A Gaussian of mean ``tanh(linear)``. Its std is fixed at ``init_std`` (``fixed_std``), or
+    learned, from ``init_std`` on (``softplus``) or from one (``exp``).
 
     use_tanh: the tanh of the whole distribution instead of the mean's, which is clamped instead.
     init_last_fc_weight: the weights start uniformly between this and its negative.
     """
-
-    MEAN_LIMIT = 9.0
-    MAX_STD = 7.5
 
     def __init__(
         self,
@@ -326,26 +313,25 @@ class GaussianHead(nn.Module):
         if init_last_fc_weight is not None:
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -init_last_fc_weight, init_last_fc_weight)
-        self.init_std, self.min_std, self.use_tanh = init_std, min_std, use_tanh
-        self.fixed_std = fixed_std
-        self.std_activation = std_activation
+        self.init_std, self.min_std, self.std_activation = init_std, min_std, std_activation
+        self.fixed_std, self.use_tanh = fixed_std, use_tanh
 
     def forward(self, features: Tensor) -> Gaussian:
-        mean, limit = self.mean(features), self.MEAN_LIMIT
+        mean = self.mean(features)
         distribution = TanhGaussian if self.use_tanh else Gaussian
-        mean = mean.clamp(-limit, limit) if self.use_tanh else torch.tanh(mean)
+        mean = mean.clamp(-MEAN_LIMIT, MEAN_LIMIT) if self.use_tanh else torch.tanh(mean)
         if self.fixed_std:
             return distribution(mean, torch.full_like(mean, self.init_std))
-        std = _activate(self.scale(features), self.std_activation)
+        std = STD_ACTIVATIONS[self.std_activation](self.scale(features))
         if self.std_activation == "softplus":  # the network's zero means init_std
             std = std * (self.init_std / math.log(2.0))
-        return distribution(mean, std.clamp(self.min_std, self.MAX_STD))
+        return distribution(mean, std.clamp(self.min_std, MAX_STD))
 
 
 @HEADS.register("free_gaussian")
 class FreeGaussianHead(nn.Module):
-    """Mean ``linear``, without bounds, and a std that is learned, from ``exp(log_std_init)`` on,
-    and is the same in all states (Schulman et al., 2015, arXiv:1502.05477, appendix D)."""
+    """A Gaussian of mean ``linear``. Its learned std, ``exp(log_std_init)`` at first, is the same
+    in all states (Schulman et al., 2015, arXiv:1502.05477, appendix D)."""
 
     def __init__(self, input_dim: int, ac_dim: int, log_std_init: float = 0.0):
         super().__init__()
@@ -357,7 +343,7 @@ class FreeGaussianHead(nn.Module):
         return Gaussian(mean, self.log_std.exp().expand_as(mean))
 
     def draw(self, mean: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Samples ``[R, A]`` of means ``[R, A]``, in NumPy."""
+        """Draw samples ``[R, A]`` around means ``[R, A]``, in NumPy."""
         return mean + self.log_std.detach().exp().numpy() * torch.randn(mean.shape).numpy()
 
 
@@ -390,13 +376,13 @@ class GMMHead(nn.Module):
         distribution = TanhMixture if self.use_tanh else GaussianMixture
         mean = mean if self.use_tanh else torch.tanh(mean)
         scale = self.scale(features).unflatten(-1, per_mode)
-        std = _activate(scale, self.std_activation) + self.min_std
+        std = STD_ACTIVATIONS[self.std_activation](scale) + self.min_std
         return distribution(mean, std, F.log_softmax(self.logits(features), dim=-1))
 
 
 @HEADS.register("categorical")
 class CategoricalHead(nn.Module):
-    """``softmax(linear)``"""
+    """Probabilities of actions, ``softmax(linear)``."""
 
     def __init__(self, input_dim: int, ac_dim: int):
         super().__init__()
@@ -406,12 +392,8 @@ class CategoricalHead(nn.Module):
         return Categorical(self.logits(features))
 
     def draw(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Samples ``[R, A]`` by logits ``[R, A]``, in NumPy: with Gumbel noise, which is less the
+        """Draw samples ``[R, A]`` by logits ``[R, A]``, in NumPy: with Gumbel noise, minus the
         logarithm of an exponential number, the largest is a sample of their softmax."""
         noise = torch.empty(logits.shape).exponential_().numpy()
         index = (logits - np.log(noise)).argmax(-1)
         return (index[:, None] == np.arange(logits.shape[-1])).astype(np.float32)
-
-
-def _activate(x: Tensor, std_activation: str) -> Tensor:
-    return F.softplus(x) if std_activation == "softplus" else x.exp()

@@ -1,4 +1,4 @@
-"""Networks put together from encoder, trunk and head."""
+"""Networks that consist of an encoder, a trunk and a head."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from offrl.config import Section
 from offrl.config.section import options_of
 from offrl.models import heads, transformer, trunks  # noqa: F401 (they fill the registries)
-from offrl.models.encoder import Encoder
+from offrl.models.encoder import Encoder, Obs
 from offrl.models.trunks import EVERY_STEP
 from offrl.registry import HEADS, TRUNKS
 from offrl.specs import ObsSpec
@@ -18,7 +18,7 @@ from offrl.specs import ObsSpec
 class Actor(nn.Module):
     """``pi(a | s, g)``: observations ``[B, T, ...]`` to a distribution over ``[B, T, A]``.
 
-    Without an encoder it sees only what it is given besides.
+    Without an encoder it sees only the features ``given``.
     """
 
     def __init__(self, encoder: nn.Module | None, trunk: nn.Module, head: nn.Module):
@@ -27,13 +27,13 @@ class Actor(nn.Module):
 
     def forward(
         self,
-        obs: Mapping[str, Tensor],
-        goal: Mapping[str, Tensor] | None = None,
+        obs: Obs,
+        goal: Obs | None = None,
         state: Any = None,
         given: Tensor | None = None,
         answers: slice = EVERY_STEP,
     ) -> tuple[Any, Any]:
-        """The head's output, and the trunk's state after the last step (``None`` if it has none).
+        """Give the head's output, and the trunk's state after the last step (``None`` without one).
 
         given: more features ``[B, T, D]``, in front of those of the observations.
         answers: the steps that the output is for.
@@ -97,9 +97,9 @@ def mlp_outputs(
     num_frames: int = 1,
     given_dim: int = 0,
 ) -> Actor:
-    """Make the same with several outputs, ``{name: [B, T, *shape]}``.
+    """Make a network of fully connected layers with several outputs, ``{name: [B, T, *shape]}``.
 
-    given_dim: the number of features that it is given besides observations.
+    given_dim: the number of features ``given`` besides observations.
     """
     encoder = Encoder(spec, num_frames=num_frames)
     trunk = TRUNKS["mlp"](given_dim + encoder.output_dim, layer_dims)
@@ -107,12 +107,13 @@ def mlp_outputs(
 
 
 def encoder_from_config(config: Section, spec: ObsSpec, num_frames: int = 1) -> Encoder:
+    """Make the encoder of an algorithm's section."""
     has_transformer = "transformer" in config and config["transformer"].enabled
     return Encoder(spec, core_relu=not has_transformer, num_frames=num_frames)
 
 
-def trunk_from_config(config: Section, input_dim: int, layer_dims: Sequence[int]) -> nn.Module:
-    """The Transformer, the RNN with ``layer_dims`` behind it or the MLP of ``layer_dims``."""
+def trunk_from_config(config: Section, input_dim: int, layer_dims: Sequence[int]) -> Any:
+    """Make the Transformer, the RNN with ``layer_dims`` behind it or the MLP of ``layer_dims``."""
     if "transformer" in config and config["transformer"].enabled:
         options = options_of(config["transformer"], "supervise_all_steps", "pred_future_acs")
         return TRUNKS["transformer"](input_dim, **options)

@@ -89,6 +89,9 @@ class DecisionTransformer(nn.Module):
     target_return: the return that the policy asks for while acting.
     """
 
+    return_scale: Tensor
+    target_return: Tensor
+
     def __init__(
         self,
         spec: ObsSpec,

@@ -1,7 +1,7 @@
 """Trunks: features ``[B, T, F]`` and a recurrent state to features ``[B, T, output_dim]``.
 
 A state is a dict of tensors ``[B, ...]``, one row per environment; a row of zeros is a start.
-``answers`` are the steps whose features are wanted: no others are computed, where that is possible.
+``answers`` selects the steps of the output; others are not computed, where that is possible.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 @TRUNKS.register("mlp")
 class MLP(nn.Module):
-    """Fully connected layers with an activation behind each; every time step by itself, no
-    state."""
+    """Fully connected layers with an activation behind each, without state: every time step goes
+    through them by itself."""
 
     def __init__(self, input_dim: int, layer_dims: Sequence[int], activation: str = "relu"):
         super().__init__()
@@ -31,7 +31,7 @@ class MLP(nn.Module):
         for size_in, size_out in zip(dims, dims[1:], strict=False):
             layers += [Linear(size_in, size_out), ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers)
-        self._affine = layers[::2]
+        self._affine: list[Any] = layers[::2]
         self.output_dim = dims[-1]
         self._is_tanh = activation == "tanh" and len(layers) > 0
 
@@ -52,9 +52,9 @@ class MLP(nn.Module):
 class RNN(MLP):
     """An LSTM or GRU over time, then fully connected layers at every step.
 
-    It is trained on windows that start from nothing, so while acting it starts from nothing again
-    every ``horizon`` steps (``None``: never). With ``open_loop`` it sees the first observation of a
-    window only.
+    It is trained on windows that start from a state of zeros, so while acting it returns to that
+    every ``horizon`` steps (``None``: never). With ``open_loop`` it sees only the first observation
+    of a window.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class RNN(MLP):
 def over_episodes(
     trunk: nn.Module, features: Tensor, state: Mapping[str, Tensor] | None, starts: Tensor
 ) -> tuple[Tensor, Any]:
-    """A trunk over segments ``[B, L, F]``, in which a new episode begins at each step that
-    ``starts`` ``[B, L]`` marks: what came before is forgotten there.
+    """Run a trunk over segments ``[B, L, F]``, from a state of zeros at each step that ``starts``
+    ``[B, L]`` marks as the first of an episode.
 
-    All segments are worked through together, up to the next step at which one of them starts anew.
+    All segments advance together, up to the next step at which one of them starts anew.
     """
     num_steps, outputs = features.shape[1], []
     cuts = [0, *(starts[:, 1:].any(0).nonzero().flatten() + 1).tolist(), num_steps]
@@ -115,7 +115,7 @@ def over_episodes(
 
 
 def _pack(hidden: Any) -> dict[str, Tensor]:
-    """PyTorch's recurrent state ``[L, B, H]`` as ``[B, L, H]`` by name."""
+    """Name the parts of PyTorch's recurrent state ``[L, B, H]``, as ``[B, L, H]``."""
     parts = hidden if isinstance(hidden, tuple) else (hidden,)
     return {name: part.transpose(0, 1) for name, part in zip("hc", parts, strict=False)}
 

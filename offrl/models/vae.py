@@ -5,7 +5,7 @@ comes from the prior. Latents are ``[B, T, Z]``, one per time step.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offrl.config import Section
-from offrl.models.encoder import Encoder
+from offrl.models.encoder import Encoder, Obs
 from offrl.models.heads import DeterministicHead, Generators, Outputs, draw_index, random_rows
 from offrl.models.nets import Actor, encoder_from_config, mlp_outputs, trunk_from_config
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec
 
-Obs = Parts = Mapping[str, Tensor]
-Shapes = Mapping[str, Sequence[int]]
+Parts = Mapping[str, Tensor]
+Shapes = dict[str, tuple[int, ...]]
 
 
 class VAE(nn.Module):
@@ -35,20 +35,19 @@ class VAE(nn.Module):
         self,
         obs: Obs,
         goal: Obs | None,
-        actions: Tensor,
+        actions: Any,
         temperature: float = 1.0,
         is_posterior_frozen: bool = False,
     ) -> dict[str, Tensor]:
-        """Per time step ``[B, T]``: reconstruction error, KL divergence and, for the log, the
-        posterior's variance or the ``temperature`` of categorical latents."""
+        """Compute, per time step ``[B, T]``, the reconstruction error, the KL divergence and, for
+        the log, the posterior's variance or the ``temperature`` of categorical latents."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_posterior_frozen):
             posterior, _ = self.posterior(obs, goal, given=actions)
         z = self.prior.draw(posterior, temperature)
         output, _ = self.decoder(obs, goal, given=z)
         return {
             "reconstruction": self.error(self.reconstruction(output), actions),
-            "kl": self.prior.kl(posterior, z, self.prior.parameters_for(obs, goal)),
-            **self.prior.diagnostics(posterior, temperature),
+            **self.prior.losses(posterior, z, self.prior.parameters_for(obs, goal), temperature),
         }
 
     def sample(
@@ -58,9 +57,9 @@ class VAE(nn.Module):
         state: Any = None,
         generators: Generators | None = None,
         num_samples: int | None = None,
-    ) -> tuple[Tensor, Any]:
-        """Actions ``[B, T, A]`` for latents from the prior, and the decoder's state; or
-        ``num_samples`` actions ``[B, num_samples, A]`` for the one step of ``obs``."""
+    ) -> tuple[Any, Any]:
+        """Decode ``latents``. Returns actions ``[B, T, A]``, or ``[B, num_samples, A]``, and the
+        decoder's state."""
         z = self.latents(obs, goal, generators, num_samples)
         output, state = self.decoder(obs, goal, state, given=z)
         return self.reconstruction(output), state
@@ -72,7 +71,8 @@ class VAE(nn.Module):
         generators: Generators | None = None,
         num_samples: int | None = None,
     ) -> Tensor:
-        """Latents ``[B, T, Z]`` from the prior, or ``num_samples`` for the one step of ``obs``."""
+        """Draw latents ``[B, T, Z]`` from the prior, or ``num_samples`` for the one step of
+        ``obs``."""
         some = next(iter(obs.values()))
         shape = len(some), some.shape[1] if num_samples is None else num_samples
         like = torch.empty(*shape, self.prior.latent_size, device=some.device)
@@ -89,7 +89,7 @@ class VAE(nn.Module):
 
 
 class ObservationVAE(VAE):
-    """The same over observations ``{key: [B, T, ...]}``, such as subgoals."""
+    """A VAE over observations ``{key: [B, T, ...]}``, such as subgoals, instead of actions."""
 
     def reconstruction(self, output: Parts) -> Parts:
         return output
@@ -105,9 +105,7 @@ class ObservationVAE(VAE):
 class ObservationPosterior(Actor):
     """``q(z | x, s)`` for observations ``x``, the group ``input`` of its encoder."""
 
-    def forward(  # type: ignore[override]
-        self, obs: Obs, goal: Obs | None, given: Obs
-    ) -> tuple[Parts, None]:
+    def forward(self, obs: Obs, goal: Obs | None, given: Obs) -> tuple[Any, None]:  # type: ignore[override]
         features, _ = self.trunk(self.encoder(obs, goal, given), None)  # type: ignore[misc]
         return self.head(features), None
 
@@ -131,25 +129,24 @@ class Prior(nn.Module):
                 self.params[name] = nn.Parameter(torch.randn(1, *shape) * scale)
 
     def parameters_for(self, obs: Obs, goal: Obs | None) -> Parts:
-        """``{name: [B or 1, T or 1, *shape]}``; none if they are constants."""
+        """Compute ``{name: [B or 1, T or 1, *shape]}``; empty if they are constants."""
         if self.net is not None:
             return self.net(obs, goal)[0] if self.learn else {}
         return {name: value[None] for name, value in self.params.items()}
 
     def draw(self, posterior: Parts, temperature: float) -> Tensor:
-        """A latent of the posterior through which gradients flow."""
+        """Draw a latent of the posterior, through which gradients flow."""
         raise NotImplementedError(type(self).__name__)
 
-    def kl(self, posterior: Parts, z: Tensor, prior: Parts) -> Tensor:
-        """``KL(posterior || prior)`` in nats, ``[B, T]``; ``z`` is a sample of the posterior."""
-        raise NotImplementedError(type(self).__name__)
-
-    def diagnostics(self, posterior: Parts, temperature: float) -> Parts:
-        """For the log, ``[B, T]`` each."""
+    def losses(
+        self, posterior: Parts, z: Tensor, prior: Parts, temperature: float
+    ) -> dict[str, Tensor]:
+        """Compute ``kl``, ``KL(posterior || prior)`` in nats, for a sample ``z`` of the posterior,
+        and a number for the log, ``[B, T]`` each."""
         raise NotImplementedError(type(self).__name__)
 
     def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
-        """Latents of the shape of ``like``, ``[B, T, Z]``."""
+        """Draw latents of the shape of ``like``, ``[B, T, Z]``."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -168,7 +165,13 @@ class GaussianPrior(Prior):
         noise = random_rows("randn", posterior["mean"], None)
         return _reparameterize(posterior["mean"], posterior["logvar"], noise)
 
-    def kl(self, posterior: Parts, z: Tensor, prior: Parts) -> Tensor:
+    def losses(
+        self, posterior: Parts, z: Tensor, prior: Parts, temperature: float
+    ) -> dict[str, Tensor]:
+        kl, variance = self._kl(posterior, z, prior), posterior["logvar"].detach().exp().mean(-1)
+        return {"kl": kl, "variance": variance}
+
+    def _kl(self, posterior: Parts, z: Tensor, prior: Parts) -> Tensor:
         mean, logvar = posterior["mean"], posterior["logvar"]
         if not self.learn:
             return 0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(-1)
@@ -182,16 +185,12 @@ class GaussianPrior(Prior):
         modes = _log_normal(z[..., None, :], prior["mean"], prior["logvar"])
         return own - torch.logsumexp(self._log_weights(prior) + modes, dim=-1)
 
-    def diagnostics(self, posterior: Parts, temperature: float) -> Parts:
-        return {"variance": posterior["logvar"].detach().exp().mean(-1)}
-
     def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
         if not self.learn:
             z = random_rows("randn", like, generators)
         else:
             weights = self._log_weights(prior).exp().expand(*like.shape[:2], -1)
-            index = draw_index(weights, generators)
-            chosen = F.one_hot(index, self.num_modes)[..., None]
+            chosen = F.one_hot(draw_index(weights, generators), self.num_modes)[..., None]
             mean, logvar = ((prior[name] * chosen).sum(-2) for name in ("mean", "logvar"))
             z = _reparameterize(mean, logvar, random_rows("randn", like, generators))
         return z if self.latent_clip is None else z.clamp(-self.latent_clip, self.latent_clip)
@@ -213,24 +212,21 @@ class CategoricalPrior(Prior):
         self.hard = hard
 
     def draw(self, posterior: Parts, temperature: float) -> Tensor:
-        logits = self._logits(posterior)
+        logits = posterior["logit"].unflatten(-1, (self.latent_dim, self.num_classes))
         return F.gumbel_softmax(logits, temperature, hard=self.hard).flatten(-2)
 
-    def kl(self, posterior: Parts, z: Tensor, prior: Parts) -> Tensor:
-        logp = self._logits(posterior).log_softmax(-1)
-        prior_logp = self._log_p(prior, z.device)
-        return (logp.exp() * (logp - prior_logp)).sum((-1, -2))
-
-    def diagnostics(self, posterior: Parts, temperature: float) -> Parts:
-        return {"temperature": torch.full_like(posterior["logit"][..., 0], temperature)}
+    def losses(
+        self, posterior: Parts, z: Tensor, prior: Parts, temperature: float
+    ) -> dict[str, Tensor]:
+        logits = posterior["logit"].unflatten(-1, (self.latent_dim, self.num_classes))
+        log_q, log_p = logits.log_softmax(-1), self._log_p(prior, z.device)
+        kl = (log_q.exp() * (log_q - log_p)).sum((-1, -2))
+        return {"kl": kl, "temperature": torch.full_like(posterior["logit"][..., 0], temperature)}
 
     def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
         weights = self._log_p(prior, like.device).exp()
         index = draw_index(weights.expand(*like.shape[:2], -1, -1), generators)
         return F.one_hot(index, self.num_classes).float().flatten(-2)
-
-    def _logits(self, posterior: Parts) -> Tensor:
-        return posterior["logit"].unflatten(-1, (self.latent_dim, self.num_classes))
 
     def _log_p(self, prior: Parts, device: torch.device) -> Tensor:
         if self.learn:
@@ -249,15 +245,14 @@ def _log_normal(x: Tensor, mean: Tensor, logvar: Tensor) -> Tensor:
 
 
 def vae_from_config(config: Section, spec: ObsSpec, ac_dim: int, num_frames: int = 1) -> VAE:
-    """The VAE policy that ``vae`` in a section describes; its decoder has the trunk of that.
+    """Make the VAE policy that ``vae`` in a section describes; its decoder has the section's trunk.
 
     num_frames: see ``Encoder``.
     """
     vae = config["vae"]
     prior = prior_from_config(vae, spec, num_frames)
-    posterior = mlp_outputs(
-        spec, prior.posterior_shapes, vae.encoder_layer_dims, num_frames, ac_dim
-    )
+    shapes = prior.posterior_shapes
+    posterior = mlp_outputs(spec, shapes, vae.encoder_layer_dims, num_frames, ac_dim)
     encoder = encoder_from_config(config, spec, num_frames) if vae.decoder.is_conditioned else None
     size_in = prior.latent_size + (encoder.output_dim if encoder else 0)
     trunk = trunk_from_config(config, size_in, vae.decoder_layer_dims)
@@ -266,7 +261,7 @@ def vae_from_config(config: Section, spec: ObsSpec, ac_dim: int, num_frames: int
 
 
 def observation_vae_from_config(vae: Section, spec: ObsSpec, group: str, num_frames: int) -> VAE:
-    """The VAE over the observations of a ``group``, given those of the others."""
+    """Make the VAE over the observations of a ``group``, given those of the others."""
     prior = prior_from_config(vae, spec, num_frames)
     inputs = ObsSpec({**spec.groups, "input": spec.groups[group]})
     encoder = Encoder(inputs, ("input", "obs", "goal"), num_frames=num_frames)
@@ -282,12 +277,13 @@ def observation_vae_from_config(vae: Section, spec: ObsSpec, group: str, num_fra
 
 
 def prior_from_config(vae: Section, spec: ObsSpec, num_frames: int) -> Prior:
-    config = vae["prior"]
+    """Make the prior that ``prior`` in the section ``vae`` describes."""
+    config, shapes = vae["prior"], Shapes()
     if config.use_categorical:
-        shapes = {"logit": (vae["latent_dim"], config.categorical_dim)}
+        shapes["logit"] = (vae["latent_dim"], config.categorical_dim)
     else:
         num_modes = config.gmm_num_modes if config.use_gmm else 1
-        shapes = {name: (num_modes, vae["latent_dim"]) for name in ("mean", "logvar")}
+        shapes["mean"] = shapes["logvar"] = (num_modes, vae["latent_dim"])
         if config.use_gmm and config.gmm_learn_weights:
             shapes["weight"] = (num_modes,)
     net = None

@@ -41,7 +41,7 @@ class Core(nn.Module):
             raise ValueError("core_kwargs.flatten: a policy's features are vectors; set it to true")
         super().__init__()
         self.backbone = backbone
-        shape = _output_shape(backbone, *input_shapes)
+        shape = output_shape(backbone, *input_shapes)
         is_map = len(shape) == 3 and not (pool_class or feature_dimension)
         #: ``[C, H, W]`` of the features, where they are a map of the image, flattened.
         self.map_shape = shape if is_map else None
@@ -54,7 +54,7 @@ class Core(nn.Module):
                 )
             shape = (*shape, 1)[:3]  # scans become images one pixel wide
             self.pool = POOLINGS.build(pool_class, shape, **(pool_kwargs or {}))
-            shape = _output_shape(self.pool, shape)
+            shape = output_shape(self.pool, shape)
         self.output_dim = feature_dimension or math.prod(shape)
         self.linear: nn.Module | None = None
         if feature_dimension is not None:
@@ -68,7 +68,8 @@ class Core(nn.Module):
         return features if self.linear is None else self.linear(features)
 
 
-def _output_shape(module: nn.Module, *input_shapes: Sequence[int]) -> tuple[int, ...]:
+def output_shape(module: nn.Module, *input_shapes: Sequence[int]) -> tuple[int, ...]:
+    """Measure the shape of a module's output ``[1, ...]`` in eval mode, without the batch."""
     was_training = module.training
     with torch.no_grad():
         output = module.eval()(*(torch.zeros(1, *shape) for shape in input_shapes))
@@ -190,6 +191,9 @@ class SpatialSoftmax(nn.Module):
     """The place where each of ``num_kp`` feature maps is strongest: its expected position
     ``[B, K, 2]`` (x, y in [-1, 1]) under a softmax over pixels (Finn et al., 2016,
     arXiv:1509.06113); with ``output_variance`` followed by its covariance, ``[B, K, 6]``."""
+
+    pos_x: Tensor
+    pos_y: Tensor
 
     def __init__(
         self,

@@ -21,8 +21,8 @@ NUM_LLOYD_STEPS = 20
 
 class ChunkVAE(nn.Module):
     """A VQ-VAE (van den Oord et al., 2017, arXiv:1711.00937) of chunks ``[N, H, A]``, whose latent
-    is a sum of codes, one of each of ``num_layers`` codebooks: each quantises what those before it
-    leave."""
+    is a sum of codes, one of each of ``num_layers`` codebooks: each quantises the rest that those
+    before it leave."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ChunkVAE(nn.Module):
         self.codebooks = nn.Parameter(torch.randn(num_layers, num_codes, latent_dim))
 
     def quantize(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums of codes ``[N, D]`` that are next to latents ``[N, D]``, and the codes
+        """Find the sums of codes ``[N, D]`` nearest to latents ``[N, D]``, and the codes
         ``[N, L]``."""
         residual, codes = latents, []
         for book in self.codebooks:
@@ -50,18 +50,18 @@ class ChunkVAE(nn.Module):
         return latents - residual, torch.stack(codes, dim=-1)
 
     def codes(self, chunks: Tensor) -> Tensor:
-        """The codes ``[N, L]`` of chunks."""
+        """Find the codes ``[N, L]`` of chunks."""
         return self.quantize(self.encoder(chunks.flatten(1)))[1]
 
     def decode(self, codes: Tensor) -> Tensor:
-        """The chunks that codes stand for."""
-        return self._decoded(
-            sum(book[i] for book, i in zip(self.codebooks, codes.unbind(-1), strict=True))
-        )
+        """Decode the chunks that codes stand for."""
+        chosen = zip(self.codebooks, codes.unbind(-1), strict=True)
+        return self._decoded(sum(book[i] for book, i in chosen))  # type: ignore[arg-type]
 
     def forward(self, chunks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Reconstructed chunks, whose gradient passes the codes by, and for each chunk ``[N]`` how
-        far codes are from latents: as a loss of the codes, and of the encoder."""
+        """Reconstruct chunks, with a gradient that passes the codes by. Returns them and, for each
+        chunk ``[N]``, the distance of codes from latents as a loss of the codes and as one of the
+        encoder."""
         latents = self.encoder(chunks.flatten(1))
         quantized, _ = self.quantize(latents)
         codebook = (latents.detach() - quantized).square().mean(-1)
@@ -73,7 +73,7 @@ class ChunkVAE(nn.Module):
 
     @torch.no_grad()
     def begin_with(self, chunks: Tensor) -> None:
-        """Let codes be means of clusters of these chunks' latents, so that none is of no use."""
+        """Set codes to means of clusters of these chunks' latents, so that each of them is used."""
         residual = self.encoder(chunks.flatten(1))
         for book in self.codebooks:
             book.copy_(residual[torch.randint(len(residual), (len(book),), device=book.device)])
@@ -86,8 +86,8 @@ class ChunkVAE(nn.Module):
 
 
 class BehaviorTransformer(nn.Module):
-    """Observations ``[B, T, ...]`` to features ``[B, T, D]``. From these follow the codes of a
-    chunk, one after the other, and what is to be added to what they stand for."""
+    """Observations ``[B, T, ...]`` to features ``[B, T, D]``, which predict the codes of a chunk,
+    one after the other, and offsets to the actions that the codes stand for."""
 
     def __init__(self, spec: ObsSpec, num_frames: int, codes: ChunkVAE, **transformer: Any):
         super().__init__()
@@ -106,8 +106,9 @@ class BehaviorTransformer(nn.Module):
     def predict(
         self, features: Tensor, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[list[Tensor], Tensor]:
-        """Logits of each code ``[N, K]`` after those before it, which ``choose(layer, logits)``
-        gives, ``[N]``, and the offsets ``[N, H * A]`` of all of them, for features ``[N, D]``."""
+        """Predict from features ``[N, D]`` the logits ``[N, K]`` of each code, given those before
+        it, which ``choose(layer, logits)`` returns, ``[N]``; and the offsets ``[N, H * A]`` to all
+        of them."""
         all_logits = []
         for layer, (head, chosen) in enumerate(zip(self.logits, self.chosen, strict=True)):
             all_logits.append(head(features))
@@ -117,7 +118,7 @@ class BehaviorTransformer(nn.Module):
     def sample(
         self, features: Tensor, temperature: float, generators: Generators | None
     ) -> tuple[Tensor, Tensor]:
-        """Codes ``[N, L]`` that are drawn, and their offsets."""
+        """Draw codes ``[N, L]``. Returns them and their offsets."""
         codes: list[Tensor] = []
 
         def draw(layer: int, logits: Tensor) -> Tensor:
