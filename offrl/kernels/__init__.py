@@ -1,1 +1,1 @@
-"""Code that is there for speed alone, each part beside its plain form."""
+"""Code whose only reason is speed, each part beside its plain form."""

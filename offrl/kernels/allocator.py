@@ -15,9 +15,8 @@ class FreedMemory:
 
     glibc gives large ones back to the system, which hands the memory out again page by page,
     zeroed: 2 to 15 % of a training step (``docs/benchmarks.md``). Small objects in between split
-    what is free into parts that are too small for the next tensor, so that a process grows, whether
-    it keeps them or not, by gigabytes an hour: ``limit`` ends that. Other C libraries are left
-    alone.
+    free memory into parts that are too small for the next tensor, so that a process grows in either
+    case, by gigabytes an hour; ``limit`` ends that. Other C libraries are left alone.
     """
 
     def __init__(self) -> None:
@@ -29,8 +28,8 @@ class FreedMemory:
             self._libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
 
     def limit(self) -> None:
-        """Give everything back once the process has grown by ``MOST_KEPT``; to be called after the
-        same number of steps each time, so that what they use counts for no growth."""
+        """Give everything back once the process has grown by ``MOST_KEPT``. Call it after the same
+        number of steps each time, so that the memory they use does not count as growth."""
         if self._libc is None:
             return
         used = resident_bytes()

@@ -1,4 +1,4 @@
-"""The parts of an ensemble's layers that PyTorch's own way makes slow."""
+"""Faster forms of the operations in an ensemble's layers."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,9 @@ NARROW = 8  # outputs, up to which MKL's products are slow on AMD unless weights
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``[N, R, I]`` times ``[N, I, O]`` plus ``[N, O]``; where MKL is slow, products with one
-    vector are made of elements: 3 to 11 % of a step on AMD, nothing on Intel. Those with a few
-    vectors have these as rows: 4 % of DQN's step."""
+    """Multiply ``[N, R, I]`` by ``[N, I, O]`` and add ``[N, O]``. Where MKL is slow, products with
+    one vector are sums over elements, which saves 3 to 11 % of a step on AMD and nothing on Intel;
+    those with a few vectors have these as rows, which saves 4 % of DQN's step."""
     if MKL_IS_SLOW and weight.shape[-1] <= NARROW and x.device.type == "cpu":
         if weight.shape[-1] == 1:
             return (x * weight.mT).sum(-1, keepdim=True) + bias.unsqueeze(1)
@@ -20,6 +20,6 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def first_members(num: int, *parameters: Tensor) -> list[Tensor]:
-    """``parameters[:num]``, sliced only if there are more: the gradient of a slice is a copy, 3 %
-    of SAC-N's step."""
+    """Take ``parameters[:num]``, sliced only if there are more: the gradient of a slice is a copy,
+    3 % of SAC-N's step."""
     return [p if num == len(p) else p[:num] for p in parameters]

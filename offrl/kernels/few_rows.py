@@ -1,5 +1,5 @@
 """Fully connected layers for the few rows that a policy acts on, in NumPy, whose calls take a third
-of PyTorch's time: a tenth of A2C's round, and 6 % of PPO's with small networks."""
+of PyTorch's time: this saves a tenth of A2C's round, and 6 % of PPO's with small networks."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 # Multiplications of a layer (rows x inputs x outputs) up to which PyTorch's call takes longer.
 LARGEST = 2**17
+IN_PLACE = {"tanh": lambda x: np.tanh(x, out=x), "relu": lambda x: np.maximum(x, 0, out=x)}
 
 
 class FewRows:
@@ -17,7 +18,7 @@ class FewRows:
 
     def __init__(self, layers: Sequence[torch.nn.Linear], activation: str):
         self._layers = [(layer.weight, layer.bias) for layer in layers]
-        self._activation = ACTIVATIONS[activation]
+        self._activation = IN_PLACE[activation]
         self._size = max(weight.numel() for weight, _ in self._layers)
 
     def pays(self, num_rows: int) -> bool:
@@ -26,7 +27,7 @@ class FewRows:
         return is_small and self._layers[0][0].device.type == "cpu"
 
     def __call__(self, x: Tensor) -> NDArray[np.float32]:
-        """Rows ``[R, I]`` to ``[R, O]``."""
+        """Map rows ``[R, I]`` to ``[R, O]``."""
         rows = x.numpy()
         for i, (weight, bias) in enumerate(self._layers):
             if i:
@@ -34,14 +35,3 @@ class FewRows:
             rows = rows @ weight.detach().numpy().T
             rows += bias.detach().numpy()
         return rows
-
-
-def _tanh_(x: NDArray[np.float32]) -> None:
-    np.tanh(x, out=x)
-
-
-def _relu_(x: NDArray[np.float32]) -> None:
-    np.maximum(x, 0, out=x)
-
-
-ACTIVATIONS = {"tanh": _tanh_, "relu": _relu_}

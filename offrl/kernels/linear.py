@@ -17,20 +17,19 @@ MKL_IS_SLOW = (
     torch.backends.mkl.is_available() and CPU.is_file() and "AuthenticAMD" in CPU.read_text()
 )
 
-# Multiplications (rows x inputs x outputs) from which on oneDNN's kernels pay for being called from
-# Python.
+# Multiplications (rows x inputs x outputs) from which on oneDNN is faster, called from Python.
 SMALLEST = 2**25
 
 
 class Linear(nn.Linear):
-    """``y = x W^T + b``, ``[..., input_dim]`` to ``[..., output_dim]``."""
+    """A layer ``y = x W^T + b``, ``[..., input_dim]`` to ``[..., output_dim]``."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``torch.nn.functional.linear``: ``x`` ``[..., I]``, ``weight`` ``[O, I]``."""
+    """Compute ``torch.nn.functional.linear`` of ``x`` ``[..., I]`` and ``weight`` ``[O, I]``."""
     if not pays(x, weight):
         return F.linear(x, weight, bias)
     rows = _OneDNNLinear.apply(x.reshape(-1, x.shape[-1]), weight, bias)
@@ -38,6 +37,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def pays(x: Tensor, weight: Tensor) -> bool:
+    """Say whether oneDNN's kernel is faster for this product."""
     is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # others must read it
     if is_traced or not MKL_IS_SLOW or x.numel() * len(weight) < SMALLEST:
         return False

@@ -1,7 +1,4 @@
-"""``torch.nn.utils.clip_grad_norm_``, called with less ado: 3 % of the step of PPO with small
-networks."""
-
-from collections.abc import Sequence
+"""``torch.nn.utils.clip_grad_norm_`` without overhead: 3 % of a step of PPO with small networks."""
 
 import torch
 from torch import Tensor
@@ -9,9 +6,9 @@ from torch import Tensor
 HAS_KERNELS = hasattr(torch, "_foreach_norm") and hasattr(torch, "_foreach_mul_")
 
 
-def clip_norm(gradients: Sequence[Tensor], limit: float) -> Tensor:
-    """Scale gradients down to the ``limit`` of their common norm, if it is larger. Returns what it
-    was before."""
+def clip_norm(gradients: list[Tensor], limit: float) -> Tensor:
+    """Scale gradients down to the ``limit`` of their common norm, if it is larger. Returns the norm
+    before that."""
     norm = total_norm(gradients)
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
     if HAS_KERNELS:
@@ -22,8 +19,8 @@ def clip_norm(gradients: Sequence[Tensor], limit: float) -> Tensor:
     return norm
 
 
-def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """The norm of all elements together."""
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """Compute the norm of all elements together."""
     if not HAS_KERNELS:
         return torch.nn.utils.get_total_norm(gradients)
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

@@ -15,7 +15,7 @@ SMALLEST = 2**12
 
 
 def tanh_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """Rows ``[R, I]`` through layers of the weights and biases ``W, b, W, b, ...``: ``[R, O]``."""
+    """Map rows ``[R, I]`` to ``[R, O]`` by layers of weights and biases ``W, b, W, b, ...``."""
     if torch.is_grad_enabled():
         return _TanhLayers.apply(x, *parameters)
     return _outputs(x, parameters)[-1]
