@@ -7,6 +7,7 @@ Each has ``HELP`` (one line), ``EPILOG`` (an example), ``add_arguments(parser)``
 import argparse
 import json
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +15,36 @@ from offrl.outputs import whole_file
 
 
 def sentence(text: str) -> str:
-    """A help text with a capital letter and a full stop."""
+    """Write a help text with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def count(text: str, minimum: int = 1) -> int:
-    """An argument that is a whole number from ``minimum`` on."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = minimum - 1
-    if number < minimum:
-        raise argparse.ArgumentTypeError(f"a whole number from {minimum} on is needed, not {text}")
-    return number
+def _number(kind: type, needed: str, is_allowed: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """Make the type of an argument: it refuses anything but an allowed number, and says which is
+    ``needed``."""
+
+    def read(text: str) -> Any:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = math.nan
+        if not is_allowed(number):
+            raise argparse.ArgumentTypeError(f"{needed} is needed, not {text}")
+        return number
+
+    return read
 
 
-def seed(text: str) -> int:
-    return count(text, minimum=0)
-
-
-def finite(text: str) -> float:
-    """An argument that is a number, neither NaN nor infinite."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"a finite number is needed, not {text}")
-    return number
-
-
-def size(text: str) -> float:
-    """An argument that is a finite number from 0 on."""
-    number = finite(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"a number from 0 on is needed, not {text}")
-    return number
+count = _number(int, "a whole number from 1 on", lambda x: x >= 1)
+seed = _number(int, "a whole number from 0 on", lambda x: x >= 0)
+factor = _number(int, "a whole number from 2 on", lambda x: x >= 2)
+finite = _number(float, "a finite number", math.isfinite)
+size = _number(float, "a finite number from 0 on", lambda x: 0 <= x < math.inf)
+share = _number(float, "a number between 0 and 1", lambda x: 0 < x < 1)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """An argument that is an object in JSON."""
+    """Read an argument that is an object in JSON."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -60,31 +54,20 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def share(text: str) -> float:
-    """An argument that is a number between 0 and 1."""
-    number = float(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"a number between 0 and 1 is needed, not {text}")
-    return number
-
-
-def factor(text: str) -> int:
-    return count(text, minimum=2)
-
-
 def pair(text: str) -> list[str]:
-    """An argument of the form OLD=NEW."""
+    """Read an argument of the form OLD=NEW."""
     if text.count("=") != 1 or not all(text.split("=")):
         raise argparse.ArgumentTypeError(f"OLD=NEW is needed, e.g. obs/x=obs/y, not {text}")
     return text.split("=")
 
 
-def write_figures(path: Path, figures: dict[str, float]) -> None:
+def write_figures(path: Path, figures: Mapping[str, float]) -> None:
+    """Write numbers as JSON."""
     with whole_file(path) as file:
         file.write_text(json.dumps(figures, indent=4) + "\n", encoding="utf-8")
 
 
-# What several commands have.
+# The arguments that several commands have.
 OPTIONS: dict[str, dict[str, Any]] = {
     "--address": {
         "metavar": "RAY",

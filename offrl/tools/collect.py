@@ -17,22 +17,21 @@ PATIENCE = 50  # failures on end after which nothing more is hoped for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--env",
         default="Lift",
         help="the task, one of robosuite's or of Meta-World's (default: Lift)",
     )
-    parser.add_argument(
+    add(
         "--type",
         choices=("robosuite", "metaworld"),
         help="the simulator of the task (default: the one that has a task of this name)",
     )
-    parser.add_argument(
-        "--n", type=count, default=200, help="number of demonstrations to keep (default: 200)"
-    )
-    parser.add_argument("--output", required=True, help="the HDF5 file to write")
-    parser.add_argument("--seed", type=seed, default=0, help="number of the first episode")
-    parser.add_argument(
+    add("--n", type=count, default=200, help="number of demonstrations to keep (default: 200)")
+    add("--output", required=True, help="the HDF5 file to write")
+    add("--seed", type=seed, default=0, help="number of the first episode")
+    add(
         "--noise",
         type=size,
         nargs="+",
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation of the noise on the arm's actions; with several, episodes take "
         "them in turn (default: 0)",
     )
-    parser.add_argument(
+    add(
         "--styles",
         nargs="+",
         default=[],
@@ -48,14 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ways in which the expert solves the task, which episodes take in turn, e.g. left "
         "right of PickPlaceCan (default: the shortest way)",
     )
-    parser.add_argument(
+    add(
         "--horizon",
         type=count,
         help="steps of the longest episode (default: as many as suffice for the expert)",
     )
-    parser.add_argument(
-        "--keep-failures", action="store_true", help="keep the episodes that fail as well"
-    )
+    add("--keep-failures", action="store_true", help="keep the episodes that fail as well")
     add_options(parser, "--env-kwargs", "--workers", "--address")
 
 

@@ -13,30 +13,29 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "input",
         metavar="IN",
         help="a file of robomimic, offrl, D4RL or robosuite's own script (demo.hdf5), a folder of "
         "Minari or LeRobot, or minari:NAME; which it is shows in itself",
     )
-    parser.add_argument("output", metavar="OUT", help="a new file or folder, or minari:NAME")
-    parser.add_argument(
+    add("output", metavar="OUT", help="a new file or folder, or minari:NAME")
+    add(
         "--to",
         required=True,
         choices=("robomimic", "d4rl", "minari", "lerobot"),
         help="the format to convert to",
     )
-    parser.add_argument(
+    add(
         "--obs",
         nargs="+",
         metavar="KEY",
         help="convert only these observations (default: all that the format can hold)",
     )
-    parser.add_argument("--task", help="the task in words, for LeRobot (default: the env_name)")
-    parser.add_argument(
-        "--fps", type=count, help="steps in a second, for LeRobot (default: control_freq)"
-    )
-    parser.add_argument(
+    add("--task", help="the task in words, for LeRobot (default: the env_name)")
+    add("--fps", type=count, help="steps in a second, for LeRobot (default: control_freq)")
+    add(
         "--workers",
         type=count,
         help="number of processes (default: one per core to make films, otherwise one)",

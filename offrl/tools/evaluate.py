@@ -17,12 +17,13 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_config_arguments(parser)
-    parser.add_argument(
+    add(
         "--checkpoint",
         help="file of weights, or a run's folder models, of which the newest is taken",
     )
-    parser.add_argument("--n", type=count, help="number of episodes (default: 20)")
+    add("--n", type=count, help="number of episodes (default: 20)")
     add_options(parser, "--json")
 
 

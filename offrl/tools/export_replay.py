@@ -23,14 +23,15 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="last.pth of a training with train.num_steps")
-    parser.add_argument("output", help="the HDF5 file to write")
-    parser.add_argument(
+    add = parser.add_argument
+    add("checkpoint", help="last.pth of a training with train.num_steps")
+    add("output", help="the HDF5 file to write")
+    add(
         "--steps",
         type=count,
         help="write only so many steps, the first of those that were kept (default: all)",
     )
-    parser.add_argument(
+    add(
         "--medium",
         metavar="HDF5",
         help="write only the steps up to the first checkpoint whose return has come a third of the "

@@ -10,8 +10,9 @@ EPILOG = "example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="a .pth file of a training run")
-    parser.add_argument("output", help="the .pth file to write")
+    add = parser.add_argument
+    add("checkpoint", help="a .pth file of a training run")
+    add("output", help="the .pth file to write")
     add_options(parser, "--module")
 
 

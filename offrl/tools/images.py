@@ -19,15 +19,16 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dataset", required=True, help="HDF5 file with states and model_file")
-    parser.add_argument("--output", required=True, help="the HDF5 file to write")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--dataset", required=True, help="HDF5 file with states and model_file")
+    add("--output", required=True, help="the HDF5 file to write")
+    add(
         "--cameras",
         nargs="*",
         default=["agentview"],
         help="cameras to render, any number of them (default: agentview)",
     )
-    parser.add_argument(
+    add(
         "--size",
         nargs="+",
         type=_size,
@@ -35,33 +36,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="size in pixels, 84 or HEIGHTxWIDTH, of all cameras or of each (default: 84)",
     )
-    parser.add_argument(
+    add(
         "--depth",
         action="store_true",
         help="also render depth maps: the depth buffer from 0 (near) to 1 (far), not metres",
     )
-    parser.add_argument(
+    add(
         "--segmentation",
         choices=("instance", "class", "element"),
         help="also render which object each pixel shows",
     )
-    parser.add_argument(
-        "--shaped", action="store_true", help="replace the rewards by the task's dense rewards"
-    )
-    parser.add_argument(
+    add("--shaped", action="store_true", help="replace the rewards by the task's dense rewards")
+    add(
         "--done",
         choices=("success", "end", "both"),
         help="in which steps dones are 1 (default: as recorded, otherwise at success)",
     )
-    parser.add_argument(
-        "--next-obs", action="store_true", help="also store the observations after each action"
-    )
-    parser.add_argument(
+    add("--next-obs", action="store_true", help="also store the observations after each action")
+    add(
         "--compression",
         choices=("png", "jpeg", "gzip", "lzf"),
         help="how images (png, jpeg) or all added arrays are compressed (default: none)",
     )
-    parser.add_argument("--n", type=count, help="only the first n of them")
+    add("--n", type=count, help="only the first n of them")
     add_options(parser, "--filter-key", "--workers", "--follow-links", "--module")
 
 

@@ -19,9 +19,10 @@ SENTENCES = {"wrong": 20, "remarks": 20, "unusual": 5}  # of which so many are s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="DATA|RUN|CHECKPOINT")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument(
+    add = parser.add_argument
+    add("path", metavar="DATA|RUN|CHECKPOINT")
+    add("--json", action="store_true", help="print everything as JSON")
+    add(
         "--ranges",
         action="store_true",
         help="read all images to find their ranges, not only a sample",

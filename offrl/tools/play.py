@@ -16,12 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_options(parser, "--checkpoint", "--seed", "--horizon")
-    parser.add_argument(
-        "--episodes", type=count, default=5, help="number of episodes to show (default: 5)"
-    )
-    parser.add_argument("--env", help="another environment than that of the training")
-    parser.add_argument(
+    add("--episodes", type=count, default=5, help="number of episodes to show (default: 5)")
+    add("--env", help="another environment than that of the training")
+    add(
         "--video",
         metavar="MP4",
         help="film the episodes, whether or not there is a display (default: a window, or where "

@@ -20,30 +20,27 @@ FOLLOWED = 0.01  # metres, radians or their rates: farther away, a replay is ano
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help="a file or folder of demonstrations")
-    parser.add_argument(
-        "--output", metavar="MP4", help="the film to write, or the PNG with --first"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("data", metavar="DATA", help="a file or folder of demonstrations")
+    add("--output", metavar="MP4", help="the film to write, or the PNG with --first")
+    add(
         "--n", type=count, default=5, help="how many demonstrations, from the first on (default: 5)"
     )
-    parser.add_argument(
+    add(
         "--use",
         choices=("states", "actions", "images"),
         help="states: render the recorded states. actions: execute the actions again, print and "
         "plot how far the states differ. images: show stored images (default: states of "
         "robosuite's data, otherwise images, otherwise actions)",
     )
-    parser.add_argument(
-        "--first", action="store_true", help="show only the first frames, in one picture"
-    )
-    parser.add_argument(
+    add("--first", action="store_true", help="show only the first frames, in one picture")
+    add(
         "--cameras",
         nargs="+",
         default=[],
         help="cameras to show side by side (default: that of the task)",
     )
-    parser.add_argument("--size", type=count, help="height and width of rendered frames in pixels")
+    add("--size", type=count, help="height and width of rendered frames in pixels")
     add_options(parser, "--filter-key", "--workers", "--follow-links", "--module")
 
 

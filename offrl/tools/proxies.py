@@ -13,11 +13,10 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_options(parser, "--checkpoint", "--filter-key")
-    parser.add_argument("--dataset", help="HDF5 file (default: the data that it was trained on)")
-    parser.add_argument(
-        "--fqe-steps", type=count, help="also run fitted Q evaluation for so many steps"
-    )
+    add("--dataset", help="HDF5 file (default: the data that it was trained on)")
+    add("--fqe-steps", type=count, help="also run fitted Q evaluation for so many steps")
     add_options(parser, "--json", "--follow-links", "--module")
 
 

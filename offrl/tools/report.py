@@ -11,14 +11,15 @@ EPILOG = "example: offrl report studies/can --output can_report; then open can_r
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "results",
         nargs="+",
         metavar="RUN_OR_STUDY",
         help="run folders, folders of studies or of reports, or folders that hold runs or studies",
     )
-    parser.add_argument("--output", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--title", default="Report", help="the heading (default: Report)")
+    add("--output", type=Path, required=True, help="the folder to write")
+    add("--title", default="Report", help="the heading (default: Report)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,29 +18,26 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_options(parser, "--checkpoint", "--seed", "--horizon")
-    parser.add_argument("--n", type=count, default=50, help="number of episodes (default: 50)")
-    parser.add_argument(
-        "--env", help="another environment than that of the dataset, or of the first dataset"
-    )
-    parser.add_argument("--lang", help="another instruction than that of the dataset")
-    parser.add_argument(
+    add("--n", type=count, default=50, help="number of episodes (default: 50)")
+    add("--env", help="another environment than that of the dataset, or of the first dataset")
+    add("--lang", help="another instruction than that of the dataset")
+    add(
         "--latency-ms",
         type=size,
         metavar="MS",
         help="how late a chunk of actions comes (default: as in the config)",
     )
-    parser.add_argument(
+    add(
         "--asynchronous",
         action=argparse.BooleanOptionalAction,
         help="infer a chunk while the one before is played, where it comes late "
         "(default: as in the config)",
     )
-    parser.add_argument("--video", metavar="MP4", help="film the first episodes")
-    parser.add_argument(
-        "--video-episodes", type=count, default=3, help="how many episodes to film (default: 3)"
-    )
-    parser.add_argument("--record", metavar="HDF5", help="write the episodes as a dataset")
+    add("--video", metavar="MP4", help="film the first episodes")
+    add("--video-episodes", type=count, default=3, help="how many episodes to film (default: 3)")
+    add("--record", metavar="HDF5", help="write the episodes as a dataset")
     add_options(parser, "--workers", "--address", "--json", "--module")
 
 

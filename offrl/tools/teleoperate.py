@@ -13,20 +13,19 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--env", default="Lift", help="the task (default: Lift)")
+    add = parser.add_argument
+    add("--env", default="Lift", help="the task (default: Lift)")
     add_options(parser, "--env-kwargs")
-    parser.add_argument(
+    add(
         "--n", type=count, help="number of demonstrations to keep (default: until you press Escape)"
     )
-    parser.add_argument(
+    add(
         "--output",
         required=True,
         help="the HDF5 file to write; a recording that was cut off is continued",
     )
-    parser.add_argument("--seed", type=seed, default=0, help="number of the first episode")
-    parser.add_argument(
-        "--horizon", type=count, default=1000, help="steps of the longest episode (default: 1000)"
-    )
+    add("--seed", type=seed, default=0, help="number of the first episode")
+    add("--horizon", type=count, default=1000, help="steps of the longest episode (default: 1000)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -46,23 +46,24 @@ DEBUG_PIPELINE = {"max_steps": 200}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_config_arguments(parser)
-    parser.add_argument("--dataset", help="HDF5 file, instead of the config's train.data")
-    parser.add_argument("--name", help="name of the run (experiment.name)")
-    parser.add_argument("--output", help="folder for runs (train.output_dir; default: runs)")
-    parser.add_argument(
+    add("--dataset", help="HDF5 file, instead of the config's train.data")
+    add("--name", help="name of the run (experiment.name)")
+    add("--output", help="folder for runs (train.output_dir; default: runs)")
+    add(
         "--mode",
         help="of a file of parts (alg_para): train, evaluate, or train_with_evaluate, which has "
         "one more explorer that evaluates",
     )
-    parser.add_argument(
+    add(
         "--resume",
         metavar="RUN_FOLDER",
         help="go on with a run, for longer with --set train.num_epochs=N (or train.num_steps); no "
         "other option is allowed with it",
     )
-    parser.add_argument("--debug", action="store_true", help="make a complete tiny run, in seconds")
-    parser.add_argument(
+    add("--debug", action="store_true", help="make a complete tiny run, in seconds")
+    add(
         "--print-config",
         action="store_true",
         help="print the config with all its defaults, and stop",
@@ -72,20 +73,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say what the config is."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--config",
         help="a JSON or YAML file. If there is no such file, the config of this name that ships "
         "with offrl (bc.json or configs/bc.json). If this is not plain, a message says which file "
         "is used",
     )
-    parser.add_argument("--seed", type=seed, help="seed of everything random (train.seed)")
-    parser.add_argument(
+    add("--seed", type=seed, help="seed of everything random (train.seed)")
+    add(
         "--ignore-unknown",
         action="store_true",
         help="leave out the config's keys that offrl does not know, such as those of a fork of "
         "robomimic; a line names them",
     )
-    parser.add_argument(
+    add(
         "--set",
         action="append",
         default=[],

@@ -12,14 +12,15 @@ EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "paths",
         nargs="+",
         metavar="DATA|RUN",
         help="files of demonstrations (or minari:NAME), folders of runs",
     )
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="the folder to write")
-    parser.add_argument(
+    add("--output", required=True, metavar="FOLDER", help="the folder to write")
+    add(
         "--render",
         type=count,
         default=0,
@@ -27,16 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="film N episodes of each dataset, spread evenly, from their simulator states (stored "
         "images are filmed anyway)",
     )
-    parser.add_argument(
+    add(
         "--cameras",
         nargs="+",
         default=[],
         help="cameras to show side by side: of the simulator with --render (default: the "
         "environment's own), otherwise of stored images (default: all)",
     )
-    parser.add_argument(
-        "--size", type=count, default=256, help="height and width of --render (default: 256)"
-    )
+    add("--size", type=count, default=256, help="height and width of --render (default: 256)")
     add_options(parser, "--workers", "--follow-links", "--module")
 
 
