@@ -26,8 +26,8 @@ MARGIN_BYTES = 2**17  # left free by ``check_space``, for what is written beside
 
 
 def new_file(path: str | Path) -> Path:
-    """The place of a file that is about to be made. Its folder is made if need be; raises
-    ``FileExistsError`` for what is there already, ``OSError`` where nothing can be written."""
+    """Give the path of a file that is about to be written, and make its folder if need be. Raises
+    ``FileExistsError`` if it is there already, and ``OSError`` where nothing can be written."""
     path = Path(path).expanduser()
     if os.path.lexists(path):
         raise FileExistsError(f"{path} exists; choose another name or move it away")
@@ -36,14 +36,14 @@ def new_file(path: str | Path) -> Path:
 
 
 def new_folder(path: str | Path) -> Path:
-    """The same of a folder, which may be there if nothing is in it."""
+    """Do the same for a folder, which may be there if nothing is in it."""
     path = Path(path).expanduser()
     is_empty = path.is_dir() and not path.is_symlink() and not any(path.iterdir())
     return path if is_empty else new_file(path)
 
 
 def writable_folder(folder: str | Path) -> Path:
-    """A folder, made if need be; ``OSError`` if nothing can be written there."""
+    """Make a folder if need be. Raises ``OSError`` if nothing can be written there."""
     folder = Path(folder)
     with in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def writable_folder(folder: str | Path) -> Path:
 
 
 def check_place(folder: Path) -> None:
-    """``OSError`` if nothing can be written in a folder, or above it where it is not made yet."""
+    """Raise ``OSError`` if nothing can be written in a folder, or above one that is not there."""
     with in_words(folder):
         there = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
         with tempfile.TemporaryFile(dir=there) as probe:
@@ -61,10 +61,10 @@ def check_place(folder: Path) -> None:
 
 @contextmanager
 def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
-    """Gives a path beside ``path`` to write to, which is synced and renamed at the end: at any
+    """Give a path beside ``path`` to write to, which is synced and renamed at the end: at any
     moment the old file or the new one is there, whole. After an error the old one stays.
 
-    needed: how many bytes it will take, if that is known.
+    needed: the number of bytes that it will take, if that is known.
     """
     path = Path(path)
     partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
@@ -78,7 +78,7 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
-    """Gives a new folder beside ``path`` to write to, which is synced and renamed at the end: the
+    """Give a new folder beside ``path`` to write to, which is synced and renamed at the end: the
     whole folder is there or nothing. After an error nothing of it is left."""
     path = new_folder(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -98,8 +98,8 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(folder: Path, otherwise: str) -> Iterator[None]:
-    """Only one process at a time is in here for a folder; ``ValueError`` for another one. The lock
-    ends with the process."""
+    """Let only one process at a time be in here for a folder. Raises ``ValueError``, with the words
+    of ``otherwise``, in another one. The lock ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         take_lock(descriptor, folder, otherwise)
@@ -126,8 +126,8 @@ def put(partial: Path, path: Path) -> None:
 
 
 def check_space(path: Path, needed: int) -> None:
-    """``OSError`` if there is no room for so many more bytes beside ``path``. To be asked before
-    HDF5 writes: it ends the process where it runs into a full disk."""
+    """Raise ``OSError`` if there is no room for so many more bytes beside ``path``. Call it before
+    HDF5 writes, which ends the process on a full disk."""
     needed += MARGIN_BYTES
     if shutil.disk_usage(path.parent).free < needed:
         raise disk_full(path, needed)
@@ -147,7 +147,7 @@ def keep(path: Path, other: Path) -> None:
 
 @contextmanager
 def in_words(path: Path, needed: int = 0) -> Iterator[None]:
-    """Let errors of writing ``path`` say what a person can do; all others pass."""
+    """Let errors of writing ``path`` say what a person can do. Other errors pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -175,21 +175,17 @@ class DiskFull(OSError):
 
 
 def disk_full(path: Path, needed: int = 0) -> DiskFull:
-    """Give what to raise where there is no room for ``path``."""
+    """Make the error that says that there is no room for ``path``."""
     wants = f"at least {needed / 1e6:.3g} MB are needed" if needed else "more is needed"
+    free = shutil.disk_usage(next(p for p in (path, *path.absolute().parents) if p.is_dir())).free
     return DiskFull(
-        f"{path}: disk full: {_free(path) / 1e6:.3g} MB are free there, and {wants}; free some "
-        "space. What was there before is untouched"
+        f"{path}: disk full: {free / 1e6:.3g} MB are free there, and {wants}; free some space. "
+        "What was there before is untouched"
     )
 
 
-def _free(path: Path) -> int:
-    folder = next(p for p in (path, *path.absolute().parents) if p.is_dir())
-    return shutil.disk_usage(folder).free
-
-
 def _error_number(error: BaseException | None) -> int | None:
-    """The number of the system's error that led to this one: torch and HDF5 wrap it."""
+    """Find the number of the system's error that led to this one: torch and HDF5 wrap it."""
     while error is not None:
         if isinstance(error, OSError) and error.errno is not None:
             return error.errno

@@ -22,20 +22,20 @@ PATIENCE = datetime.timedelta(days=1)
 
 
 def rank() -> int:
-    """The number of this process, from 0 on."""
+    """Give the number of this process, from 0 on."""
     return torch.distributed.get_rank() if num_ranks() > 1 else 0
 
 
 def num_ranks() -> int:
-    """The number of processes."""
+    """Count the processes of the training."""
     dist = torch.distributed
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """In here, and from now on, the processes that ``torchrun`` has started are one training. Of
-    what offrl logs, the first says all and the others only errors."""
+    """Let the processes that ``torchrun`` has started be one training, in here and from now on. The
+    first of them logs all that offrl says, and the others log only errors."""
     is_launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
     if is_launched and os.environ["WORLD_SIZE"] != "1" and not torch.distributed.is_initialized():
         _join()
@@ -60,7 +60,8 @@ def _join() -> None:
 
 
 def gpu() -> "torch.device":
-    """The GPU of this process; ``ValueError`` if there are fewer than processes on this machine."""
+    """Give the GPU of this process. Raises ``ValueError`` if this machine has fewer GPUs than
+    processes."""
     if num_ranks() > 1:
         number, num_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if number >= num_gpus:
@@ -73,7 +74,7 @@ def gpu() -> "torch.device":
 
 
 def num_cores() -> int:
-    """The CPU cores for each process on this machine, at least one."""
+    """Count the CPU cores for each process on this machine, at least one."""
     num_local = int(os.environ["LOCAL_WORLD_SIZE"]) if num_ranks() > 1 else 1
     return max(1, len(os.sched_getaffinity(0)) // num_local)
 
@@ -84,8 +85,8 @@ def share(items: Sequence[T]) -> Sequence[T]:
 
 
 def draw_apart(seed: int, step: int) -> None:
-    """Let PyTorch's noise be another one in each process. The first goes on drawing; what another
-    draws follows from these numbers and its rank, so that no checkpoint needs its state."""
+    """Let PyTorch draw other noise in each process. The first process goes on drawing. The noise of
+    another follows from these numbers and its rank, so that no checkpoint needs its state."""
     if rank():
         words = np.random.SeedSequence((seed, step, rank())).generate_state(1, np.uint64)
         torch.manual_seed(int(words[0]))
@@ -102,31 +103,28 @@ def average(tensors: Iterable[Tensor | None]) -> None:
     if not present:
         return
     flat = torch.cat([x.flatten() for x in present])
-    with _in_words():
-        torch.distributed.all_reduce(flat)
+    _call(torch.distributed.all_reduce, flat)
     flat /= num_ranks()
     for x, mean in zip(present, flat.split([x.numel() for x in present]), strict=True):
         x.copy_(mean.view_as(x))
 
 
 def take_over(tensors: Iterable[Tensor]) -> None:
-    """Replace each tensor by that of the first process."""
+    """Replace each tensor by the first process's."""
     if num_ranks() == 1:
         return
     for x in tensors:
         values = x.detach().contiguous()
-        with _in_words():
-            torch.distributed.broadcast(values, src=0)
+        _call(torch.distributed.broadcast, values, src=0)
         x.detach().copy_(values)
 
 
 def largest(*numbers: float) -> list[float]:
-    """The maximum of each number over the processes."""
+    """Give the maximum of each number over the processes."""
     if num_ranks() == 1:
         return list(numbers)
     values = torch.tensor(numbers, dtype=torch.float64)
-    with _in_words():
-        torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
+    _call(torch.distributed.all_reduce, values, op=torch.distributed.ReduceOp.MAX)
     return values.tolist()
 
 
@@ -134,13 +132,12 @@ def by_first(function: Callable[..., T], *arguments: Any) -> T:
     """Give what ``function`` returns in the first process, which alone calls it."""
     result: list[Any] = [None if rank() else function(*arguments)]
     if num_ranks() > 1:
-        with _in_words():
-            torch.distributed.broadcast_object_list(result, src=0)
+        _call(torch.distributed.broadcast_object_list, result, src=0)
     return result[0]
 
 
 def gathered(items: Iterable[T]) -> Iterator[T]:
-    """In the first process its own items and then those of all others; in these none."""
+    """Yield the items of all processes in the first one, its own first, and none in the others."""
     kept: list[T] = []
     for item in items:
         if rank():
@@ -149,16 +146,15 @@ def gathered(items: Iterable[T]) -> Iterator[T]:
             yield item
     if num_ranks() > 1:
         of_all: list[Any] | None = None if rank() else [None] * num_ranks()
-        with _in_words():
-            torch.distributed.gather_object(kept, of_all)
+        _call(torch.distributed.gather_object, kept, of_all)
         for of_one in of_all or []:
             yield from of_one
 
 
-@contextmanager
-def _in_words() -> Iterator[None]:
+def _call(function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Call a function of ``torch.distributed``. Its error says that another process has ended."""
     try:
-        yield
+        function(*arguments, **options)
     except RuntimeError as error:
         what = " ".join(str(error).split())
         raise ConnectionError(

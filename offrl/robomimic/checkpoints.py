@@ -21,7 +21,7 @@ UNET = {  # whatever its configs say
 
 
 def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
-    """A robomimic checkpoint in our layout; one of ours, or one that was upgraded, as it is."""
+    """Give a robomimic checkpoint our layout. Others are returned as they are."""
     if "provenance" in content or "normalization" in content["model"]:
         return content
     model = content["model"]
@@ -47,7 +47,7 @@ def upgrade_model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_real_sizes(config: str, weights: Mapping[str, Any]) -> str:
-    """A config with the sizes of the U-Net that the weights are of: those of ``algo.unet`` changed
+    """Give a config the sizes of the U-Net that the weights have: those of ``algo.unet`` changed
     nothing in robomimic."""
     down = "policy.net.down_modules.{}.0.blocks.0.block.0.weight"
     levels = [weights[down.format(i)] for i in range(len(weights)) if down.format(i) in weights]
@@ -76,7 +76,7 @@ def _weights(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``{key: {"offset", "scale"}}``, which were ``mean`` and ``std`` before robomimic 0.5."""
+    """Give ``{key: {"offset", "scale"}}``, which were ``mean`` and ``std`` before robomimic 0.5."""
     today = {"mean": "offset", "std": "scale"}
     return {
         key: {today.get(kind, kind): value for kind, value in kinds.items()}
@@ -85,7 +85,7 @@ def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
-    """``ValueError`` for algorithms and combinations that robomimic does not build."""
+    """Raise ``ValueError`` for algorithms and combinations that robomimic does not build."""
     algo = config["algo"]
     if any(c.get("format") == "discrete" for c in config["train"]["action_config"].values()):
         raise ValueError("robomimic has no policy for discrete actions")
@@ -129,9 +129,9 @@ def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
 
 
 def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
-    """One of our checkpoints, whose networks are ``nets``, as robomimic's ``save_model`` would
-    have written it, without the state of the optimizers. Averaged weights, which ``nets`` should
-    have then, are all that it has."""
+    """Give one of our checkpoints, whose networks are ``nets``, the form in which robomimic's
+    ``save_model`` would have written it, without the state of the optimizers. Where weights are
+    averaged, ``nets`` should have the averages, which are then the only weights."""
     if "provenance" not in content:
         raise ValueError("this is robomimic's own checkpoint already")
     _check_robomimic_has(content["algo_name"], json.loads(content["config"]))
@@ -167,7 +167,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
 
 
 def _config_for_robomimic(config: str) -> str:
-    """A config whose averages are where robomimic has those of its diffusion policy."""
+    """Move ``train.ema`` of a config to where robomimic's diffusion policy has it."""
     content = json.loads(config)
     ema = content["train"].pop("ema", None)
     if content["algo_name"] == DIFFUSION:
@@ -176,7 +176,7 @@ def _config_for_robomimic(config: str) -> str:
 
 
 def _exported(model: Mapping[str, Any], nets: Any) -> dict[str, Any]:
-    """Give what ``serialize`` returned, of robomimic's form."""
+    """Give what ``serialize`` returned the form of robomimic's."""
     if "parts" in model:
         return {name: _exported(part, nets[name]) for name, part in model["parts"].items()}
     optimizers, schedules = {}, {}

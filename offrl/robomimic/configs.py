@@ -31,8 +31,8 @@ MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before r
 
 
 def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A robomimic config (0.2 to 0.5) with the keys of today; any other as it is, but for
-    ``algo.ema`` of a diffusion policy and the warm-up that forks have."""
+    """Give a robomimic config (0.2 to 0.5) the keys of today. Others are returned as they are, but
+    for ``algo.ema`` of a diffusion policy and the warm-up that forks have."""
     if config.get("algo_name") == DIFFUSION:
         config = _with_ema_of_training(config)
     if isinstance(config.get("algo"), dict):
@@ -42,7 +42,7 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     upgraded = json.loads(json.dumps(config, default=str))  # paths, where Python calls
     if "mask_padded_steps" not in upgraded["train"]:  # else offrl wrote it, or a user decided
         upgraded["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
-        for decoder in _sections(_below(upgraded, "algo"), "decoder"):
+        for decoder in _sections(upgraded.get("algo"), "decoder"):
             if decoder.get("is_conditioned") is False:
                 decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
         if upgraded.get("algo_name") == "gl" and upgraded["train"]["seq_length"] == 1:
@@ -56,7 +56,7 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     ]
     if dropped:
         log.warning("robomimic's config keys without a meaning here: %s", ", ".join(dropped))
-    encoders = _sections(_below(upgraded, "observation"), "encoder")
+    encoders = _sections(upgraded.get("observation"), "encoder")
     each = (e for by_modality in encoders for e in by_modality.values() if isinstance(e, dict))
     for encoder in each:
         for key in ("core_kwargs", "obs_randomizer_kwargs"):
@@ -69,8 +69,8 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A config in which the keys of ``algo.ema``, as robomimic has them, are those of
-    ``train.ema``, and a fork's stay; ``ValueError`` where both say different things."""
+    """Move the keys that robomimic has in ``algo.ema`` to ``train.ema``; those of a fork stay.
+    Raises ``ValueError`` where the two sections say different things."""
     algo, train = config.get("algo"), config.get("train", {})
     if not isinstance(algo, Mapping) or not isinstance(train, Mapping) or "ema" not in algo:
         return config
@@ -92,7 +92,7 @@ def _with_ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_forks_warmup(section: dict[str, Any]) -> dict[str, Any]:
-    """A section in which the warm-ups of learning rates are said in the keys of today."""
+    """Give the warm-ups of learning rates in a section the keys of today."""
     section = {k: _with_forks_warmup(x) if isinstance(x, dict) else x for k, x in section.items()}
     is_forks = section.get("scheduler_type") == "constant_with_warmup"
     if "warmup_steps" not in section and (is_forks or "num_warmup_steps" in section):
@@ -101,16 +101,8 @@ def _with_forks_warmup(section: dict[str, Any]) -> dict[str, Any]:
     return section
 
 
-def _below(config: dict[str, Any], *path: str) -> dict[str, Any]:
-    """The section at a path; an empty one where there is none, or something else."""
-    section: Any = config
-    for key in path:
-        section = section.get(key) if isinstance(section, dict) else None
-    return section if isinstance(section, dict) else {}
-
-
 def _is_robomimics(config: Mapping[str, Any]) -> bool:
-    """Say whether it has all ``KEYS``; it is said where it has some."""
+    """Say whether a config has all ``KEYS``. Warns of one that has many of them."""
     sections = {name: config.get(name) for name in ("experiment", "train")}
     if not all(isinstance(section, Mapping) for section in sections.values() if section):
         return False  # to be refused for what it is
@@ -126,9 +118,9 @@ def _is_robomimics(config: Mapping[str, Any]) -> bool:
     return not lacks
 
 
-def _sections(tree: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """The sections of a name, of hierarchies' parts too."""
-    for key, value in tree.items():
+def _sections(tree: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the sections of a name, of hierarchies' parts too."""
+    for key, value in tree.items() if isinstance(tree, dict) else ():
         if isinstance(value, dict):
             yield from [value] if key == name else _sections(value, name)
 
@@ -139,6 +131,6 @@ def is_robosuite(env_args: Mapping[str, Any] | None) -> bool:
 
 
 def env_args_for_robomimic(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """``env_args`` as datasets and robomimic's checkpoints store them, without offrl's own key."""
+    """Give ``env_args`` as datasets and robomimic's checkpoints store them, without ``FAST``."""
     env_kwargs = {k: v for k, v in (env_args.get("env_kwargs") or {}).items() if k != FAST}
     return {**env_args, "env_kwargs": env_kwargs}

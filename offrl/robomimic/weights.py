@@ -66,22 +66,21 @@ GROUPS = {
 
 
 def weights_from_robomimic(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """A robomimic ``state_dict`` under our names; names without a rule stay as they are."""
+    """Give the weights of a robomimic ``state_dict`` our names. Names without a rule stay."""
     plans_by_vae = any(name.startswith(f"{PLANNER}nets.encoder.nets.mlp.") for name in weights)
     renamed = {}
     for name, value in weights.items():
         if plans_by_vae and name.startswith(PLANNER):
             name = PLANNER + "_vae." + name.removeprefix(PLANNER)
         if not ALIASES.search(name):
-            ours = _rename(_rename(name, DENOISER_RULES), VAE_RULES)
-            ours = _rename(ours, RULES)
+            ours = _rename(name, DENOISER_RULES, VAE_RULES, RULES)
             renamed[ours.replace(".cores.condition.", ".cores.obs.")] = value
     return _stack_members(renamed)
 
 
 def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights of ``critic.0``, ``critic.1``, ... as those of one ensemble, whose matrices are
-    transposed; encoders apart."""
+    """Join the weights of ``critic.0``, ``critic.1``, ... to those of one ensemble, whose matrices
+    are transposed. Encoders stay apart."""
     stacked: dict[str, Any] = {}
     members: dict[str, dict[int, Any]] = {}
     for name, value in weights.items():
@@ -99,7 +98,8 @@ def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
-    """The weights ``critic.0...``, ``critic.1...`` that an ensemble's stands for; others alone."""
+    """Yield the weights ``critic.0...``, ``critic.1...`` that an ensemble's weight stands for;
+    another weight alone."""
     top, _, rest = name.partition(".")
     if not hasattr(nets[top], "num_critics"):
         yield name, value
@@ -112,7 +112,7 @@ def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
 
 
 def weights_to_robomimic(nets: Any) -> dict[str, Any]:
-    """The weights of an algorithm's networks (``algo.nets``) under all of robomimic's names."""
+    """Give the weights of networks (``algo.nets``) under all of robomimic's names."""
     renamed: dict[str, Any] = {}
     for name, whole in nets.state_dict().items():
         for member, value in _members(name, whole, nets):
@@ -132,20 +132,23 @@ def weights_to_robomimic(nets: Any) -> dict[str, Any]:
     return renamed | dict(_masks(nets))
 
 
-def _rename(name: str, rules: tuple[tuple[str, str], ...], to_robomimic: bool = False) -> str:
-    for theirs, ours in rules:
-        source, target = (ours, theirs) if to_robomimic else (theirs, ours)
-        match = re.fullmatch(source.replace(".", r"\.").format_map(GROUPS), name)
-        if match:
-            found = match.groupdict()
-            return re.sub(r"\{(\w+)\}", lambda m: found.get(m[1], m[0]), target)  # noqa: B023
+def _rename(name: str, *tables: tuple[tuple[str, str], ...], to_robomimic: bool = False) -> str:
+    """Apply the first rule that fits of each table, one table after the other."""
+    for rules in tables:
+        for theirs, ours in rules:
+            source, target = (ours, theirs) if to_robomimic else (theirs, ours)
+            match = re.fullmatch(source.replace(".", r"\.").format_map(GROUPS), name)
+            if match:
+                found = match.groupdict()
+                name = re.sub(r"\{(\w+)\}", lambda m: found.get(m[1], m[0]), target)  # noqa: B023
+                break
     return name
 
 
 def _index_of_linear(core: Any) -> int:
-    """Its place in robomimic's ``Sequential(backbone, [unsqueeze], [pool], flatten, linear)``."""
-    pooling = 0 if core.pool is None else 1 + (type(core).__name__ == "ScanCore")
-    return 2 + pooling
+    """Find the place of a core's linear layer in robomimic's ``Sequential(backbone, [unsqueeze],
+    [pool], flatten, linear)``."""
+    return 2 if core.pool is None else 3 + (type(core).__name__ == "ScanCore")
 
 
 def _aliases(theirs: str, ours: str, nets: Any) -> Iterator[str]:
@@ -167,13 +170,13 @@ def _aliases(theirs: str, ours: str, nets: Any) -> Iterator[str]:
 
 
 def _masks(nets: Any) -> Iterator[tuple[str, Any]]:
-    """robomimic's attention keeps its causal mask ``[1, 1, T, T]`` among the weights."""
+    """Yield the causal masks ``[1, 1, T, T]``, which robomimic keeps among the weights."""
     for name, module in nets.named_modules():
         if hasattr(module, "context_length"):
             steps = module.context_length
             some = next(module.parameters())
             mask = some.new_ones(steps, steps).tril()[None, None]
             for i in range(len(module.blocks)):
-                block = _rename(f"{name}.blocks.{i}.qkv.x", RULES, to_robomimic=True)
-                block = _rename(block, VAE_RULES, to_robomimic=True)
+                qkv = f"{name}.blocks.{i}.qkv.x"
+                block = _rename(qkv, RULES, VAE_RULES, to_robomimic=True)
                 yield block.replace(".nets.qkv.x", ".mask"), mask.clone()

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config.pipeline import PipelineConfig
     from offrl.pipelines.run import evaluate_pipeline, return_line
 
-    config, path = read_config(args, {})
+    config, path = read_config(args)
     if not isinstance(config, PipelineConfig):
         raise ValueError(
             f"{path}: its policy is one of offrl's own; evaluate it with offrl rollout --checkpoint"

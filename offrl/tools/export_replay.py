@@ -2,10 +2,9 @@
 
 import argparse
 import logging
-from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offrl.outputs import new_file
 from offrl.tools import add_options, count, rollout
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _medium(run: "Run") -> tuple[Path, int, float]:
-    """The medium checkpoint of a run, its step, and how many steps its episodes have."""
+    """Find the medium checkpoint of a run. Returns it, its step, and the length of its episodes."""
     returns = [record["logs"]["Return"] for record in run.evaluations]
     if returns:
         medium = returns[0] + (max(returns) - returns[0]) / 3
@@ -78,6 +77,8 @@ def _medium(run: "Run") -> tuple[Path, int, float]:
 
 
 def _export(args: argparse.Namespace) -> int:
+    import torch
+
     from offrl.checkpoint import config_from_checkpoint, env_args_of, policy_from_checkpoint
     from offrl.data.computed import received
     from offrl.data.provenance import provenance
@@ -92,7 +93,13 @@ def _export(args: argparse.Namespace) -> int:
             f"{args.checkpoint}: {content['algo_name']} keeps what its expert would have done, not "
             "what was done; record episodes of its policy with: offrl rollout --record"
         )
-    replay = _replay_in(args.checkpoint, content)
+    replay = content.get("online", {}).get("buffer")
+    if replay is None or not replay["rows"]["is_step"].any():
+        raise ValueError(
+            f"{args.checkpoint}: holds no replay: only last.pth of an algorithm that learns from "
+            "earlier steps does (sac, td3, dqn, ...), with train.online.replay.saved; record "
+            "episodes of its policy with: offrl rollout --record"
+        )
     config, _ = config_from_checkpoint(ckpt_dict=content)
     options = config.train.rewards.to_dict()
     # Those that run along normalise what is drawn from the replay, and not what is in it.
@@ -104,7 +111,8 @@ def _export(args: argparse.Namespace) -> int:
     num_steps = 0
     with DemoWriter(args.output, env_args, provenance=history, durable=False) as writer:
         for episode in episodes_of(replay, args.steps):
-            episode["actions"] = _raw(policy.policy, episode["actions"])
+            raw = policy.policy.raw_action(torch.from_numpy(episode["actions"]))
+            episode["actions"] = raw.numpy()  # as the environment took them
             episode["rewards"] = received(episode["rewards"], options, stats)
             writer.write(episode)
             num_steps += len(episode["actions"])
@@ -112,21 +120,3 @@ def _export(args: argparse.Namespace) -> int:
         total = writer.num_demos
     print(f"{args.output}: {total} episodes, {num_steps} steps")
     return 0
-
-
-def _replay_in(path: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    replay = content.get("online", {}).get("buffer")
-    if replay is None or not replay["rows"]["is_step"].any():
-        raise ValueError(
-            f"{path}: holds no replay: only last.pth of an algorithm that learns from earlier "
-            "steps does (sac, td3, dqn, ...), with train.online.replay.saved; record episodes of "
-            "its policy with: offrl rollout --record"
-        )
-    return replay
-
-
-def _raw(algo: Any, actions: Any) -> Any:
-    """Actions as the environment took them."""
-    import torch
-
-    return algo.raw_action(torch.from_numpy(actions)).numpy()

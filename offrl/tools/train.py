@@ -20,29 +20,26 @@ EPILOG = (
     "torchrun --nproc_per_node 2 train.py --config bc.json"
 )
 
-# A complete run in seconds.
-DEBUG = {
-    "experiment": {
-        "epoch_every_n_steps": 3,
-        "validation_epoch_every_n_steps": 3,
-        "save": {"every_n_epochs": 1},
-        "rollout": {
-            "n": 2,
-            "horizon": 10,
-            "rate": 1,
-            "warmstart": 0,
-            "num_workers": 2,
-            "video_episodes": 1,
-        },
-    },
-    "train": {"num_epochs": 2},
+# What --debug sets: for a run in seconds, for one that acts, for one of a user's own parts.
+DEBUG = (
+    "experiment.epoch_every_n_steps=3 experiment.validation_epoch_every_n_steps=3 "
+    "experiment.save.every_n_epochs=1 experiment.rollout.n=2 experiment.rollout.horizon=10 "
+    "experiment.rollout.rate=1 experiment.rollout.warmstart=0 experiment.rollout.num_workers=2 "
+    "experiment.rollout.video_episodes=1 train.num_epochs=2"
+).split()
+DEBUG_ONLINE = (
+    "experiment.epoch_every_n_steps=40 train.num_steps=80 train.online.collect_steps=10 "
+    "train.online.random_steps=10"
+).split()
+DEBUG_PIPELINE = ["max_steps=200"]
+RESUMED = ("resume", "set", "module", "follow_links", "command", "words")  # go with --resume
+FLAGS = {  # the keys of a config that arguments set
+    "dataset": "train.data",
+    "name": "experiment.name",
+    "output": "train.output_dir",
+    "mode": "mode",
+    "seed": "train.seed",
 }
-# And of a training that acts: some rounds.
-DEBUG_ONLINE = {
-    "experiment": {"epoch_every_n_steps": 40},
-    "train": {"num_steps": 80, "online": {"collect_steps": 10, "random_steps": 10}},
-}
-DEBUG_PIPELINE = {"max_steps": 200}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,16 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "other option is allowed with it",
     )
     add("--debug", action="store_true", help="make a complete tiny run, in seconds")
-    add(
-        "--print-config",
-        action="store_true",
-        help="print the config with all its defaults, and stop",
-    )
+    add("--print-config", action="store_true", help="print the config with its defaults, and stop")
     add_options(parser, "--follow-links", "--module")
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say what the config is."""
+    """Add the arguments that a config comes from."""
     add = parser.add_argument
     add(
         "--config",
@@ -99,26 +92,14 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.resume:
-        others = [
-            name.replace("_", "-")
-            for name, value in vars(args).items()
-            if name not in ("resume", "set", "module", "follow_links", "command", "words")
-            if value not in (None, [])
-            if value is not False
-        ]
-        if others:
+        given = (name for name, value in vars(args).items() if value and name not in RESUMED)
+        if other := next(given, "seed" if args.seed is not None else None):
             raise ValueError(
-                f"--resume goes on with a run as it was, without --{others[0]}; --set makes it "
-                "longer, and for another config start a new run from its weights "
+                f"--resume goes on with a run as it was, without --{other.replace('_', '-')}; "
+                "--set makes it longer, and for another config start a new run from its weights "
                 "(experiment.ckpt_path)"
             )
-    flags = {
-        "train.data": args.dataset,
-        "experiment.name": args.name,
-        "train.output_dir": args.output,
-        "mode": args.mode,
-    }
-    config, config_file = (None, None) if args.resume else read_config(args, flags, args.debug)
+    config, config_file = (None, None) if args.resume else read_config(args)
     if args.print_config:
         print(config.dump())
         return 0
@@ -157,8 +138,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _opened(path: str) -> tuple[Any, dict[str, Any], bool]:
-    """A run folder and the content of its config, as processes can send them to each other, and
-    whether the run is marked as finished and its last checkpoint is whole."""
+    """Open a run folder. Returns it, the content of its config, which processes can send to each
+    other, and whether the run is marked as finished and its last checkpoint is whole."""
     from offrl.reports.run import Run
     from offrl.training import RunFolder
     from offrl.training.resume import newest_checkpoint
@@ -171,14 +152,9 @@ def _opened(path: str) -> tuple[Any, dict[str, Any], bool]:
     return run, config.to_dict(), is_finished
 
 
-def read_config(
-    args: argparse.Namespace, flags: Mapping[str, Any], is_debug: bool = False
-) -> tuple[Any, Path]:
-    """The config, and the file that most of it stands in.
-
-    flags: what is set by the dotted path of a key, unless it is ``None``.
-    """
-    from offrl.config.files import find_config, parse_override, read_config_file
+def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
+    """Read the config that the arguments describe. Returns it and its file."""
+    from offrl.config.files import find_config, nested, parse_override, read_config_file
     from offrl.config.pipeline import config_of
     from offrl.config.translate import online_content
     from offrl.tree import merge
@@ -187,16 +163,15 @@ def read_config(
         raise ValueError("--config: name a config file, e.g. --config bc.json")
     path = find_config(args.config)
     content = read_config_file(path)
-    for key, value in {**flags, "train.seed": args.seed}.items():
-        if value is not None:
-            section, _, name = key.partition(".")
-            content = merge(content, {section: {name: value} if name else value})
-    if is_debug:
+    for name, key in FLAGS.items():
+        if (value := getattr(args, name, None)) is not None:
+            content = merge(content, nested(key, value))
+    overrides = args.set
+    if getattr(args, "debug", False):
         acts = _says(content, "train", "num_steps")
-        tiny = merge(DEBUG, DEBUG_ONLINE) if acts else DEBUG
-        content = merge(content, DEBUG_PIPELINE if "alg_para" in content else tiny)
-    for override in args.set:
-        content = merge(content, parse_override(override))
+        tiny = [*DEBUG, *(DEBUG_ONLINE if acts else [])]
+        overrides = [*(DEBUG_PIPELINE if "alg_para" in content else tiny), *overrides]
+    content = reduce(merge, map(parse_override, overrides), content)
     # Where an algorithm of the user's own may lie.
     allow_names(content, os.getcwd(), str(path.resolve().parent))
     content = online_content(content)
