@@ -15,7 +15,7 @@ from pathlib import Path
 
 from offrl.outputs import writable_folder
 from offrl.reports.report import Block, Heading, as_markdown, blocks_of
-from offrl.reports.results import CSV, WAITING, Result, write_results
+from offrl.reports.results import CSV, WAITING, Outcome, write_results
 from offrl.reports.scores import Scores
 from offrl.studies.cells import cells_of
 from offrl.studies.config import read_study
@@ -36,14 +36,14 @@ def keep(name: str) -> None:
         write_results(writable_folder(kept) / CSV, results_of([output, *known]))
 
 
-def results(name: str) -> list[Result]:
+def results(name: str) -> list[Outcome]:
     """The results of a study that are kept, and what it lacks."""
     file = FOLDER / f"{name}.yaml"
     study, found = read_study(file), {}
     if (KEPT / name / CSV).is_file():
         found = {(r.algorithm, r.task, r.seed): r for r in results_of([KEPT / name])}
     command = f"offrl study benchmarks/studies/{name}.yaml"
-    cells = [Result(c.config, c.dataset, c.seed, WAITING) for c in cells_of(study, file.parent)]
+    cells = [Outcome(c.config, c.dataset, c.seed, WAITING) for c in cells_of(study, file.parent)]
     complete = [found.get((r.algorithm, r.task, r.seed), r) for r in cells]
     return [replace(result, repeat=command) for result in complete]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offrl.outputs import whole_file
-from offrl.reports.results import FINISHED, SUCCESS, Result
+from offrl.reports.results import FINISHED, SUCCESS, Outcome
 from offrl.reports.scores import Interval, Scores
 
 COLUMNS = 3  # of panels
@@ -127,7 +127,7 @@ def _curves(scores: Scores) -> Any:
     return figure
 
 
-def _common(scores: Scores, results: Sequence[Result]) -> tuple[list[int], list[np.ndarray]]:
+def _common(scores: Scores, results: Sequence[Outcome]) -> tuple[list[int], list[np.ndarray]]:
     """The steps at which any seed was evaluated, from where all have begun to where none has ended,
     and the scores of each seed there. Unfinished seeds are taken only if no seed is finished."""
     seeds = [r for r in results if r.status == FINISHED] or results

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,21 @@ USES = ("states", "actions", "images")
 FPS = 20  # of data that does not say at what frequency it was recorded
 
 
-class Player:
+class Divergence(NamedTuple):
+    """How far a demonstration's replay went astray; see ``Replay``."""
+
+    of_steps: list[float]
+    success: bool | None
+
+
+class Filmed(NamedTuple):
+    """A film of a demonstration."""
+
+    shape: tuple[int, ...]  # of a frame
+    divergence: Divergence | None  # of its actions, if those were taken
+
+
+class DemoPlayer:
     """Plays the demonstrations of a file.
 
     use: one of ``USES``; ``None`` for the first that the file has all for.
@@ -36,10 +51,8 @@ class Player:
         size: int | None = None,
     ):
         self.demos = open_episodes(path)
-        self.cameras, self.size = tuple(cameras), size
+        self.path, self.cameras, self.size = str(path), tuple(cameras), size
         self.use = use or self._choose()
-        self.arguments = str(path), self.use, self.cameras, size  # of one like it
-        self._env: Any = None
         if self.use == "images":
             self.keys = self._image_keys()
         elif not (self.demos.env_args or {}).get("env_name"):
@@ -49,7 +62,7 @@ class Player:
             )
 
     def chosen(self, filter_key: str | None, limit: int | None) -> list[str]:
-        """The first ``limit`` demonstrations, of those under ``filter_key`` if given."""
+        """List the first ``limit`` demonstrations, of those under ``filter_key`` if given."""
         if filter_key is None or isinstance(self.demos, Demos):
             names = self.demos.demos(*([filter_key] if filter_key else []))
         else:
@@ -59,11 +72,12 @@ class Player:
         return names[:limit]
 
     def frames(self, demo: str) -> Iterator[np.ndarray]:
-        """Frames ``[H, W, 3]`` of a demonstration's steps."""
+        """Give frames ``[H, W, 3]`` of a demonstration's steps."""
         if self.use == "images":
-            return self._stored_frames(demo)
+            trajectory = self.demos.trajectory(demo, self.keys)
+            return map(side_by_side, zip(*(trajectory[key] for key in self.keys), strict=True))
         if self.use == "actions":
-            return self.replay(demo).film(self.cameras, self.size)
+            return self._replay(demo).film(self.cameras, self.size)
         recording = self.demos.recording(demo)
         if not hasattr(self.env, "reset_to"):
             raise ValueError(
@@ -71,7 +85,34 @@ class Player:
             )
         return film_states(self.env, recording, self.cameras, self.size)
 
-    def replay(self, demo: str) -> Replay:
+    def first_frame(self, demo: str) -> np.ndarray:
+        """Give the first frame ``[H, W, 3]`` of a demonstration."""
+        return self._first(self.frames(demo), demo)
+
+    def film(self, folder: str, demo: str) -> Filmed:
+        """Film a demonstration as ``folder/DEMO.mp4``. All films of a file have one rate, so that
+        they can be joined."""
+        replay = self._replay(demo) if self.use == "actions" else None
+        frames = replay.film(self.cameras, self.size) if replay else self.frames(demo)
+        first = self._first(frames, demo)
+        write_video(Path(folder) / f"{demo}.mp4", chain([first], frames), self._rate)
+        divergence = Divergence(replay.divergence, replay.success) if replay else None
+        return Filmed(first.shape, divergence)
+
+    def diverge(self, demo: str) -> Divergence:
+        """Replay a demonstration's actions without a film."""
+        replay = self._replay(demo)
+        for _ in replay:
+            pass
+        return Divergence(replay.divergence, replay.success)
+
+    def _first(self, frames: Iterator[np.ndarray], demo: str) -> np.ndarray:
+        frame = next(frames, None)
+        if frame is None:
+            raise ValueError(f"{self.path}: {demo} has no steps; leave it out")
+        return frame
+
+    def _replay(self, demo: str) -> Replay:
         trajectory = self.demos.trajectory(demo)
         if not {"states", "seed"} & trajectory.keys() or not len(trajectory.get("actions", ())):
             raise ValueError(
@@ -80,19 +121,23 @@ class Player:
             )
         return Replay(self.env, trajectory)
 
-    @property
+    @cached_property
+    def _rate(self) -> int:
+        attributes = self.demos.trajectory(self.demos.demos()[0], ())
+        return frame_rate(self.demos.env_args, attributes)
+
+    @cached_property
     def env(self) -> Any:
-        if self._env is None:
-            # What is looked at is rendered apart from the observations.
-            env_args = self.demos.env_args or {}
-            self._env = make_env(blind(env_args))
-            takes = inspect.signature(self._env.render).parameters
-            if (self.cameras or self.size) and "camera" not in takes:
-                raise ValueError(
-                    f"{env_args['env_name']} renders one picture of its own; leave --cameras and "
-                    "--size out"
-                )
-        return self._env
+        """The environment of the demonstrations, which renders apart from the observations."""
+        env_args = self.demos.env_args or {}
+        env = make_env(blind(env_args))
+        takes = inspect.signature(env.render).parameters
+        if (self.cameras or self.size) and "camera" not in takes:
+            raise ValueError(
+                f"{env_args['env_name']} renders one picture of its own; leave --cameras and "
+                "--size out"
+            )
+        return env
 
     def _choose(self) -> str:
         trajectory = self.demos.trajectory(self.demos.demos()[0])
@@ -106,75 +151,22 @@ class Player:
         stored = [k for k, v in trajectory.items() if k.startswith("obs/") and is_film(v)]
         return camera_keys(str(self.demos.path), sorted(stored), self.cameras)
 
-    def _stored_frames(self, demo: str) -> Iterator[np.ndarray]:
-        trajectory = self.demos.trajectory(demo, self.keys)
-        return map(side_by_side, zip(*(trajectory[key] for key in self.keys), strict=True))
 
-
-class Divergence(NamedTuple):
-    """What came of replaying a demonstration's actions; see ``Replay``."""
-
-    of_steps: list[float]
-    success: bool | None
-
-
-class Filmed(NamedTuple):
-    """What came of filming a demonstration."""
-
-    shape: tuple[int, ...]  # of a frame
-    divergence: Divergence | None  # of its actions, if those were taken
-
-
-def make_filmer(
-    path: str, use: str, cameras: tuple[str, ...], size: int | None, folder: str
-) -> Callable[[str], Filmed]:
-    """A function that films a demonstration as ``folder/DEMO.mp4``."""
-    player = Player(path, use, cameras, size)
-    # Films are joined, so that all have the rate of the first.
-    attributes = player.demos.trajectory(player.demos.demos()[0], ())
-    rate = frame_rate(player.demos.env_args, attributes)
-
-    def film(demo: str) -> Filmed:
-        replay = player.replay(demo) if use == "actions" else None
-        frames = replay.film(cameras, size) if replay else player.frames(demo)
-        first = _first(frames, path, demo)
-        write_video(Path(folder) / f"{demo}.mp4", chain([first], frames), rate)
-        divergence = Divergence(replay.divergence, replay.success) if replay else None
-        return Filmed(first.shape, divergence)
-
-    return film
-
-
-def make_photographer(
-    path: str, use: str, cameras: tuple[str, ...], size: int | None
-) -> Callable[[str], np.ndarray]:
-    """A function that takes a demonstration's first frame ``[H, W, 3]``."""
-    player = Player(path, use, cameras, size)
-    return lambda demo: _first(player.frames(demo), path, demo)
-
-
-def _first(frames: Iterator[np.ndarray], path: str, demo: str) -> np.ndarray:
-    frame = next(frames, None)
-    if frame is None:
-        raise ValueError(f"{path}: {demo} has no steps; leave it out")
-    return frame
-
-
-def make_replayer(path: str) -> Callable[[str], Divergence]:
-    """A function that replays a demonstration's actions, unseen."""
-    player = Player(path, "actions")
-
-    def play(demo: str) -> Divergence:
-        replay = player.replay(demo)
-        for _ in replay:
-            pass
-        return Divergence(replay.divergence, replay.success)
-
-    return play
+def make_player(
+    path: str,
+    use: str | None,
+    cameras: tuple[str, ...],
+    size: int | None,
+    task: str,
+    *arguments: Any,
+) -> Callable[[str], Any]:
+    """Make a function of a demonstration in a process of its own: a method of a ``DemoPlayer``,
+    named by ``task``, with the first of its arguments."""
+    return partial(getattr(DemoPlayer(path, use, cameras, size), task), *arguments)
 
 
 def tiled(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Images ``[H, W, 3]`` as one, about as many side by side as one above the other."""
+    """Join images ``[H, W, 3]`` to one, about as many side by side as one above the other."""
     columns = math.ceil(math.sqrt(len(images)))
     rows = [side_by_side(images[i : i + columns]) for i in range(0, len(images), columns)]
     width = max(row.shape[1] for row in rows)
@@ -182,8 +174,8 @@ def tiled(images: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def side_by_side(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Images ``[H, W, 1 or 3]`` (uint8) as one ``[H, W, 3]``; smaller ones are enlarged to the
-    height of the tallest."""
+    """Join images ``[H, W, 1 or 3]`` (uint8) to one ``[H, W, 3]``. Smaller ones are enlarged to
+    the height of the tallest."""
     height = max(len(image) for image in images)
     return np.concatenate([_enlarged(image, height) for image in images], axis=1)
 
@@ -195,7 +187,8 @@ def _enlarged(image: np.ndarray, height: int) -> np.ndarray:
 
 
 def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> list[str]:
-    """The observations that hold what cameras saw, of all that are ``stored`` if none is named."""
+    """Find the observations that hold what cameras saw, of all that are ``stored`` if none is
+    named."""
     keys = [f"obs/{c}" if f"obs/{c}" in stored else f"obs/{c}_image" for c in cameras]
     missing = [key for key in keys if key not in stored]
     if missing or not stored:
@@ -208,11 +201,13 @@ def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> li
 
 
 def frame_rate(env_args: Mapping[str, Any] | None, attributes: Mapping[str, Any]) -> int:
-    """Steps in a second of the robot's time, by the environment or a demonstration's ``fps``."""
+    """Count the steps in a second of the robot's time, by the environment or a demonstration's
+    ``fps``."""
     frequency = ((env_args or {}).get("env_kwargs") or {}).get("control_freq")
     frequency = frequency or attributes.get("fps")
     return max(1, round(frequency)) if isinstance(frequency, (int, float, np.number)) else FPS
 
 
 def is_film(value: Any) -> bool:
+    """Say whether a value of a trajectory is an array of images."""
     return isinstance(value, np.ndarray) and is_images(value)

@@ -12,7 +12,7 @@ import numpy as np
 
 from offrl.outputs import whole_file
 from offrl.reports.figures import write_figures
-from offrl.reports.results import CSV, FINISHED, Result, write_results
+from offrl.reports.results import CSV, FINISHED, Outcome, write_results
 from offrl.reports.scores import LEVEL, Interval, Scores, needed_seeds
 from offrl.reports.tables import finals, write_numbers
 
@@ -54,7 +54,7 @@ class Picture:
 Block = Heading | Paragraph | Table | Picture
 
 
-def write_report(results: Sequence[Result], folder: Path, title: str = "Report") -> None:
+def write_report(results: Sequence[Outcome], folder: Path, title: str = "Report") -> None:
     """Write ``report.html``, the same as ``report.md``, its numbers as CSV, the pictures, and
     ``report.csv`` with all that is known of each training."""
     scores = Scores(results)
@@ -115,7 +115,7 @@ def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
     yield from _provenance(results)
 
 
-def _missing(results: Sequence[Result]) -> Table:
+def _missing(results: Sequence[Outcome]) -> Table:
     """A row for all trainings of a task that are missing for the same reason."""
     alike: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for r in results:
@@ -164,7 +164,7 @@ def final_tables(scores: Scores) -> Iterator[Block]:
             yield Paragraph(f"**Not all algorithms on {task} have the same data**: {unlike}.")
 
 
-def _by_data(results: Iterable[Result]) -> dict[str, dict[str, None]]:
+def _by_data(results: Iterable[Outcome]) -> dict[str, dict[str, None]]:
     """The algorithms that each fingerprint of data has trained."""
     algorithms: dict[str, dict[str, None]] = {}
     for result in results:
@@ -217,7 +217,7 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
     yield Table(["algorithm", "compared with", "probability of improvement", "p", "verdict"], rows)
 
 
-def _provenance(results: Sequence[Result]) -> Iterator[Block]:
+def _provenance(results: Sequence[Outcome]) -> Iterator[Block]:
     def listed(values: Iterable[str]) -> str:
         return "; ".join(dict.fromkeys(filter(None, values))) or "unknown"
 

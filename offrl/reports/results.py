@@ -34,7 +34,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Result:
+class Outcome:
     """A training: what was trained, with what result, or why there is none."""
 
     algorithm: str
@@ -56,13 +56,13 @@ class Result:
     repeat: str = field(default="", compare=False)  #: The command that trains it.
 
 
-def each_once(found: Sequence[tuple[Result, str]]) -> list[Result]:
+def each_once(found: Sequence[tuple[Outcome, str]]) -> list[Outcome]:
     """Keep one result of each training: of two that are not finished the one with more steps.
 
     found: results, each with its place, for messages. Raises ``ValueError`` for two trainings that
     cannot be told apart, or of which a mean would be taken although they are unlike.
     """
-    results: dict[tuple[str, str, int], tuple[Result, str]] = {}
+    results: dict[tuple[str, str, int], tuple[Outcome, str]] = {}
     named = _called_apart([result for result, _ in found])
     for both in zip(named, (place for _, place in found), strict=True):
         result, place = both
@@ -79,9 +79,9 @@ def each_once(found: Sequence[tuple[Result, str]]) -> list[Result]:
     return [result for result, _ in results.values()]
 
 
-def _refuse_unlike(results: Iterable[tuple[Result, str]]) -> None:
+def _refuse_unlike(results: Iterable[tuple[Outcome, str]]) -> None:
     """Trainings of which a mean is taken have the same data, and about as many steps."""
-    firsts: dict[tuple[str, str], tuple[Result, str]] = {}
+    firsts: dict[tuple[str, str], tuple[Outcome, str]] = {}
     for both in results:
         other, place = both
         if other.status != FINISHED:
@@ -97,7 +97,7 @@ def _refuse_unlike(results: Iterable[tuple[Result, str]]) -> None:
             )
 
 
-def _called_apart(results: Sequence[Result]) -> list[Result]:
+def _called_apart(results: Sequence[Outcome]) -> list[Outcome]:
     """Tasks that are paths of data, by as much of their ends as tells them from other data."""
     paths = {(r.task, r.data) for r in results if Path(r.task).is_absolute()}
 
@@ -111,7 +111,7 @@ def _called_apart(results: Sequence[Result]) -> list[Result]:
     return [replace(r, task=names.get((r.task, r.data), r.task)) for r in results]
 
 
-def run_result(path: Path, **known: Any) -> Result:
+def run_result(path: Path, **known: Any) -> Outcome:
     """Read the result of the training in a run folder; ``known`` takes the place of what it says of
     itself."""
     run = Run(path)
@@ -140,7 +140,7 @@ def run_result(path: Path, **known: Any) -> Result:
     last = run.logs("test_last") or (evaluations[-1]["logs"] if evaluations else {})
     if is_whole and not last:
         found["why"] = f"{path}/metrics.jsonl has no evaluation"
-    return Result(
+    return Outcome(
         **found,
         final=_measured(last) if is_whole else None,
         best=_measured(run.logs("test")) if is_whole else None,
@@ -159,26 +159,26 @@ def _measured(logs: Mapping[str, float]) -> Measured | None:
     return Measured(*map(logs.get, MEASURES), int(logs["n"]))
 
 
-def write_results(path: Path, results: Iterable[Result]) -> None:
+def write_results(path: Path, results: Iterable[Outcome]) -> None:
     """Write results as CSV, a row for each."""
-    write_rows(path, map(asdict, results), [f.name for f in fields(Result)])
+    write_rows(path, map(asdict, results), [f.name for f in fields(Outcome)])
 
 
-def read_results(path: Path) -> list[Result]:
+def read_results(path: Path) -> list[Outcome]:
     """Read the results in a CSV file that ``write_results`` wrote."""
-    names = [f.name for f in fields(Result)]
+    names = [f.name for f in fields(Outcome)]
     try:
         return [_of_row(row) for row in read_rows(path, names)]
     except (ValueError, TypeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged, or not from offrl report: {error}") from None
 
 
-def _of_row(row: Mapping[str, str]) -> Result:
-    texts = {f.name for f in fields(Result) if f.type is str}
+def _of_row(row: Mapping[str, str]) -> Outcome:
+    texts = {f.name for f in fields(Outcome) if f.type is str}
     known: dict[str, Any] = {k: v if k in texts else json.loads(v) for k, v in row.items()}
     known |= {k: Measured(**known[k]) for k in ("final", "best") if known[k]}
     known["curve"] = [(int(step), rate, float(total)) for step, rate, total in known["curve"]]
-    return Result(**known)
+    return Outcome(**known)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from math import comb
 
 import numpy as np
 
-from offrl.reports.results import NORMALISED, RETURN, SUCCESS, Result
+from offrl.reports.results import NORMALISED, RETURN, SUCCESS, Outcome
 
 REPS = 2000  # samples of a bootstrap
 LEVEL = 0.05
@@ -47,7 +47,7 @@ class Scores:
     of: which policy of a training counts: ``"final"`` or ``"best"``.
     """
 
-    def __init__(self, results: Sequence[Result], of: str = "final"):
+    def __init__(self, results: Sequence[Outcome], of: str = "final"):
         self.results = results
         self.tasks = [*dict.fromkeys(result.task for result in results)]
         self.algorithms = [*dict.fromkeys(result.algorithm for result in results)]
@@ -60,7 +60,7 @@ class Scores:
                 score = self.number(result, measured.success, measured.total)
                 self._scores.setdefault((result.algorithm, result.task), {})[result.seed] = score
 
-    def number(self, result: Result, success: float | None, total: float) -> float:
+    def number(self, result: Outcome, success: float | None, total: float) -> float:
         """Give what counts on a result's task of a success rate and a mean return."""
         measure = self.measures[result.task]
         if measure == SUCCESS:
@@ -231,7 +231,7 @@ def _least_chance(num_seeds: int, num_others: int, num_tasks: int) -> float:
     return min(1.0, 2 / comb(num_seeds + num_others, num_seeds) ** num_tasks)
 
 
-def _measure(results: Sequence[Result]) -> str:
+def _measure(results: Sequence[Outcome]) -> str:
     """What counts on a task: successes, where there are any, or all that is known is failure."""
     found = [(m.success, m.total) for r in results for m in (r.final, r.best) if m]
     found += [tuple(point[1:]) for result in results for point in result.curve]

@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offrl.outputs import new_file, whole_file
 from offrl.tools import add_options, count
-
-if TYPE_CHECKING:
-    from offrl.reports.playback import Player
 
 HELP = "film demonstrations: from simulator states, by executing their actions, or stored images"
 EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
@@ -47,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from offrl.data.formats.files import find_data
     from offrl.envs.rendering import needed_backend
-    from offrl.reports.playback import Player, make_replayer
+    from offrl.reports.playback import DemoPlayer, tiled
     from offrl.video import encoder
 
     path, cameras = str(find_data(args.data)), tuple(args.cameras)
-    player = Player(path, args.use, cameras, args.size)
+    player = DemoPlayer(path, args.use, cameras, args.size)
     if args.size and player.use == "images":
         raise ValueError("--size is of what is rendered; stored images have theirs")
     if not args.output and (args.first or player.use != "actions"):
@@ -60,66 +57,59 @@ def run(args: argparse.Namespace) -> int:
     if args.output and Path(args.output).suffix != suffix:
         raise ValueError(f"--output is {kind}: call it NAME{suffix}, not {args.output}")
     output = new_file(args.output) if args.output else None
-    demos, backend = player.chosen(args.filter_key, args.n), None
+    demos = player.chosen(args.filter_key, args.n)
     player.demos.close()
-    if output and player.use != "images":
-        backend = needed_backend(f"--use {player.use}")
-    in_turn = partial(_in_turn, demos, args.workers, backend)
-    if args.first and output:
-        _photograph(output, player, in_turn)
-    elif output:
-        encoder()
-        _film(output, player, in_turn)
+    renders = output is not None and player.use != "images"
+    backend = needed_backend(f"--use {player.use}") if renders else "disabled"
+    of_all = partial(_of_all, demos, args.workers, backend, (path, player.use))
+    if output is None:
+        _say(of_all((), None, "diverge"))
+    elif args.first:
+        import imageio.v3
+
+        frames = [*of_all(cameras, args.size, "first_frame").values()]
+        with whole_file(output) as file:
+            imageio.v3.imwrite(file, tiled(frames), extension=".png")
+        print(f"{output}: the first frames of {len(frames)} demonstrations")
     else:
-        _say(in_turn(make_replayer, (path,)))
+        encoder()
+        _film(output, path, player.use, partial(of_all, cameras, args.size, "film"))
     return 0
 
 
-def _in_turn(
-    demos: list[str],
+def _of_all(
+    demos: Sequence[str],
     num_workers: int | None,
-    backend: str | None,
-    make_worker: Callable[..., Any],
-    arguments: Sequence[Any],
+    backend: str,
+    data: tuple[str, str],
+    *arguments: Any,
 ) -> dict[str, Any]:
-    """Give what processes make of each demonstration."""
+    """Let processes play each demonstration (``make_player``). Returns what they give."""
     from tqdm import tqdm
 
     from offrl.processes import in_order
+    from offrl.reports.playback import make_player
 
-    environ = {"MUJOCO_GL": backend or "disabled"}
-    with closing(in_order(make_worker, arguments, demos, num_workers, environ)) as results:
+    arguments, environ = (*data, *arguments), {"MUJOCO_GL": backend}
+    with closing(in_order(make_player, arguments, demos, num_workers, environ)) as results:
         bar = tqdm(results, total=len(demos), unit="demo", disable=None)
         return dict(zip(demos, bar, strict=True))
 
 
-def _photograph(output: Path, player: "Player", in_turn: Callable[..., dict[str, Any]]) -> None:
-    import imageio.v3
-
-    from offrl.reports.playback import make_photographer, tiled
-
-    frames = [*in_turn(make_photographer, player.arguments).values()]
-    with whole_file(output) as partial:
-        imageio.v3.imwrite(partial, tiled(frames), extension=".png")
-    print(f"{output}: the first frames of {len(frames)} demonstrations")
-
-
-def _film(output: Path, player: "Player", in_turn: Callable[..., dict[str, Any]]) -> None:
-    from offrl.reports.playback import make_filmer
+def _film(output: Path, path: str, use: str, film_all: Callable[[str], dict[str, Any]]) -> None:
     from offrl.reports.plot import write_divergence
     from offrl.video import join_videos
 
     plot = output.with_name(f"{output.stem}-divergence.png")
-    if player.use == "actions":
+    if use == "actions":
         new_file(plot)
     with tempfile.TemporaryDirectory(prefix=f".{output.stem}.", dir=output.parent) as folder:
-        films = in_turn(make_filmer, (*player.arguments, folder))
+        films = film_all(folder)
         if len(shapes := {film.shape for film in films.values()}) > 1:
-            path, *_ = player.arguments
             raise ValueError(f"{path}: frames of {sorted(shapes)} make no film; choose others")
         join_videos(output, [Path(folder) / f"{demo}.mp4" for demo in films])
-    print(f"{output}: {len(films)} demonstrations by their {player.use}")
-    if player.use == "actions":
+    print(f"{output}: {len(films)} demonstrations by their {use}")
+    if use == "actions":
         played = {demo: film.divergence for demo, film in films.items()}
         _say(played)
         write_divergence(plot, {demo: found.of_steps for demo, found in played.items()})
@@ -127,7 +117,7 @@ def _film(output: Path, player: "Player", in_turn: Callable[..., dict[str, Any]]
 
 
 def _say(played: Mapping[str, Any]) -> None:
-    """How far each demonstration's replay went astray, and whether it succeeded."""
+    """Print how far each demonstration's replay went astray, and whether it succeeded."""
     for demo, (of_steps, success) in played.items():
         largest = max(of_steps)
         outcome = {True: ", succeeds", False: ", does not succeed", None: ""}[success]

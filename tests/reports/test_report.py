@@ -15,7 +15,7 @@ from PIL import Image
 from offrl.__main__ import main
 from offrl.reports.figures import _common, _curves
 from offrl.reports.report import write_report
-from offrl.reports.results import Measured, Result, write_results, write_rows
+from offrl.reports.results import Measured, Outcome, write_results, write_rows
 from offrl.reports.run import Run
 from offrl.reports.scores import Scores, chance, improvement, needed_seeds
 from offrl.studies.results import results_of
@@ -37,7 +37,7 @@ def result(algorithm, task, seed, rate, **known):
     final = Measured(rate, rate, 50)
     known = {"final": final, "best": Measured(min(1.0, rate + 0.1), rate, 50), **known}
     curve = [(100, rate / 2, rate / 2), (200, rate, rate)]
-    return Result(algorithm, task, seed, curve=curve, steps=200, minutes=1.0 + seed, **known)
+    return Outcome(algorithm, task, seed, curve=curve, steps=200, minutes=1.0 + seed, **known)
 
 
 def study(rates, num_seeds=3):
@@ -209,11 +209,11 @@ def test_what_is_alike_is_not_ordered():
 def test_returns_count_where_nothing_succeeds_and_are_normalised_by_what_the_study_says():
     def hopper(algorithm, total, returns=()):
         final = Measured(0.0, total, 50)
-        return Result(algorithm, "Hopper", 1, final=final, best=final, returns=list(returns))
+        return Outcome(algorithm, "Hopper", 1, final=final, best=final, returns=list(returns))
 
     plain = Scores([hopper("a", 100.0), hopper("b", 50.0)])
     assert plain.measures["Hopper"] == "return" and plain.of("a", "Hopper") == [100.0]
-    begun = Result("a", "Hopper", 1, "begun", curve=[(100, 0.0, 500.0)])
+    begun = Outcome("a", "Hopper", 1, "begun", curve=[(100, 0.0, 500.0)])
     assert Scores([begun]).measures["Hopper"] == "return"
     between = Scores([hopper("a", 110.0, (10, 210)), hopper("b", 10.0, (10, 210))])
     assert between.measures["Hopper"] == "normalised return"
@@ -222,7 +222,7 @@ def test_returns_count_where_nothing_succeeds_and_are_normalised_by_what_the_stu
 
 def test_tasks_of_different_scales_are_not_averaged():
     mixed = [result("a", "Can", 1, 0.5)]
-    mixed.append(Result("a", "Hopper", 1, final=Measured(0.0, 900.0, 50)))
+    mixed.append(Outcome("a", "Hopper", 1, final=Measured(0.0, 900.0, 50)))
     assert not Scores(mixed).can_be_averaged
 
 
@@ -258,7 +258,7 @@ def test_one_task_has_all_that_several_have_and_every_pair_is_compared(tmp_path)
 @pytest.mark.slow
 def test_a_report_says_what_is_missing_and_why(tmp_path):
     why = "bad: the loss\nbecame NaN"
-    lost = Result("bad", "Square", 3, "failed", why, repeat="offrl study x")
+    lost = Outcome("bad", "Square", 3, "failed", why, repeat="offrl study x")
     results = [
         r for r in study(GOOD_AND_BAD) if (r.algorithm, r.task, r.seed) != ("bad", "Square", 3)
     ]
@@ -304,7 +304,7 @@ def test_a_report_has_its_numbers_in_all_three_forms(tmp_path):
 
 
 def test_a_report_can_be_made_again_of_its_csv(tmp_path):
-    results = [*study(GOOD_AND_BAD), Result("good", "Can", 9, "failed", 'a "why", with commas')]
+    results = [*study(GOOD_AND_BAD), Outcome("good", "Can", 9, "failed", 'a "why", with commas')]
     write_results(tmp_path / "report.csv", results)
     assert results_of([tmp_path]) == results
 
@@ -329,7 +329,7 @@ def reports_of(folder, *results):
 def test_of_a_training_and_what_is_known_less_of_it_the_training_counts(tmp_path):
     """As of a study whose cells run on two machines."""
     done = result("bc", "Can", 1, 0.5)
-    known = [Result("bc", "Can", 1, "waiting"), Result("bc", "Can", 1, "begun", steps=9), done]
+    known = [Outcome("bc", "Can", 1, "waiting"), Outcome("bc", "Can", 1, "begun", steps=9), done]
     folders = reports_of(tmp_path, *known)
     assert results_of(folders) == results_of(folders[::-1]) == [done]
 

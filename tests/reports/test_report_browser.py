@@ -1,7 +1,7 @@
 """The page of ``offrl report`` in a browser: Chromium, opened from a file, without a network."""
 
 import pytest
-from test_report import GOOD_AND_BAD, Result, study
+from test_report import GOOD_AND_BAD, Outcome, study
 from test_view_browser import CHROMIUM, NARROW, WIDE, browser  # noqa: F401 (a fixture)
 
 from offrl.reports.report import write_report
@@ -17,7 +17,7 @@ pytestmark = [
 def report(tmp_path_factory):
     """The page of a report, which needs nothing beside it."""
     folder = tmp_path_factory.mktemp("report")
-    lost = Result("bad", "Can", 9, "failed", "<script>alert(1)</script>")
+    lost = Outcome("bad", "Can", 9, "failed", "<script>alert(1)</script>")
     write_report([*study(GOOD_AND_BAD), lost], folder, "Cans")
     for other in folder.glob("*"):
         if other.name != "report.html":

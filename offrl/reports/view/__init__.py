@@ -14,7 +14,7 @@ from tqdm import tqdm
 from offrl.outputs import whole_folder
 from offrl.processes import in_order
 from offrl.reports.run import is_run
-from offrl.reports.view.datasets import Dataset, EpisodeWriter, Films
+from offrl.reports.view.datasets import DatasetPage, EpisodeWriter, Films
 from offrl.reports.view.page import copy_assets, write_script
 from offrl.reports.view.runs import RunPage
 
@@ -35,7 +35,7 @@ def write_view(
     command: what made the page, which it shows.
     """
     runs = [RunPage(path) for path in paths if is_run(path)]
-    datasets = [Dataset(path, films.num_rendered) for path in paths if not is_run(path)]
+    datasets = [DatasetPage(path, films.num_rendered) for path in paths if not is_run(path)]
     episodes = [episode for i, data in enumerate(datasets) for episode in data.episodes(i)]
     with whole_folder(output) as folder:
         backend = films.backend() if any(episode.is_rendered for episode in episodes) else None

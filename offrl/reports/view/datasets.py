@@ -34,7 +34,7 @@ class Films(NamedTuple):
         return needed_backend("--render")
 
 
-class Episode(NamedTuple):
+class EpisodePage(NamedTuple):
     """An episode that is to be written."""
 
     dataset: int
@@ -45,7 +45,7 @@ class Episode(NamedTuple):
     fps: int
 
 
-class Dataset:
+class DatasetPage:
     """What a file or folder of demonstrations holds."""
 
     def __init__(self, path: str, num_rendered: int):
@@ -66,9 +66,9 @@ class Dataset:
         number = min(num_rendered, len(self.names))
         self._rendered = {i * len(self.names) // number for i in range(number)}
 
-    def episodes(self, dataset: int) -> Iterator[Episode]:
+    def episodes(self, dataset: int) -> Iterator[EpisodePage]:
         for i, name in enumerate(self.names):
-            yield Episode(dataset, self.path, i, name, i in self._rendered, self.fps)
+            yield EpisodePage(dataset, self.path, i, name, i in self._rendered, self.fps)
 
     def describe(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Give what the overview says, from what is known of each episode."""
@@ -132,7 +132,7 @@ class EpisodeWriter:
         self._files: dict[Path, Episodes] = {}
         self._envs: dict[Path, Any] = {}
 
-    def __call__(self, episode: Episode) -> dict[str, Any]:
+    def __call__(self, episode: EpisodePage) -> dict[str, Any]:
         if episode.path not in self._files:
             self._files[episode.path] = open_episodes(episode.path)
         file = self._files[episode.path]
@@ -166,7 +166,7 @@ class EpisodeWriter:
             "actions": _sums(actions),
         }
 
-    def _frames(self, episode: Episode, demo: Mapping[str, Any]) -> Iterable[np.ndarray] | None:
+    def _frames(self, episode: EpisodePage, demo: Mapping[str, Any]) -> Iterable[np.ndarray] | None:
         if episode.is_rendered:
             env = self._env(episode.path)
             return film_states(env, demo, self.films.cameras, self.films.size)
