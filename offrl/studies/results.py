@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from offrl.reports.results import CSV, FAILED, WAITING, Result, each_once, read_results, run_result
+from offrl.reports.results import CSV, FAILED, WAITING, Outcome, each_once, read_results, run_result
 from offrl.reports.run import OWN_PARTS, Run, is_run
 from offrl.studies.table import FIRST, LAST, TABLE, read_table, run_of
 from offrl.tree import short_key
@@ -14,13 +14,13 @@ from offrl.tree import short_key
 log = logging.getLogger(__name__)
 
 
-def results_of(paths: Iterable[str | Path]) -> list[Result]:
+def results_of(paths: Iterable[str | Path]) -> list[Outcome]:
     """Read the results in folders of runs, studies and reports, or of the runs and studies below.
 
     Each result comes once. Raises ``FileNotFoundError`` for a folder that holds none, and
     ``ValueError`` for trainings that cannot be told apart, or that no mean may hold.
     """
-    found: list[tuple[Result, str]] = []
+    found: list[tuple[Outcome, str]] = []
     for path in (Path(path).expanduser() for path in paths):
         own = _found(path)
         if not own:
@@ -32,7 +32,7 @@ def results_of(paths: Iterable[str | Path]) -> list[Result]:
     return each_once(found)
 
 
-def _found(path: Path) -> list[Result]:
+def _found(path: Path) -> list[Outcome]:
     if (path / CSV).is_file():
         return read_results(path / CSV)
     if (path / TABLE).is_file():
@@ -50,7 +50,7 @@ def _found(path: Path) -> list[Result]:
     return [result for folder in found for result in _found(folder)]
 
 
-def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
+def _of_cell(study: Path, row: Mapping[str, str]) -> Outcome:
     own = {k: v for k, v in row.items() if v and k not in (*FIRST, *LAST)}
     settings = [f"{short_key(k, own)} {v}" for k, v in own.items()]
     try:
@@ -70,10 +70,10 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Result:
         known |= {"status": FAILED, "why": row["why"]}
     if run := run_of(study / row["cell"]):  # which may have gone on since the table was written
         return run_result(run, **known)
-    return Result(**{"task": "", "status": WAITING, **known})
+    return Outcome(**{"task": "", "status": WAITING, **known})
 
 
-def _of_its_study(path: Path) -> Result | None:
+def _of_its_study(path: Path) -> Outcome | None:
     """A run by itself, as the study calls it that began it, if one did."""
     cell = path.resolve().parent
     if not (cell.parent / TABLE).is_file() or run_of(cell) != path.resolve():
