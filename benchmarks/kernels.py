@@ -96,7 +96,7 @@ KERNELS = {
     ),
     "norm": Kernel(("ppo",), {"offrl.kernels.norm.clip_norm": clip_norm_by_pytorch}),
     "tiny_is_zero": Kernel(("dqn", "td3"), {"offrl.kernels.adam.tiny_is_zero": nullcontext}),
-    "batches": Kernel(("vae", "td3_bc"), {"offrl.data.loader.GATHERED_BYTES": 0}),
+    "batches": Kernel(("vae", "td3_bc"), {"offrl.data.windows.GATHERED_BYTES": 0}),
     "memory": Kernel(
         ("mlp", "cql"), {"offrl.kernels.allocator.FreedMemory": mock.MagicMock}, can_be_undone=False
     ),

@@ -27,6 +27,7 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.data.lerobot_writer": "offrl.data.formats.lerobot_writer",
     "offrl.data.minari": "offrl.data.formats.minari",
     "offrl.data.pixels": "offrl.edits.pixels",
+    "offrl.data.reader": "offrl.data.loader",
     "offrl.data.relabel": "offrl.edits.relabel",
     "offrl.data.robosuite_raw": "offrl.data.formats.robosuite_raw",
     "offrl.data.selection": "offrl.edits.selection",

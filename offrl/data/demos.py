@@ -1,9 +1,9 @@
-"""Demonstrations, whatever they are stored in: what ``SequenceDataset`` asks of them."""
+"""The interfaces of demonstrations, whatever they are stored in, and those that lie in arrays."""
 
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
@@ -21,13 +21,25 @@ class Episodes(AbstractContextManager):
     """Demonstrations that are read whole, one after the other. A context manager."""
 
     path: Path
-    env_args: dict[str, Any] | None  # what ``make_env`` needs to build the recording environment
     layout: str  # whose it is
-    dones_are_successes = False  # else what ends an episode may be a failure as well
-    elsewhere: Collection[tuple[str, Path]] = ()  # what of it, as far as read, is in other files
+    elsewhere: Set[tuple[str, Path]] = frozenset()  # what of it, as far as read, is in other files
     root = ""  # where errors say that demonstrations are
-    num_actions: int | None = None  # of discrete actions, where the format says it
     _notes: Mapping[str, Any] | None = None  # beside the data (``offrl.data.formats.exchange``)
+
+    @property
+    def env_args(self) -> dict[str, Any] | None:
+        """What ``make_env`` needs to build the environment of the recording."""
+        return (self._notes or {}).get("env_args")
+
+    @property
+    def dones_are_successes(self) -> bool:
+        """False where what ends an episode may be a failure as well."""
+        return False
+
+    @property
+    def num_actions(self) -> int | None:
+        """The number of discrete actions, where the format says it."""
+        return (self._notes or {}).get("num_actions")
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -36,36 +48,34 @@ class Episodes(AbstractContextManager):
 
     @abstractmethod
     def demos(self) -> list[str]:
-        """Names of the demonstrations, in the order of the number in ``demo_N``."""
+        """Return the names of the demonstrations, in the order of the number in ``demo_N``."""
 
     @abstractmethod
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """All of a demonstration, as ``DemoWriter.write`` takes it: every array by its path, as it
-        is stored, and strings and numbers (attributes). keys: of the arrays these alone."""
+        """Read a demonstration as ``DemoWriter.write`` takes it: every array by its path, as it is
+        stored, and strings and numbers (attributes). keys: of the arrays these alone."""
 
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """Give the ``trajectory``, of a file in robomimic's layout with what reads an array
-        (``Stored``) in the place of each."""
+        """Return the ``trajectory``; of a file in robomimic's layout with a ``Stored``, which reads
+        the array, in the place of each."""
         return self.trajectory(demo, keys)
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
-        """Give what is said of a demonstration, or of all the data: but for lengths, sums, and
-        what has a place of its own."""
+        """Return the attributes of a demonstration, or of all the data, without lengths, sums, and
+        those that have a place of their own."""
         return {}
 
     def masks(self) -> dict[str, list[str]]:
-        """The demonstrations under each filter key."""
+        """Return the names of the demonstrations under each filter key."""
         return (self._notes or {}).get("masks", {})
 
     def unread(self) -> list[str]:
-        """Give what is there besides, and not in trajectories."""
+        """Name the content that no trajectory has."""
         return []
 
     def recording(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """``trajectory`` of a demonstration that can be played back.
-
-        Raises ``ValueError`` if the simulator's states or model were not recorded.
-        """
+        """Read the ``trajectory`` of a demonstration that can be played back; ``ValueError`` if the
+        simulator's states or model were not recorded."""
         recording, place = self.trajectory(demo, keys), f"{self.path}: {self.root}{demo}"
         if not {"states", "model_file"} <= recording.keys():
             raise ValueError(
@@ -83,7 +93,7 @@ class Episodes(AbstractContextManager):
         return recording
 
     def success(self, trajectory: Mapping[str, Any]) -> bool | None:
-        """Say whether a demonstration ends in success: what its attribute ``success`` says, else
+        """Say whether a demonstration ends in success, by its attribute ``success`` or else by
         ``success_steps``; ``None`` where nothing tells."""
         said = np.asarray(trajectory.get("success", ""))
         if said.dtype.kind in "fiub":
@@ -92,9 +102,8 @@ class Episodes(AbstractContextManager):
         return None if steps is None else bool(steps.any())
 
     def success_steps(self, trajectory: Mapping[str, Any]) -> np.ndarray | None:
-        """Say whether the task was done at each step ``[T]``: where rewards are 0 at first and then
-        0 or 1, those; otherwise ``dones``, where they are successes; ``None`` where nothing
-        tells."""
+        """Say whether the task was done at each step ``[T]``, by rewards that are 0 at first and
+        then 0 or 1, or else by ``dones``, if they are successes; ``None`` where nothing tells."""
         rewards = np.reshape(trajectory.get("rewards", np.nan), -1)
         is_alive = len(rewards) > 1 and rewards[0] == 1  # what surviving a step is paid with
         if np.isin(rewards, (0, 1)).all() and not is_alive:
@@ -110,15 +119,15 @@ class Demos(Episodes):
 
     @abstractmethod
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        """Names of the demonstrations, of those under ``filter_key`` if given, in the order of
-        the number in ``demo_N``; the first ``limit`` of them."""
+        """Return the names of the demonstrations, of those under ``filter_key`` if given, in the
+        order of the number in ``demo_N``; the first ``limit`` of them."""
 
     @abstractmethod
     def has(self, demo: str, key: str) -> bool: ...
 
     def all_have(self, demos: Sequence[str], key: str) -> bool:
         """Say whether the demonstrations have a key; ``ValueError`` where some do, but not the
-        first: reading says so of all others."""
+        first. (Reading says so of all others.)"""
         if self.has(demos[0], key):
             return True
         for demo in demos[1:]:
@@ -131,14 +140,14 @@ class Demos(Episodes):
 
     @abstractmethod
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
-        """Number of steps of each demonstration, by the length of ``key``."""
+        """Return the number of steps of each demonstration, by the length of ``key``."""
 
     @abstractmethod
     def _dataset(self, demo: str, key: str) -> Any:
-        """Give what has the ``dtype`` of a key, and the ``shape`` but for the number of steps."""
+        """Return an object with the ``dtype`` of a key and a ``shape`` ``[any, ...]``."""
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        """Shape of one step."""
+        """Return the shape of one step."""
         return self._dataset(demo, key).shape[1:]
 
     def holds_integers(self, demo: str, key: str) -> bool:
@@ -146,32 +155,31 @@ class Demos(Episodes):
 
     @abstractmethod
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
-        """``ValueError`` for a key that a demonstration lacks, a length that differs from that of
-        the actions, a shape that differs between demonstrations, or values that are no numbers."""
+        """Raise ``ValueError`` for a key that a demonstration lacks, a length that differs from
+        that of the actions, a shape that differs between demonstrations, or values that are no
+        numbers."""
 
     @abstractmethod
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        """``[sum(lengths), ...]`` of ``key`` over ``demos``: uint8 as it is, all else float32.
-
-        Raises as ``check`` does, and for values that are not finite.
-        """
+        """Read ``[sum(lengths), ...]`` of ``key`` over ``demos``: uint8 as it is, all else float32.
+        Raises as ``check`` does, and for values that are not finite."""
 
     def lost(self, demos: Sequence[str], key: str) -> list[int]:
-        """The dimensions that are next to constant as ``read`` gives them, and not as they are
-        stored; by a few of the demonstrations."""
+        """Find the dimensions that are next to constant as ``read`` returns them, and not as they
+        are stored, by a few of the demonstrations."""
         if self._dataset(demos[0], key).dtype.itemsize <= 4:
             return []
         few = demos[:: 1 + len(demos) // 8]
         return lost_dimensions([self._stored(demo, key, slice(None)) for demo in few])
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
-        """Steps ``start:stop`` of one demonstration, for data that stays in the file."""
+        """Read the steps ``start:stop`` of one demonstration, of data that stays in the file."""
         rows = self._stored(demo, key, slice(start, stop))
         return self._numbers(rows, [demo], key, [len(rows)], start)
 
     def best(self, demos: Sequence[str], share: float) -> list[str]:
-        """The ``share`` of the demonstrations with the highest sums of rewards, in their order; of
-        equal ones the first."""
+        """Choose the ``share`` of the demonstrations with the highest sums of rewards, in their
+        order; of equal ones the first."""
         missing = [demo for demo in demos if not self.has(demo, "rewards")]
         if missing:
             raise ValueError(
@@ -192,7 +200,8 @@ class Demos(Episodes):
     def _numbers(
         self, rows: np.ndarray, demos: Sequence[str], key: str, lengths: Any, first_step: int = 0
     ) -> np.ndarray:
-        """Rows as they are read: uint8 or float32, and finite; ``dones`` 0 or 1."""
+        """Return rows as uint8 or float32; ``ValueError`` unless they are finite, and ``dones`` 0
+        or 1."""
         is_sound = key not in SWITCHES or ((rows == 0) | (rows == 1)).all()
         if rows.dtype != np.uint8:
             with np.errstate(over="ignore"):
@@ -212,7 +221,7 @@ class Demos(Episodes):
 
     @abstractmethod
     def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
-        """Steps as they are stored."""
+        """Read steps as they are stored."""
 
 
 class DemoArrays(Demos):
@@ -232,11 +241,7 @@ class DemoArrays(Demos):
         lengths: np.ndarray,
         notes: Mapping[str, Any] | None = None,
     ):
-        self.path = path
-        self._notes = notes = notes or {}
-        self.env_args, self.num_actions = notes.get("env_args"), notes.get("num_actions")
-        self._left_out = notes.get("left_out", {})
-        self._arrays = dict(arrays)
+        self.path, self._notes, self._arrays = path, notes or {}, dict(arrays)
         ends = [0, *np.cumsum(lengths).tolist()]
         self._ranges = {f"demo_{i}": steps for i, steps in enumerate(pairwise(ends))}
         for key, array in self._arrays.items():
@@ -262,7 +267,7 @@ class DemoArrays(Demos):
 
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
         self._dataset(demos[0], key)
-        return np.array([stop - start for start, stop in map(self._ranges.get, demos)])
+        return np.array([len(range(*self._ranges[demo])) for demo in demos])
 
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
         self._dataset(demos[0], key)
@@ -290,12 +295,8 @@ class DemoArrays(Demos):
             if key.startswith("obs/"):
                 names = [k.removeprefix("obs/") for k in self._arrays if k.startswith("obs/")]
                 remedy = f"; set observation.modalities.obs.low_dim to {json.dumps(names)}"
-            if key in self._left_out:
-                raise ValueError(
-                    f"{self.path}: {key} is {self._left_out[key]}, and networks see vectors and "
-                    f"images{remedy}"
-                )
-            raise ValueError(
-                f"{self.path}: no {key!r}; it has {', '.join(sorted(self._arrays))}{remedy}"
-            )
+            words = f"no {key!r}; it has {', '.join(sorted(self._arrays))}"
+            if space := (self._notes or {}).get("left_out", {}).get(key):
+                words = f"{key} is {space}, and networks see vectors and images"
+            raise ValueError(f"{self.path}: {words}{remedy}")
         return self._arrays[key]

@@ -1,6 +1,6 @@
-"""Shuffled batches without end, from a position that one number describes."""
+"""Endless shuffled batches, from a position that one number describes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, cycle, islice
 from typing import Any
@@ -10,17 +10,16 @@ from torch import Tensor
 
 from offrl import parallel
 from offrl.config import TrainConfig
-from offrl.data.reader import Reader
 from offrl.data.sequence import SequenceDataset
+from offrl.data.windows import num_gathered
+from offrl.processes import Channel, Child
 from offrl.tree import leaves, map_leaves
 
-# Batches are gathered together up to so many: there is a call for each observation, which takes
-# longer than the copy of a small batch's rows.
-GATHERED_BYTES = 2**20
+Batches = Iterator[dict[str, Any]]
 
 
 class BatchLoader:
-    """Gives batches of windows without end: pass after pass over the data, each in an order of its
+    """Yields batches of windows without end: pass after pass over the data, each in an order of its
     own.
 
     The order of pass ``p`` is drawn from ``(seed, p)`` alone, so ``position``, the number of
@@ -31,9 +30,9 @@ class BatchLoader:
     dataset: a ``SequenceDataset``, or whatever has a length and ``get_batch(indices)``; where it is
         silent about its ``device`` and whether it ``is_streamed``, data lies in the CPU's memory.
         One that says ``num_draws`` is given so many random numbers for each window.
-    weights: how often to draw from each of the dataset's files: windows of file ``k`` are drawn
-        with probability in proportion to ``weights[k]``, with replacement.
     num_workers: processes that read streamed data ahead; data in memory is gathered at once.
+    weights: of the dataset's files: windows of file ``k`` are drawn with probability in proportion
+        to ``weights[k]``, with replacement.
     """
 
     def __init__(
@@ -67,45 +66,50 @@ class BatchLoader:
         self.batches_per_pass = len(dataset) // batch_size
         self.position = 0
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Batches:
         for batch in self._read_ahead() if self.num_workers else self._gathered():
             self.position += 1
             yield batch
 
-    def _read_ahead(self) -> Iterator[dict[str, Any]]:
-        readers: list[Reader] = []
+    def _read_ahead(self) -> Batches:
+        """Read batches in processes. They come through sockets, whose size is how far they read
+        ahead."""
+        readers: list[Child] = []
         try:
             for first in range(self.num_workers):
-                readers.append(Reader(partial(self._gathered, first, self.num_workers)))
+                read = partial(self._gathered, first, self.num_workers)
+                wording = "reads data", "lower train.num_data_workers"
+                readers.append(Child("fork", _send, (read,), *wording))
             for reader in cycle(readers):
-                yield next(reader)
+                batch = reader.receive()
+                if isinstance(batch, Exception):
+                    raise batch
+                yield map_leaves(torch.from_numpy, batch)
         finally:
             for reader in readers:
                 reader.close()
 
-    def _gathered(self, first: int = 0, every: int = 1) -> Iterator[dict[str, Any]]:
-        """Every ``every``-th batch from number ``first`` on. Small batches of data in memory are
-        gathered several at a time, then split."""
+    def _gathered(self, first: int = 0, every: int = 1) -> Batches:
+        """Gather every ``every``-th batch from number ``first`` on. Small batches of data in memory
+        are gathered several at a time, then split."""
         chosen, num = islice(self._chosen(), first, None, every), 1
         if not self._is_streamed:
-            num = max(1, min(GATHERED_BYTES // self._batch_bytes(), self.batches_per_pass))
+            batch = leaves(self._batch([next(self._chosen())]))
+            num_bytes = sum(getattr(x, "nbytes", 0) for x in batch.values())
+            num = min(num_gathered(num_bytes), self.batches_per_pass)
         while True:
             together = self._batch(list(islice(chosen, num)))
             parts = map_leaves(lambda x: x.split(self._own_size), together)
             for i in range(num):
                 yield map_leaves(lambda x, i=i: x[i], parts)
 
-    def _batch_bytes(self) -> int:
-        batch = leaves(self._batch([next(self._chosen())]))
-        return sum(getattr(x, "nbytes", 0) for x in batch.values())
-
     def _batch(self, chosen: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
-        """Several batches as one."""
+        """Gather several batches as one."""
         return self.dataset.get_batch(*(torch.cat(parts) for parts in zip(*chosen, strict=True)))
 
     def _chosen(self) -> Iterator[Sequence[Tensor]]:
-        """This process's windows of each batch, ``[B]``, and the numbers ``[B, num_draws]`` that
-        choose their goals, if any."""
+        """Choose this process's windows of each batch, ``[B]``, and draw the numbers
+        ``[B, num_draws]`` that choose their goals, if any."""
         first_pass, skip = divmod(self.position, self.batches_per_pass)
         for number in count(first_pass):
             # Seeds of passes must not collide with those of a run whose seed is one higher.
@@ -133,8 +137,14 @@ class BatchLoader:
         return (sizes.cumsum(0) - sizes)[file] + within.long()
 
 
+def _send(channel: Channel, read: Callable[[], Batches]) -> None:
+    torch.set_num_threads(1)  # those of OpenMP do not survive a fork
+    for batch in read():
+        channel.send(map_leaves(Tensor.numpy, batch))
+
+
 def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float] | None:
-    """The weight of a window of each file; ``None`` if all are equal."""
+    """Return the weight of a window of each file; ``None`` if all are equal."""
     weights = [entry.weight for entry in train.data or []]
     if train.normalize_weights_by_ds_size:
         weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]

@@ -11,7 +11,7 @@ LEAST = 1e-6  # so that no step is lost for ever
 
 
 class SumTree:
-    """Numbers, and the sums of 2, 4, 8, ... neighbours: a draw in proportion to them, and a change,
+    """Numbers, and the sums of 2, 4, 8, ... neighbours. A draw in proportion to them and a change
     take as many operations as there are levels."""
 
     def __init__(self, size: int):
@@ -34,7 +34,7 @@ class SumTree:
             level[rows] = below[2 * rows] + np.where(2 * rows + 1 < len(below), below[right], 0.0)
 
     def find(self, sums: np.ndarray) -> np.ndarray:
-        """The first row up to which the numbers add up to more than each of ``sums`` ``[B]``."""
+        """Find the first row up to which the numbers add up to more than each of ``sums``."""
         rows = np.zeros(len(sums), dtype=np.int64)
         for below in reversed(self._levels[:-1]):
             rows = 2 * rows
@@ -46,8 +46,8 @@ class SumTree:
 
 
 class Priorities:
-    """How likely each row of a replay is drawn: in proportion to ``(|error| + 1e-6)^exponent``, new
-    steps to the largest of these so far, and rows that are no steps never.
+    """The chances that rows of a replay are drawn: in proportion to ``(|error| + 1e-6)^exponent``,
+    for new steps to the largest of these so far, and 0 for rows that are no steps.
 
     exponent: how much errors count (alpha). correction: of the bias, at first (beta).
     """
@@ -58,14 +58,14 @@ class Priorities:
         self._largest = 1.0
 
     def enter(self, rows: np.ndarray, are_steps: Any) -> None:
-        """Take note of rows, which are steps or are none any more."""
+        """Note rows, which are steps or are none any more."""
         self._tree[rows] = np.where(are_steps, self._largest, 0.0)
 
     def draw(
         self, uniform: torch.Tensor, num_steps: int, progress: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows for numbers ``[B]`` in [0, 1), and the weights ``[B]`` in a loss that make up for
-        their being drawn too often (section 3.4).
+        """Choose rows for numbers ``[B]`` in [0, 1). Returns them and the weights ``[B]`` in a loss
+        that make up for their being drawn too often (section 3.4).
 
         num_steps: how many there are. progress: of the training, 0 to 1.
         """
@@ -75,21 +75,21 @@ class Priorities:
         chances = tree[rows] / tree.total
         correction = self._first_correction + progress * (1 - self._first_correction)
         weights = (num_steps * chances) ** -correction
-        weights = torch.from_numpy((weights / weights.max()).astype(np.float32))
-        return torch.from_numpy(rows), weights
+        weights = (weights / weights.max()).astype(np.float32)
+        return torch.from_numpy(rows), torch.from_numpy(weights)
 
     def learn(self, rows: np.ndarray, errors: np.ndarray) -> None:
-        """Take note of the errors ``[B]`` of steps that were learned from."""
+        """Note the errors ``[B]`` of steps that were learned from."""
         values = (np.abs(errors) + LEAST) ** self._exponent
         self._largest = max(self._largest, float(values.max()))
         self._tree[rows] = np.where(self._tree[rows] > 0, values, 0.0)
 
     def state(self) -> dict[str, Any]:
-        """Give all of them, as tensors and numbers."""
+        """Return all of them, as tensors and numbers."""
         return {"values": torch.from_numpy(self._tree[:].copy()), "largest": self._largest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Have again what ``state`` returned."""
+        """Restore what ``state`` returned."""
         values = state["values"].numpy()
         self._tree[np.arange(len(values))] = values
         self._largest = state["largest"]

@@ -1,5 +1,4 @@
-"""Remarks on recorded numbers that are odd, but may be meant so, and words on those that are
-wrong."""
+"""Remarks on recorded data that is odd, but may be meant so, and words on data that is wrong."""
 
 import math
 from collections.abc import Sequence
@@ -38,8 +37,22 @@ def wrong_values(key: str, rows: np.ndarray, first: int) -> str | None:
     return f"{words} at step {first + np.argwhere(wrong)[0, 0]} ({rows[wrong][0]:g})"
 
 
+def wrong_env_args(env_args: Any) -> str | None:
+    """Say what is wrong with the description of an environment, if anything is."""
+    if not isinstance(env_args, dict | None):
+        return "is no JSON object"
+    name, kwargs = (env_args or {}).get("env_name"), (env_args or {}).get("env_kwargs", {})
+    if not isinstance(name, str | None):
+        return "has an env_name that is no text"
+    if not isinstance(kwargs, dict):
+        return "has env_kwargs that are no JSON object"
+    if "env_name" in kwargs:
+        return "has an env_name in env_kwargs besides its own: take that out"
+    return None
+
+
 class Vectors:
-    """Keeps the vectors of a key, and makes remarks on them."""
+    """The vectors of a key, which are kept to make remarks on them."""
 
     def __init__(self, key: str):
         self._key, self._num_bytes = key, 0
@@ -47,8 +60,8 @@ class Vectors:
         self._places: list[str] = []
 
     def add(self, rows: np.ndarray, place: str) -> bool:
-        """Keep the first rows ``[T]`` or ``[T, D]`` of a place. Returns whether they are kept:
-        images, rewards and simulator states are not, nor is more than ``KEPT`` bytes."""
+        """Keep the first rows ``[T]`` or ``[T, D]`` of a place. Returns true if they are kept:
+        images, rewards and simulator states are not, nor are more than ``KEPT`` bytes."""
         is_kept = rows.ndim <= 2 and self._key not in ("rewards", "states")
         if not is_kept or self._places[-1:] == [place] or self._num_bytes + rows.nbytes > KEPT:
             return False

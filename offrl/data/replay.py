@@ -1,5 +1,5 @@
-"""Steps that are learned from while they are taken: a store that grows and wraps around, and
-batches of what it holds, with the keys and shapes of batches of recorded data."""
+"""A replay of steps that are learned from while they are taken: a store that fills and wraps
+around, and batches of its steps, with the keys and shapes of batches of recorded data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -14,17 +14,12 @@ from offrl.data.computed import returns_to_go
 from offrl.data.hindsight import Hindsight
 from offrl.data.priorities import Priorities
 from offrl.data.steps import StepStore
-from offrl.data.windows import Window, WindowDataset, Windows
+from offrl.data.windows import Window, WindowDataset, Windows, num_gathered
 from offrl.tree import map_leaves
 
 RUNNING = 2**62  # where an episode ends that has not ended
-# Batches are gathered together up to so many bytes: there is a call for each observation, which
-# takes longer than the copy of a small batch's rows.
-GATHERED_BYTES = 2**22
-
-Columns = Mapping[
-    str, tuple[Sequence[int], Any]
-]  # {"obs/KEY" or "actions": (shape of a step, dtype)}
+# Of "obs/KEY" or "actions": the shape of a step, and the dtype.
+Columns = Mapping[str, tuple[Sequence[int], Any]]
 
 
 class ReplayStore(StepStore):
@@ -35,7 +30,7 @@ class ReplayStore(StepStore):
     row holds what followed, so that observations are stored once. Rows that are no steps are ends:
     of episodes, or of a part, behind which the episode goes on as if it began there.
 
-    num_frames: so many observations are seen at once, and are therefore kept together.
+    num_frames: the number of observations that are seen at once, and therefore kept together.
     discount: of the rewards in the column ``returns``, if there is one: the sum of the rewards up
         to the end of the episode, which is known when it has ended. Before it is minus infinity, a
         lower bound that binds nothing (Nakamoto et al., 2023, arXiv:2303.05479, add whole episodes
@@ -79,8 +74,8 @@ class ReplayStore(StepStore):
         return list(self._obs)
 
     def begin(self, obs: Mapping[str, np.ndarray], envs: np.ndarray | None = None) -> None:
-        """Take in what environments show at first, ``{key: [N, ...]}``: all, or those numbered
-        ``envs`` ``[N]``. The episodes that ran in them are cut off."""
+        """Store the first observations of episodes, ``{key: [N, ...]}``, in all environments or in
+        those numbered ``envs`` ``[N]``. The episodes that ran in them are cut off."""
         envs = self._envs if envs is None else envs
         for env in envs:
             self._cut_off(env)
@@ -90,8 +85,8 @@ class ReplayStore(StepStore):
     def record(
         self, actions: np.ndarray, stepped: Any, envs: np.ndarray | None = None
     ) -> np.ndarray:
-        """Take in the step that environments made from what they showed last: the actions
-        ``[N, A]`` and what came of them, a ``Stepped``. Returns its rows ``[N]``."""
+        """Store a step that environments made from the last observations: the actions ``[N, A]``
+        and what came of them, a ``Stepped``. Returns its rows ``[N]``."""
         envs = self._envs if envs is None else envs
         rows = self.heads[envs]
         self.arrays["actions"][rows] = actions
@@ -110,7 +105,7 @@ class ReplayStore(StepStore):
         return rows
 
     def restart(self, envs: np.ndarray) -> None:
-        """Go on at the beginning of parts, with the last frames; rows behind stay as they are."""
+        """Go on at the beginning of parts with the last frames; the rows behind them stay."""
         frames = self.heads[envs][:, None] + np.arange(-self.num_before, 1)
         frames = np.maximum(frames, self.begun[envs][:, None])
         shown = {key: array[frames] for key, array in self._obs.items()}
@@ -128,7 +123,7 @@ class ReplayStore(StepStore):
             self.restart(envs[is_full])
 
     def _cut_off(self, env: int) -> None:
-        """The running episode ends with its last step, as far as is known here."""
+        """End the running episode with its last step, as far as is known here."""
         self.ends[self.begun[env] : self.heads[env]] = self.heads[env] - 1
 
     def _write(self, envs: np.ndarray, rows: np.ndarray, obs: Mapping[str, np.ndarray]) -> None:
@@ -152,8 +147,8 @@ class ReplayStore(StepStore):
             self.arrays["returns"][episode] = found
 
     def choose(self, uniform: Tensor) -> Tensor:
-        """Choose a row for each number ``[B]`` in [0, 1), all that hold something equally likely;
-        not all of them are steps."""
+        """Choose a row for each number ``[B]`` in [0, 1), all filled rows equally likely; not all
+        of them are steps."""
         total = int(self.filled.sum())
         chosen = (uniform * total).long()
         if self.num_envs == 1:
@@ -163,7 +158,7 @@ class ReplayStore(StepStore):
         return chosen + torch.from_numpy(self.parts + self.filled - bounds)[part]
 
     def state(self) -> dict[str, Any]:
-        """Give all that it holds, as tensors."""
+        """Return all that it holds, as tensors."""
         parts = [slice(p, p + n) for p, n in zip(self.parts, self.filled, strict=True)]
         rows = {key: np.concatenate([x[p] for p in parts]) for key, x in self._by_row().items()}
         envs = {key: array.copy() for key, array in self._by_env().items()}
@@ -197,7 +192,7 @@ class ReplayStore(StepStore):
 
 
 class ReplayWindows(Windows):
-    """Windows over a ``ReplayStore``, by the rows of their current steps, as it stands now."""
+    """Windows over the present steps of a ``ReplayStore``, by the rows of their current steps."""
 
     def __init__(self, store: ReplayStore, window: Window):
         self._store = store
@@ -233,15 +228,14 @@ class ReplayWindows(Windows):
 
 
 class Replay(WindowDataset):
-    """Batches of the steps in a ``ReplayStore``: those of a ``WindowDataset``, of rows that are
-    drawn at random, all steps equally likely.
+    """Batches of the steps in a ``ReplayStore``, as a ``WindowDataset`` gives them, of rows that
+    are drawn at random, all steps equally likely.
 
     seed: of the draws, whose generator's state is part of ``state``.
     demos: recorded steps, of which ``demo_share`` of each batch is drawn; ``None``: as many as if
-        all steps were equally likely. Batches then say which samples these are: ``is_demo``
-        ``[B, 1]``.
+        all steps were equally likely. ``is_demo`` ``[B, 1]`` of a batch tells them apart.
     priorities: how likely each step is instead of all alike; batches then have ``weights`` ``[B]``.
-    hindsight: goals that were reached, instead of some that were meant, in steps that were taken.
+    hindsight: puts goals that were reached in the place of some that were meant, in own steps.
     """
 
     store: ReplayStore
@@ -274,7 +268,9 @@ class Replay(WindowDataset):
         """Draw ``num`` batches, several of them as one where they are small."""
         together = 1
         if self.priorities is None:  # which change with each batch
-            together = max(1, GATHERED_BYTES // (2 * batch_size * self._row_bytes))
+            steps = self.window.frame_stack + self.window.seq_length - 1
+            row_bytes = sum(x[0].nbytes for x in self.store.arrays.values())
+            together = num_gathered(2 * batch_size * steps * row_bytes)
         while num > 0:
             yield self.draw(min(num, together), batch_size)
             num -= together
@@ -296,17 +292,17 @@ class Replay(WindowDataset):
     def _take(self, num: int) -> dict[str, Any]:
         if not self.store.is_step.any():
             raise ValueError("the replay holds no step yet; collect some before learning")
+        weights = {}
         if self.priorities is None:
-            return self._relabelled(self.steps(num))
-        self._drawn, weights = self._likeliest(num, self.priorities)
-        return self._relabelled(self._drawn) | {"weights": weights}
-
-    def _relabelled(self, rows: Tensor) -> dict[str, Any]:
+            rows = self.steps(num)
+        else:
+            rows, weights["weights"] = self._likeliest(num, self.priorities)
+            self._drawn = rows
         batch = self._gather(self, rows)
         if self.hindsight is not None:
             draws = torch.rand(len(rows), 2, generator=self.generator, dtype=torch.float64)
             self.hindsight.relabel(batch, self.store.columns, self._windows, rows, draws)
-        return batch
+        return batch | weights
 
     def _likeliest(self, num: int, priorities: Priorities) -> tuple[Tensor, Tensor]:
         while True:
@@ -318,7 +314,7 @@ class Replay(WindowDataset):
             priorities.enter(rows.numpy()[stale], False)  # others were written there
 
     def learned(self, errors: Tensor) -> None:
-        """Take note of the absolute errors ``[B]`` of the last batch."""
+        """Note the absolute errors ``[B]`` of the last batch, by which priorities change."""
         if self.priorities is not None and len(self._drawn):
             own = errors[: len(self._drawn)].cpu().numpy()
             self.priorities.learn(self._drawn.numpy(), own)
@@ -355,11 +351,6 @@ class Replay(WindowDataset):
     def _rows(self, num: int) -> Tensor:
         return self.store.choose(torch.rand(num, generator=self.generator, dtype=torch.float64))
 
-    @property
-    def _row_bytes(self) -> int:
-        steps = self.window.frame_stack + self.window.seq_length - 1
-        return steps * sum(x[0].nbytes for x in self.store.arrays.values())
-
     def begin(self, obs: Mapping[str, np.ndarray], envs: np.ndarray | None = None) -> None:
         self.store.begin(obs, envs)
 
@@ -369,8 +360,8 @@ class Replay(WindowDataset):
             self.priorities.enter(rows, stepped.is_step)
 
     def state(self) -> dict[str, Any]:
-        own = {"generator": self.generator.get_state(), **self.store.state()}
-        return own if self.priorities is None else own | {"priorities": self.priorities.state()}
+        own = {} if self.priorities is None else {"priorities": self.priorities.state()}
+        return {"generator": self.generator.get_state(), **self.store.state(), **own}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.generator.set_state(state["generator"])
@@ -380,12 +371,12 @@ class Replay(WindowDataset):
 
 
 def _mixed(num: int, taken: Tensor, recorded: Tensor) -> Tensor:
-    """``num`` batches of both, ``[num B, ...]``."""
+    """Join ``num`` batches of both, ``[num B, ...]``."""
     parts = (x.unflatten(0, (num, -1)) for x in (taken, recorded.to(taken.device)))
     return torch.cat([*parts], dim=1).flatten(0, 1)
 
 
 def bytes_needed(num_envs: int, capacity: int, columns: Columns) -> int:
-    """The memory that a ``ReplayStore`` takes when it is full."""
+    """Estimate the memory that a ``ReplayStore`` takes when it is full."""
     by_row = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in columns.values())
     return (capacity + num_envs) * (by_row + 41)  # rewards, dones, bookkeeping, priorities

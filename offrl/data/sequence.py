@@ -1,4 +1,4 @@
-"""Files of demonstrations, opened, chosen from and normalised, as windows."""
+"""Windows over files of demonstrations, which are opened, chosen from and normalised."""
 
 import copy
 import logging
@@ -31,7 +31,7 @@ def _say_once(message: str, level: int = logging.INFO) -> None:
 
 
 class SequenceDataset(WindowDataset):
-    """The demonstrations in files, as samples of successive steps for training.
+    """Samples of successive steps of the demonstrations in files, for training.
 
     ``actions`` ``[T, A]`` are all ``action_keys``, normalised and joined, discrete ones one-hot.
     Observations are float32 (images uint8) and are *not* normalised here. Dataset keys that no file
@@ -39,8 +39,8 @@ class SequenceDataset(WindowDataset):
 
     Most arguments are keys of the config's section ``train``. The others are:
 
-    hdf5_path: a file or several, whose demonstrations are strung together and share statistics;
-        for several, ``filter_by_attribute``, ``demo_limit`` and ``top_share`` may be lists, too.
+    hdf5_path: a file or several, whose demonstrations share statistics; for several,
+        ``filter_by_attribute``, ``demo_limit`` and ``top_share`` may be lists, too.
     obs_keys: the observations to load.
     get_pad_mask: whether batches hold a ``pad_mask``.
     filter_by_attribute: the filter key whose demonstrations are used; ``None`` for all.
@@ -90,13 +90,7 @@ class SequenceDataset(WindowDataset):
         subgoal_steps: int | None = None,
     ):
         goals = make_goals(goal_mode, goal_shares, goal_discount, goal_rewards)
-        if goal_rewards and "returns" in dataset_keys:
-            raise ValueError(
-                "train.goal_rewards: nobody knows the returns of these rewards beforehand, which "
-                "train.dataset_keys asks for; use another algorithm, such as iql"
-            )
-        if hdf5_cache_mode not in (None, "low_dim", "all"):
-            raise ValueError(f"hdf5_cache_mode: {hdf5_cache_mode!r}; allowed: null, low_dim, all")
+        _check_choices(goal_rewards, dataset_keys, hdf5_cache_mode)
         paths = [hdf5_path] if isinstance(hdf5_path, (str, os.PathLike)) else list(hdf5_path)
         self.hdf5_path = ", ".join(map(str, paths))
         self._discount = discount
@@ -121,19 +115,14 @@ class SequenceDataset(WindowDataset):
         window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
         choices = (get_pad_mask, goals, load_next_obs, subgoal_steps)
         super().__init__(self.store, obs_keys, keys, window, *choices)
-        self._check_windows()
-        if wants_next and self._derived:
-            _say_once(
-                f"{self.hdf5_path} has no next_obs of {', '.join(sorted(self._derived))}: taken "
-                "from the obs one step later"
-            )
+        self._check_windows(wants_next)
         for key in COMPUTED.keys() & {*dataset_keys}:
             self.store.fill({key: self.values(key).numpy()})
 
     # -- construction -----------------------------------------------------------------------------
 
     def _add_constants(self, constants: Sequence[Mapping[str, np.ndarray]]) -> None:
-        sizes = torch.tensor(self._file_sizes)
+        sizes = torch.tensor([source.num_steps for source in self.sources])
         begins = sizes.cumsum(0) - sizes
         for key, values in gather(lambda x: torch.from_numpy(np.stack(x)), constants).items():
             for path in (f"obs/{key}", f"next_obs/{key}"):
@@ -168,16 +157,16 @@ class SequenceDataset(WindowDataset):
             log.warning(f"{self._files.place(key, row)}: {sentence}")
 
     def _warn_of_breaks(self, keys: Collection[str]) -> None:
-        """Say, once, where ``next_obs`` is not what is observed at the next step."""
+        """Say once where ``next_obs`` is not the observation of the next step."""
         columns = self.store.columns
         is_last = np.zeros(int(self.lengths.sum()), bool)
         is_last[np.cumsum(self.lengths) - 1] = True
         if isinstance(dones := columns.get("dones"), ArrayColumn):
             is_last |= dones.array.numpy().reshape(-1) == 1  # what comes then is not used
         for key in sorted(keys):
-            pair = [columns.get(f"{group}/{key}") for group in ("obs", "next_obs")]
-            if all(isinstance(column, ArrayColumn) for column in pair):
-                breaks = ~followed(*(c.array.numpy() for c in pair)) & ~is_last[:-1]
+            obs, later = (columns.get(f"{group}/{key}") for group in ("obs", "next_obs"))
+            if isinstance(obs, ArrayColumn) and isinstance(later, ArrayColumn):
+                breaks = ~followed(obs.array.numpy(), later.array.numpy()) & ~is_last[:-1]
                 if breaks.any():
                     place = self._files.place(f"next_obs/{key}", int(np.argmax(breaks)))
                     _say_once(f"{place}{NOT_FOLLOWED}", logging.WARNING)
@@ -186,8 +175,8 @@ class SequenceDataset(WindowDataset):
     def _load_others(
         self, keys: Collection[str], config: Mapping[str, Any], given: Mapping[str, float] | None
     ) -> None:
-        """Rewards, dones and whatever else is neither an observation nor an action."""
-        arrays = {key: self._files.read_or_zeros(key) for key in keys}
+        """Load rewards, dones and whatever else is neither an observation nor an action."""
+        arrays = {key: self._files.read(key, or_zeros=True) for key in keys}
         for key in {"rewards", "dones"} & arrays.keys():
             if arrays[key].size != self.lengths.sum():
                 raise ValueError(
@@ -231,7 +220,7 @@ class SequenceDataset(WindowDataset):
             for source, part in zip(self.sources, counts, strict=True)
         ]
 
-    def _check_windows(self) -> None:
+    def _check_windows(self, wants_next: bool) -> None:
         seen, counts = self._seen(), self._windows.counts
         if not seen.any():
             raise ValueError(
@@ -246,6 +235,11 @@ class SequenceDataset(WindowDataset):
                 f"{self.window.seq_length} without padding; set train.pad_seq_length and "
                 "train.pad_frame_stack to true"
             )
+        if wants_next and self._derived:
+            _say_once(
+                f"{self.hdf5_path} has no next_obs of {', '.join(sorted(self._derived))}: taken "
+                "from the obs one step later"
+            )
 
     # -- what it holds ----------------------------------------------------------------------------
 
@@ -257,21 +251,20 @@ class SequenceDataset(WindowDataset):
         """The row of each demonstration's first step."""
         return torch.from_numpy(self.store.first_rows).to(self.device)
 
-    @property
-    def _file_sizes(self) -> list[int]:
-        return [int(source.lengths.sum()) for source in self.sources]
-
     def get_obs_normalization_stats(self) -> dict[str, Statistics]:
-        """``{key: {"scale": [1, D], "offset": [1, D]}}``; empty unless ``hdf5_normalize_obs``."""
+        """Return ``{key: {"scale": [1, D], "offset": [1, D]}}``; empty unless
+        ``hdf5_normalize_obs``."""
         return self._obs_stats
 
     def get_action_normalization_stats(self) -> dict[str, Statistics]:
-        """``{key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not normalised."""
+        """Return ``{key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not
+        normalised."""
         return self._action_stats
 
     def values(self, key: str, first: bool = False) -> Tensor:
-        """All steps ``[sum(lengths), ...]`` of a dataset key, or the first of each demonstration;
-        zeros if the file has none. One of ``COMPUTED`` need not be among ``dataset_keys``."""
+        """Return all steps ``[sum(lengths), ...]`` of a dataset key, or the first of each
+        demonstration; zeros if the file has none. One of ``COMPUTED`` need not be among
+        ``dataset_keys``."""
         needed = ("rewards", "dones") if key in COMPUTED else (key,)
         for name in needed:
             if name not in self.dataset_keys:
@@ -285,8 +278,8 @@ class SequenceDataset(WindowDataset):
         return rows[self.first_rows] if first else rows
 
     def single_steps(self) -> "SequenceDataset":
-        """The same data, not copied: every step by itself, with its stack of frames. Goals, if
-        there are any, are the ends of demonstrations; rewards are those of the data."""
+        """Make a view of the same data in which every step, with its stack of frames, is a window.
+        Goals, if there are any, are the ends of demonstrations; rewards are those of the data."""
         view = copy.copy(self)
         view.goals, view.subgoal_steps = self.goals and Goals("last"), None
         view.window = Window(self.window.frame_stack)
@@ -295,9 +288,19 @@ class SequenceDataset(WindowDataset):
         return view
 
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
-        """For each file, the value ``[...]`` of an observation that is in memory and the same at
-        all of the file's steps."""
+        """Return for each file the value ``[...]`` of an observation that is in memory and the same
+        at all of the file's steps, else ``None``."""
         if isinstance(self.store.columns[f"obs/{key}"], FileColumn):
             return [None] * len(self.sources)
-        parts = self.store.values(f"obs/{key}").cpu().split(self._file_sizes)
+        parts = self.store.values(f"obs/{key}").cpu().split([s.num_steps for s in self.sources])
         return [part[0].numpy() if (part == part[0]).all() else None for part in parts]
+
+
+def _check_choices(goal_rewards: bool, dataset_keys: Sequence[str], cache_mode: str | None) -> None:
+    if goal_rewards and "returns" in dataset_keys:
+        raise ValueError(
+            "train.goal_rewards: nobody knows the returns of these rewards beforehand, which "
+            "train.dataset_keys asks for; use another algorithm, such as iql"
+        )
+    if cache_mode not in (None, "low_dim", "all"):
+        raise ValueError(f"hdf5_cache_mode: {cache_mode!r}; allowed: null, low_dim, all")

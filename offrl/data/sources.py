@@ -1,10 +1,11 @@
-"""Several files of demonstrations, strung together."""
+"""Several files of demonstrations, one after the other."""
 
 import logging
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,20 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Source:
-    """One of the files: its demonstrations, and what environment they were recorded in."""
+    """One of the files: its demonstrations, and the environment that they were recorded in."""
 
     path: str
     demos: list[str]
     lengths: np.ndarray
     env_args: dict[str, Any] | None
     num_windows: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.lengths.sum())
+
+
+Pair = tuple[Demos, Source]  # an open file, and what of it is read
 
 
 class Files(AbstractContextManager):
@@ -48,8 +56,11 @@ class Files(AbstractContextManager):
     def choose(
         self, paths: Sequence[str | Path], filters: Any, limits: Any, shares: Any, key: str
     ) -> list[Source]:
-        """Give what to read from now on. filters, limits, shares: see ``SequenceDataset``, one for
-        all files or one for each. key: the one whose length is that of a demonstration."""
+        """Choose what is read from now on.
+
+        filters, limits, shares: see ``SequenceDataset``, one for all files or one for each.
+        key: the one whose length is that of a demonstration.
+        """
         self.sources: list[Source] = []
         choices = (_one_for_each(choice, paths) for choice in (filters, limits, shares))
         for path, filter_key, limit, share in zip(map(str, paths), *choices, strict=True):
@@ -71,23 +82,25 @@ class Files(AbstractContextManager):
     def all_have(self, key: str) -> bool:
         return all(file.all_have(source.demos, key) for file, source in self._pairs())
 
-    def shape(self, key: str) -> tuple[int, ...]:
-        """Shape of one step; ``ValueError`` if the files do not agree on it."""
-        shapes = [file.shape(source.demos[0], key) for file, source in self._pairs()]
-        for source, shape in zip(self.sources, shapes, strict=True):
-            if shape != shapes[0]:
+    def shape(self, key: str, pairs: Sequence[Pair] | None = None) -> tuple[int, ...]:
+        """Return the shape of one step; ``ValueError`` if the files do not agree on it."""
+        (first, source), *others = pairs or self._pairs()
+        shape = first.shape(source.demos[0], key)
+        for file, other in others:
+            if file.shape(other.demos[0], key) != shape:
                 raise ValueError(
-                    f"{key} has shape {list(shapes[0])} in {self.sources[0].path}, but "
-                    f"{list(shape)} in {source.path}; train on files that agree"
+                    f"{key} has shape {list(shape)} in {source.path}, but "
+                    f"{list(file.shape(other.demos[0], key))} in {other.path}; train on files that "
+                    "agree"
                 )
-        return shapes[0]
+        return shape
 
     def hold_integers(self, key: str) -> bool:
         return any(file.holds_integers(source.demos[0], key) for file, source in self._pairs())
 
     def num_actions(self, path: str, given: int | None) -> int | None:
-        """Count how many discrete actions there are: the ``given`` number (of the config, at
-        ``path``), or what the files say; ``ValueError`` if these do not agree."""
+        """Return the number of discrete actions: the ``given`` one (of the config, at ``path``), or
+        that of the files; ``ValueError`` if these do not agree."""
         for file, source in self._pairs():
             if file.num_actions is not None and given not in (None, file.num_actions):
                 raise ValueError(
@@ -101,42 +114,33 @@ class Files(AbstractContextManager):
         for file, source in self._pairs():
             file.check(source.demos, key, source.lengths)
 
-    def read(self, key: str) -> np.ndarray:
-        """``[sum(lengths), ...]`` of all files."""
-        self.shape(key)
-        parts = [file.read(source.demos, key, source.lengths) for file, source in self._pairs()]
-        for file, source in self._pairs():
+    def read(self, key: str, or_zeros: bool = False) -> np.ndarray:
+        """Read a key of all files, ``[sum(lengths), ...]``. With ``or_zeros`` it is zero for files
+        that lack it, and zeros ``[sum(lengths), 1]`` if all do."""
+        pairs, parts = self._pairs(), []
+        have = [not or_zeros or file.all_have(source.demos, key) for file, source in pairs]
+        if not any(have):
+            return np.zeros((sum(source.num_steps for source in self.sources), 1), np.float32)
+        shape = self.shape(key, list(compress(pairs, have)))
+        for (file, source), has in zip(pairs, have, strict=True):
+            if not has:
+                log.warning(f"{source.path} has no {key}: taken as zero")
+                parts.append(np.zeros((source.num_steps, *shape), np.float32))
+                continue
+            parts.append(file.read(source.demos, key, source.lengths))
             if lost := file.lost(source.demos, key):
                 log.warning(f"{source.path}: {key} {LOST} {', '.join(map(str, lost))}")
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def read_or_zeros(self, key: str) -> np.ndarray:
-        """The same, zero for files that lack it; zeros ``[sum(lengths), 1]`` if all do."""
-        have = [file.all_have(source.demos, key) for file, source in self._pairs()]
-        if all(have):
-            return self.read(key)
-        lengths = [int(source.lengths.sum()) for source in self.sources]
-        if not any(have):
-            return np.zeros((sum(lengths), 1), np.float32)
-        file, source = self._pairs()[have.index(True)]
-        parts, shape = [], file.shape(source.demos[0], key)
-        for (file, source), has, length in zip(self._pairs(), have, lengths, strict=True):
-            if has:
-                parts.append(file.read(source.demos, key, source.lengths))
-            else:
-                log.warning("%s has no %s: taken as zero", source.path, key)
-                parts.append(np.zeros((length, *shape), np.float32))
-        return np.concatenate(parts)
-
     def read_window(self, key: str, rows: np.ndarray) -> Tensor:
-        """Rows ``[T]`` of one demonstration."""
+        """Read the rows ``[T]`` of one demonstration."""
         path, demo, first_row = self._locate(rows[0])
         steps = rows - first_row
         read = self._file(path).read_rows(demo, key, int(steps.min()), int(steps.max()) + 1)
         return torch.from_numpy(read[steps - steps.min()])
 
     def place(self, key: str, row: int) -> str:
-        """The file, demonstration and step of a row, for messages."""
+        """Name the file, demonstration and step of a row, for messages."""
         path, demo, first_row = self._locate(row)
         return f"{path}: {demo}/{key} at step {row - first_row}"
 
@@ -150,12 +154,12 @@ class Files(AbstractContextManager):
             self._open[handle] = open_demos(path, self._swmr)
         return self._open[handle]
 
-    def _pairs(self) -> list[tuple[Demos, Source]]:
+    def _pairs(self) -> list[Pair]:
         return [(self._file(source.path), source) for source in self.sources]
 
 
 class FileColumn:
-    """Rows that stay in their files, read window by window."""
+    """Rows that stay in their files, and are read window by window."""
 
     nbytes = 0
 

@@ -14,6 +14,14 @@ from offrl.data.steps import StepStore, ranges
 from offrl.tree import map_leaves
 
 ANY_LATER = Goals("future_uniform")
+# Batches are gathered together up to so many bytes: there is a call for each observation, which
+# takes longer than the copy of a small batch's rows.
+GATHERED_BYTES = 2**22
+
+
+def num_gathered(batch_bytes: int) -> int:
+    """Count how many batches of that size are gathered as one, which is then split."""
+    return max(1, GATHERED_BYTES // batch_bytes)
 
 
 class Window(NamedTuple):
@@ -213,12 +221,12 @@ class WindowDataset(Dataset):
 
     @property
     def device(self) -> torch.device:
-        """Say where the steps, and so the batches, are."""
+        """The device of the steps, and so of the batches."""
         return self.store.device
 
     @property
     def is_streamed(self) -> bool:
-        """Say whether some of the data is read from files all the time."""
+        """True if some of the data is read from files all the time."""
         return any(isinstance(c, FileColumn) for c in self.store.columns.values())
 
     def to(self, device: torch.device | str) -> "WindowDataset":
@@ -229,7 +237,8 @@ class WindowDataset(Dataset):
 
     @property
     def num_draws(self) -> int:
-        """Count how many random numbers a window of ``get_batch`` takes, to choose its goals."""
+        """The number of random numbers that a window of ``get_batch`` takes, to choose its
+        goals."""
         own = self.goals.num_draws if self.goals else 0
         return own + (ANY_LATER.num_draws if self.subgoal_steps else 0)
 

@@ -37,7 +37,7 @@ def test_passes_and_seeds_differ(dataset):
 
 def test_batches_are_the_same_however_many_are_gathered_at_once(dataset, monkeypatch):
     several = take(BatchLoader(dataset, 4, seed=1), 30)
-    monkeypatch.setattr("offrl.data.loader.GATHERED_BYTES", 1)
+    monkeypatch.setattr("offrl.data.windows.GATHERED_BYTES", 1)
     assert all(map(torch.equal, several, take(BatchLoader(dataset, 4, seed=1), 30)))
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.data.formats.hdf5 import located, wrong_env_args
-from offrl.data.remarks import wrong_values
+from offrl.data.formats.hdf5 import located
+from offrl.data.remarks import wrong_env_args, wrong_values
 
 
 class Step(NamedTuple):

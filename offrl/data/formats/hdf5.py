@@ -1,7 +1,7 @@
-"""Reading robomimic's HDF5 layout: ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``.
+"""robomimic's HDF5 layout: ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``.
 
-Reads go through h5py's low-level interface: a data set of short demonstrations is thousands of
-small arrays, and the high-level one spends twice the time of the read itself on each. Every
+Arrays are read through h5py's low-level interface: a data set of short demonstrations is thousands
+of small arrays, and the high-level one spends twice the time of the read itself on each. Every
 error names file, demonstration and key.
 """
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from offrl.data.demos import Demos
 from offrl.data.formats.elsewhere import linked_files
+from offrl.data.remarks import wrong_env_args
 from offrl.data.storage import Stored, arrays_below, unreadable
 from offrl.memory import check_memory
 from offrl.processes import is_explained
@@ -56,13 +57,11 @@ class DemoFile(Demos):
     def env_args(self) -> dict[str, Any] | None:
         with located(self.path, "the attribute env_args of data"):
             text = self._file["data"].attrs.get("env_args")
-        wrong = None
         try:
             env_args = None if text is None else json.loads(text)
+            wrong = wrong_env_args(env_args)
         except (ValueError, TypeError, RecursionError) as error:
             wrong = f"is not JSON ({error})"
-        else:
-            wrong = wrong_env_args(env_args)
         if wrong:
             raise ValueError(
                 f"{self.path}: the attribute env_args of data {wrong}; correct it, or "
@@ -76,7 +75,7 @@ class DemoFile(Demos):
 
     @property
     def dones_are_successes(self) -> bool:
-        """As robomimic has it; gymnasium's environments end in failure, too."""
+        """True, as robomimic has it, but for gymnasium's environments, which end in failure too."""
         return (self.env_args or {}).get("type") != 2
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
@@ -100,7 +99,7 @@ class DemoFile(Demos):
             return list(masks)
 
     def mask(self, filter_key: str) -> list[str]:
-        """The names under ``filter_key``, as they stand there."""
+        """Return the names under ``filter_key``, as they stand there."""
         with located(self.path, f"mask/{filter_key}"):
             mask = self._file.get(f"mask/{filter_key}")
             is_list = isinstance(mask, h5py.Dataset) and mask.ndim == 1
@@ -109,12 +108,12 @@ class DemoFile(Demos):
                     f"{self.path}: mask/{filter_key} is no list of names of demonstrations; write "
                     "it again, e.g. as numpy.array(['demo_0'], dtype='S')"
                 )
-            num_bytes = Stored(mask.id).nbytes + len(mask) * NAME_BYTES
+            num_bytes = Stored(mask.id).nbytes + mask.size * NAME_BYTES
             check_memory(num_bytes, f"{self.path}: mask/{filter_key}")
             return list(mask.asstr()[()])
 
     def _chosen(self, filter_key: str, stored: set[str]) -> list[str]:
-        """The demonstrations under a filter key, each once; says what is odd about it."""
+        """Return the demonstrations under a filter key, each once, and log what is odd about it."""
         keys = self.filter_keys()
         if filter_key not in keys:
             raise ValueError(
@@ -156,7 +155,7 @@ class DemoFile(Demos):
         return np.array(lengths)
 
     def check_length(self, demo: str, length: int, key: str = "actions") -> None:
-        """``ValueError`` unless so many steps of a demonstration were recorded."""
+        """Raise ``ValueError`` unless a demonstration was recorded with that number of steps."""
         recorded = self._num_samples(demo)
         if recorded not in (None, length):
             raise ValueError(
@@ -181,7 +180,7 @@ class DemoFile(Demos):
         return self._numbers(rows, demos, key, lengths)
 
     def steps(self, demo: str, key: str) -> np.ndarray:
-        """``[T, ...]`` of one demonstration, as ``read`` gives it."""
+        """Read ``[T, ...]`` of one demonstration, as ``read`` does."""
         return self.read([demo], key, self.lengths([demo]))
 
     def masks(self) -> dict[str, list[str]]:
@@ -196,10 +195,9 @@ class DemoFile(Demos):
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         with located(self.path, f"data/{demo}"):
             group = self._group(demo)
-            stated = check_text(self.path, h5py.Group(group), f"data/{demo}")
             kept = {
                 key: value
-                for key, value in stated.items()
+                for key, value in check_text(self.path, h5py.Group(group), f"data/{demo}").items()
                 if key not in OWN_ATTRIBUTES and not isinstance(value, (np.ndarray, h5py.Empty))
             }
             for key, array in arrays_below(group):
@@ -239,10 +237,9 @@ class DemoFile(Demos):
             if not h5py.h5a.exists(group, b"num_samples"):
                 return None
             attribute = h5py.h5a.open(group, b"num_samples")
-            shape = attribute.shape
-            if shape is None:  # it is empty
+            if attribute.shape is None:  # it is empty
                 return None
-            value = np.empty(shape, np.int64)
+            value = np.empty(attribute.shape, np.int64)
             attribute.read(value)
             return int(value.item())
 
@@ -262,20 +259,23 @@ class DemoFile(Demos):
         )
 
     def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Stored:
-        """A dataset of numbers of this shape, bytes if ``dtype`` is."""
-        dataset = self._dataset(demo, key)
+        """Open a dataset; ``ValueError`` unless it is of numbers of this shape, bytes if ``dtype``
+        is."""
+        dataset, wrong = self._dataset(demo, key), ""
         if dataset.shape != shape:
-            raise ValueError(
-                f"{self.path}: data/{demo}/{key} has shape {list(dataset.shape)}, but the "
-                f"demo's actions and the other demos ask for {list(shape)}"
+            wrong = (
+                f"has shape {list(dataset.shape)}, but the demo's actions and the other demos ask "
+                f"for {list(shape)}"
             )
-        if dataset.dtype.kind not in "fiub":
-            raise ValueError(f"{self.path}: data/{demo}/{key} holds no numbers")
-        if (dataset.dtype == np.uint8) != (dtype == np.uint8):
-            raise ValueError(
-                f"{self.path}: data/{demo}/{key} holds {dataset.dtype}, but the first "
-                f"demonstration {dtype}; store all of them as uint8, or none"
+        elif dataset.dtype.kind not in "fiub":
+            wrong = "holds no numbers"
+        elif (dataset.dtype == np.uint8) != (dtype == np.uint8):
+            wrong = (
+                f"holds {dataset.dtype}, but the first demonstration {dtype}; store all of them as "
+                "uint8, or none"
             )
+        if wrong:
+            raise ValueError(f"{self.path}: data/{demo}/{key} {wrong}")
         dataset.check_written()
         return dataset
 
@@ -286,15 +286,10 @@ class DemoFile(Demos):
             parent = self._file.get(f"data/{demo}/{group}")
             inside = sorted(parent) if isinstance(parent, h5py.Group) else []
             if name not in inside:
-                has = ", ".join(f"{group}/{k}" if group else k for k in inside)
-                is_seen = group in ("obs", "next_obs")
-                remedy = (
-                    "; a config names what it uses in observation.modalities" if is_seen else ""
-                )
-                raise ValueError(
-                    f"{self.path}: data/{demo} has no {key!r}; it has {has or 'nothing there'}"
-                    f"{remedy}"
-                )
+                has = ", ".join(f"{group}/{k}" if group else k for k in inside) or "nothing there"
+                if group in ("obs", "next_obs"):
+                    has += "; a config names what it uses in observation.modalities"
+                raise ValueError(f"{self.path}: data/{demo} has no {key!r}; it has {has}")
             link = parent.get(name, getlink=True)
             try:
                 item = parent[name]
@@ -310,22 +305,9 @@ class DemoFile(Demos):
                 raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
 
 
-def wrong_env_args(env_args: Any) -> str | None:
-    """Say what is wrong with what describes an environment; ``None`` describes none."""
-    if not isinstance(env_args, dict | None):
-        return "is no JSON object"
-    if env_args and not isinstance(env_args.get("env_name"), str | None):
-        return "has an env_name that is no text"
-    if env_args and not isinstance(env_args.get("env_kwargs", {}), dict):
-        return "has env_kwargs that are no JSON object"
-    if env_args and "env_name" in env_args.get("env_kwargs", {}):
-        return "has an env_name in env_kwargs besides its own: take that out"
-    return None
-
-
 def text_sum(attributes: Mapping[str, Any]) -> int:
-    """CRC-32 of the text among attributes, for which HDF5 has no checksums: what ``text_crc32``
-    holds beside them."""
+    """Compute ``text_crc32``, the CRC-32 of the text among attributes, for which HDF5 has no
+    checksums."""
     texts = {
         key: value.decode(errors="replace") if isinstance(value, bytes) else value
         for key, value in attributes.items()
@@ -335,12 +317,12 @@ def text_sum(attributes: Mapping[str, Any]) -> int:
 
 
 def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any]:
-    """The attributes of a group; ``ValueError`` for text in them that is not what was recorded."""
+    """Return the attributes of a group; ``ValueError`` for text in them that is not what was
+    recorded."""
     with located(path, f"the attributes of {place}"):
         attributes = dict(group.attrs)
-    if "text_crc32" in attributes and not np.array_equal(
-        attributes["text_crc32"], text_sum(attributes)
-    ):
+    recorded = attributes.get("text_crc32")
+    if recorded is not None and not np.array_equal(recorded, text_sum(attributes)):
         raise ValueError(
             f"{path}: the text in the attributes of {place} is not what was recorded: copy the "
             "file again, or, if you edited it, delete the attribute text_crc32 there"
@@ -349,7 +331,7 @@ def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any
 
 
 def attributes_of_data(file: h5py.File) -> Mapping[str, Any]:
-    """Give the attributes of ``data``, wherever other links lead; none if it is no group of the
+    """Return the attributes of ``data``, wherever other links lead; none if it is no group of the
     file itself."""
     is_own = isinstance(file.get("data", getlink=True), h5py.HardLink)
     data = file["data"] if is_own else None
@@ -357,15 +339,15 @@ def attributes_of_data(file: h5py.File) -> Mapping[str, Any]:
 
 
 def held_out_key(filter_key: str) -> str:
-    """The filter key of what is held out, by the name of that of the training."""
+    """Name the filter key of what is held out, by that of the training."""
     head, train, tail = filter_key.rpartition("train")
     return f"{head}valid{tail}" if train else ""
 
 
 @contextmanager
 def located(path: str | Path, place: str) -> Iterator[None]:
-    """Say of whatever HDF5 stumbles over, in exceptions of many kinds, where that is and what to
-    do; offrl's own errors that begin with the path, or that of a file in it, pass."""
+    """Turn exceptions of HDF5, which are of many kinds, into a ``ValueError`` that says the place
+    and the remedy. offrl's own errors that begin with the path, or that of a file in it, pass."""
     try:
         yield
     except Exception as error:
@@ -375,18 +357,14 @@ def located(path: str | Path, place: str) -> Iterator[None]:
 
 
 class CheckedFile(h5py.File):
-    """A file that is read, and leads to none that may not be read. ``elsewhere``: the links in it
-    to other files, and those files."""
+    """An HDF5 file that is read. ``elsewhere``: the links in it to other files, and those files."""
 
     elsewhere: set[tuple[str, Path]]
 
 
 def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
-    """The file, to read; ``ValueError`` if it is not one of HDF5, or leads to files that may not be
-    read.
-
-    swmr: also while another program writes it (HDF5's "single writer, multiple readers").
-    """
+    """Open a file to read; ``ValueError`` if it is not one of HDF5, or leads to files that may not
+    be read. swmr: also while another program writes it ("single writer, multiple readers")."""
     file = opened(path, swmr)
     try:
         file.elsewhere = {*linked_files(file).items()}
@@ -397,7 +375,7 @@ def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
 
 
 def opened(path: Path, swmr: bool = False) -> CheckedFile:
-    """The file, whatever it leads to."""
+    """Open a file, whatever it leads to."""
     try:
         return CheckedFile(path, "r")
     except OSError as failed:
@@ -406,10 +384,9 @@ def opened(path: Path, swmr: bool = False) -> CheckedFile:
     if swmr and "already open" in str(error):
         with located(path, "the file"):
             return CheckedFile(path, "r", swmr=True)
+    words = f"not a readable HDF5 file ({error}); it may be cut off: copy it again"
     if "unable to lock file" in str(error):
-        raise ValueError(f"{path}: another program is writing it; wait until that has ended")
-    if isinstance(error, PermissionError):
-        raise ValueError(f"{path}: may not be read by you; ask for the right to read it")
-    raise ValueError(
-        f"{path}: not a readable HDF5 file ({error}); it may be cut off: copy it again"
-    )
+        words = "another program is writing it; wait until that has ended"
+    elif isinstance(error, PermissionError):
+        words = "may not be read by you; ask for the right to read it"
+    raise ValueError(f"{path}: {words}")

@@ -95,10 +95,6 @@ class LeRobotFolder(Episodes):
             )
         self._open: _Steps | None = None
 
-    @property
-    def env_args(self) -> dict[str, Any] | None:
-        return self._notes and self._notes["env_args"]
-
     def demos(self) -> list[str]:
         return [f"demo_{i}" for i in range(len(self._episodes))]
 

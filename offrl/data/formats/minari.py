@@ -73,7 +73,7 @@ class MinariEpisodes(Episodes):
     def env_args(self) -> dict[str, Any] | None:
         spec = self._dataset.env_spec
         if self._notes or spec is None:
-            return self._notes and self._notes["env_args"]
+            return super().env_args
         limit = {"max_episode_steps": spec.max_episode_steps} if spec.max_episode_steps else {}
         return {"env_name": spec.id, "type": 2, "env_kwargs": spec.kwargs | limit}
 
@@ -81,9 +81,9 @@ class MinariEpisodes(Episodes):
         return [f"demo_{i}" for i in range(self._dataset.total_episodes)]
 
     @property
-    def num_actions(self) -> int | None:  # type: ignore[override]
-        """Of ``Discrete`` actions, which are counted from 0; ``ValueError`` for actions that are
-        neither these nor one vector of real numbers."""
+    def num_actions(self) -> int | None:
+        """The number of ``Discrete`` actions, which are counted from 0; ``ValueError`` for actions
+        that are neither these nor one vector of real numbers."""
         from gymnasium.spaces import Box, Discrete
 
         space = self._dataset.action_space
