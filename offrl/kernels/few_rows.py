@@ -18,7 +18,7 @@ class FewRows:
 
     def __init__(self, layers: Sequence[torch.nn.Linear], activation: str):
         self._layers = [(layer.weight, layer.bias) for layer in layers]
-        self._activation = IN_PLACE[activation]
+        self._activation = activation
         self._size = max(weight.numel() for weight, _ in self._layers)
 
     def pays(self, num_rows: int) -> bool:
@@ -31,7 +31,7 @@ class FewRows:
         rows = x.numpy()
         for i, (weight, bias) in enumerate(self._layers):
             if i:
-                self._activation(rows)
+                IN_PLACE[self._activation](rows)
             rows = rows @ weight.detach().numpy().T
             rows += bias.detach().numpy()
         return rows
