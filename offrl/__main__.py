@@ -34,8 +34,8 @@ class AboveTheBar(logging.Handler):
 
 
 def commands(named: str | None = None) -> dict[str, ModuleType]:
-    """The modules of ``offrl.tools`` by the names of their commands: that of the one ``named``, or,
-    if there is none of that name, all of them."""
+    """Import the modules of ``offrl.tools``, by the names of their commands: the one that is
+    ``named`` or, if there is none of that name, all of them."""
     names = {m.name.replace("_", "-"): m.name for m in pkgutil.iter_modules(tools.__path__)}
     if named in names:
         names = {named: names[named]}
@@ -43,7 +43,7 @@ def commands(named: str | None = None) -> dict[str, ModuleType]:
 
 
 def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
-    """The parser of the program's arguments, with a parser for each command."""
+    """Make the parser of the program's arguments, with a parser for each command."""
     parser = argparse.ArgumentParser(
         prog="offrl",
         description="Train robot policies from demonstrations, evaluate and record them.",
@@ -61,7 +61,7 @@ def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; its exit status. Errors that are the user's to mend are one line."""
+    """Run a command. Returns its exit status. Errors that are the user's to mend are one line."""
     # Threads that wait spin for so many rounds before they sleep: libgomp's default makes trainings
     # side by side ten times slower, this one costs nothing (docs/benchmarks.md).
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _words(argv: Sequence[str]) -> str:
-    """The command, without the number of processes, of which nothing depends on that."""
+    """Write the command without the number of processes, of which nothing depends on that."""
     words = shlex.join(["offrl", *argv])
     return re.sub(r" --workers[ =]\d+", "", words)
 
@@ -163,15 +163,15 @@ def _interrupted(interrupt: KeyboardInterrupt) -> int:
 
 
 def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt that led to an error: h5py makes a SystemError of one within its locks."""
+    """Find the interrupt that led to an error: h5py makes a SystemError of one within its locks."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error
 
 
 def _nobody_reads() -> bool:
-    """Whether what our output goes to has ended, as ``head`` does when it has seen enough. What is
-    still to be put out then goes nowhere."""
+    """Say whether the reader of the output has ended, as ``head`` does when it has seen enough. The
+    rest of the output then goes nowhere."""
     output = sys.stdout.fileno()
     poll = select.poll()
     poll.register(output, 0)

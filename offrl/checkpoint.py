@@ -99,7 +99,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The dict in a checkpoint file, its tensors on the CPU.
+    """Read the dict in a checkpoint file, with its tensors on the CPU.
 
     Raises ``FileNotFoundError``, or ``ValueError`` for a file that is damaged, is no checkpoint
     or holds pickled objects of other classes, which could run any code.
@@ -153,7 +153,8 @@ def brought_up_to_date(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_parts(content: Mapping[str, Any], where: object, how: str = "ckpt_dict") -> None:
-    """``ValueError`` that names what of a policy is not in a checkpoint, which ``how`` gives."""
+    """Raise ``ValueError`` that names the parts of a policy that a checkpoint lacks. ``how`` gives
+    its dict, for the message."""
     missing = [key for key, kind in REQUIRED.items() if not isinstance(content.get(key), kind)]
     if missing:
         lacks = f"it lacks {', '.join(missing)}"
@@ -175,8 +176,8 @@ def _check_parts(content: Mapping[str, Any], where: object, how: str = "ckpt_dic
 
 
 def _check_sums(path: str | Path) -> None:
-    """``ValueError`` unless all bytes are those that were written, by the sums that the format
-    holds of them: ``torch.load`` does not look at them."""
+    """Raise ``ValueError`` unless all bytes are those that were written, by the checksums in the
+    file, which ``torch.load`` does not compare."""
     with open(path, "rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(f"{path}: not a checkpoint, or one that is cut off; copy it again")
@@ -195,7 +196,7 @@ def _check_sums(path: str | Path) -> None:
 
 
 def _newer_version(content: Mapping[str, Any]) -> str | None:
-    """The version of offrl that wrote a checkpoint, if this one is older."""
+    """Give the version of offrl that wrote a checkpoint, if this one is older."""
     written, this = str(content.get("provenance", {}).get("offrl", "")), __version__
     numbers = [[int(n) for n in re.findall(r"\d+", version)] for version in (written, this)]
     return written if numbers[0] > numbers[1] else None
@@ -289,8 +290,8 @@ def policy_from_checkpoint(
 
 
 def instruction(algo: Any, content: Mapping[str, Any], lang: str | None = None) -> Any:
-    """The embedding ``[E]`` of ``lang``; without it, of the sentence that the policy of this
-    checkpoint was trained to obey, or ``None`` if that is not one.
+    """Give the embedding ``[E]`` of ``lang``. Without it, that of the sentence that the policy of
+    this checkpoint was trained to obey, or ``None`` unless there is exactly one.
 
     Only sentences that the policy was not trained with need the language model.
     """

@@ -54,8 +54,8 @@ class Normalizer:
 
 
 def rot_6d_to_matrix(rotation: Tensor) -> Tensor:
-    """The first two rows of a rotation matrix, ``[..., 6]``, made orthonormal: ``[..., 3, 3]``
-    (Zhou et al., 2019, arXiv:1812.07035). Networks learn them without jumps."""
+    """Make the first two rows of a rotation matrix, ``[..., 6]``, orthonormal, and add the third:
+    ``[..., 3, 3]`` (Zhou et al., 2019, arXiv:1812.07035). Networks learn them without jumps."""
     first, second = rotation[..., :3], rotation[..., 3:]
     x = torch.nn.functional.normalize(first, dim=-1)
     y = torch.nn.functional.normalize(second - (x * second).sum(-1, keepdim=True) * x, dim=-1)
@@ -76,7 +76,7 @@ def axis_angle_to_rot_6d(rotation: np.ndarray) -> np.ndarray:
 
 
 def matrix_to_axis_angle(matrix: Tensor) -> Tensor:
-    """``[..., 3, 3]`` to axis times angle, ``[..., 3]`` in radians."""
+    """Turn matrices ``[..., 3, 3]`` into axis times angle, ``[..., 3]`` in radians."""
     xx, xy, xz, yx, yy, yz, zx, zy, zz = matrix.flatten(-2).unbind(-1)
     # The quaternion (w, x, y, z), four times each product of two components; the row of the
     # largest component has the best digits.
@@ -97,7 +97,7 @@ def matrix_to_axis_angle(matrix: Tensor) -> Tensor:
 
 
 def matrix_to_euler(matrix: Tensor) -> Tensor:
-    """``R = Rx(a) Ry(b) Rz(c)`` as ``(a, b, c)``, ``[..., 3]`` in radians."""
+    """Turn matrices ``R = Rx(a) Ry(b) Rz(c)`` into ``(a, b, c)``, ``[..., 3]`` in radians."""
     a = torch.atan2(-matrix[..., 1, 2], matrix[..., 2, 2])
     b = torch.asin(matrix[..., 0, 2].clamp(-1, 1))
     c = torch.atan2(-matrix[..., 0, 1], matrix[..., 0, 0])

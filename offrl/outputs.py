@@ -196,7 +196,7 @@ def _error_number(error: BaseException | None) -> int | None:
 
 
 def slug(name: str) -> str:
-    """A name for a file; what is lost of a name is told by a digest."""
+    """Make a name for a file of a name. A digest stands for the characters that are lost."""
     found = re.sub(r"[^\w.+=-]+", "_", name).strip("._")
     if found == name and len(found.encode()) <= LONGEST_NAME:
         return found

@@ -16,13 +16,13 @@ PLAIN = {bool: (bool,), int: (int,), float: (float, int)}  # what options of a c
 
 
 def shown(value: Any) -> str:
-    """A value in a message: on one line, of 80 characters at most."""
+    """Write a value for a message: on one line, of 80 characters at most."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence with the known name that is most like one that is not, if any is."""
+    """Write a sentence with the known name that is most like one that is not, if any is."""
     close = difflib.get_close_matches(name, [*known], n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
@@ -45,7 +45,7 @@ class Registry:
         self._own: set[str] = set()  # names of the package's
 
     def register(self, name: str, module: str | None = None) -> Callable[[T], T]:
-        """Decorator: enter the decorated object under ``name``.
+        """Make a decorator that enters the decorated object under ``name``.
 
         module: of whom it is, if not of the module that calls this.
         """
@@ -81,7 +81,7 @@ class Registry:
         return entry
 
     def get(self, name: str) -> Any | None:
-        """An entry whose module has been imported, or ``None``."""
+        """Give an entry whose module has been imported, or ``None``."""
         entry = self._of_module(name) or self._entries.get(name)
         return entry or self._entries.get(name.rpartition(".")[2])
 
@@ -114,14 +114,14 @@ class Registry:
         return entry(*args, **{key: v for key, v in options.items() if key in own})
 
     def names(self) -> list[str]:
-        """Every known name; modules of the package are imported to learn theirs."""
+        """List every known name. Modules of the package are imported to learn theirs."""
         if self.package:
             for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
                 importlib.import_module(f"{self.package}.{module.name}")
         return sorted(self._entries)
 
     def _import(self, name: str) -> bool:
-        """Import the module that should register ``name``; whether there is one."""
+        """Import the module that should register ``name``. Returns whether there is one."""
         folder, _, key = name.rpartition(".")
         asks = f"{self.kind} {shown(name)}"
         for module in check_allowed(name, asks) if folder else [f"{self.package}.{name}"]:

@@ -10,7 +10,7 @@ import torch
 
 
 def seed_everything(seed: int) -> None:
-    """Python, NumPy and torch; and kernels that give the same result every time."""
+    """Seed Python, NumPy and PyTorch, and use kernels that give the same result every time."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -19,7 +19,7 @@ def seed_everything(seed: int) -> None:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state of every generator, as tensors and numbers."""
+    """Give the state of every random generator, as tensors and numbers."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()
     return {
@@ -47,7 +47,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def preserved_rng() -> Iterator[None]:
-    """Whatever is drawn inside leaves no trace."""
+    """Restore the state of every random generator at the end."""
     state = rng_state()
     try:
         yield

@@ -20,11 +20,11 @@ class Modality:
     """
 
     def shape(self, stored: Sequence[int]) -> tuple[int, ...]:
-        """The shape per time step that ``process`` returns for what is stored."""
+        """Give the shape per time step that ``process`` returns for what is stored."""
         return tuple(stored)
 
     def process(self, x: Any) -> Any:
-        """Tensors ``[..., *stored]`` to float tensors ``[..., *shape]``."""
+        """Turn tensors ``[..., *stored]`` into float tensors ``[..., *shape]``."""
         return x.float()
 
 
@@ -142,16 +142,16 @@ class ObsSpec:
         return cls(groups)
 
     def keys(self, group: str) -> list[str]:
-        """The names of a group's observations, in order."""
+        """List the names of a group's observations, in order."""
         return list(self.groups.get(group, {}))
 
     def shapes(self, group: str) -> dict[str, tuple[int, ...]]:
-        """The shape of each of a group's observations, as networks see it, in order."""
+        """Give the shape of each of a group's observations, as networks see it, in order."""
         return {key: spec.shape for key, spec in self.groups.get(group, {}).items()}
 
     def check_shapes(self, stored: Mapping[str, Sequence[int]], group: str) -> None:
-        """``ValueError`` if an observation is missing, or has another shape than the networks were
-        made for."""
+        """Raise ``ValueError`` if an observation is missing, or has another shape than the networks
+        were made for."""
         for key, spec in self.groups.get(group, {}).items():
             if key not in stored:
                 raise ValueError(
@@ -166,7 +166,7 @@ class ObsSpec:
                 )
 
     def process(self, obs: Mapping[str, Any], group: str) -> dict[str, Any]:
-        """The group's observations as its networks see them; others are left out."""
+        """Give a group's observations as its networks see them; others are left out."""
         processed = {}
         for key, spec in self.groups.get(group, {}).items():
             try:
@@ -177,7 +177,7 @@ class ObsSpec:
 
 
 def modalities(config: ObservationConfig) -> dict[str, dict[str, str]]:
-    """The modality of each key, by group; of all parts of a hierarchy."""
+    """Give the modality of each key, by group, for all parts of a hierarchy."""
     groups: dict[str, dict[str, str]] = {}
     for _, part in config.parts():
         for group, by_modality in part.modalities.to_dict().items():
@@ -187,7 +187,8 @@ def modalities(config: ObservationConfig) -> dict[str, dict[str, str]]:
 
 
 def _check_channels_first(key: str, modality: str, shape: Sequence[int]) -> None:
-    """``ValueError`` for the shape of images as they are stored, where that of networks is due."""
+    """Raise ``ValueError`` for the shape of images as they are stored, where that of networks is
+    due."""
     kind = MODALITIES[modality]
     if getattr(kind, "shape", None) is not Images.shape:
         return  # no images, or those of a user's own, of which networks may see anything
@@ -202,7 +203,7 @@ def _check_channels_first(key: str, modality: str, shape: Sequence[int]) -> None
 def processed_shapes(
     config: ObservationConfig, stored: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes that networks see, of those that a file or an environment has."""
+    """Give the shapes that networks see, of those that a file or an environment has."""
     return {
         key: _processed_shape(key, modality, stored[key])
         for modality_of in modalities(config).values()

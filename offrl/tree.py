@@ -44,7 +44,7 @@ def gather(function: Callable[[list[Any]], Any], trees: Sequence[Any]) -> Any:
 
 
 def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of ``base`` with the nested ``overrides`` laid over it."""
+    """Copy ``base`` with the nested ``overrides`` laid over it."""
     merged = dict(base)
     for key, value in overrides.items():
         below = merged.get(key)
@@ -54,8 +54,8 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def without(tree: Any, path: Sequence[Any]) -> Any:
-    """A copy of nested dicts and lists without what stands at a path. Parts of the path that are
-    not there are passed over."""
+    """Copy nested dicts and lists without the item at a path. Parts of the path that are not there
+    are passed over."""
     if not path or not isinstance(tree, (Mapping, list, tuple)):
         return tree
     key, *rest = path
@@ -70,7 +70,7 @@ def without(tree: Any, path: Sequence[Any]) -> Any:
 
 
 def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """The leaves of nested dicts by their dotted paths; an empty dict is one."""
+    """Give the leaves of nested dicts by their dotted paths. An empty dict is a leaf."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         is_branch = isinstance(value, Mapping) and value
@@ -79,15 +79,15 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """By dotted paths the leaves, of the one and of the other, that differ; ``None`` where there is
-    none."""
+    """Give the leaves that differ, by their dotted paths: a pair of the one's and the other's,
+    ``None`` where there is none."""
     old, new = leaves(was), leaves(now)
     pairs = {key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def short_key(key: str, others: Iterable[str]) -> str:
-    """The end of a key that tells it from the others, and says of what it is."""
+    """Give the end of a key that tells it from the others, and says of what it is."""
     others = [f".{other}" for other in others if other != key]
     parts = key.split(".")
     ends = [".".join(parts[i:]) for i in reversed(range(len(parts))) if parts[i] not in NAMELESS]

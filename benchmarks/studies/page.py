@@ -61,7 +61,7 @@ def part(name: str) -> str:
 def _lower(blocks: Iterable[Block]) -> Iterator[Block]:
     """The blocks, as they stand below a heading of the page."""
     for block in blocks:
-        yield replace(block, level=4) if isinstance(block, Heading) else block
+        yield block._replace(level=4) if isinstance(block, Heading) else block
 
 
 def main() -> int:

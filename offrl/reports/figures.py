@@ -1,6 +1,6 @@
 """The pictures of a report."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -28,7 +28,9 @@ def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
     }
     for name, (draw, is_there, _) in drawn.items():
         if is_there:
-            _write(folder / name, draw, scores)
+            figure = draw(scores)
+            with whole_file(folder / name) as partial:
+                figure.savefig(partial, dpi=110)
     return {name: caption for name, (_, is_there, caption) in drawn.items() if is_there}
 
 
@@ -53,12 +55,6 @@ IMPROVEMENT = (
 TIME = "Minutes of training, without evaluations: the median, and all trainings as dots."
 
 
-def _write(path: Path, draw: Callable[[Scores], Any], scores: Scores) -> None:
-    figure = draw(scores)
-    with whole_file(path) as partial:
-        figure.savefig(partial, dpi=110)
-
-
 def _figure(size: tuple[float, float]) -> Any:
     from matplotlib.figure import Figure
 
@@ -66,7 +62,7 @@ def _figure(size: tuple[float, float]) -> Any:
 
 
 def _panels(number: int, height: float = PANEL[1], beside: float = 0.0) -> tuple[Any, list[Any]]:
-    """So many panels, with room for names beside them."""
+    """Make a figure with a number of panels, and with room for names beside them."""
     columns = min(number, COLUMNS)
     rows = -(-number // columns)
     size = (max(6.0, PANEL[0] * columns) + beside, height * rows)
@@ -78,12 +74,12 @@ def _panels(number: int, height: float = PANEL[1], beside: float = 0.0) -> tuple
 
 
 def _label(name: str, width: int = NAME) -> str:
-    """A name as it stands in a picture: a long one in several lines, and dollars as they are."""
+    """Write a name for a picture: a long one in several lines, and dollars as they are."""
     return fill(name.replace("$", r"\$"), width, break_long_words=False)
 
 
 def _rows(scores: Scores, number: int) -> tuple[Any, list[Any]]:
-    """So many panels with a row for each algorithm."""
+    """Make a figure with a number of panels that have a row for each algorithm."""
     lines = [line for name in scores.algorithms for line in _label(name).split("\n")]
     return _panels(number, 1.2 + 0.28 * len(lines), 0.08 * max(0, max(map(len, lines)) - 20))
 
@@ -128,8 +124,9 @@ def _curves(scores: Scores) -> Any:
 
 
 def _common(scores: Scores, results: Sequence[Outcome]) -> tuple[list[int], list[np.ndarray]]:
-    """The steps at which any seed was evaluated, from where all have begun to where none has ended,
-    and the scores of each seed there. Unfinished seeds are taken only if no seed is finished."""
+    """Find the steps at which any seed was evaluated, from where all have begun to where none has
+    ended, and the scores of each seed there. Unfinished seeds are taken only if no seed is
+    finished."""
     seeds = [r for r in results if r.status == FINISHED] or results
     curves = [[(step, scores.number(r, *x)) for step, *x in r.curve] for r in seeds]
     first = max((curve[0][0] for curve in curves), default=0)
@@ -160,7 +157,7 @@ def _final_scores(scores: Scores) -> Any:
 
 
 def _dots(axes: Any, scores: Scores, intervals: Sequence[Interval | None]) -> None:
-    """A row for each algorithm, with its interval."""
+    """Draw a row for each algorithm, with its interval."""
     for row, (color, interval) in enumerate(zip(_colors(scores).values(), intervals, strict=True)):
         if interval:
             value, low, high = interval

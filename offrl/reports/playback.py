@@ -23,7 +23,8 @@ FPS = 20  # of data that does not say at what frequency it was recorded
 
 
 class Divergence(NamedTuple):
-    """How far a demonstration's replay went astray; see ``Replay``."""
+    """The differences that a replay of a demonstration's actions had at each step; see
+    ``Replay``."""
 
     of_steps: list[float]
     success: bool | None

@@ -16,28 +16,24 @@ NO_CURVE = "none: see the warning, or install matplotlib (pip install 'offrl[plo
 
 
 def write_learning_curve(run: Any) -> Path | None:
-    """Losses and success rate over the steps, ``learning_curve-SHA8.png`` in the run folder.
+    """Draw losses and success rates over the steps: ``learning_curve-SHA8.png`` in the run folder.
 
-    ``None`` where matplotlib is not installed, and, with a warning, where it fails: a picture is
-    not worth a training.
+    Returns ``None`` where matplotlib is not installed, and, with a warning, where it fails: a
+    picture is not worth a training.
     """
     path = run.path / f"learning_curve-{run.sha}.png"
     try:
         with whole_file(path) as partial:
-            _draw(f"{run.path.parent.name}/{run.path.name}", _by_type(run.metrics), partial)
+            records = defaultdict(list)
+            for record in read_records(run.metrics)[0]:
+                records[record["type"]].append(record)
+            _draw(f"{run.path.parent.name}/{run.path.name}", records, partial)
     except ImportError:
         return None
     except Exception as error:
         log.warning(f"no learning curve: {error}")
         return None
     return path
-
-
-def _by_type(path: Path) -> dict[str, list[Any]]:
-    records = defaultdict(list)
-    for record in read_records(path)[0]:
-        records[record["type"]].append(record)
-    return records
 
 
 def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
@@ -64,11 +60,7 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
 
 def _draw_losses(axes: Any, records: Mapping[str, list[Any]]) -> None:
     for kind in ("train", "valid"):
-        points = [(r["step"], r["logs"]["Loss"]) for r in records[kind] if "Loss" in r["logs"]]
-        if points:
-            marker = "o" if len(points) == 1 else None  # which has no line
-            axes.plot(*zip(*points, strict=True), marker=marker, label=kind, linewidth=1)
-            axes.legend()
+        _plot(axes, records[kind], "Loss", "-", kind, linewidth=1)
     axes.set(ylabel="loss", title="Loss")
     if all(r["logs"].get("Loss", 0) > 0 for r in records["train"]):
         axes.set_yscale("log")
@@ -78,17 +70,21 @@ def _draw_losses(axes: Any, records: Mapping[str, list[Any]]) -> None:
 
 
 def _draw_returns(axes: Any, records: Mapping[str, list[Any]]) -> None:
-    for kind, style, label in (
-        ("collect", "-", "while acting, with exploration"),
-        ("rollout", "o-", "evaluation"),
-        ("test", "D", "final test"),
-    ):
-        points = [(r["step"], r["logs"]["Return"]) for r in records[kind] if "Return" in r["logs"]]
-        if points:
-            style = "." if style == "-" and len(points) == 1 else style  # which has no line
-            axes.plot(*zip(*points, strict=True), style, label=label)
-            axes.legend()
+    _plot(axes, records["collect"], "Return", "-", "while acting, with exploration")
+    _plot(axes, records["rollout"], "Return", "o-", "evaluation")
+    _plot(axes, records["test"], "Return", "D", "final test")
     axes.set(ylabel="return", xlim=(0, None), title="Mean return")
+
+
+def _plot(
+    axes: Any, records: Sequence[Any], name: str, style: str, label: str, **form: Any
+) -> None:
+    """Draw a number of records over their steps."""
+    points = [(r["step"], r["logs"][name]) for r in records if name in r["logs"]]
+    if points:
+        style = "o" if style == "-" and len(points) == 1 else style  # which makes no line
+        axes.plot(*zip(*points, strict=True), style, label=label, **form)
+        axes.legend()
 
 
 def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:

@@ -25,9 +25,9 @@ class Recording:
 
 
 def read_records(path: Path, last: bool = False) -> tuple[list[Record], int]:
-    """The records in a ``metrics.jsonl``, or the ``last`` few, and how many of its lines are
-    damaged: a killed process or a full disk may have cut one, a crashed file system filled some
-    with zeros."""
+    """Read the records in a ``metrics.jsonl``, or the ``last`` few. Returns them and the number of
+    its damaged lines: a killed process or a full disk may have cut one, a crashed file system
+    filled some with zeros."""
     if not path.exists():
         return [], 0
     if not path.is_file():  # reading a pipe would wait for ever

@@ -4,9 +4,9 @@ import base64
 import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,27 +28,63 @@ code { background: #f4f4f4; padding: 0 0.2em; }
 """
 
 
-@dataclass(frozen=True)
-class Heading:
+class Heading(NamedTuple):
+    """A heading; the title of the page has level 1."""
+
     text: str
     level: int = 2
 
+    def markdown(self) -> str:
+        return f"{'#' * self.level} {self.text}"
 
-@dataclass(frozen=True)
-class Paragraph:
+    def html(self, folder: Path) -> str:
+        return f"<h{self.level}>{_inline(self.text)}</h{self.level}>"
+
+
+class Paragraph(NamedTuple):
+    """Sentences, with Markdown's bold and code."""
+
     text: str
 
+    def markdown(self) -> str:
+        return self.text
 
-@dataclass(frozen=True)
-class Table:
+    def html(self, folder: Path) -> str:
+        return f"<p>{_inline(self.text)}</p>"
+
+
+class Table(NamedTuple):
+    """A table of texts."""
+
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    def markdown(self) -> str:
+        lines = [self.header, ["---"] * len(self.header), *self.rows]
+        cells = ([" ".join(x.replace("|", "\\|").split()) for x in line] for line in lines)
+        return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
-@dataclass(frozen=True)
-class Picture:
+    def html(self, folder: Path) -> str:
+        head = "".join(f"<th>{_inline(cell)}</th>" for cell in self.header)
+        rows = ("".join(f"<td>{_inline(cell)}</td>" for cell in row) for row in self.rows)
+        body = "".join(f"<tr>{row}</tr>\n" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+
+
+class Picture(NamedTuple):
+    """A picture in the folder of the report."""
+
     file: str
     caption: str
+
+    def markdown(self) -> str:
+        return f"![{Path(self.file).stem}]({self.file})\n\n{self.caption}"
+
+    def html(self, folder: Path) -> str:
+        image = base64.b64encode((folder / self.file).read_bytes()).decode()
+        caption = html.escape(self.caption)
+        image = f'<img src="data:image/png;base64,{image}" alt="{caption}">'
+        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 Block = Heading | Paragraph | Table | Picture
@@ -100,7 +136,10 @@ def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
             f"many seeds count as it has on every task. Those stand above whose trainings are more "
             f"often better than the others'.{_left_out(scores)}"
         )
-        yield _aggregate_table(scores)
+        aggregates = scores.aggregates
+        names = list(next(iter(aggregates.values())))
+        rows = [[a, *(_shown(aggregates[a][name]) for name in names)] for a in scores.ranked]
+        yield Table(["algorithm", *names], rows)
         yield from _pictures(pictures, "aggregates.png", "profiles.png")
     if len(scores.ranked) > 1:
         yield Heading("Comparisons")
@@ -116,28 +155,28 @@ def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
 
 
 def _missing(results: Sequence[Outcome]) -> Table:
-    """A row for all trainings of a task that are missing for the same reason."""
+    """Make a table with a row for all trainings of a task that lack for the same reason."""
     alike: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for r in results:
         seeds = alike.setdefault((r.task, r.status, r.why, r.repeat), {})
         seeds.setdefault(r.algorithm, []).append(str(r.seed))
     rows = [
-        [task, _listed(seeds), status, why, f"`{command}`" if command else ""]
+        [
+            task,
+            ", ".join(f"{algorithm} ({', '.join(own)})" for algorithm, own in seeds.items()),
+            *(status, why, f"`{command}`" if command else ""),
+        ]
         for (task, status, why, command), seeds in alike.items()
     ]
     return Table(["task", "algorithms (seeds)", "status", "why", "command"], rows)
 
 
-def _listed(seeds: Mapping[str, Sequence[str]]) -> str:
-    return ", ".join(f"{algorithm} ({', '.join(own)})" for algorithm, own in seeds.items())
-
-
-def _pictures(pictures: dict[str, str], *names: str) -> Iterator[Block]:
-    yield from (Picture(name, pictures[name]) for name in names if name in pictures)
+def _pictures(pictures: Mapping[str, str], *names: str) -> Iterator[Block]:
+    return (Picture(name, pictures[name]) for name in names if name in pictures)
 
 
 def final_tables(scores: Scores) -> Iterator[Block]:
-    """A table for each task, with a row for each algorithm."""
+    """Yield a table for each task, with a row for each algorithm."""
     header = ["algorithm", "last policy", "over episodes", "best checkpoint"]
     header += ["n", "steps", "minutes"]
     for task, own in groupby(finals(scores), lambda final: final.task):
@@ -158,18 +197,13 @@ def final_tables(scores: Scores) -> Iterator[Block]:
             continue
         yield Paragraph(f"**{task}** ({scores.measures[task]})")
         yield Table(header, rows)
-        of_data = _by_data(r for r in scores.results if r.task == task and r.data and r.final)
+        of_data: dict[str, dict[str, None]] = {}
+        for r in scores.results:
+            if r.task == task and r.data and r.final:
+                of_data.setdefault(r.data, {})[r.algorithm] = None
         if len(of_data) > 1:
             unlike = "; ".join(f"{data}: {', '.join(of)}" for data, of in of_data.items())
             yield Paragraph(f"**Not all algorithms on {task} have the same data**: {unlike}.")
-
-
-def _by_data(results: Iterable[Outcome]) -> dict[str, dict[str, None]]:
-    """The algorithms that each fingerprint of data has trained."""
-    algorithms: dict[str, dict[str, None]] = {}
-    for result in results:
-        algorithms.setdefault(result.data, {})[result.algorithm] = None
-    return algorithms
 
 
 def _shown(interval: Interval | None) -> str:
@@ -178,13 +212,6 @@ def _shown(interval: Interval | None) -> str:
     digits = 2 if np.nanmax(np.abs(interval)) <= 2 else 1
     value, low, high = (f"{x:.{digits}f}" for x in interval)
     return f"{value} ({low} to {high})" if low != "nan" else f"{value} (one seed)"
-
-
-def _aggregate_table(scores: Scores) -> Table:
-    aggregates = scores.aggregates
-    names = list(next(iter(aggregates.values())))
-    rows = [[a, *(_shown(aggregates[a][name]) for name in names)] for a in scores.ranked]
-    return Table(["algorithm", *names], rows)
 
 
 def _left_out(scores: Scores) -> str:
@@ -238,29 +265,14 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-# -- as text --------------------------------------------------------------------------------------
-
-
 def as_markdown(blocks: Iterable[Block]) -> str:
-    """Blocks as Markdown."""
-    parts = []
-    for block in blocks:
-        if isinstance(block, Heading):
-            parts.append(f"{'#' * block.level} {block.text}")
-        elif isinstance(block, Paragraph):
-            parts.append(block.text)
-        elif isinstance(block, Picture):
-            parts.append(f"![{Path(block.file).stem}]({block.file})\n\n{block.caption}")
-        else:
-            lines = [block.header, ["---"] * len(block.header), *block.rows]
-            cells = ([" ".join(x.replace("|", "\\|").split()) for x in line] for line in lines)
-            parts.append("\n".join(f"| {' | '.join(line)} |" for line in cells))
-    return "\n\n".join(parts) + "\n"
+    """Write blocks as Markdown."""
+    return "\n\n".join(block.markdown() for block in blocks) + "\n"
 
 
 def _page(title: str, blocks: Iterable[Block], folder: Path) -> str:
-    """The page, with everything in it."""
-    body = "\n".join(_element(block, folder) for block in blocks)
+    """Write blocks as a page for browsers, with the pictures of the folder in it."""
+    body = "\n".join(block.html(folder) for block in blocks)
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     return (
@@ -269,23 +281,7 @@ def _page(title: str, blocks: Iterable[Block], folder: Path) -> str:
     )
 
 
-def _element(block: Block, folder: Path) -> str:
-    if isinstance(block, Heading):
-        return f"<h{block.level}>{_inline(block.text)}</h{block.level}>"
-    if isinstance(block, Paragraph):
-        return f"<p>{_inline(block.text)}</p>"
-    if isinstance(block, Picture):
-        image = base64.b64encode((folder / block.file).read_bytes()).decode()
-        caption = html.escape(block.caption)
-        image = f'<img src="data:image/png;base64,{image}" alt="{caption}">'
-        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-    head = "".join(f"<th>{_inline(cell)}</th>" for cell in block.header)
-    rows = ("".join(f"<td>{_inline(cell)}</td>" for cell in row) for row in block.rows)
-    body = "".join(f"<tr>{row}</tr>\n" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
-
-
 def _inline(text: str) -> str:
-    """Text with Markdown's bold and code."""
+    """Write Markdown's bold and code in HTML."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)

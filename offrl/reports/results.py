@@ -80,7 +80,8 @@ def each_once(found: Sequence[tuple[Outcome, str]]) -> list[Outcome]:
 
 
 def _refuse_unlike(results: Iterable[tuple[Outcome, str]]) -> None:
-    """Trainings of which a mean is taken have the same data, and about as many steps."""
+    """Raise ``ValueError`` unless trainings of which a mean is taken have the same data, and about
+    as many steps."""
     firsts: dict[tuple[str, str], tuple[Outcome, str]] = {}
     for both in results:
         other, place = both
@@ -98,7 +99,7 @@ def _refuse_unlike(results: Iterable[tuple[Outcome, str]]) -> None:
 
 
 def _called_apart(results: Sequence[Outcome]) -> list[Outcome]:
-    """Tasks that are paths of data, by as much of their ends as tells them from other data."""
+    """Name tasks that are paths of data by as much of their ends as tells them from other data."""
     paths = {(r.task, r.data) for r in results if Path(r.task).is_absolute()}
 
     def name(task: str, data: str) -> str:
@@ -190,7 +191,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of a CSV file that has some columns. ``ValueError`` if it has not."""
+    """Read the rows of a CSV file. Raises ``ValueError`` if it lacks any of the ``columns``."""
     csv.field_size_limit(sys.maxsize)  # a long curve is one field
     with open(path, newline="", encoding="utf-8") as file:
         table = csv.DictReader(file, restval="")

@@ -55,7 +55,7 @@ def is_run(path: str | Path) -> bool:
 
 
 class Run:
-    """What lies in the folder of a training.
+    """The content of the folder of a training.
 
     last: to read of its log the last few records alone.
     """
@@ -73,8 +73,8 @@ class Run:
         self.num_damaged = num_damaged + len(records) - len(self.records)
 
     def check_config(self, *keys: str) -> None:
-        """``ValueError`` where the config lacks any of the keys, given by their dotted paths, or
-        where what is read of it is of another kind."""
+        """Raise ``ValueError`` if the config lacks any of the keys, given by their dotted paths, or
+        if a value that is read of it is of another kind."""
         known = leaves(self.config)
         lacking = [key for key in keys if key not in known]
         odd = [k for k, kind in CONFIG.items() if k in known and not isinstance(known[k], kind)]
@@ -93,11 +93,11 @@ class Run:
         return "alg_para" in self.config
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
-        """The records of a type."""
+        """List the records of a type."""
         return [record for record in self.records if record["type"] == kind]
 
     def logs(self, kind: str) -> dict[str, float]:
-        """The numbers of the last record of a type; none, if there is no such record."""
+        """Give the numbers of the last record of a type, or none if there is no such record."""
         found = self.of_type(kind)
         return found[-1]["logs"] if found else {}
 
@@ -108,7 +108,8 @@ class Run:
         return [r for r in found if "Return" in r["logs"] and not r["logs"].get("Crashed")]
 
     def kept_checkpoints(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """The checkpoints that are kept of epochs that were evaluated, with the records of it."""
+        """Yield the checkpoints that were kept of epochs that were evaluated, each with the record
+        of its evaluation."""
         for record in self.evaluations:
             paths = sorted(self.path.glob(f"models/model_epoch_{record['epoch']}-*.pth"))
             yield from ((path, record) for path in paths[:1])

@@ -76,7 +76,7 @@ class Scores:
         return Scores(self.results, "best")
 
     def of(self, algorithm: str, task: str) -> list[float]:
-        """The score of each seed."""
+        """List the score of each seed."""
         found = self._scores.get((algorithm, task), {})
         return [found[seed] for seed in sorted(found)]
 
@@ -120,7 +120,8 @@ class Scores:
         ]
 
     def matrix(self, algorithm: str) -> np.ndarray:
-        """The scores ``[seeds, tasks]`` on the common tasks, of as many seeds as each has."""
+        """Give the scores ``[seeds, tasks]`` on the common tasks, of as many seeds as each task
+        has."""
         columns = [self.of(algorithm, task) for task in self.common]
         num_seeds = min(map(len, columns))
         return np.array([column[:num_seeds] for column in columns]).T
@@ -142,7 +143,8 @@ class Scores:
         return table
 
     def profile(self, algorithm: str, thresholds: np.ndarray) -> np.ndarray:
-        """The share of trainings above each threshold, and its interval: ``[3, thresholds]``."""
+        """Compute the share of trainings above each threshold, and its interval: ``[3,
+        thresholds]``."""
         return _estimates(
             self.matrix(algorithm), lambda x: (x[..., None] > thresholds).mean(axis=(0, 1))
         )
@@ -188,7 +190,7 @@ class Scores:
         }
 
     def pairs(self) -> np.ndarray:
-        """The probability that each algorithm (row) is better than each other (column)."""
+        """Give the probability that each algorithm (row) is better than each other one (column)."""
         table = np.full((len(self.ranked), len(self.ranked)), 0.5)
         for (i, j), found in zip(combinations(range(len(table)), 2), self.comparisons, strict=True):
             table[i, j], table[j, i] = found.improvement[0], 1 - found.improvement[0]
@@ -196,16 +198,17 @@ class Scores:
 
 
 def improvement(x: np.ndarray, y: np.ndarray) -> float:
-    """The probability that a training of one algorithm, ``[seeds, tasks]``, is better than one of
-    another, averaged over tasks; of equal ones half (the statistic of Mann and Whitney)."""
+    """Compute the probability that a training of one algorithm, ``[seeds, tasks]``, is better
+    than one of another, averaged over tasks. Equal ones count half (the statistic of Mann and
+    Whitney)."""
     better = (x[:, None] > y[None]) + 0.5 * (x[:, None] == y[None])
     return float(better.mean())
 
 
 def chance(x: np.ndarray, y: np.ndarray) -> float:
-    """The probability that two algorithms that are alike, ``[seeds, tasks]``, differ as much as
-    these or more: the exact test of permutations of the trainings of each task, with the sum of
-    their ranks (Wilcoxon; van Elteren for several tasks)."""
+    """Compute the probability that two algorithms that are alike, ``[seeds, tasks]``, differ as
+    much as these or more: the exact test of permutations of the trainings of each task, with the
+    sum of their ranks (Wilcoxon; van Elteren for several tasks)."""
     found, ways = 0, np.ones(1)  # the ways to have each sum of ranks
     for own, others in zip(x.T, y.T, strict=True):
         scores = np.concatenate([own, others])
@@ -232,7 +235,8 @@ def _least_chance(num_seeds: int, num_others: int, num_tasks: int) -> float:
 
 
 def _measure(results: Sequence[Outcome]) -> str:
-    """What counts on a task: successes, where there are any, or all that is known is failure."""
+    """Choose the measure of a task: success rates, where there are any successes, or where all that
+    is known is failure."""
     found = [(m.success, m.total) for r in results for m in (r.final, r.best) if m]
     found += [tuple(point[1:]) for result in results for point in result.curve]
     rates = [rate for rate, _ in found if rate is not None]
@@ -242,8 +246,8 @@ def _measure(results: Sequence[Outcome]) -> str:
 
 
 def _estimates(scores: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Some numbers ``[K]`` of scores ``[seeds, tasks]``, with their intervals by a stratified
-    bootstrap: ``[3, K]``."""
+    """Estimate some numbers ``[K]`` of scores ``[seeds, tasks]``, with their intervals by a
+    stratified bootstrap: ``[3, K]``."""
     from rliable.library import get_interval_estimates
 
     if len(scores) == 1:
@@ -261,7 +265,7 @@ def _interval(numbers: np.ndarray) -> Interval:
 
 @contextmanager
 def _seeded() -> Iterator[None]:
-    """A bootstrap that draws the same every time: it draws from NumPy's own generator."""
+    """Let a bootstrap draw the same every time. (It draws from NumPy's own generator.)"""
     before = np.random.get_state()
     np.random.seed(0)
     try:

@@ -14,7 +14,7 @@ from offrl.reports.scores import Interval, Scores
 
 @dataclass(frozen=True)
 class Final:
-    """What the trainings of an algorithm on a task ended with."""
+    """The final results of an algorithm's trainings on a task."""
 
     task: str
     algorithm: str
@@ -36,7 +36,7 @@ class Final:
 
 
 def finals(scores: Scores) -> Iterator[Final]:
-    """A row for each algorithm on each task."""
+    """Yield a row for each algorithm on each task."""
     for task in scores.tasks:
         for algorithm in scores.algorithms:
             own = [r for r in scores.results if (r.algorithm, r.task) == (algorithm, task)]
@@ -66,12 +66,12 @@ def _rate(tests: Sequence[Measured]) -> Interval | None:
 
 
 def _each(numbers: Iterable[int]) -> str:
-    """The different ones of some numbers."""
+    """List the different ones of some numbers."""
     return "/".join(map(str, sorted({*numbers}))) or "-"
 
 
 def write_numbers(scores: Scores, folder: Path) -> None:
-    """The tables of a report as CSV."""
+    """Write the tables of a report as CSV."""
     tables = {"scores.csv": [final.row for final in finals(scores)]}
     if scores.can_be_averaged:
         tables["aggregates.csv"] = [
@@ -94,7 +94,7 @@ def write_numbers(scores: Scores, folder: Path) -> None:
 
 
 def _columns(intervals: Mapping[str, Interval | None]) -> dict[str, float | str]:
-    """Values and the ends of their intervals; empty where there is none."""
+    """Give values and the ends of their intervals as columns; empty where there is none."""
     row: dict[str, float | str] = {}
     for name, interval in intervals.items():
         numbers = interval or (nan,) * 3

@@ -85,7 +85,7 @@ class AlgoCase:
         write_random_demos(self.data, own.train.acts_discretely)
 
     def config(self, train: Mapping[str, Any] | None = None, **optim: Any) -> Config:
-        """The config with changes of ``train`` and of every network's optimizer."""
+        """Make the config with changes of ``train`` and of every network's optimizer."""
         train = train or {}
         algo = dict(self.overrides.get("algo", {}))
         section = self.section
@@ -101,7 +101,7 @@ class AlgoCase:
         return config_factory(self.name, merge(self.overrides, {"algo": algo, "train": train}))
 
     def seeing(self, seen: Mapping[str, Any]) -> "AlgoCase":
-        """The same with overrides of the section ``observation``."""
+        """Make the same case with overrides of the section ``observation``."""
         observation = _each(config_factory(self.name, self.overrides).observation, seen)
         own = merge(self.overrides, {"observation": observation})
         return AlgoCase(self.name, own, self.data.parent)
@@ -109,7 +109,7 @@ class AlgoCase:
     def make(
         self, train: Mapping[str, Any] | None = None, device: str = "cpu", batch_size: int = 8
     ) -> tuple[Algo, Iterator[dict]]:
-        """A new algorithm, the same each time, and batches."""
+        """Make a new algorithm, the same each time, and batches."""
         seed_everything(0)
         config = self.config(train, learning_rate={"initial": 1e-3})
         dataset = make_dataset(config, {}, get_pad_mask=True, hdf5_normalize_obs=True)
@@ -123,7 +123,8 @@ class AlgoCase:
 
 
 def write_random_demos(path: Path, is_discrete: bool = False) -> None:
-    """Three short demonstrations with random content and, of discrete actions, three kinds."""
+    """Write three short demonstrations with random content and, of discrete actions, three
+    kinds."""
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         for i, length in enumerate((5, 7, 6)):
@@ -201,7 +202,7 @@ def weights_that_do_not_fit_are_refused_by_name(case: AlgoCase) -> None:
 
 
 def averages_are_for_acting_and_weights_for_training(case: AlgoCase) -> None:
-    """With ``train.ema``, in every checkpoint."""
+    """Check ``train.ema``, in checkpoints as well."""
     algo, batches = case.make({"ema": {"enabled": True, "power": None, "max_decay": 0.5}})
     batch = algo.process_batch_for_training(next(batches))
     seed_everything(1)
@@ -230,8 +231,9 @@ def averages_are_for_acting_and_weights_for_training(case: AlgoCase) -> None:
 def acting_in_a_batch_equals_one_by_one(
     case: AlgoCase, frame_stack: int = 1, device: str = "cpu"
 ) -> None:
-    """To 1e-6, whoever shares the batch; to 1e-5 on a GPU, where a recurrent network's sums have an
-    order for each size of the batch, and of chunks, as denoising adds rounding errors up."""
+    """Compare actions to 1e-6, whoever shares the batch; to 1e-5 on a GPU, where a recurrent
+    network's sums have an order for each size of the batch, and of chunks, as denoising adds
+    rounding errors up."""
     algo, _ = case.make({"frame_stack": frame_stack}, device)
     atol = 1e-5 if device != "cpu" or isinstance(algo, ChunkPolicy) else 1e-6
     if not isinstance(algo, PolicyAlgo):
@@ -263,7 +265,7 @@ def acting_in_a_batch_equals_one_by_one(
 
 
 def a_copy_for_another_process_acts_the_same(case: AlgoCase) -> None:
-    """To the bit, as evaluations on a cluster need it (``distributed.address``)."""
+    """Compare actions to the bit, as evaluations on a cluster need it (``distributed.address``)."""
     algo, batches = case.make()
     if not isinstance(algo, PolicyAlgo):
         return
@@ -281,7 +283,7 @@ def a_copy_for_another_process_acts_the_same(case: AlgoCase) -> None:
 
 
 def resumed_equals_uninterrupted(case: AlgoCase, train: Mapping[str, Any] = IN_MEMORY) -> None:
-    """Weights, optimizers, schedules and random state, to the bit."""
+    """Compare weights, optimizers, schedules and random state to the bit."""
     schedule = {"scheduler_type": "cosine", "step_every_batch": True}
     config = case.config(train, learning_rate=schedule)
     whole = Trainer(config)
@@ -343,14 +345,14 @@ if torch.cuda.is_available():
 
 
 def _each(section: Section, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overrides of a section ``observation``, for each of an algorithm's parts."""
+    """Give the overrides of a section ``observation`` for each of an algorithm's parts."""
     if isinstance(section, ObservationConfig):
         return overrides
     return {key: _each(section[key], overrides) for key in section.keys()}
 
 
 def _every_optimizer(section: Mapping[str, Any], optim: Mapping[str, Any]) -> dict[str, Any]:
-    """The overrides of a section ``algo``, and of those of an algorithm's parts in it."""
+    """Make the overrides of a section ``algo``, and of those of an algorithm's parts in it."""
     return {
         key: dict.fromkeys(part, optim) if key == "optim_params" else _every_optimizer(part, optim)
         for key, part in section.items()

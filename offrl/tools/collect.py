@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_order(results: Iterable[Any], requests: Sequence[Any]) -> Iterator[Any]:
-    """Results in the order of their requests, each as soon as those before it are there."""
+    """Yield results in the order of their requests, each as soon as those before it are there."""
     waiting, todo = {}, deque(requests)
     for result in results:
         if result.error:

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _size(text: str) -> tuple[int, int]:
-    """Height and width."""
+    """Read height and width."""
     match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
     if not match:
         raise argparse.ArgumentTypeError(f"pixels are needed, 84 or 120x160, not {text}")
@@ -150,7 +150,7 @@ def _with_cameras(env_args: Mapping[str, Any], args: argparse.Namespace) -> dict
 def make_observer(
     path: str, env_args: str, shaped: bool, done: str | None, next_obs: bool
 ) -> Callable[[str], dict[str, Any]]:
-    """A function that gives a demonstration of a file with all observations of its states."""
+    """Make a function that gives a demonstration of a file with all observations of its states."""
     from offrl.data.formats.hdf5 import DemoFile
     from offrl.envs import make_env
     from offrl.envs.playback import observed

@@ -91,7 +91,7 @@ def _is_known(number: Any) -> bool:
 
 
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Facts as people read them: a line for each, the keys of data as a table."""
+    """Write facts as people read them: a line for each, and a table of the keys of data."""
     for name, value in facts.items():
         label = f"{name.replace('_', ' ') + ':':20}"
         if name == "keys":
@@ -121,7 +121,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _story(label: str, record: Mapping[str, Any]) -> Iterator[str]:
-    """How data came about, and below it what it was made of."""
+    """Say how data was made, and below it which files it was made of."""
     yield label + str(record.get("command", record.get("said")))
     history = record.get("history", {})
     for source in record.get("inputs", ()):

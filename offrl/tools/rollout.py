@@ -119,7 +119,7 @@ def _write_each(*outputs: tuple[str | None, Callable[[Path], None]]) -> list[str
 
 
 def _say_what_was_lost(results: Sequence[Any]) -> list[str]:
-    """Which episodes could not be run, and why; the same in short."""
+    """Print which episodes could not be run, and why. Returns the same in short."""
     seeds = defaultdict(list)
     for result in results:
         if result.error:

@@ -21,7 +21,7 @@ LONGEST = 300  # characters of an attribute that are shown: models are not
 
 
 class Films(NamedTuple):
-    """Which films are made: of stored images all, and of simulator states some."""
+    """The films that are made: all stored images, and the simulator states of some episodes."""
 
     num_rendered: int = 0  # episodes of each dataset
     cameras: tuple[str, ...] = ()  # to render, or else of stored images: all, unless some are named
@@ -46,7 +46,7 @@ class EpisodePage(NamedTuple):
 
 
 class DatasetPage:
-    """What a file or folder of demonstrations holds."""
+    """The content of a file or folder of demonstrations."""
 
     def __init__(self, path: str, num_rendered: int):
         self.label = path
@@ -93,14 +93,14 @@ class DatasetPage:
 
 
 def _masks(file: Episodes) -> dict[str, list[int]]:
-    """The numbers of the episodes under each filter key."""
+    """Give the numbers of the episodes under each filter key."""
     numbers = {name: i for i, name in enumerate(file.demos())}
     return {key: [numbers[name] for name in names] for key, names in file.masks().items()}
 
 
 def _sums(actions: np.ndarray) -> np.ndarray:
-    """Sums over an episode's finite actions, by dimension ``[5, A]``: number, sum, squares,
-    smallest, largest."""
+    """Sum an episode's finite actions up, by dimension ``[5, A]``: number, sum, squares, smallest,
+    largest."""
     rows = np.reshape(actions, (len(actions), -1)).astype(np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     number = np.full(rows.shape[1], len(rows))
@@ -186,8 +186,8 @@ class EpisodeWriter:
 
 
 def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """What is plotted, ``[T, D]`` each, and what is not. Next observations are the observations
-    once more."""
+    """Choose the arrays that are plotted, ``[T, D]`` each, and name those that are not. Next
+    observations are the observations once more."""
     series, left_out = {}, []
     for key, value in demo.items():
         if not isinstance(value, np.ndarray) or key.startswith("next_obs/"):

@@ -13,13 +13,13 @@ MOST_ROWS = 2000  # of a series: more than a plot has pixels
 
 
 def copy_assets(folder: Path) -> None:
-    """The page itself, without its data."""
+    """Copy the page itself, without its data."""
     for asset in files(__package__).joinpath("assets").iterdir():
         (folder / asset.name).write_bytes(asset.read_bytes())
 
 
 def write_script(path: Path, function: str, *arguments: Any) -> None:
-    """A script that calls a function of the page's."""
+    """Write a script that calls a function of the page's."""
     values = ",".join(json.dumps(plain(x), separators=(",", ":")) for x in arguments)
     values = values.replace("<", "\\u003c")  # no text can end the script, or be taken for markup
     path.write_text(f"{function}({values});\n", encoding="ascii")
@@ -41,8 +41,8 @@ def plain(value: Any) -> Any:
 
 
 def packed(rows: np.ndarray) -> dict[str, Any]:
-    """A series ``[T, D]``, thinned, as the page reads it: little-endian float32 in base64, which
-    keeps NaN and takes less room than digits."""
+    """Thin a series ``[T, D]``, and encode it as the page reads it: little-endian float32 in
+    base64, which keeps NaN and takes less room than digits."""
     rows, every = thinned(rows)
     with np.errstate(over="ignore"):
         data = np.ascontiguousarray(rows, "<f4").tobytes()
@@ -50,8 +50,9 @@ def packed(rows: np.ndarray) -> dict[str, Any]:
 
 
 def thinned(rows: np.ndarray, most: int = MOST_ROWS) -> tuple[np.ndarray, int]:
-    """At most ``most`` rows of ``[T, D]`` whose curve looks the same, and how many steps apart they
-    are: of each stretch the smallest and the largest value, in the order in which they came."""
+    """Choose at most ``most`` rows of ``[T, D]`` whose curve looks the same: of each stretch the
+    smallest and the largest value, in the order in which they came. Returns them, and how many
+    steps apart they are."""
     if len(rows) <= most:
         return rows, 1
     every = -(-len(rows) // most)

@@ -20,8 +20,8 @@ AXES = ("step", "epoch", "time")
 
 
 class RunPage:
-    """What the folder of a run holds. ``ValueError`` for links that lead out of it, as the page is
-    made to be passed on."""
+    """The content of the folder of a run. Raises ``ValueError`` for links that lead out of it, as
+    the page is made to be passed on."""
 
     def __init__(self, path: str):
         self.path = Path(path).expanduser()
@@ -44,7 +44,7 @@ class RunPage:
         return {"name": name, "stamp": self.path.resolve().name, "path": self.label}
 
     def write(self, folder: Path, place: str) -> None:
-        """The script ``PLACE.js`` and copies of the videos, ``PLACE-N.mp4``."""
+        """Write the script ``PLACE.js`` and copies of the videos, ``PLACE-N.mp4``."""
         records, num_damaged = read_records(self._own(self.path / "metrics.jsonl"))
         by_kind = defaultdict(list)
         for record in records:
@@ -70,8 +70,8 @@ class RunPage:
 
 
 def _curves(records: Sequence[Mapping[str, Any]], began: float) -> dict[str, Any]:
-    """Columns of records of one kind, thinned: ``step``, ``epoch``, ``time`` (seconds since the run
-    ``began``) and each number."""
+    """Collect records of one kind in columns, thinned: ``step``, ``epoch``, ``time`` (seconds since
+    the run ``began``) and each number."""
     names = list(dict.fromkeys(name for record in records for name in record["logs"]))
     rows = [[record["logs"].get(name, np.nan) for name in names] for record in records]
     values, every = thinned(np.array(rows, np.float64).reshape(len(rows), len(names)))
