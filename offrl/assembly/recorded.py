@@ -2,10 +2,12 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from offrl import parallel
 from offrl.algos import Algo, algo_factory
@@ -33,40 +35,20 @@ log = logging.getLogger(__name__)
 
 
 class Experiment:
-    """Data, instructions, environments and an algorithm by a config, and where they come from.
+    """The data, instructions, environments and algorithm that a config describes.
 
     Raises ``ValueError`` or ``FileNotFoundError`` for what cannot be trained.
 
-    checkpoint: of the same training, which goes on from it.
+    checkpoint: Of the same training, which goes on from it.
     """
 
     def __init__(self, config: Config, checkpoint: Mapping[str, Any] | None = None):
-        self._resumes = checkpoint is not None
-        self.config = config = _checked(config, self._resumes)
+        self.config = config = _checked(config, resumes=checkpoint is not None)
         allow_names(config.to_dict())
         seed_everything(config.train.seed)
-        langs = [entry.lang for entry in config.train.data or []]
-        sees_language = LANGUAGE in datasets.obs_keys(config)
-        known = (checkpoint or {}).get("instructions", {})
-        self.instructions = datasets.embed_instructions(langs, sees_language, known)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = parallel.gpu() if use_cuda else torch.device("cpu")
-        self.dataset = datasets.make_dataset(config, self.instructions)
-        if sees_language and not self.instructions:
-            self.instructions, langs = datasets.stored_instructions(self.dataset, langs)
-        batch_size = config.train.batch_size
-        weights = sampling_weights(config.train, self.dataset)
-        self.loader = self._make_loader(self.dataset, batch_size, weights)
-        self.valid_loader: BatchLoader | None = None
-        if config.experiment.validate:
-            held_out = datasets.make_held_out_dataset(config, self.instructions, self.dataset)
-            self.valid_loader = self._make_loader(held_out, _equal_parts(batch_size, len(held_out)))
-        if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
-            config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
-        try:
-            self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
-        except ValueError as error:
-            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
+        langs = self._load_data((checkpoint or {}).get("instructions", {}))
         self.environments = self._evaluation_environments(langs)
         self.env_args = next(iter(self.environments.values()), None)  # of the first
         self.algo = self._make_algo(checkpoint)
@@ -74,11 +56,11 @@ class Experiment:
         control_freq = config.experiment.rollout.control_freq or (
             ((self.env_args or {}).get("env_kwargs") or {}).get("control_freq")
         )
-        if isinstance(self.algo, DenoisingPolicy) and control_freq and not self._resumes:
+        if isinstance(self.algo, DenoisingPolicy) and control_freq and checkpoint is None:
             self.algo.warn_if_slow(control_freq)
 
-    def state(self) -> dict[str, Any]:
-        """Give what a checkpoint holds of all this."""
+    def describe(self) -> dict[str, Any]:
+        """Give what a checkpoint holds of the policy and its surroundings."""
         several = {"environments": self.environments} if len(self.environments) > 1 else {}
         return several | describe_policy(
             self.algo,
@@ -90,6 +72,30 @@ class Experiment:
             self.instructions,
         )
 
+    def _load_data(self, known: Mapping[str, Tensor]) -> Sequence[str | None]:
+        """Open the data, with the instructions that are ``known`` of a checkpoint. Returns the name
+        of the instruction of each dataset."""
+        config, train = self.config, self.config.train
+        langs = [entry.lang for entry in train.data or []]
+        sees_language = LANGUAGE in datasets.obs_keys(config)
+        self.instructions = datasets.embed_instructions(langs, sees_language, known)
+        self.dataset = datasets.make_dataset(config, self.instructions)
+        if sees_language and not self.instructions:
+            self.instructions, langs = datasets.stored_instructions(self.dataset, langs)
+        weights = sampling_weights(train, self.dataset)
+        self.loader = self._make_loader(self.dataset, train.batch_size, weights)
+        self.valid_loader: BatchLoader | None = None
+        if config.experiment.validate:
+            held_out = datasets.make_held_out_dataset(config, self.instructions, self.dataset)
+            num = parallel.num_ranks()  # which share each batch
+            size = min(train.batch_size, max(num, len(held_out) // num * num))
+            self.valid_loader = self._make_loader(held_out, size)
+        if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
+            config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
+        with self._of_data():
+            self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
+        return langs
+
     def _make_loader(
         self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
     ) -> BatchLoader:
@@ -98,9 +104,9 @@ class Experiment:
         return BatchLoader(dataset, batch_size, train.seed, train.num_data_workers, weights)
 
     def _evaluation_environments(self, langs: Sequence[str | None]) -> dict[str, dict[str, Any]]:
-        """``env_args`` by their names in the logs: of each dataset, whose instruction is in
-        ``langs``, and ``additional_envs``; with ``env`` and ``env_meta_update_dict`` laid over.
-        Different ones of one name are called by what differs as well."""
+        """Find the ``env_args`` of each dataset, whose instruction is in ``langs``, and of
+        ``additional_envs``, by their names in the logs. The config's ``env`` and
+        ``env_meta_update_dict`` are laid over them."""
         config, experiment = self.config, self.config.experiment
         _check_controllers(self.dataset.sources)
         found: list[tuple[str, dict[str, Any]]] = []
@@ -129,47 +135,53 @@ class Experiment:
         return environments
 
     def _make_algo(self, checkpoint: Mapping[str, Any] | None) -> Algo:
+        config, dataset = self.config, self.dataset
         # Of a training that goes on, the weights of another have been overtaken.
-        path = None if self._resumes else self.config.experiment.ckpt_path
-        has_weights = self._resumes or path is not None
-        config = without_pretrained(self.config) if has_weights else self.config
+        path = config.experiment.ckpt_path if checkpoint is None else None
+        has_weights = checkpoint is not None or path is not None
         algo = algo_factory(
-            self.config.algo_name,
-            for_algo(config, checkpoint),
+            config.algo_name,
+            for_algo(without_pretrained(config) if has_weights else config, checkpoint),
             obs_key_shapes=self._obs_shapes,
-            ac_dim=self.dataset.ac_dim,
+            ac_dim=dataset.ac_dim,
             device=self.device,
         )
-        if self.config.train.goal_rewards and "rewards" not in algo.NEEDS:
+        if config.train.goal_rewards and "rewards" not in algo.NEEDS:
             raise ValueError(
-                f"train.goal_rewards: {self.config.algo_name} learns from no rewards; set it to "
+                f"train.goal_rewards: {config.algo_name} learns from no rewards; set it to "
                 "false, or use an algorithm that does, such as iql or hiql"
             )
         # What the networks cannot see shows now, not in the first step.
-        first = torch.zeros(1, dtype=torch.long, device=self.dataset.device)
-        batch = self.dataset.get_batch(first)
-        try:
+        batch = dataset.get_batch(torch.zeros(1, dtype=torch.long, device=dataset.device))
+        with self._of_data():
             algo.obs_spec.process(batch["obs"], "obs")
-            algo.inspect_lengths(self.dataset.lengths)
-            algo.inspect_data(self.dataset.values)
-        except ValueError as error:
-            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
+            algo.inspect_lengths(dataset.lengths.tolist())
+            algo.inspect_data(dataset.values)
         algo.process_batch_for_training(batch)
         algo.set_statistics(
-            obs=self.dataset.get_obs_normalization_stats(),
-            actions=self.dataset.get_action_normalization_stats(),
+            obs=dataset.get_obs_normalization_stats(),
+            actions=dataset.get_action_normalization_stats(),
         )
         if path is not None:
             content = read_checkpoint(path)
             with while_loading(content, f"experiment.ckpt_path: {path}"):
                 algo.start_from(content)
         parallel.take_over(algo.nets.state_dict().values())
-        check_training_fits(self.config.algo_name, algo.optimizers.values(), self.device)
+        check_training_fits(config.algo_name, algo.optimizers.values(), self.device)
         return algo
+
+    @contextmanager
+    def _of_data(self) -> Iterator[None]:
+        """Let an error name the data."""
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
 
 
 def _checked(config: Config, resumes: bool) -> Config:
-    """A copy with the paths of what it names; keys of robomimic's are not ignored silently."""
+    """Copy the config, with the paths of what it names. Raises ``ValueError`` for what contradicts
+    itself or cannot be done."""
     config = config.model_copy(deep=True)
     if not config.train.data:
         raise ValueError(
@@ -202,8 +214,8 @@ def _checked(config: Config, resumes: bool) -> Config:
 
 
 def _told_apart(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Different environments by their names, which say as well in what they differ from others of
-    the same name, as ``Pendulum-v1-g_9.81`` does."""
+    """Map different environments by their names. Those of one name say as well in what they
+    differ, as ``Pendulum-v1-g_9.81`` does."""
     names: dict[str, dict[str, Any]] = {}
     for name, env_args in found:
         unlike = (differences(env_args, other) for n, other in found if n == name)
@@ -214,8 +226,8 @@ def _told_apart(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[s
 
 
 def _check_controllers(sources: Sequence[Source]) -> None:
-    """``ValueError`` where one environment was recorded with different controllers, by which the
-    same actions do something else."""
+    """Raise ``ValueError`` where one environment was recorded with different controllers, for which
+    the same actions mean something else."""
     firsts: dict[str, Source] = {}
     for source in sources:
         env_args = source.env_args or {}
@@ -227,12 +239,6 @@ def _check_controllers(sources: Sequence[Source]) -> None:
                     f"{first.path}: {key} is {shown(now)}, not {shown(was)}; train on what was "
                     "recorded with one controller"
                 )
-
-
-def _equal_parts(batch_size: int, num_windows: int) -> int:
-    """The largest batch up to ``batch_size`` that the processes can share."""
-    num = parallel.num_ranks()
-    return min(batch_size, max(num, num_windows // num * num))
 
 
 def _check_actions(config: Config, dataset: SequenceDataset) -> None:

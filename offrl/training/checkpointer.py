@@ -1,4 +1,4 @@
-"""Keeps states of a training."""
+"""Writes checkpoints of a training."""
 
 import logging
 import math
@@ -20,12 +20,11 @@ class Checkpointer:
     """Writes ``last.pth`` and, when ``experiment.save`` says so, ``models/model_epoch_N-SHA8.pth``.
     The ``last.pth`` before stays as ``previous.pth``.
 
-    It stands outside the evaluator and the logger, so that what a checkpoint knows of has been
+    It stands outside the evaluator and the logger, so that whatever a checkpoint knows of has been
     logged.
     """
 
-    # last.pth is for resuming and is written as often as costs a twentieth of the time.
-    LAST_EVERY = 20
+    LAST_EVERY = 20  # the cost of last.pth, which is for resuming, is a twentieth of the time
 
     def __init__(self, trainer: Training):
         self.trainer = trainer
@@ -62,12 +61,11 @@ class Checkpointer:
 
     @property
     def best_checkpoint(self) -> Path | None:
-        """The checkpoint to use: the best that was kept as such, else the last."""
-        for criterion in CRITERIA:
-            if criterion in self.best["best_checkpoints"]:
-                return self.trainer.run.models / self.best["best_checkpoints"][criterion]
-        last = self.trainer.run.last_checkpoint
-        return last if last.exists() else None
+        """Give the checkpoint to use: the best that was kept as such, else the last."""
+        run, kept = self.trainer.run, self.best["best_checkpoints"]
+        best = [run.models / kept[criterion] for criterion in CRITERIA if criterion in kept]
+        last = [run.last_checkpoint] if run.last_checkpoint.exists() else []
+        return next(iter(best + last), None)
 
     def _note(self, record: Record) -> None:
         logs = record["logs"]

@@ -1,4 +1,4 @@
-"""Success rates during training, measured in the dataset's environment."""
+"""Measures success rates during training."""
 
 import logging
 import re
@@ -29,12 +29,11 @@ log = logging.getLogger(__name__)
 
 class Evaluator:
     """Evaluates the policy in the simulator every ``experiment.rollout.rate`` epochs and in the
-    last one. It inserts an ``episode`` record per episode and one ``rollout`` record, before the
-    ``epoch`` record.
+    last one. It inserts an ``episode`` record per episode and one ``rollout`` record before the
+    ``epoch`` record; with several environments also an ``env_rollout`` record for each.
 
-    With several environments that record is of all their episodes, and an ``env_rollout`` record
-    for each comes before. The episodes have the same seeds every time. Training goes on as if
-    nothing had been evaluated.
+    The episodes have the same seeds every time. The training goes on as if nothing had been
+    evaluated.
     """
 
     def __init__(self, trainer: Training):
@@ -62,7 +61,7 @@ class Evaluator:
     def evaluate(
         self, algo: Any, kind: str = "rollout", first_seed: int = SELECTION_SEEDS
     ) -> Iterator[Record]:
-        """Run the episodes: ``episode`` records, then one of type ``kind``."""
+        """Run the episodes. Yields ``episode`` records, then one of type ``kind``."""
         everything: list[EpisodeResult] = []
         is_rated = True
         episode = "episode" if kind == "rollout" else f"{kind}_episode"
@@ -110,7 +109,7 @@ class Evaluator:
         environments = self.trainer.environments
         if not environments:
             raise ValueError(
-                f"{self.trainer.dataset.hdf5_path}: names no environment (env_args) to evaluate "
+                f"{self.trainer.data.hdf5_path}: names no environment (env_args) to evaluate "
                 "in, or train.data says not to (eval); set experiment.env to one of gymnasium's, "
                 "or experiment.rollout.enabled=false"
             )
@@ -126,15 +125,12 @@ class Evaluator:
             )
         with ExitStack() as unless_they_fit:
             make = unless_they_fit.enter_context(pools(self._address()))
-            num_workers = self.config.num_workers or parallel.num_cores()
-            if self.config.backend == "ray":
-                num_workers = self._num_actors(len(environments))
+            num = self._num_workers(len(environments))
             made = {
-                name: make(env_args, num_workers, self.config.timeout, backend)
-                for name, env_args in environments.items()
+                name: unless_they_fit.enter_context(make(env, num, self.config.timeout, backend))
+                for name, env in environments.items()
             }
             for pool in made.values():
-                unless_they_fit.enter_context(pool)
                 try:
                     policy = self._policy(self.trainer.algo, pool)
                     pool.check(policy, self.config.n if len(made) == 1 else 1)
@@ -146,8 +142,20 @@ class Evaluator:
             self._until_closed = unless_they_fit.pop_all()
         return made
 
-    def _num_actors(self, num_pools: int) -> int:
-        """How many actors each pool may have, beside the explorers."""
+    def _address(self) -> str | None:
+        """Give the address of the Ray that the simulators run on; ``None``: they are processes."""
+        address = self.trainer.config.distributed.address
+        if self.config.backend == "ray" and address is None:
+            raise ValueError(
+                "experiment.rollout.backend: ray, but distributed.address names none; set it to "
+                "local, auto or HOST:PORT"
+            )
+        return address if self.config.backend == "ray" else None
+
+    def _num_workers(self, num_pools: int) -> int:
+        """Give the number of workers for each pool; on Ray they run beside the explorers."""
+        if self.config.backend == "processes":
+            return self.config.num_workers or parallel.num_cores()
         explorers, num_cpus = self.trainer.config.distributed.explorers, cluster.num_cpus()
         free = (num_cpus - explorers) // num_pools
         if free < 1:
@@ -157,18 +165,6 @@ class Evaluator:
                 "experiment.rollout.backend=processes"
             )
         return min(self.config.num_workers or free, free)
-
-    def _address(self) -> str | None:
-        """Say where the Ray is that the simulators run on; ``None``: they are processes here."""
-        if self.config.backend == "processes":
-            return None
-        address = self.trainer.config.distributed.address
-        if address is None:
-            raise ValueError(
-                "experiment.rollout.backend: ray, but distributed.address names none; set it to "
-                "local, auto or HOST:PORT"
-            )
-        return address
 
     def _policy(self, algo: Any, pool: EnvPool) -> RolloutPolicy:
         instruction = self.trainer.instructions.get(pool.env_args.get("lang", ""))
@@ -207,7 +203,7 @@ def _report_lost(kind: str, name: str, results: Sequence[EpisodeResult]) -> None
         )
 
 
-def _describe(result: EpisodeResult) -> dict[str, float]:
+def _describe(result: EpisodeResult) -> dict[str, Any]:
     success = {} if result.success is None else {"Success": float(result.success)}
     return {
         "Seed": result.request.seed,

@@ -1,4 +1,4 @@
-"""Signals that ask a training to stop where it can go on from, or to save."""
+"""Lets signals stop a training where it can go on from, or save it."""
 
 import _thread
 import logging
@@ -24,7 +24,7 @@ SAID_AFTER_S = 1.0  # that a stop has waited
 
 
 def _leave_the_terminal() -> None:
-    """It is gone, and to write to it would be an error."""
+    """Write nothing more to a terminal that is gone, which would be an error."""
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
@@ -33,11 +33,11 @@ def _leave_the_terminal() -> None:
 
 
 class Interrupts(AbstractContextManager):
-    """Tells a training whether to stop or to save; it asks between two steps (``check``).
+    """Tells a training between two steps whether to stop or to save (``check``).
 
-    As a context manager it is a program's: SIGINT, SIGTERM and SIGHUP stop the training, a second
-    one ends the process at once; SIGUSR1 saves. A signal that is ignored, as below ``nohup``, stays
-    so.
+    A program uses it as a context manager: SIGINT, SIGTERM and SIGHUP stop the training, and a
+    second one ends the process at once; SIGUSR1 saves. A signal that is ignored, as below
+    ``nohup``, stays ignored.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Interrupts(AbstractContextManager):
             signal.signal(*self._before.popitem())
 
     def stop(self, number: int, frame: Any = None) -> None:
-        """Take effect at the next ``check``, or at once where nothing can be torn."""
+        """Stop the training at the next ``check``, or at once where nothing can be torn."""
         if self._signal is None:
             self._signal, self._since = number, time.monotonic()
             if number == signal.SIGHUP:
@@ -90,22 +90,22 @@ class Interrupts(AbstractContextManager):
         return self.saves or self._signal is not None
 
     def check(self, number: int | None = None) -> None:
-        """Raise ``Interrupted`` if the training is to stop: if a signal has come here, or by the
-        ``number`` that all processes agreed on."""
+        """Raise ``Interrupted`` if a signal has come that stops the training, or if ``number``, on
+        which all processes agreed, is that of one."""
         number = self._signal if number is None else number
         if number:
             raise Interrupted(number)
 
     def agree(self) -> tuple[bool, int]:
-        """Let what one process of a training is asked be asked of all: whether to save, and the
-        signal that stops them, or 0."""
+        """Tell all processes of a training what one of them is asked. Returns whether to save, and
+        the signal that stops them, or 0."""
         saves, number = parallel.largest(self.saves, self._signal or 0)
         self.saves |= bool(saves)
         return bool(saves), int(number)
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """In here a stop waits for ``check``."""
+        """Let a stop in here wait for ``check``."""
         self._stop_waits = True
         try:
             yield
@@ -114,7 +114,7 @@ class Interrupts(AbstractContextManager):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """In here, where others wait, a stop takes effect at once."""
+        """Let a stop in here, where others wait, take effect at once."""
         before, self._stop_waits = self._stop_waits, False
         try:
             self.check()
@@ -123,7 +123,7 @@ class Interrupts(AbstractContextManager):
             self._stop_waits = before
 
     def promptly(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items; a stop takes effect at once while the next one is waited for."""
+        """Yield the items. A stop takes effect at once while the next one is waited for."""
         iterator = iter(items)
         while True:
             with self.at_once():

@@ -55,7 +55,7 @@ class Result:
         return self.test is None or not self.test["Crashed"]
 
     def describe(self) -> dict[str, object]:
-        """The lines that ``offrl train`` prints at the end, by their labels."""
+        """Give the lines that ``offrl train`` prints at the end, by their labels."""
         lines = {
             "result": "not measured" if self.test is None else success_line(self.test),
             "run folder": self.run.path,
@@ -79,11 +79,10 @@ def train(
     ``ValueError`` or ``FileNotFoundError`` for what cannot be trained, before anything is written.
     Processes that ``torchrun`` starts are one training: the first writes, and all get its result.
 
-    config: made by ``config_factory``; ``train.data`` must name the data.
-    run: an earlier run to go on with from its newest whole checkpoint (``RunFolder.open``).
-    interrupts: what a program uses to stop or save the training by signals.
-    config_file: where ``config`` was read, to be kept beside the checkpoints of
-        ``train.model_dest``.
+    config: As ``config_factory`` makes it; ``train.data`` must name the data.
+    run: An earlier run to go on with from its newest whole checkpoint (``RunFolder.open``).
+    interrupts: Lets a program stop or save the training by signals.
+    config_file: The file of the config, to be kept beside the checkpoints of ``train.model_dest``.
     """
     with parallel.joined():
         if config.train.num_steps and parallel.num_ranks() > 1:
@@ -170,7 +169,7 @@ def _how_to_go_on(trainer: Training) -> str:
 
 
 def _measured(trainer: Training, evaluator: Evaluator) -> Iterator[Record]:
-    """The records of the training, with those of what is measured meanwhile."""
+    """Train, and measure the policy meanwhile."""
     training = _within_memory(trainer())
     if isinstance(trainer, Trainer):  # the others have no data to measure on
         training = Proxies(trainer)(training)

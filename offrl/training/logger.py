@@ -1,4 +1,4 @@
-"""Log records into files: TensorBoard, JSON lines, CSV, text, and Weights & Biases on request."""
+"""Writes log records: JSON lines, CSV, text, TensorBoard, and Weights & Biases on request."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ TENSORBOARD_TAGS = {kind: kind.title() for kind in DRAWN} | {"epoch": "Timing_St
 
 
 class Logger:
-    """Passes records on and writes down all but ``progress``.
+    """Passes records on, and writes all but ``progress``.
 
     ``metrics.jsonl`` has a line per record, ``metrics.csv`` a line per number (``type, epoch,
-    step, time, name, value``). After a resume all hold what an uninterrupted run would have
+    step, time, name, value``). After a resume all files hold what an uninterrupted run would have
     written: what the checkpoint does not know of is dropped, for it comes again. Damaged lines are
-    left out, which is said.
+    left out with a warning.
     """
 
     def __init__(self, trainer: Training):
@@ -94,7 +94,7 @@ class Logger:
             self._tensorboard.flush()
 
     def _scalars(self, record: Record) -> dict[str, float]:
-        """Numbers by robomimic's tags: ``Train/Loss``, ``Rollout/Success_Rate/Lift``, ..."""
+        """Map robomimic's tags to numbers: ``Train/Loss``, ``Rollout/Success_Rate/Lift``, ..."""
         group = TENSORBOARD_TAGS.get(record["type"].removeprefix("env_"))
         if group is None:
             return {}
@@ -132,7 +132,7 @@ def _csv_lines(record: Record) -> str:
 
 
 class _TextLog(logging.FileHandler):
-    """Lets errors of writing pass, as all other outputs do."""
+    """A log whose errors of writing are raised, as those of all other outputs are."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         with in_words(Path(self.baseFilename)):
@@ -140,7 +140,7 @@ class _TextLog(logging.FileHandler):
 
 
 def _known_records(trainer: Training) -> list[Record]:
-    """The records of a run's earlier processes that do not come again."""
+    """Read the records of a run's earlier processes that do not come again."""
     path = trainer.run.metrics
     records, num_damaged = read_records(path)
     if num_damaged:
@@ -160,7 +160,7 @@ def _cut(path: Path, size: int | None) -> None:
 
 
 def _rewrite(path: Path, lines: Iterable[str]) -> TextIO:
-    """Open for appending, after these lines."""
+    """Write the lines into a new file, and open it for appending."""
     with whole_file(path) as partial:
         partial.write_text("".join(lines), encoding="utf-8")
     return open(path, "a", encoding="utf-8")

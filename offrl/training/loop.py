@@ -56,8 +56,8 @@ class Training(Recording, ABC):
         path, checkpoint = None, None
         if run is not None:
             path, checkpoint = parallel.by_first(newest_checkpoint, run)
-        data = self._assemble(config, checkpoint)
-        note_provenance(self.config, data, run)
+        self.data = self._assemble(config, checkpoint)
+        note_provenance(self.config, self.data, run)
         self._begin_epoch()
         if checkpoint is not None:
             with while_loading(checkpoint, path):

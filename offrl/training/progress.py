@@ -1,4 +1,4 @@
-"""Shows a training to a person at a terminal."""
+"""Shows the progress of a training at a terminal."""
 
 import math
 import time
@@ -62,14 +62,14 @@ class Progress:
 
 
 def _shown(logs: Mapping[str, float]) -> dict[str, str]:
-    """Of all numbers, the loss and what is received while acting."""
+    """Format the loss and the return, if they are among the numbers."""
     found = {name.lower(): f"{value:.4g}" for name, value in logs.items()}
     return {name: found[name] for name in ("loss", "return") if name in found}
 
 
 def success_line(logs: dict[str, float]) -> str:
-    """A success rate in words, with its 95 % interval: behind the return where nothing succeeds,
-    left out where no success is reported."""
+    """Put the result of an evaluation into words: the success rate with its 95 % interval, unless
+    no success is reported; behind the return, if nothing succeeded."""
     crashed = f", {logs['Crashed']:.0f} not run" if logs["Crashed"] else ""
     if "Return" not in logs:
         return f"no episode could be run{crashed}"
@@ -84,7 +84,7 @@ def success_line(logs: dict[str, float]) -> str:
 
 
 def subgoal_line(logs: dict[str, float]) -> str:
-    """Say how often subgoals are reached, in words."""
+    """Put into words how often subgoals are reached."""
     return (
         f"subgoals reached {logs['Subgoals_Reached']:.2f} (within {100 * REACHED:g} cm, "
         f"n = {logs['Subgoals']:.0f}), "

@@ -1,4 +1,4 @@
-"""Evaluation without an environment, during training."""
+"""Evaluates policies without an environment during training."""
 
 from collections.abc import Iterable, Iterator
 

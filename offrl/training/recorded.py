@@ -15,7 +15,7 @@ from offrl.training.loop import Record, Training
 
 
 class Trainer(Training):
-    """``for record in Trainer(config)(): ...`` trains, and that is all it does.
+    """Trains on recorded data: ``for record in Trainer(config)(): ...``.
 
     A record is ``{"type", "epoch", "step", "time", "logs"}``: ``progress`` every 100 steps,
     ``train`` and ``valid`` with an epoch's averages, ``epoch`` at its end. Checkpoints, evaluation,
@@ -89,7 +89,7 @@ class Trainer(Training):
         return self._seconds
 
     def _validate(self, loader: BatchLoader) -> dict[str, float]:
-        """The same batches every epoch, so that losses compare."""
+        """Compute the losses of the same batches every epoch, so that they compare."""
         steps = self.config.experiment.validation_epoch_every_n_steps or loader.batches_per_pass
         loader.position = 0
         averages = Averages(steps)
@@ -107,7 +107,7 @@ class Trainer(Training):
 
     def _content(self, resumes: bool) -> dict[str, Any]:
         position = {"position": self.loader.position}
-        return self.experiment.state() | {"averages": self._averages.state(), "loader": position}
+        return self.experiment.describe() | {"averages": self._averages.state(), "loader": position}
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         self._averages.restore(state["averages"], self.device)

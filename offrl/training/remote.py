@@ -21,14 +21,14 @@ def submit(
 ) -> list[Result | Exception]:
     """Train with each config on Ray, as many at a time as there are CPUs for, and wait for all.
 
-    Gives for each what ``train(config)`` gives here with as many threads, to the bit, or the
-    exception that ended it. Each is a process of its own in the folder where this program is, which
-    must be on a disk that the machines share, and which they write to; it shows nothing. Trainings
-    end with the program; ``offrl train --resume`` goes on with them.
+    Returns for each what ``train(config)`` gives here with as many threads, to the bit, or the
+    exception that ended it. Each training is a process of its own, and shows nothing. It works in
+    the folder of this program, which must be on a disk that the machines share. Trainings end with
+    the program; ``offrl train --resume`` goes on with them.
 
-    address: see ``offrl.cluster.connected``.
-    num_threads: of each training, for which it takes as many CPUs; ``None``: as many as PyTorch
-        has here. A training that may use a GPU takes one, where the cluster has any.
+    address: See ``offrl.cluster.connected``.
+    num_threads: The number of threads of each training, which takes as many CPUs; ``None``: as many
+        as PyTorch has here. A training that may use a GPU takes one, where the cluster has any.
     """
     with on_ray(address, num_threads) as start:
         trainings = [start(config.to_dict()) for config in configs]
@@ -48,7 +48,7 @@ class RemoteTraining:
         self.future: Future = reference.future()  #: Of its ``Result``.
 
     def stop(self) -> None:
-        """End it, where it is."""
+        """End it at once."""
         cluster.import_ray().cancel(self._reference, force=True)
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class RemoteTraining:
         wait([self.future])
 
     def outcome(self) -> str | None:
-        """Why it failed; empty if it came to its end, ``None`` as long as it runs."""
+        """Say why it failed: an empty text if it came to its end, ``None`` as long as it runs."""
         if not self.future.done():
             return None
         result = self.result()
@@ -65,7 +65,7 @@ class RemoteTraining:
         return "" if result.is_measured else "not all episodes of its test could be run"
 
     def result(self) -> Result | Exception:
-        """Give what came of it, when it has ended, or what ended it."""
+        """Wait for its result, or the exception that ended it."""
         error = self.future.exception()
         if error is None:
             return self.future.result()
@@ -82,8 +82,8 @@ class RemoteTraining:
 
 @contextmanager
 def on_ray(address: str, num_threads: int | None = None) -> Iterator[Callable[..., RemoteTraining]]:
-    """Give a function that starts a training on Ray, of the content of a config or, to go on with
-    it, in a run folder. See ``submit``."""
+    """Connect to Ray (see ``submit``). Yields a function that starts a training there, by the
+    content of its config and, to go on with it, its run folder."""
     num_threads = num_threads or torch.get_num_threads()
     threads = dict.fromkeys(ONE_THREAD, str(num_threads))
     with cluster.connected(address):

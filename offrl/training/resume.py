@@ -1,9 +1,9 @@
-"""Finds what a run goes on from: its newest whole checkpoint, and the records of its log."""
+"""Finds the newest whole checkpoint of a run, to go on from."""
 
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,16 @@ PARTS = (
 
 
 def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
-    """``last.pth``; where that is damaged or missing ``previous.pth``, then the newest whole one of
-    ``models/``, which is said. A damaged ``last.pth`` is kept as ``last-damaged.pth``.
+    """Read ``last.pth``, or with a warning ``previous.pth`` or the newest whole one of ``models/``.
+    A damaged ``last.pth`` is kept as ``last-damaged.pth``. Returns the path and the content.
 
-    ``ValueError`` if there is none: a run does not begin again unasked.
+    Raises ``ValueError`` if there is none: a run does not begin again unasked.
     """
     problems: list[str] = []
-    for path in _candidates(run):
+    numbers = {p: re.search(r"epoch_(\d+)", p.name) for p in run.models.glob("*.pth")}
+    epochs = {path: int(number[1]) for path, number in numbers.items() if number}
+    newest_first = sorted(epochs, key=lambda path: epochs[path], reverse=True)
+    for path in (run.last_checkpoint, run.previous_checkpoint, *newest_first):
         try:
             state = read_checkpoint(path)
             check_parts(state, path)
@@ -49,7 +52,7 @@ def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
 
 
 def check_parts(state: Mapping[str, Any], where: object) -> None:
-    """``ValueError`` that names what a checkpoint lacks to go on from it."""
+    """Raise ``ValueError`` that names what a checkpoint lacks to go on from it."""
 
     def has(part: str) -> bool:
         found: Any = state
@@ -63,14 +66,6 @@ def check_parts(state: Mapping[str, Any], where: object) -> None:
             f"{where}: lacks {', '.join(lacking)}, so that no training goes on from it; it serves "
             "as a policy, and a new run can start from its weights (experiment.ckpt_path)"
         )
-
-
-def _candidates(run: RunFolder) -> Iterator[Path]:
-    yield run.last_checkpoint
-    yield run.previous_checkpoint
-    epochs = {p: re.search(r"epoch_(\d+)", p.name) for p in run.models.glob("*.pth")}
-    numbered = {path: int(found[1]) for path, found in epochs.items() if found}
-    yield from sorted(numbered, key=lambda path: numbered[path], reverse=True)
 
 
 def _say_what_is_repeated(run: RunFolder, problems: list[str], path: Path, step: int) -> None:

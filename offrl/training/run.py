@@ -1,6 +1,5 @@
 """The folder of a run, and where its results come from."""
 
-import itertools
 import logging
 import os
 import platform
@@ -31,6 +30,8 @@ from offrl.tree import differences
 
 log = logging.getLogger(__name__)
 
+AnyConfig = Config | PipelineConfig
+
 PROJECT_ROOT = Path(offrl.__file__).parents[1]  # the clone, or the folder of installed packages
 
 
@@ -59,48 +60,34 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, config: Config, fill: Callable[["RunFolder"], None] | None = None
+        cls, config: AnyConfig, fill: Callable[["RunFolder"], None] | None = None
     ) -> "RunFolder":
-        """A new folder with the config in it and what ``fill`` writes there: it appears complete,
-        and nothing else is touched."""
+        """Make a new folder with the config in it and what ``fill`` writes there. It appears when
+        it is complete, and nothing else is touched."""
         with _place_of_runs(config) as parent:
             parent.mkdir(parents=True, exist_ok=True)
-            partial = parent / f".{time.time_ns()}.{os.getpid()}.partial"
-            partial.mkdir()
+            partial = cls(parent / f".{time.time_ns()}.{os.getpid()}.partial")
             try:
-                run = cls(cls(partial)._fill(config, fill))
+                for folder in (partial.path, partial.models, partial.logs, partial.videos):
+                    folder.mkdir()
+                partial.write_config(config)
+                if fill is not None:
+                    fill(partial)
+                run = cls(_named_by_time(partial.path))
             finally:
-                shutil.rmtree(partial, ignore_errors=True)  # unless it has its name now
+                shutil.rmtree(partial.path, ignore_errors=True)  # unless it has its name now
         run._lock()
         return run
 
     @staticmethod
-    def check_place(config: Config) -> None:
-        """``OSError`` where ``create`` could write nothing."""
+    def check_place(config: AnyConfig) -> None:
+        """Raise ``OSError`` where ``create`` could write nothing."""
         with _place_of_runs(config) as parent:
             check_place(parent)
 
-    def _fill(self, config: Config, fill: Callable[["RunFolder"], None] | None) -> Path:
-        """Write what every run folder holds, and give this one its name."""
-        for folder in (self.models, self.logs, self.videos):
-            folder.mkdir()
-        self.write_config(config)
-        if fill is not None:
-            fill(self)
-        stamp = time.strftime("%Y%m%d%H%M%S")
-        for suffix in itertools.count():
-            path = self.path.parent / (f"{stamp}-{suffix}" if suffix else stamp)
-            try:
-                return self.path.rename(path)  # fails where a run is already
-            except OSError:
-                if not path.exists():
-                    raise
-
-    def write_config(
-        self, config: Config | PipelineConfig, is_finished: bool | None = None
-    ) -> None:
-        """Write down the config that the run has from now on, and in its provenance the mark by
-        which ``reports.run.Run`` knows whether the training has come to its end."""
+    def write_config(self, config: AnyConfig, is_finished: bool | None = None) -> None:
+        """Write the config that the run has from now on, and in its provenance the mark by which
+        ``reports.run.Run`` knows whether the training has come to its end."""
         config = config.model_copy(deep=True)
         if is_finished is not None:
             config.meta.provenance["finished"] = is_finished * length_of(config.to_dict())
@@ -108,9 +95,9 @@ class RunFolder:
             file.write_text(config.dump() + "\n", encoding="utf-8")
 
     @classmethod
-    def open(cls, path: str | Path) -> tuple["RunFolder", Config]:
-        """The folder of an earlier run and its config. What a killed process was writing there is
-        removed."""
+    def open(cls, path: str | Path) -> tuple["RunFolder", Any]:
+        """Open the folder of an earlier run, and read its config. What a killed process was writing
+        there is removed."""
         path = Path(path).expanduser().absolute()
         configs = sorted(path.glob("config-*.json"))
         if not configs:
@@ -135,9 +122,14 @@ class RunFolder:
             ) from None
 
     def _lock(self) -> None:
-        """One process at a time. The lock ends with the process: what it forked lets go of it."""
+        """Refuse other processes. The lock ends with this one: what it forks lets go of it."""
         own = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: (run := own()) and run.unlock())
+
+        def let_go() -> None:
+            if run := own():
+                run.unlock()
+
+        os.register_at_fork(after_in_child=let_go)
         self._folder = os.open(self.path, os.O_RDONLY)
         take_lock(self._folder, self.path, "another process is training in this folder")
 
@@ -161,7 +153,7 @@ class RunFolder:
 
 
 @contextmanager
-def _place_of_runs(config: Config) -> Iterator[Path]:
+def _place_of_runs(config: AnyConfig) -> Iterator[Path]:
     # An environment may change the working folder later.
     parent = Path(config.train.output_dir).expanduser().absolute() / config.experiment.name
     try:
@@ -174,26 +166,41 @@ def _place_of_runs(config: Config) -> Iterator[Path]:
         ) from None
 
 
+def _named_by_time(folder: Path) -> Path:
+    """Rename a folder by the time, and return its new path."""
+    stamp, number = time.strftime("%Y%m%d%H%M%S"), 0
+    while True:
+        path = folder.with_name(f"{stamp}-{number}" if number else stamp)
+        try:
+            return folder.rename(path)  # fails where a run is already
+        except OSError:
+            if not path.exists():
+                raise
+        number += 1
+
+
 def git(*arguments: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """Ask git about the working directory, or what ``environ`` names. ``None``: no answer."""
     unlocked = {**environ, "GIT_OPTIONAL_LOCKS": "0"}  # look, and write nothing
-    command, options = ["git", *arguments], {"env": unlocked, "timeout": 10, "check": True}
+    command = ["git", *arguments]
     try:
-        return subprocess.run(command, capture_output=True, text=True, **options).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, env=unlocked, timeout=10, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def git_commit() -> str:
-    """Eight characters of the commit of offrl's own clone, ``-dirty`` if files differ from it.
-    Where offrl is no clone, its version, ``v0.1.0``; ``nogit`` if git does not tell."""
+    """Give eight characters of the commit of offrl's own clone, with ``-dirty`` if files differ
+    from it; ``nogit`` if git does not tell. Where offrl is no clone, give its version."""
     if not (PROJECT_ROOT / ".git").exists():
         return f"v{offrl.__version__}"
     # Of this project alone, whichever repositories lie around it, the environment names, or other
     # users own.
-    ours = {"GIT_DIR": str(PROJECT_ROOT / ".git"), "GIT_WORK_TREE": str(PROJECT_ROOT)}
-    others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    ask = partial(git, "-C", str(PROJECT_ROOT), environ=others | ours)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environ |= {"GIT_DIR": str(PROJECT_ROOT / ".git"), "GIT_WORK_TREE": str(PROJECT_ROOT)}
+    ask = partial(git, "-C", str(PROJECT_ROOT), environ=environ)
     tracked = ask("ls-files", "offrl/__init__.py")
     if tracked == "":  # a repository around site-packages
         return f"v{offrl.__version__}"
@@ -204,10 +211,10 @@ def git_commit() -> str:
 
 
 def note_provenance(
-    config: Config | PipelineConfig, dataset: SequenceDataset | None, run: RunFolder | None
+    config: AnyConfig, dataset: SequenceDataset | None, run: RunFolder | None
 ) -> None:
-    """Write down in a config what its training depends on: the code, the data and the seed.
-    ``ValueError`` if the data is another than that of an earlier ``run``."""
+    """Write into a config what its training depends on: the code, the data and the seed. Raises
+    ``ValueError`` if the data is not that of an earlier ``run``."""
     meta, data = config.meta, {}
     if dataset is not None:
         found = fingerprint(source.path for source in dataset.sources)
@@ -226,9 +233,8 @@ def note_provenance(
     }
 
 
-def note_changes(config: Config | PipelineConfig, was: Mapping[str, Any], step: int) -> None:
-    """Write down in the provenance what of the config has changed since it ``was`` what a training
-    had up to ``step``, behind what had changed before."""
+def note_changes(config: AnyConfig, was: Mapping[str, Any], step: int) -> None:
+    """Add to the provenance in a config the differences from what it ``was``, up to ``step``."""
     then = config_of(was)
     found = differences(then.to_dict() | {"meta": {}}, config.to_dict() | {"meta": {}})
     changes = [*then.meta.provenance.get("changes", [])]
