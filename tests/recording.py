@@ -363,7 +363,8 @@ class Recording:
         def kl_loss():
             posterior, _ = net.posterior(obs, goal, given=given)
             z = self._given("z") if "z" in self.arrays else None
-            return net.prior.kl(posterior, z, net.prior.parameters_for(obs, goal)).mean()
+            prior = net.prior.parameters_for(obs, goal)
+            return net.prior.losses(posterior, z, prior, temperature=1.0)["kl"].mean()
 
         known |= {"action": action, "decoder_output": action, "kl_loss": kl_loss}
         return known | {"sampled_action": sampled_action}
