@@ -17,7 +17,7 @@ from offrl.outputs import writable_folder
 from offrl.reports.report import Block, Heading, as_markdown, blocks_of
 from offrl.reports.results import CSV, WAITING, Outcome, write_results
 from offrl.reports.scores import Scores
-from offrl.studies.cells import cells_of
+from offrl.studies.cells import Plan
 from offrl.studies.config import read_study
 from offrl.studies.results import results_of
 from offrl.studies.table import TABLE
@@ -43,7 +43,8 @@ def results(name: str) -> list[Outcome]:
     if (KEPT / name / CSV).is_file():
         found = {(r.algorithm, r.task, r.seed): r for r in results_of([KEPT / name])}
     command = f"offrl study benchmarks/studies/{name}.yaml"
-    cells = [Outcome(c.config, c.dataset, c.seed, WAITING) for c in cells_of(study, file.parent)]
+    planned = Plan(study, file.parent).cells()
+    cells = [Outcome(c.config, c.dataset, c.seed, WAITING) for c in planned]
     complete = [found.get((r.algorithm, r.task, r.seed), r) for r in cells]
     return [replace(result, repeat=command) for result in complete]
 

@@ -4,18 +4,12 @@ import glob
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from offrl.config.files import (
-    find_config,
-    find_file,
-    nested,
-    read_config_file,
-    shipped_configs,
-)
+from offrl.config.files import find_config, find_file, nested, read_config_file, shipped_configs
 from offrl.outputs import slug
 from offrl.registry import shown
 from offrl.reports.run import task_of
@@ -34,149 +28,177 @@ class Cell:
     """A training of a study."""
 
     name: str  #: Its folder below the study's.
-    config: str  #: What the config is called.
-    dataset: str  #: What the data is called.
+    config: str  #: The name of the config.
+    dataset: str  #: The name of the data.
     seed: int
     returns: Sequence[float] = ()  #: The returns on its task that count as 0 and as 100.
-    #: What tells it from others of its config: the grid's values, and those that a scan of
-    #: robomimic's notes, but for seeds.
+    #: The settings that tell it from others of its config: the grid's values, and those that a scan
+    #: of robomimic's notes, but for seeds.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    search: str = ""  #: What of its settings a search has found, in words.
+    search: str = ""  #: The settings that a search has found, in words.
     content: Mapping[str, Any] = field(default_factory=dict)  #: Of its config.
     problem: str = ""  #: Why it cannot be trained.
 
 
 @dataclass(frozen=True)
-class Found:
-    """What came of the search for a config."""
+class SearchResult:
+    """The result of the search for the best settings of a config."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     words: str = ""
     problem: str = ""  #: Why there are no settings.
 
 
-def cells_of(
-    study: StudyConfig, beside: Path, found: Mapping[str, Found] | None = None
-) -> list[Cell]:
-    """The cells of a study, each once, whose file is in the folder ``beside``.
-
-    found: for each config that was searched for, by its name, what came of it.
-    """
-    cells: dict[str, Cell] = {}
-    every_data: list[DatasetEntry | None] = [*study.datasets] or [None]
-    grid = [dict(zip(study.grid, x, strict=True)) for x in itertools.product(*study.grid.values())]
-    combinations = (
-        (data, entry, values, seed)
-        for data, entry, values in itertools.product(every_data, named_configs(study, beside), grid)
-        for seed in study.seeds or [entry.seed]
-    )
-    for data, entry, values, seed in combinations:
-        best = (found or {}).get(entry.name, Found())
-        settings = [study.set, entry.set, best.settings, data.set if data else {}, values]
-        parts = [entry.folder, called(data)]
-        parts += [f"{short_key(key, values)}_{_text(value)}" for key, value in values.items()]
-        name = slug("-".join(filter(None, [*parts, f"seed_{seed}"])))
-        cell = _cell(name, entry, data, seed, settings, study.output, beside, values)
-        cell = replace(cell, search=best.words, problem=cell.problem or best.problem)
-        if cells.setdefault(name, cell).content != cell.content:
-            raise ValueError(
-                f"two cells are called {name}; give their configs or datasets names (name)"
-            )
-    return list(cells.values())
-
-
-def trial_cell(
-    study: StudyConfig, beside: Path, config: str, number: int, values: Mapping[str, Any]
-) -> Cell:
-    """The training of a trial of the search of a study."""
-    search = study.search
-    assert search is not None
-    entry = next(entry for entry in named_configs(study, beside) if entry.name == config)
-    data = search.dataset
-    settings = [study.set, entry.set, data.set if data else {}, search.set, values]
-    name = f"search/{slug(config)}-trial_{number}"
-    return _cell(name, entry, data, search.seed, settings, study.output, beside, values)
-
-
-def searched(study: StudyConfig, beside: Path) -> list[str]:
-    """The names of the configs that are searched for."""
-    if study.search is None:
-        return []
-    names = [entry.name for entry in named_configs(study, beside)]
-    for name in study.search.space:
-        if name not in names:
-            raise ValueError(f"search.space.{name}: no such config; there are {', '.join(names)}")
-    return [name for name in names if name in study.search.space]
-
-
 @dataclass(frozen=True)
-class _Named:
-    """A config of a study: one file of an entry, or what is wrong with it."""
+class StudiedConfig:
+    """A config of a study: one file of an entry, or the problem with it."""
 
-    name: str  #: Also of those of one scan of robomimic's, which their settings tell apart.
-    folder: str  #: What the folders of its cells begin with.
+    name: str  #: Configs of one scan of robomimic's share it; their settings tell them apart.
+    folder: str  #: The beginning of the names of its cells' folders.
     set: Mapping[str, Any]
     content: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 1
+    base: str = ""  #: The name of the file that a scan of robomimic's varies, if this is of one.
+    scanned: Mapping[str, Any] = field(default_factory=dict)  #: The values that the scan chose.
     problem: str = ""
 
-    @property
-    def base(self) -> str:
-        """The file that a scan of robomimic's varies, if this is of one."""
-        base = _section(self.content, "meta").get("hp_base_config_file")
-        return base if isinstance(base, str) else ""
 
-    @property
-    def scanned(self) -> dict[str, Any]:
-        """Give what a scan of robomimic's notes of the values that it chose."""
-        noted = _section(self.content, "meta")
-        keys, chosen = noted.get("hp_keys"), noted.get("hp_values")
-        if not (isinstance(keys, list) and isinstance(chosen, list)):
-            return {}
-        return {k: v for k, v in zip(keys, chosen, strict=False) if isinstance(k, str)}
+class Plan:
+    """The trainings that a study stands for.
 
-    @property
-    def seed(self) -> int:
-        seed = _section(self.content, "train").get("seed")
-        return seed if isinstance(seed, int) else 1
+    beside: the folder of the study's file, where its configs and data are looked for.
 
+    Raises ``ValueError`` for files of one entry that differ in their seeds, where a study would
+    train them all with its own.
+    """
 
-def named_configs(study: StudyConfig, beside: Path) -> Iterator[_Named]:
-    """The configs of a study. ``ValueError`` for files of one entry that differ in their seeds,
-    where a study would train them all with its own."""
-    for entry in study.configs:
+    def __init__(self, study: StudyConfig, beside: Path):
+        self.study, self.beside = study, beside
+        self.configs = [config for entry in study.configs for config in self._configs(entry)]
+        names = [config.name for config in self.configs]
+        space = study.search.space if study.search else {}
+        for name in space:
+            if name not in names:
+                have = ", ".join(names)
+                raise ValueError(f"search.space.{name}: no such config; there are {have}")
+        self.searched: dict[str, StudiedConfig] = {}  #: The configs that are searched for.
+        for config in self.configs:
+            if config.name in space:
+                self.searched.setdefault(config.name, config)
+
+    def cells(self, found: Mapping[str, SearchResult] | None = None) -> list[Cell]:
+        """List the cells, each once.
+
+        found: the result of the search for each config, by its name.
+        """
+        study = self.study
+        cells: dict[str, Cell] = {}
+        every_data: list[DatasetEntry | None] = [*study.datasets] or [None]
+        for data, config, values in itertools.product(
+            every_data, self.configs, itertools.product(*study.grid.values())
+        ):
+            varied = dict(zip(study.grid, values, strict=True))
+            best = (found or {}).get(config.name, SearchResult())
+            settings = [study.set, config.set, best.settings, data.set if data else {}, varied]
+            parts = [config.folder, data.called if data else ""]
+            parts += [f"{short_key(key, varied)}_{_text(x)}" for key, x in varied.items()]
+            for seed in study.seeds or [config.seed]:
+                name = slug("-".join(filter(None, [*parts, f"seed_{seed}"])))
+                cell = self._cell(name, config, data, seed, settings, varied)
+                cell = replace(cell, search=best.words, problem=cell.problem or best.problem)
+                if cells.setdefault(name, cell).content != cell.content:
+                    raise ValueError(
+                        f"two cells are called {name}; give their configs or datasets names (name)"
+                    )
+        return list(cells.values())
+
+    def trial(self, config: StudiedConfig, number: int, values: Mapping[str, Any]) -> Cell:
+        """Give the training of a trial of the search for a config."""
+        study, search = self.study, self.study.search
+        assert search is not None
+        data = search.dataset
+        settings = [study.set, config.set, data.set if data else {}, search.set, values]
+        name = f"search/{slug(config.name)}-trial_{number}"
+        return self._cell(name, config, data, search.seed, settings, values)
+
+    def _configs(self, entry: ConfigEntry) -> list[StudiedConfig]:
         files = [entry.config]
         if "*" in entry.config:
-            own = sorted(glob.glob(entry.config, root_dir=beside))
+            own = sorted(glob.glob(entry.config, root_dir=self.beside))
             files = own or shipped_configs(entry.config)
             if not files:
                 raise FileNotFoundError(
                     f"configs: no file matches {shown(entry.config)} beside the study or among the "
                     "configs that ship"
                 )
-        found = [_named(file, entry, beside) for file in files]
-        bases = [Path(named.base).stem for named in found]
+        found = [_read(file, entry, self.beside) for file in files]
+        bases = [config.base for config in found]
         found = [  # robomimic writes a scan beside the file that it varies
-            named
-            for i, named in enumerate(found)
-            if named.folder not in (*bases[:i], *bases[i + 1 :])
+            config
+            for i, config in enumerate(found)
+            if config.folder not in (*bases[:i], *bases[i + 1 :])
         ]
-        seeds = {named.seed for named in found if named.content}
-        is_scanned = any(_is_seed(key) for named in found for key in named.scanned)
-        if study.seeds and (len(seeds) > 1 or is_scanned):
+        seeds = {config.seed for config in found if config.content}
+        is_scanned = any(_is_seed(key) for config in found for key in config.scanned)
+        if self.study.seeds and (len(seeds) > 1 or is_scanned):
             raise ValueError(
                 f"configs: the files {entry.config} differ in train.seed; leave out the seeds of "
                 "the study, or name one file for all of them"
             )
-        yield from found
+        return found
+
+    def _cell(
+        self,
+        name: str,
+        config: StudiedConfig,
+        data: DatasetEntry | None,
+        seed: int,
+        settings: Sequence[Mapping[str, Any]],
+        values: Mapping[str, Any],
+    ) -> Cell:
+        """Lay ``settings`` over a config, or say what is wrong with it."""
+        returns = (data.returns if data else None) or ()
+        varied = {k: v for k, v in config.scanned.items() if not _is_seed(k)} | dict(values)
+        dataset = data.called if data else ""
+        cell = Cell(name, config.name, dataset, seed, returns, varied, problem=config.problem)
+        if config.problem:
+            return cell
+        try:
+            content = merge(DEFAULTS, upgrade_config(config.content))
+            for key, value in (item for setting in settings for item in setting.items()):
+                content = merge(content, nested(key, value))
+            train: dict[str, Any] = {"output_dir": self.study.output, "seed": seed}
+            if data is not None:
+                path = str(data_path(data, self.beside))
+                options = _section(content, "train").get("data")
+                train["data"] = [{**options, "path": path}] if isinstance(options, dict) else path
+            content = merge(content, {"experiment": {"name": name}, "train": train})
+            return replace(cell, dataset=dataset or task_of(content), content=content)
+        except (ValueError, OSError) as error:
+            return replace(cell, problem=str(error))
 
 
-def _named(file: str, entry: ConfigEntry, beside: Path) -> _Named:
+def _read(file: str, entry: ConfigEntry, beside: Path) -> StudiedConfig:
     folder = entry.name or Path(file).stem
     try:
-        named = _Named(folder, folder, entry.set, read_config_file(find_config(file, beside)))
+        content = read_config_file(find_config(file, beside))
     except (ValueError, OSError) as error:
-        return _Named(folder, folder, entry.set, problem=str(error))
-    return replace(named, name=entry.name or Path(named.base).stem or folder)
+        return StudiedConfig(folder, folder, entry.set, problem=str(error))
+    seed, meta = _section(content, "train").get("seed"), _section(content, "meta")
+    known: list[Any] = [meta.get(f"hp_{key}") for key in ("base_config_file", "keys", "values")]
+    base, keys, chosen = known
+    base = Path(base).stem if isinstance(base, str) else ""
+    is_scan = isinstance(keys, list) and isinstance(chosen, list)
+    pairs: Iterable[tuple[Any, Any]] = zip(keys, chosen, strict=False) if is_scan else ()
+    return StudiedConfig(
+        name=entry.name or base or folder,
+        folder=folder,
+        set=entry.set,
+        content=content,
+        seed=seed if isinstance(seed, int) else 1,
+        base=base,
+        scanned={key: value for key, value in pairs if isinstance(key, str)},
+    )
 
 
 def _section(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -188,40 +210,8 @@ def _is_seed(key: str) -> bool:
     return key.rpartition(".")[2] == "seed"
 
 
-def _cell(
-    name: str,
-    entry: _Named,
-    data: DatasetEntry | None,
-    seed: int,
-    settings: Sequence[Mapping[str, Any]],
-    output: str,
-    beside: Path,
-    values: Mapping[str, Any],
-) -> Cell:
-    """A cell whose config is that of the file with ``settings`` laid over it, or what is wrong with
-    it."""
-    returns = (data.returns if data else None) or ()
-    varied = {k: v for k, v in entry.scanned.items() if not _is_seed(k)} | dict(values)
-    cell = Cell(name, entry.name, called(data), seed, returns, varied, problem=entry.problem)
-    if entry.problem:
-        return cell
-    try:
-        content = merge(DEFAULTS, upgrade_config(entry.content))
-        for key, value in (item for setting in settings for item in setting.items()):
-            content = merge(content, nested(key, value))
-        train: dict[str, Any] = {"output_dir": output, "seed": seed}
-        if data is not None:
-            path, options = str(data_path(data, beside)), _section(content, "train").get("data")
-            train["data"] = [{**options, "path": path}] if isinstance(options, Mapping) else path
-        content = merge(content, {"experiment": {"name": name}, "train": train})
-        return replace(cell, dataset=cell.dataset or task_of(content), content=content)
-    except (ValueError, OSError) as error:
-        return replace(cell, problem=str(error))
-
-
-def called(data: DatasetEntry | None) -> str:
-    """The name of a dataset."""
-    return data.name or Path(data.path).stem if data else ""
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def data_path(data: DatasetEntry, beside: Path) -> Path:
@@ -244,7 +234,3 @@ def data_path(data: DatasetEntry, beside: Path) -> Path:
             raise FileNotFoundError(f"{error}, nor beside the study ({own.resolve()})") from None
     here = Path.cwd().resolve()
     return found.relative_to(here) if found.is_relative_to(here) else found
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

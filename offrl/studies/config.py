@@ -3,16 +3,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from offrl.config.build import validated
 from offrl.config.files import read_file
@@ -30,14 +23,28 @@ OWN = {
 Values = Annotated[list[Any], Field(min_length=1)]
 
 
-class ConfigEntry(Section):
+class Entry(Section):
+    """An entry of a list in a study file. A text alone stands for its key ``KEY``."""
+
+    KEY: ClassVar[str] = ""
+
+    name: str | None = None
+    """Its name in the study. null: the name of the file."""
+    set: FreeMap = Map()
+    """Settings of its cells, by the dotted paths of their keys."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_key(cls, value: Any) -> Any:
+        return {cls.KEY: value} if isinstance(value, str) else value
+
+
+class ConfigEntry(Entry):
+    KEY = "config"
+
     config: str
     """A config file: beside the study file, else one that ships with offrl. Several with a * in the
     name are one entry each."""
-    name: str | None = None
-    """What it is called. null: as the file is."""
-    set: FreeMap = Map()
-    """Settings of its cells, by the dotted paths of their keys."""
 
     @model_validator(mode="after")
     def _is_one(self) -> "ConfigEntry":
@@ -46,19 +53,22 @@ class ConfigEntry(Section):
         return self
 
 
-class DatasetEntry(Section):
+class DatasetEntry(Entry):
+    KEY = "path"
+
     path: str
     """The file: beside the study file, else from the working folder."""
-    name: str | None = None
-    """What it is called. null: as the file is."""
     collect: str | None = None
     """Arguments of offrl collect that make the file where it is missing, for example --env
     PickPlaceCan --n 200 --noise 0.1."""
-    set: FreeMap = Map()
-    """Settings of the cells that train on it."""
     returns: Bounds | None = None
     """The returns that reports count as 0 and as 100, such as those of a random policy and of an
     expert. null: returns as they are."""
+
+    @property
+    def called(self) -> str:
+        """The name of the dataset in the study."""
+        return self.name or Path(self.path).stem
 
 
 class Range(Section):
@@ -88,7 +98,7 @@ Space = Annotated[
 
 
 class SearchConfig(Section):
-    dataset: Annotated[DatasetEntry | None, BeforeValidator(lambda x: _entry(x, "path"))] = None
+    dataset: DatasetEntry | None = None
     """The data to search on: best of another task than those of the study. null: that of each
     config, or the environment that it acts in; set names another one."""
     trials: Count = 20
@@ -109,11 +119,9 @@ class StudyConfig(Section):
     """Name of the study."""
     output: str
     """Folder of its run folders and of study.csv."""
-    configs: list[Annotated[ConfigEntry, BeforeValidator(lambda x: _entry(x, "config"))]] = Field(
-        min_length=1
-    )
+    configs: Annotated[list[ConfigEntry], Field(min_length=1)]
     """What is trained."""
-    datasets: list[Annotated[DatasetEntry, BeforeValidator(lambda x: _entry(x, "path"))]] = []
+    datasets: list[DatasetEntry] = []
     """What each of them is trained on. Empty: what the config says."""
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
     """The seeds of each training (train.seed). null: those of the configs."""
@@ -140,8 +148,8 @@ class StudyConfig(Section):
         parts |= {f"configs.{i}.set": entry.set for i, entry in enumerate(self.configs)}
         parts |= {f"datasets.{i}.set": entry.set for i, entry in enumerate(self.datasets)}
         if search:
-            parts |= {"search.set": search.set}
-            parts |= {"search.dataset.set": search.dataset.set} if search.dataset else {}
+            parts["search.set"] = search.set
+            parts["search.dataset.set"] = search.dataset.set if search.dataset else {}
             parts |= {f"search.space.{name}": keys for name, keys in search.space.items()}
         for part, keys in parts.items():
             for key in leaves(keys):
@@ -152,13 +160,8 @@ class StudyConfig(Section):
         return self
 
 
-def _entry(value: Any, key: str) -> Any:
-    """A name alone stands for an entry with nothing else."""
-    return {key: value} if isinstance(value, str) else value
-
-
 def read_study(path: str | Path) -> StudyConfig:
-    """The study in a YAML or JSON file. ``ValueError`` names what is wrong by its dotted path."""
+    """Read a study file, YAML or JSON. ``ValueError`` names what is wrong by its dotted path."""
     content = read_file(path)
     try:
         if not isinstance(content, dict):

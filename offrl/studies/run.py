@@ -1,4 +1,4 @@
-"""A study: many trainings, several at a time, each in a process of its own."""
+"""Trains the cells of a study, several at a time, each in a process of its own."""
 
 import json
 import logging
@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from offrl.registry import shown
 from offrl.reports.results import BEGUN, FINISHED
 from offrl.reports.run import Run
 from offrl.studies.cells import Cell
-from offrl.studies.table import CONFIG, WHY, result_line, run_of, write_table
+from offrl.studies.table import CONFIG, WHY, read_run, result_line, write_table
 from offrl.training.remote import RemoteTraining
 from offrl.tree import differences, merge
 
@@ -39,10 +40,10 @@ PROGRAM = (
 
 
 class Process:
-    """A cell's training in a process of its own, which ends with this one. What it says goes to
+    """A cell's training in a process of its own, which ends with this one. Its messages go to
     ``log.txt`` in the cell's folder.
 
-    num_threads: that it computes with.
+    num_threads: the threads that it computes with.
     modules: the folder where modules of a user's own lie.
     """
 
@@ -62,7 +63,7 @@ class Process:
         )
 
     def outcome(self) -> str | None:
-        """Why it failed; empty if it came to its end, ``None`` as long as it runs."""
+        """Say why it failed; empty if it came to its end, ``None`` as long as it runs."""
         code = self._process.poll()
         if not code:
             return None if code is None else ""
@@ -74,12 +75,12 @@ class Process:
         return f"{errors[-1]} {lines[-1]}" if errors[-1].endswith(":") else errors[-1]
 
     def stop(self) -> None:
-        """End it, where it can go on."""
+        """Tell it to save itself and to end."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def close(self) -> None:
-        """Wait until it has ended, or make it."""
+        """Wait until it has ended, and kill it if that takes too long."""
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -92,50 +93,35 @@ class Process:
 Job = Process | RemoteTraining
 
 
-class Cells:
-    """Trains cells in the folder of a study, at most ``num_jobs`` at a time.
+@dataclass
+class CellRunner:
+    """Trains the cells of a study. A cell has one run folder for ever: it goes on there until it is
+    finished."""
 
-    A cell has one run folder for ever: it goes on there until it is finished.
-
-    start: starts the training of a cell, by its folder and, to go on with it, its run.
-    command: that does all this again.
-    """
-
-    def __init__(
-        self,
-        output: Path,
-        num_jobs: int,
-        start: Callable[[Path, Path | None], Job],
-        command: str,
-    ):
-        self.output, self.num_jobs, self._start, self.command = output, num_jobs, start, command
+    output: Path  #: The folder of the study.
+    num_jobs: int  #: The trainings that run at a time, at most.
+    #: Starts the training of a cell, by its folder and, to go on with it, its run.
+    start: Callable[[Path, Path | None], Job]
+    command: str  #: Does all this again.
 
     def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Train what is not finished, and give the rows of ``study.csv``, which is kept up to date.
-        Cells that fail leave the others to go on, and those that cannot begin are told first.
-        ``ValueError`` if one was begun with other settings, before anything is written."""
+
+        Cells that fail leave the others to go on, and those that cannot begin are reported first.
+        Raises ``ValueError`` if one was begun with other settings, before anything is written.
+        """
         writable_folder(self.output)
-        told: set[str] = set()  # the cells that are known to be finished
-
-        def ended(cell: Cell, why: str) -> None:
-            if cell.name in told:
-                return
-            says = f"failed: {why}" if why else result_line(cell, self.output)
-            log.info(f"{cell.name}: {says}")
-            with suppress(OSError):  # of a full disk, which the cells meet as well
-                write_table(self.output, cells, self.command)
-
         with locked(self.output, "another process is running a study there"):
             problems = {cell.name: self.problem(cell) for cell in cells}
             try:
                 rows = write_table(self.output, cells, self.command)
-                told |= {row["cell"] for row in rows if row["status"] == FINISHED}
+                finished = {row["cell"] for row in rows if row["status"] == FINISHED}
                 begun = sum(row["status"] == BEGUN for row in rows)
                 log.info(
-                    f"cells: {len(cells)}, of which {len(told)} are finished and {begun} begun, "
-                    f"{self.num_jobs} at a time, in {self.output}"
+                    f"cells: {len(cells)}, of which {len(finished)} are finished and {begun} begun,"
+                    f" {self.num_jobs} at a time, in {self.output}"
                 )
-                unable: dict[str, list[str]] = {}  # by what is wrong with them
+                unable: dict[str, list[str]] = {}  # the names of cells, by what is wrong with them
                 for cell in cells:
                     if why := problems[cell.name]:
                         unable.setdefault(self._noted(cell, why), []).append(cell.name)
@@ -143,6 +129,15 @@ class Cells:
                     more = f" and {len(names) - 1} more" if names[1:] else ""
                     log.info(f"{names[0]}{more}: failed: {why}")
                 able = [cell for cell in cells if not problems[cell.name]]
+
+                def ended(cell: Cell, why: str) -> None:
+                    if cell.name in finished:
+                        return
+                    says = f"failed: {why}" if why else result_line(cell, self.output)
+                    log.info(f"{cell.name}: {says}")
+                    with suppress(OSError):  # of a full disk, which the cells meet as well
+                        write_table(self.output, cells, self.command)
+
                 self.run_each(iter(able), len(able), ended)
             finally:
                 rows = write_table(self.output, cells, self.command)
@@ -155,9 +150,10 @@ class Cells:
         ended: Callable[[Cell, str], None],
         watch: Callable[[Cell, Job], None] = lambda cell, job: None,
     ) -> None:
-        """Train the cells as they come; say of each when it has ended, and why if it failed.
+        """Train the cells as they come.
 
-        watch: called now and then for each that runs.
+        ended: called for each cell that has ended, with the reason if it failed.
+        watch: called now and then for each cell that runs.
         """
         running: dict[str, tuple[Cell, Job]] = {}
         num_done = 0
@@ -195,71 +191,73 @@ class Cells:
                     job.close()
 
     def problem(self, cell: Cell) -> str:
-        """Why a cell cannot be trained; empty if it can. ``ValueError`` if it was begun with other
-        settings."""
+        """Say why a cell cannot be trained; empty if it can. Raises ``ValueError`` if it was begun
+        with other settings."""
         folder = self.output / cell.name
-        run = run_of(folder)
-        is_finished = run is not None and Run(run).is_finished
+        run = read_run(folder)
+        is_finished = run is not None and run.is_finished
         if cell.problem and is_finished:
             return ""  # it is none of a training that came to its end before
         why = problem_of(cell)
         if run is None or why and not is_finished:
             return why
         try:
-            changed = why or _changed(cell, folder / CONFIG, Run(run))
+            changed = why or _changed(cell, folder / CONFIG, run)
         except (ValueError, OSError) as error:
             changed = str(error)
             if not is_finished:
                 return changed
         if changed:
             raise ValueError(
-                f"{run} was trained with other settings: {changed}; put them back, or name another "
-                "output in the study"
+                f"{run.path} was trained with other settings: {changed}; put them back, or name "
+                "another output in the study"
             )
         return ""
 
     def _begin(self, cell: Cell) -> Job | str:
         """Start a cell, or say why it cannot be; empty if it is finished."""
         folder = self.output / cell.name
-        run = run_of(folder)
         if why := self.problem(cell):
             return why
         try:
+            run = read_run(folder)
             (folder / WHY).unlink(missing_ok=True)
-            if run is not None and Run(run).is_finished:
+            if run and run.is_finished:
                 return ""
-            folder.mkdir(parents=True, exist_ok=True)
             if run is None:
-                with whole_file(folder / CONFIG) as file:
-                    file.write_text(json.dumps(cell.content, indent=4) + "\n", encoding="utf-8")
-            return self._start(folder, run)
+                _write(folder / CONFIG, json.dumps(cell.content, indent=4))
+            return self.start(folder, run.path if run else None)
         except (ValueError, OSError) as error:
             return str(error)
 
     def _noted(self, cell: Cell, why: str) -> str:
         """Write down why a cell failed, if it did: one whose tests are done has not."""
         folder = self.output / cell.name
-        run = run_of(folder)
-        if run is not None and Run(run).is_finished:
+        run = read_run(folder)
+        if run and run.is_finished:
             return ""
-        if run is not None and Run(run).provenance.get("finished"):
-            lost = f"{run / 'metrics.jsonl'} lacks its end"
+        if run and run.provenance.get("finished"):
+            lost = f"{run.path / 'metrics.jsonl'} lacks its end"
             why = why or f"{lost}; move {folder} away to train it anew"
         why = why or "it ended before its end"
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with whole_file(folder / WHY) as file:
-                file.write_text(f"{why}\n", encoding="utf-8")
+            _write(folder / WHY, why)
         return why
 
     def _share(self, name: str) -> float:
-        run = run_of(self.output / name)
-        done, wanted = Run(run, last=True).done_of if run else (0, 1)
+        run = read_run(self.output / name, last=True)
+        done, wanted = run.done_of if run else (0, 1)
         return min(1.0, done / wanted)
 
 
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.write_text(f"{text}\n", encoding="utf-8")
+
+
 def problem_of(cell: Cell) -> str:
-    """Why what a cell says is no config; empty if it is one."""
+    """Say why the content of a cell is no config; empty if it is one."""
     if not cell.problem:
         try:
             config_from_content(cell.content)
@@ -269,7 +267,7 @@ def problem_of(cell: Cell) -> str:
 
 
 def _changed(cell: Cell, begun_with: Path, run: Run) -> str:
-    """Give what of a cell's config is another than when it was begun, or that its data is."""
+    """Name what has changed in a cell's config or in its data since it was begun."""
     config = config_from_content(cell.content)
     paths = [entry.path for entry in config.train.data or []]
     known = run.provenance.get("dataset_fingerprint")
@@ -283,7 +281,7 @@ def _changed(cell: Cell, begun_with: Path, run: Run) -> str:
 
 
 def _comparable(config: Config) -> dict[str, Any]:
-    """The content of a config but for where the same data and runs lie."""
+    """Give the content of a config without the places of its data and runs."""
     content = config.to_dict()
     del content["train"]["output_dir"], content["meta"]
     files = enumerate(content["train"]["data"] or [])

@@ -22,61 +22,60 @@ LAST = (
 
 
 def run_of(folder: Path) -> Path | None:
-    """The run folder of a cell, if it has begun. If somebody has trained it anew: the first that is
-    finished, else the newest."""
+    """Find the run folder of a cell, if it has begun. If somebody has trained it anew: the first
+    that is finished, else the newest."""
     runs = [path for path in sorted(folder.glob("[!.]*")) if is_run(path)]
     if len(runs) < 2:
         return runs[0] if runs else None
     return next((run for run in runs if Run(run).is_finished), runs[-1])
 
 
+def read_run(folder: Path, last: bool = False) -> Run | None:
+    """Read the run of a cell, if it has begun; with ``last`` the last few records alone."""
+    path = run_of(folder)
+    return Run(path, last) if path else None
+
+
 def row_of(cell: Cell, output: Path) -> dict[str, Any]:
-    """Give what is known of a cell."""
-    row: dict[str, Any] = dict.fromkeys((*FIRST, *cell.settings, *LAST), "")
-    row |= cell.settings  # of which none takes the place of what is known
-    row |= {"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed}
-    row |= {"algorithm": cell.content.get("algo_name", ""), "returns": list(cell.returns)}
-    row["search"] = cell.search
-    row["status"] = WAITING
-    folder = output / cell.name
-    if path := run_of(folder):
-        run = Run(path)
+    """Make the row of a cell, of all that is known of it."""
+    row: dict[str, Any] = {
+        **dict.fromkeys((*FIRST, *cell.settings, *LAST), ""),
+        **cell.settings,  # none of which takes the place of what is known
+        **{"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed},
+        **{"algorithm": cell.content.get("algo_name", ""), "returns": list(cell.returns)},
+        **{"search": cell.search, "status": WAITING},
+    }
+    noted = output / cell.name / WHY
+    if run := read_run(noted.parent):
         row["algorithm"] = run.config["algo_name"]
         row["steps"], row["of_steps"] = run.done_of
-        row["run"] = str(path.relative_to(output))
+        row["run"] = str(run.path.relative_to(output))
         row["status"] = FINISHED if run.is_finished else BEGUN
         row["minutes"] = round(run.seconds / 60, 2)
         for kind, which in TESTS.items():
             logs = run.logs(kind)
             row |= {f"{which}_{name.lower()}": logs.get(name, "") for name in MEASURED}
-    why = "" if row["status"] == FINISHED else _text(folder / WHY) or cell.problem
-    return row | ({"status": FAILED, "why": why} if why else {})
+    if row["status"] != FINISHED:
+        why = noted.read_text(encoding="utf-8").strip() if noted.is_file() else ""
+        if why := why or cell.problem:
+            row |= {"status": FAILED, "why": why}
+    return row
 
 
 def result_line(cell: Cell, output: Path) -> str:
-    """Give what a finished cell reached, in words."""
+    """Put the result of a finished cell into words."""
     row = row_of(cell, output)
-    tested = [which for which in reversed(TESTS.values()) if row[f"{which}_return"] != ""]
-    is_rated = any(row[f"{which}_success_rate"] != "" for which in tested)
-    told = [
-        f"{which} {row[f'{which}_success_rate'] or 0:.2f} (return {row[f'{which}_return']:.2f})"
-        if is_rated
-        else f"{which} {row[f'{which}_return']:.2f}"
-        for which in tested
-    ]
-    what = "success rate" if is_rated else "return"
-    return f"{what} of the {', of the '.join(told)}" if told else "finished"
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    known = ((x, row[f"{x}_success_rate"], row[f"{x}_return"]) for x in reversed(TESTS.values()))
+    tests = [(which, rate, total) for which, rate, total in known if total != ""]
+    if any(rate != "" for _, rate, _ in tests):
+        words = [f"{which} {rate or 0:.2f} (return {total:.2f})" for which, rate, total in tests]
+        return f"success rate of the {', of the '.join(words)}"
+    words = [f"{which} {total:.2f}" for which, _, total in tests]
+    return f"return of the {', of the '.join(words)}" if tests else "finished"
 
 
 def write_table(output: Path, cells: Iterable[Cell], command: str) -> list[dict[str, Any]]:
-    """Write ``study.csv``, and give its rows.
-
-    command: that trains them.
-    """
+    """Write ``study.csv``, and give its rows; ``command`` trains the cells."""
     rows = [row_of(cell, output) | {"command": command} for cell in cells]
     names = dict.fromkeys(name for row in rows for name in row)
     settings = [name for name in names if name not in (*FIRST, *LAST)]
@@ -85,5 +84,5 @@ def write_table(output: Path, cells: Iterable[Cell], command: str) -> list[dict[
 
 
 def read_table(output: Path) -> list[dict[str, str]]:
-    """The rows of ``study.csv``."""
+    """Read the rows of ``study.csv``."""
     return read_rows(output / TABLE, [*FIRST, *LAST])

@@ -32,12 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from offrl.studies.cells import called, cells_of, searched
+    from offrl.studies.cells import Plan
     from offrl.studies.config import read_study
 
     study, beside = read_study(args.file), args.file.parent
     # What is wrong with the study as a whole is said before anything is made.
-    to_search, planned = searched(study, beside), cells_of(study, beside)
+    plan = Plan(study, beside)
+    planned = plan.cells()
     # Where an algorithm of the user's own may lie.
     allow_names([cell.content for cell in planned], os.getcwd(), str(beside))
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
     from offrl.reports.results import FINISHED
-    from offrl.studies.run import Cells, Process, problem_of
+    from offrl.studies.run import CellRunner, Process, problem_of
     from offrl.studies.search import search
     from offrl.studies.table import CONFIG, TABLE
     from offrl.training.remote import RemoteTraining, on_ray
@@ -67,19 +68,18 @@ def run(args: argparse.Namespace) -> int:
             cores = len(os.sched_getaffinity(0))
             start = partial(Process, num_threads=threads, modules=beside)
         command = shlex.join(["offrl", "study", str(args.file)])
-        cells = Cells(output, args.jobs or max(1, cores // threads), start, command)
+        runner = CellRunner(output, args.jobs or max(1, cores // threads), start, command)
         for cell in planned:
-            if cell.config not in to_search:
-                cells.problem(cell)  # which refuses settings that have changed
+            if cell.config not in plan.searched:
+                runner.problem(cell)  # which refuses settings that have changed
         lost = {}
         for data, words in collecting:
             if (why := _make(words)) and data in study.datasets:
-                lost[called(data)] = why
+                lost[data.called] = why
             elif why:
                 print(f"the search has no data: {why}", file=sys.stderr)
-        found = search(study, beside, cells) if study.search else {}
-        ready = cells_of(study, beside, found)
-        rows = cells.run([replace(c, problem=c.problem or lost.get(c.dataset, "")) for c in ready])
+        cells = plan.cells(search(plan, runner) if study.search else {})
+        rows = runner.run([replace(x, problem=x.problem or lost.get(x.dataset, "")) for x in cells])
     numbers = Counter(row["status"] for row in rows)
     print(f"{study.name}: {', '.join(f'{n} {status}' for status, n in numbers.items())}")
     print(f"table: {output / TABLE}")

@@ -7,8 +7,9 @@ import pytest
 from offrl.config import config_from_content
 from offrl.config.files import read_config_file
 from offrl.reports.run import Run
+from offrl.studies.cells import Plan
 from offrl.studies.config import read_study
-from offrl.studies.run import Cells
+from offrl.studies.run import CellRunner
 from offrl.studies.search import search
 from offrl.studies.table import CONFIG
 from offrl.training import launch
@@ -81,7 +82,7 @@ def test_a_search_needs_no_data_of_its_own_and_no_evaluations(
     made = {"output": "out", "configs": ["own.json"], "search": searches}
     (tmp_path / "study.json").write_text(json.dumps(made))
     study = read_study(tmp_path / "study.json")
-    found = search(study, tmp_path, Cells(tmp_path / "out", 1, Here, "again"))["own"]
+    found = search(Plan(study, tmp_path), CellRunner(tmp_path / "out", 1, Here, "again"))["own"]
     assert found.words.endswith(f"(trials: 2, on {where})") and found.settings.keys() == {*space}
     runs = [Run(path) for path in tmp_path.glob("out/search/*/2*")]
     best = max(runs, key=lambda run: SCORES[kind](run))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offrl.config import config_from_content
-from offrl.studies.cells import Found, cells_of, trial_cell
+from offrl.studies.cells import Plan, SearchResult
 from offrl.studies.config import StudyConfig, read_study
 from offrl.tree import short_key
 
@@ -39,7 +39,7 @@ def test_the_study_of_the_issue_stands_for_a_cell_of_each_combination(folder):
         "set: {train.num_epochs: 200}          # for every cell\n"
         "grid: {train.batch_size: [100, 256]}  # one cell for each\n"
     )
-    cells = cells_of(read_study(path), folder)
+    cells = Plan(read_study(path), folder).cells()
     assert [cell.name for cell in cells][:4] == [
         "bc-can-batch_size_100-seed_1",
         "bc-can-batch_size_100-seed_2",
@@ -94,7 +94,7 @@ def test_a_wrong_key_is_named_by_its_path(folder, wrong, says):
 
 def test_a_config_beside_the_study_comes_before_one_that_ships(folder):
     (folder / "bc.json").write_text(json.dumps({"algo_name": "bc", "train": {"batch_size": 7}}))
-    cells = cells_of(read_study(write(folder, configs=["bc.json", "iql.json"])), folder)
+    cells = Plan(read_study(write(folder, configs=["bc.json", "iql.json"])), folder).cells()
     assert cells[0].content["train"]["batch_size"] == 7
     assert cells[1].content["algo_name"] == "iql"
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_found_is_the_problem_of_its_cells_alone(folder):
     study = read_study(
         write(folder, configs=["bc.json", "b.json"], datasets=["can.hdf5", "c.hdf5"])
     )
-    problems = {(cell.config, cell.dataset): cell.problem for cell in cells_of(study, folder)}
+    problems = {(cell.config, cell.dataset): cell.problem for cell in Plan(study, folder).cells()}
     assert problems[("bc", "can")] == ""
     assert "c.hdf5: no such file" in problems[("bc", "c")]
     assert "b.json: no such file" in problems[("b", "can")]
@@ -112,7 +112,7 @@ def test_what_cannot_be_found_is_the_problem_of_its_cells_alone(folder):
 def test_data_may_be_a_folder_beside_the_study_or_in_the_working_folder(folder):
     (folder / "studies").mkdir()
     (folder / "minari").mkdir()
-    (cell,) = cells_of(read_study(write(folder, datasets=["minari"])), folder / "studies")
+    (cell,) = Plan(read_study(write(folder, datasets=["minari"])), folder / "studies").cells()
     assert (cell.problem, cell.content["train"]["data"]) == ("", "minari")
 
 
@@ -126,8 +126,8 @@ def test_settings_are_laid_over_each_other_from_the_general_to_the_special(folde
             grid={"train.seq_length": [4]},
         )
     )
-    found = {"mine": Found({"train.num_epochs": 5})}
-    (cell,) = cells_of(study, folder, found)
+    found = {"mine": SearchResult({"train.num_epochs": 5})}
+    (cell,) = Plan(study, folder).cells(found)
     train = cell.content["train"]
     assert (train["batch_size"], train["num_epochs"], train["seq_length"]) == (3, 5, 4)
     assert (cell.config, cell.dataset) == ("mine", "a can")
@@ -137,14 +137,14 @@ def test_settings_are_laid_over_each_other_from_the_general_to_the_special(folde
 def test_options_of_the_data_go_with_its_file(folder):
     settings = {"train.data.top_share": 0.3, "train.data.filter_key": "train"}
     study = read_study(write(folder, datasets=["can.hdf5"], set=settings))
-    (cell,) = cells_of(study, folder)
+    (cell,) = Plan(study, folder).cells()
     data = {"path": "can.hdf5", "top_share": 0.3, "filter_key": "train"}
     assert cell.content["train"]["data"] == [data]
 
 
 def test_a_long_name_of_large_letters_is_cut(folder):
     configs = [{"config": "bc.json", "name": letter * 100} for letter in "漢字"]
-    names = [cell.name for cell in cells_of(read_study(write(folder, configs=configs)), folder)]
+    names = [cell.name for cell in Plan(read_study(write(folder, configs=configs)), folder).cells()]
     assert len({*names}) == 2 and all(len(name.encode()) < 130 for name in names)
 
 
@@ -164,27 +164,27 @@ def test_a_key_is_called_by_the_end_that_tells_it_from_others(key, others, short
 
 def test_two_cells_of_one_name_are_refused_and_the_same_cell_is_there_once(folder):
     twice = read_study(write(folder, configs=["bc.json", "bc.json"], seeds=[1, 1]))
-    assert len(cells_of(twice, folder)) == 1
+    assert len(Plan(twice, folder).cells()) == 1
     differing = {"config": "bc.json", "set": {"train.batch_size": 3}}
     with pytest.raises(ValueError, match="bc-seed_1"):
-        cells_of(read_study(write(folder, configs=["bc.json", differing])), folder)
+        Plan(read_study(write(folder, configs=["bc.json", differing])), folder).cells()
 
 
 def test_configs_of_the_working_folder_are_not_those_beside_the_study(folder):
     """The same study trains the same from wherever it is called."""
     (folder / "studies").mkdir()
     (folder / "bc.json").write_text(json.dumps({"algo_name": "bc", "train": {"batch_size": 7}}))
-    (cell,) = cells_of(read_study(write(folder, configs=["bc.json"])), folder / "studies")
+    (cell,) = Plan(read_study(write(folder, configs=["bc.json"])), folder / "studies").cells()
     assert "batch_size" not in cell.content["train"]
     with pytest.raises(FileNotFoundError, match="b.*json"):
-        cells_of(read_study(write(folder, configs=["b.*json"])), folder / "studies")
+        Plan(read_study(write(folder, configs=["b.*json"])), folder / "studies").cells()
 
 
 def test_seeds_are_those_of_the_configs_if_the_study_names_none(folder):
     for seed in (101, 102):
         content = {"algo_name": "bc", "train": {"seed": seed}}
         (folder / f"scan_{seed}.json").write_text(json.dumps(content))
-    cells = cells_of(read_study(write(folder, configs=["scan_*.json", "bc.json"])), folder)
+    cells = Plan(read_study(write(folder, configs=["scan_*.json", "bc.json"])), folder).cells()
     assert [cell.name for cell in cells] == [
         "scan_101-seed_101",
         "scan_102-seed_102",
@@ -192,7 +192,7 @@ def test_seeds_are_those_of_the_configs_if_the_study_names_none(folder):
     ]
     assert [cell.content["train"]["seed"] for cell in cells] == [101, 102, 1]
     with pytest.raises(ValueError, match=r"train.seed"):
-        cells_of(read_study(write(folder, configs=["scan_*.json"], seeds=[1, 2])), folder)
+        Plan(read_study(write(folder, configs=["scan_*.json"], seeds=[1, 2])), folder).cells()
 
 
 def write_scan(folder, **scanned):
@@ -212,11 +212,11 @@ def write_scan(folder, **scanned):
 
 def test_scans_of_robomimic_tell_what_they_scan(folder):
     write_scan(folder / "scan", bs=[64, 128])
-    cells = cells_of(read_study(write(folder, configs=["scan/*.json"])), folder)
+    cells = Plan(read_study(write(folder, configs=["scan/*.json"])), folder).cells()
     assert [dict(cell.settings) for cell in cells] == [{"bs": 128}, {"bs": 64}]
     assert [cell.content["train"]["batch_size"] for cell in cells] == [128, 64]
     assert [cell.config for cell in cells] == ["base", "base"], "and not what they vary"
-    (base,) = cells_of(read_study(write(folder, configs=["scan/base.json"])), folder)
+    (base,) = Plan(read_study(write(folder, configs=["scan/base.json"])), folder).cells()
     assert base.config == "base" and not base.settings
 
 
@@ -224,13 +224,13 @@ def test_a_config_that_names_itself_as_its_base_is_trained(folder):
     for name in "ab":
         meta = {"hp_base_config_file": f"{name}.json"}
         (folder / f"{name}.json").write_text(json.dumps({"algo_name": "bc", "meta": meta}))
-    cells = cells_of(read_study(write(folder, configs=["[ab]*.json"])), folder)
+    cells = Plan(read_study(write(folder, configs=["[ab]*.json"])), folder).cells()
     assert [cell.name for cell in cells] == ["a-seed_1", "b-seed_1"]
 
 
 def test_the_seeds_of_a_scan_are_seeds(folder):
     write_scan(folder / "scan", bs=[64], seed=[101, 102])
-    cells = cells_of(read_study(write(folder, configs=["scan/*.json"])), folder)
+    cells = Plan(read_study(write(folder, configs=["scan/*.json"])), folder).cells()
     assert [(cell.config, dict(cell.settings), cell.seed) for cell in cells] == [
         ("base", {"bs": 64}, 101),
         ("base", {"bs": 64}, 102),
@@ -238,7 +238,7 @@ def test_the_seeds_of_a_scan_are_seeds(folder):
     assert [cell.name for cell in cells] == [f"base_bs_64_seed_{s}-seed_{s}" for s in (101, 102)]
     alone = write(folder, configs=["scan/base_bs_64_seed_102.json"], seeds=[1])
     with pytest.raises(ValueError, match="train.seed"):
-        cells_of(read_study(alone), folder)
+        Plan(read_study(alone), folder).cells()
 
 
 def test_what_a_training_is_of_is_known_without_datasets(folder):
@@ -246,7 +246,7 @@ def test_what_a_training_is_of_is_known_without_datasets(folder):
     act = {"algo_name": "sac", "experiment": {"env": "Hopper-v5"}}
     for name, content in (("data", data), ("act", act)):
         (folder / f"{name}.json").write_text(json.dumps(content))
-    cells = cells_of(read_study(write(folder, configs=["data.json", "act.json"])), folder)
+    cells = Plan(read_study(write(folder, configs=["data.json", "act.json"])), folder).cells()
     assert [cell.dataset for cell in cells] == ["low_dim", "Hopper-v5"]
 
 
@@ -261,7 +261,7 @@ def test_a_file_of_robomimics_stays_one_and_one_of_offrls_too(folder, caplog):
     study = write(folder, configs=["theirs.json", "ours.json"], set=settings)
     found = {
         cell.config: config_from_content(cell.content).train.mask_padded_steps
-        for cell in cells_of(read_study(study), folder)
+        for cell in Plan(read_study(study), folder).cells()
     }
     assert found == {"theirs": False, "ours": True}
     assert not caplog.records
@@ -275,7 +275,8 @@ def test_a_trial_of_a_search_is_a_training_on_other_data(folder):
         "space": {"bc": {"train.batch_size": [1, 2]}},
     }
     study = read_study(write(folder, datasets=["can.hdf5"], search=search))
-    cell = trial_cell(study, folder, "bc", 3, {"train.batch_size": 2})
+    plan = Plan(study, folder)
+    cell = plan.trial(plan.searched["bc"], 3, {"train.batch_size": 2})
     train = cell.content["train"]
     assert (train["data"], train["seed"], train["num_epochs"]) == ("lift.hdf5", 5, 9)
     assert (cell.name, train["batch_size"]) == ("search/bc-trial_3", 2)
@@ -297,7 +298,7 @@ def test_every_combination_has_a_folder_of_its_own(tmp_path_factory, names, size
         seeds=seeds,
         grid={"train.batch_size": sizes, "algo.optim_params.policy.learning_rate.initial": rates},
     )
-    cells = cells_of(study, tmp_path_factory.getbasetemp())
+    cells = Plan(study, tmp_path_factory.getbasetemp()).cells()
     assert len({cell.name for cell in cells}) == len(cells)
     found = [(c.config, *c.settings.values(), c.seed) for c in cells]
     assert found == [*product(names, sizes, rates, seeds)]
