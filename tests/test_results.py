@@ -32,10 +32,10 @@ def test_a_study_that_begins_anew_keeps_what_it_had_reached_elsewhere(monkeypatc
     monkeypatch.setattr(page, "ROOT", tmp_path)
     file = page.FOLDER / "imitation.yaml"
     study = page.read_study(file)
-    done = page.Result("BC", "Can", 1, steps=20000)
+    done = page.Outcome("BC", "Can", 1, steps=20000)
     page.write_results(page.writable_folder(page.KEPT / file.stem) / page.CSV, [done])
     output = page.writable_folder(tmp_path / study.output)
-    write_table(output, page.cells_of(study, file.parent), "offrl study")
+    write_table(output, page.Plan(study, file.parent).cells(), "offrl study")
     page.keep(file.stem)
     found = page.results(file.stem)
     assert len(found) > 1 and [r for r in found if r.status != page.WAITING] == [done]
