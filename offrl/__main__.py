@@ -90,15 +90,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"offrl: error: {where} called sys.exit({error.code!r})", file=sys.stderr)
         return 1
     except Exception as error:
-        if interrupt := _interrupt_behind(error):
-            return _interrupted(interrupt)
+        if behind := _interrupt_behind(error):
+            return _interrupted(behind)
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 128 + signal.SIGPIPE
         if is_explained(error):
             print(f"offrl: error: {error}", file=sys.stderr)
             return 1
-        where = foreign(error)
-        whose = f"{where}, which is not offrl's code" if where else "what offrl does not foresee"
+        place = foreign(error)
+        whose = f"{place}, which is not offrl's code" if place else "what offrl does not foresee"
         print(f"offrl: error: {type(error).__name__} in {whose}:", file=sys.stderr)
         traceback.print_exc()
         return 1

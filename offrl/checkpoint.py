@@ -31,7 +31,7 @@ from offrl.modules import allow_names, import_all
 from offrl.outputs import whole_file
 from offrl.robomimic.checkpoints import upgrade_checkpoint
 from offrl.specs import LANGUAGE
-from offrl.tree import map_leaves
+from offrl.tree import leaves, map_leaves
 
 log = logging.getLogger(__name__)
 _warn_once = cache(log.warning)
@@ -74,10 +74,9 @@ def describe_policy(
 
 def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write a checkpoint. At any moment either the old file or the new one is there, whole."""
-    sizes: list[int] = []
-    plain = map_leaves(lambda leaf: sizes.append(getattr(leaf, "nbytes", 0)) or leaf, content)
-    with _interrupts_wait(), whole_file(path, sum(sizes)) as partial, open(partial, "wb") as file:
-        torch.save(plain, file)
+    size = sum(getattr(leaf, "nbytes", 0) for leaf in leaves(content).values())
+    with _interrupts_wait(), whole_file(path, size) as partial, open(partial, "wb") as file:
+        torch.save(map_leaves(lambda leaf: leaf, content), file)  # dicts, whatever maps there were
 
 
 @contextmanager

@@ -128,12 +128,12 @@ def _common(scores: Scores, results: Sequence[Outcome]) -> tuple[list[int], list
     ended, and the scores of each seed there. Unfinished seeds are taken only if no seed is
     finished."""
     seeds = [r for r in results if r.status == FINISHED] or results
-    curves = [[(step, scores.number(r, *x)) for step, *x in r.curve] for r in seeds]
+    curves = [[(x[0], scores.number(r, *x[1:])) for x in r.curve] for r in seeds]
     first = max((curve[0][0] for curve in curves), default=0)
     last = min((curve[-1][0] for curve in curves), default=0)
     found = {step for curve in curves for step, _ in curve if first <= step <= last}
     steps = sorted(found or {first})  # at one step, if none of them is common
-    return steps, [np.interp(steps, *zip(*curve, strict=True)) for curve in curves]
+    return steps, [np.interp(steps, *np.transpose(curve)) for curve in curves]
 
 
 def _axes(axes: Any, scores: Scores, task: str, which: str = "y") -> None:
@@ -184,13 +184,14 @@ def _profiles(scores: Scores) -> Any:
     figure, [axes] = _panels(1)
     every = np.concatenate([scores.matrix(a).ravel() for a in scores.compared])
     is_rate = scores.measures[scores.common[0]] == SUCCESS
-    thresholds = np.linspace(*((0, 1) if is_rate else (every.min(), every.max())), 101)
+    low, high = (0.0, 1.0) if is_rate else (every.min(), every.max())
+    thresholds = np.linspace(low, high, 101)
     colors, lines = _colors(scores), {}
     for algorithm in scores.compared:
         color = colors[algorithm]
-        share, low, high = scores.profile(algorithm, thresholds)
+        share, below, above = scores.profile(algorithm, thresholds)
         (lines[algorithm],) = axes.plot(thresholds, share, color=color)
-        axes.fill_between(thresholds, low, high, color=color, alpha=0.12, linewidth=0)
+        axes.fill_between(thresholds, below, above, color=color, alpha=0.12, linewidth=0)
     measure = scores.measures[scores.common[0]]
     axes.set(xlabel=f"final {measure} above", ylabel="share of trainings", ylim=(-0.03, 1.03))
     _legend(figure, lines)

@@ -204,9 +204,10 @@ def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> li
 def frame_rate(env_args: Mapping[str, Any] | None, attributes: Mapping[str, Any]) -> int:
     """Count the steps in a second of the robot's time, by the environment or a demonstration's
     ``fps``."""
-    frequency = ((env_args or {}).get("env_kwargs") or {}).get("control_freq")
+    frequency: Any = ((env_args or {}).get("env_kwargs") or {}).get("control_freq")
     frequency = frequency or attributes.get("fps")
-    return max(1, round(frequency)) if isinstance(frequency, (int, float, np.number)) else FPS
+    is_number = isinstance(frequency, (int, float, np.number))
+    return max(1, round(float(frequency))) if is_number else FPS
 
 
 def is_film(value: Any) -> bool:

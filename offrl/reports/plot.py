@@ -109,9 +109,9 @@ def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:
     )
     # Returns, on an axis of their own, where they say more than the success rate.
     if any(abs(r["Return"] - r["Success_Rate"]) > 0.01 for r in points):
-        steps, totals = zip(*((r["step"], r["Return"]) for r in points), strict=True)
+        pairs = zip(*((r["step"], r["Return"]) for r in points), strict=True)
         returns = axes.twinx()
-        returns.plot(steps, totals, "s--", color="tab:green", markersize=4)
+        returns.plot(*pairs, "s--", color="tab:green", markersize=4)
         returns.set_ylabel("return", color="tab:green")
 
 

@@ -21,7 +21,6 @@ APART = (
 )
 FINISHED, FAILED, BEGUN, WAITING = "finished", "failed", "begun", "waiting"
 SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
-MEASURES = ("Success_Rate", "Return")  # of an evaluation; the first may be lacking
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,9 @@ def run_result(path: Path, **known: Any) -> Outcome:
         **found,
         final=_measured(last) if is_whole else None,
         best=_measured(run.logs("test")) if is_whole else None,
-        curve=[(r["step"], *map(r["logs"].get, MEASURES)) for r in evaluations],
+        curve=[
+            (r["step"], r["logs"].get("Success_Rate"), r["logs"]["Return"]) for r in evaluations
+        ],
         steps=run.steps,
         minutes=round(run.seconds / 60, 3),
         commit=run.provenance.get("git_commit", ""),
@@ -157,7 +158,7 @@ def run_result(path: Path, **known: Any) -> Outcome:
 def _measured(logs: Mapping[str, float]) -> Measured | None:
     if not {"Return", "n"} <= logs.keys():
         return None
-    return Measured(*map(logs.get, MEASURES), int(logs["n"]))
+    return Measured(logs.get("Success_Rate"), logs["Return"], int(logs["n"]))
 
 
 def write_results(path: Path, results: Iterable[Outcome]) -> None:

@@ -156,11 +156,11 @@ class Run:
         rollout = self.config["experiment"]["rollout"]
         tests = {"test", *(["test_last"] if rollout.get("test_last") else [])}
         if rollout["enabled"] and {"rollout", *tests} & {r["type"] for r in self.records}:
-            done = [r for r in self.records if "Return" in r["logs"]]
-            return tests <= {r["type"] for r in done if not r["logs"].get("Crashed")}
+            whole = [r for r in self.records if "Return" in r["logs"]]
+            return tests <= {r["type"] for r in whole if not r["logs"].get("Crashed")}
         # What is not evaluated, such as planners, has ended with its last epoch.
-        done, wanted_steps = self.done_of
-        return done >= wanted_steps and self.records[-1:] == self.of_type("epoch")[-1:]
+        done, wanted = self.done_of
+        return done >= wanted and self.records[-1:] == self.of_type("epoch")[-1:]
 
 
 def _is_whole(record: Mapping[str, Any]) -> bool:

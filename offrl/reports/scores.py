@@ -238,7 +238,7 @@ def _measure(results: Sequence[Outcome]) -> str:
     """Choose the measure of a task: success rates, where there are any successes, or where all that
     is known is failure."""
     found = [(m.success, m.total) for r in results for m in (r.final, r.best) if m]
-    found += [tuple(point[1:]) for result in results for point in result.curve]
+    found += [(rate, total) for result in results for _, rate, total in result.curve]
     rates = [rate for rate, _ in found if rate is not None]
     if not found or any(rates) or (rates and not any(total for _, total in found)):
         return SUCCESS

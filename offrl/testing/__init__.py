@@ -74,29 +74,23 @@ class AlgoCase:
         defaults = config_factory(name)
         seen = {"modalities": {"obs": {"low_dim": list(OBS_SHAPES)}}}
         small = SMALL | {"observation": _each(defaults.observation, seen)}
-        self.name, self.overrides = name, merge(small, overrides)
-        self.data = folder / "demos.hdf5"
-        self.overrides = merge(
-            self.overrides, {"train": {"data": str(self.data), "output_dir": str(folder / "runs")}}
-        )
+        self.name, self.data = name, folder / "demos.hdf5"
+        places = {"data": str(self.data), "output_dir": str(folder / "runs")}
+        self.overrides = merge(merge(small, overrides), {"train": places})
         self.section, own = defaults.algo, config_factory(name, self.overrides)
         self.own_section = own.algo
-        self.datasets: dict[str, Any] = {}
         write_random_demos(self.data, own.train.acts_discretely)
 
     def config(self, train: Mapping[str, Any] | None = None, **optim: Any) -> Config:
         """Make the config with changes of ``train`` and of every network's optimizer."""
-        train = train or {}
-        algo = dict(self.overrides.get("algo", {}))
-        section = self.section
-        if "transformer" in algo and "context_length" in section.transformer:  # frames
-            frames = train.get("frame_stack", 1)
+        train, algo = dict(train or {}), dict(self.overrides.get("algo", {}))
+        frames = train.get("frame_stack", 1)
+        if "transformer" in algo and "context_length" in self.section["transformer"]:
             algo = merge(algo, {"transformer": {"context_length": frames}})
-        if "horizon" in section:  # of chunks
-            frames = train.get("frame_stack", 1)
+        if "horizon" in self.section:  # of chunks
             lengths = {"action_horizon": 2, "prediction_horizon": 4}
             algo = merge(algo, {"horizon": {"observation_horizon": frames, **lengths}})
-            train = {key: value for key, value in train.items() if key != "seq_length"}
+            train.pop("seq_length", None)
         algo = merge(algo, _every_optimizer(self.own_section.to_dict(), optim))
         return config_factory(self.name, merge(self.overrides, {"algo": algo, "train": train}))
 
@@ -121,6 +115,12 @@ class AlgoCase:
             algo.start_from(read_checkpoint(config.experiment.ckpt_path))
         return algo, iter(BatchLoader(dataset, batch_size=batch_size, seed=0))
 
+    def updated(self, train: Mapping[str, Any] | None = None) -> tuple[Algo, Any, Mapping]:
+        """Make a new algorithm and let it update once. Returns it, the batch and what it said."""
+        algo, batches = self.make(train)
+        batch = algo.process_batch_for_training(next(batches))
+        return algo, batch, algo.train_on_batch(batch, epoch=1)
+
 
 def write_random_demos(path: Path, is_discrete: bool = False) -> None:
     """Write three short demonstrations with random content and, of discrete actions, three
@@ -141,10 +141,7 @@ def write_random_demos(path: Path, is_discrete: bool = False) -> None:
 
 
 def loss_falls_on_one_batch(case: AlgoCase) -> None:
-    algo, batches = case.make()
-    batch = algo.process_batch_for_training(next(batches))
-    algo.set_train()
-    info = algo.train_on_batch(batch, epoch=1)
+    algo, batch, info = case.updated()
     assert "loss" in info, f"update returned no 'loss', but {', '.join(info) or 'nothing'}"
     losses = [float(algo.train_on_batch(batch, epoch=1)["loss"])]
     wanted = losses[0] - 0.1 * abs(losses[0])
@@ -155,9 +152,7 @@ def loss_falls_on_one_batch(case: AlgoCase) -> None:
 
 
 def frozen_weights_stay(case: AlgoCase) -> None:
-    algo, batches = case.make()
-    batch = algo.process_batch_for_training(next(batches))
-    algo.train_on_batch(batch, epoch=1)
+    algo, batch, _ = case.updated()
     nets = [algo.nets.get_submodule(name) for name in algo.optimizers]
     parameters = [list(net.parameters()) for net in nets]
     frozen = [some[0].requires_grad_(False) for some in parameters if len(some) > 1]
@@ -168,17 +163,13 @@ def frozen_weights_stay(case: AlgoCase) -> None:
 
 
 def info_is_detached_numbers(case: AlgoCase) -> None:
-    algo, batches = case.make()
-    info = algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
-    for name, value in info.items():
+    for name, value in case.updated()[2].items():
         assert value.dim() == 0, f"{name} has shape {list(value.shape)}; one number is needed"
         assert not value.requires_grad, f"{name} holds on to the graph; detach it"
 
 
 def serialize_and_deserialize_are_the_identity(case: AlgoCase) -> None:
-    algo, batches = case.make()
-    batch = algo.process_batch_for_training(next(batches))
-    algo.train_on_batch(batch, epoch=1)
+    algo, batch, _ = case.updated()
     state = copy.deepcopy(algo.serialize())
     other, _ = case.make()
     other.deserialize(state)
@@ -203,24 +194,23 @@ def weights_that_do_not_fit_are_refused_by_name(case: AlgoCase) -> None:
 
 def averages_are_for_acting_and_weights_for_training(case: AlgoCase) -> None:
     """Check ``train.ema``, in checkpoints as well."""
-    algo, batches = case.make({"ema": {"enabled": True, "power": None, "max_decay": 0.5}})
-    batch = algo.process_batch_for_training(next(batches))
-    seed_everything(1)
-    for _ in range(3):
+    averaging = {"ema": {"enabled": True, "power": None, "max_decay": 0.5}}
+    algo, batch, _ = case.updated(averaging)
+    for _ in range(2):
         algo.train_on_batch(batch, epoch=1)
     state, trained = copy.deepcopy(algo.serialize()), _weights(algo)
     algo.set_eval()
     shown = _weights(algo)
     assert not _same(shown, trained), "set_eval() shows no averages"
     assert _same(_tensors(algo.serialize()), _tensors(state)), "serialize() depends on the mode"
-    other, _ = case.make({"ema": {"enabled": True, "power": None, "max_decay": 0.5}})
+    other, _ = case.make(averaging)
     other.deserialize(state)
     for each in (algo, other):
         each.set_eval()
         assert _same(_weights(each), shown), "averages do not come back"
         each.set_train()
         assert _same(_weights(each), trained), "set_train() brings back other weights"
-    acting, _ = case.make({"ema": {"enabled": True, "power": None, "max_decay": 0.5}})
+    acting, _ = case.make(averaging)
     acting.deserialize(to_act(state))
     acting.set_eval()
     assert _same(_weights(acting), shown), "what is loaded to act has other weights"
@@ -245,12 +235,11 @@ def acting_in_a_batch_equals_one_by_one(
         for _ in range(5)
     ]
     goals = {env: episode.pop() for env, episode in enumerate(episodes)}
-    alone = []
+    alone: list[list[Any]] = []
     for seed, episode in enumerate(episodes):
         policy = RolloutPolicy(algo)
         policy.start_episode(seed=seed)
-        goal = goals[seed]
-        alone.append([policy(obs, goal, float(step)) for step, obs in enumerate(episode)])
+        alone.append([policy(obs, goals[seed], float(step)) for step, obs in enumerate(episode)])
     together = RolloutPolicy(algo, batch_size=3)
     if together.num_environments is not None:  # it serves one only
         return
@@ -258,7 +247,7 @@ def acting_in_a_batch_equals_one_by_one(
         together.start_episode(env=seed, seed=seed)
     for step in range(4):
         obs = {env: episode[step] for env, episode in enumerate(episodes)}
-        actions = together.act(obs, goals, dict.fromkeys(obs, float(step)))
+        actions: dict[int, Any] = together.act(obs, goals, dict.fromkeys(obs, float(step)))
         for env, action in actions.items():
             assert action.shape == (() if algo.is_discrete else (AC_DIM,)), action.shape
             np.testing.assert_allclose(action, alone[env][step], atol=atol, rtol=0)
@@ -266,12 +255,11 @@ def acting_in_a_batch_equals_one_by_one(
 
 def a_copy_for_another_process_acts_the_same(case: AlgoCase) -> None:
     """Compare actions to the bit, as evaluations on a cluster need it (``distributed.address``)."""
-    algo, batches = case.make()
+    algo, _, _ = case.updated()
     if not isinstance(algo, PolicyAlgo):
         return
-    algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
     policy = RolloutPolicy(algo, batch_size=4)
-    actions = []
+    actions: list[Any] = []
     for each in (policy, pickle.loads(cloudpickle.dumps(policy))):
         rng = np.random.default_rng(0)
         each.start_episode(seed=1)

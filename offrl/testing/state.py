@@ -62,7 +62,8 @@ def acting_to_learn_has_no_training_mode(case: "AlgoCase") -> None:
         seen = (map_leaves(lambda x: x[rows], tree) for tree in (obs, goal))
         seeded = [torch.Generator().manual_seed(i) for i in range(NUM_ROWS)[rows]]
         with torch.no_grad():
-            return (algo.explore if num_steps else algo.act)(*seen, None, seeded, *num_steps)[0]
+            choice: Any = algo.explore if num_steps else algo.act
+            return choice(*seen, None, seeded, *num_steps)[0]
 
     for num_steps in ((0,), (10**9,), ()):  # explores at first and in the end; acts
         what = "explore" if num_steps else "act"

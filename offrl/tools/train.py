@@ -99,7 +99,10 @@ def run(args: argparse.Namespace) -> int:
                 "--set makes it longer, and for another config start a new run from its weights "
                 "(experiment.ckpt_path)"
             )
-    config, config_file = (None, None) if args.resume else read_config(args)
+    config: Any = None
+    config_file = None
+    if not args.resume:
+        config, config_file = read_config(args)
     if args.print_config:
         print(config.dump())
         return 0
@@ -162,7 +165,7 @@ def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
     if not args.config:
         raise ValueError("--config: name a config file, e.g. --config bc.json")
     path = find_config(args.config)
-    content = read_config_file(path)
+    content: Any = read_config_file(path)
     for name, key in FLAGS.items():
         if (value := getattr(args, name, None)) is not None:
             content = merge(content, nested(key, value))
