@@ -17,27 +17,29 @@ from offrl.specs import LANGUAGE, modalities
 
 log = logging.getLogger(__name__)
 
-SAME_KEYS = (  # of train and among the arguments of SequenceDataset
+SAME_KEYS = (  # of train, which are arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
     "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
 ).split()
 
 
 def obs_keys(config: Config) -> set[str]:
-    """The observations of all groups."""
+    """Return the observations of all groups."""
     return {key for group in modalities(config.observation).values() for key in group}
 
 
 def make_dataset(
-    config: Config,
-    instructions: Mapping[str, np.ndarray],
-    **changes: Any,
+    config: Config, instructions: Mapping[str, np.ndarray], **changes: Any
 ) -> SequenceDataset:
-    """``train.data``, by default of the demonstrations to train on; ``changes`` are arguments of
+    """Open ``train.data``, by default the demonstrations to train on; ``changes`` are arguments of
     ``SequenceDataset``."""
     train = config.train
     entries = train.data or []
-    options = {key: train[key] for key in SAME_KEYS} | {
+    constants = [
+        {LANGUAGE: instructions[e.lang]} if e.lang and e.lang in instructions else {}
+        for e in entries
+    ]
+    options: dict[str, Any] = {key: train[key] for key in SAME_KEYS} | {
         "hdf5_path": [entry.path for entry in entries],
         "obs_keys": sorted(obs_keys(config)),
         "discount": getattr(config.algo, "discount", 1.0),
@@ -49,19 +51,15 @@ def make_dataset(
         "load_next_obs": train.hdf5_load_next_obs,
         "demo_limit": [entry.demo_limit for entry in entries],
         "top_share": [entry.top_share for entry in entries],
-        "constants": [
-            {LANGUAGE: instructions[e.lang]} if e.lang in instructions else {} for e in entries
-        ],
+        "constants": constants,
     }
     return SequenceDataset(**(options | changes))
 
 
 def make_held_out_dataset(
-    config: Config,
-    instructions: Mapping[str, np.ndarray],
-    training: SequenceDataset,
+    config: Config, instructions: Mapping[str, np.ndarray], training: SequenceDataset
 ) -> SequenceDataset:
-    """All held-out demonstrations, normalised as those of the ``training``."""
+    """Open all held-out demonstrations, normalised as those of the ``training``."""
     key = config.train.hdf5_validation_filter_key
     if key is None:
         raise ValueError(
@@ -90,17 +88,19 @@ def make_held_out_dataset(
 
 
 def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:
-    """The dataset on a device, if it fits there."""
-    if dataset.is_streamed or device.type == "cpu":
-        return dataset
-    free, _ = torch.cuda.mem_get_info(device)
-    return dataset.to(device) if dataset.nbytes < free // 2 else dataset
+    """Move the dataset to a device, if it fits there."""
+    if not dataset.is_streamed and device.type != "cpu":
+        free, _ = torch.cuda.mem_get_info(device)
+        if dataset.nbytes < free // 2:
+            dataset.to(device)
+    return dataset
 
 
 def embed_instructions(
     langs: Sequence[str | None], are_seen: bool, known: Mapping[str, torch.Tensor]
 ) -> dict[str, np.ndarray]:
-    """``{sentence: [E]}`` of each dataset's sentence; none if the policy does not see them.
+    """Embed the sentence of each dataset, ``{sentence: [E]}``; none if the policy does not see
+    them.
 
     known: those of the checkpoint of a run that is resumed. They are the same to the last bit, and
         need no language model.
@@ -124,11 +124,11 @@ def embed_instructions(
 def stored_instructions(
     dataset: SequenceDataset, langs: Sequence[str | None]
 ) -> tuple[dict[str, np.ndarray], list[str | None]]:
-    """Give what files hold as an embedding, the same at all steps, which serves for evaluation as
-    well, under a name of its own; and the ``langs`` with those names."""
-    instructions, names = {}, list(langs)
+    """Collect the embeddings in files that are the same at all steps, which serve for evaluation as
+    well, under names of their own. Returns them, and ``langs`` with those names."""
+    instructions, names = dict[str, np.ndarray](), list(langs)
     for k, value in enumerate(dataset.constant_obs(LANGUAGE)):
         if value is not None:
-            names[k] = f"{LANGUAGE} of {Path(dataset.sources[k].path).name}"
-            instructions[names[k]] = value
+            names[k] = name = f"{LANGUAGE} of {Path(dataset.sources[k].path).name}"
+            instructions[name] = value
     return instructions, names

@@ -1,4 +1,4 @@
-"""Facts about demonstrations: counts, keys, ranges, successes, masks, sizes, and what is odd."""
+"""Facts about demonstrations: counts, keys, ranges, successes, masks, sizes, and oddities."""
 
 import hashlib
 from collections import defaultdict
@@ -27,8 +27,8 @@ EACH_DIMENSION = 64  # at most so many have a range of their own
 class DataInfo:
     """Reads facts about demonstrations in one pass; ``facts()`` is a nested dict of plain values.
 
-    reads_all: whether ranges of images are of all of them, not of a sample.
-    advance: is told of each demonstration that was read.
+    reads_all: ranges of images are of all of them, not of a sample.
+    advance: is called with the number of demonstrations that were read.
     """
 
     def __init__(
@@ -37,13 +37,14 @@ class DataInfo:
         reads_all: bool = False,
         advance: Callable[[int], object] = lambda num_demos: None,
     ):
-        self.path, self.wrong, self._reads_all = Path(path), [], reads_all
-        self._keys: dict[str, _Key] = {}
+        self.path, self._reads_all = Path(path), reads_all
+        self.wrong: list[str] = []
+        self.lengths: list[int] = []
+        self._arrays: dict[str, ArrayFacts] = {}
         self._returns: list[float] = []
         self._features: list[dict[str, float]] = []
         self._successes: list[bool | None] = []
         self._alike: defaultdict[bytes, list[str]] = defaultdict(list)
-        self.lengths: list[int] = []
         with open_episodes(self.path) as demos:
             self.names = demos.demos()
             self.env_args = demos.env_args
@@ -51,16 +52,24 @@ class DataInfo:
             for i, demo in enumerate(self.names):
                 self._read(demos, demo, is_sampled=i in sampled)
                 advance(1)
-            for key in self._keys.values():
-                key.widen_by_vectors()
-            self.masks = self._read_masks(demos)
+            for facts in self._arrays.values():
+                facts.widen_by_vectors()
+            if isinstance(demos, DemoFile):  # masks() refuses what is reported here
+                self.masks = {key: demos.mask(key) for key in demos.filter_keys()}
+            else:
+                self.masks = demos.masks()
             self.layout, self._elsewhere = demos.layout, demos.elsewhere
+        for key, names in self.masks.items():
+            if absent := sorted(set(names) - set(self.names)):
+                self.wrong.append(
+                    f"{self.path}: mask/{key} names what is not there: {', '.join(absent[:5])}"
+                )
 
     def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
-        is_file = isinstance(demos, DemoFile)
-        trajectory, digest, read = demos.stored(demo), hashlib.sha256(), {}
+        trajectory, digest = demos.stored(demo), hashlib.sha256()
+        read: dict[str, Any] = {}
         length = trajectory["actions"].shape[0] if "actions" in trajectory else 0
-        if is_file and length:
+        if isinstance(demos, DemoFile) and length:
             demos.check_length(demo, length)
         elif isinstance(demos, Demos):
             demos.lengths([demo])  # says of most that is wrong what that is
@@ -70,30 +79,32 @@ class DataInfo:
                 continue
             place = f"{demos.root}{demo}/{name}"
             with located(self.path, place):
-                if name not in self._keys:
-                    self._keys[name] = _Key(name, array)
-                key = self._keys[name]
+                if name not in self._arrays:
+                    self._arrays[name] = ArrayFacts(name, array)
+                facts = self._arrays[name]
                 if array.dtype.kind not in "fiub" or 0 in array.shape[1:]:
                     if name in NUMBERS:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
-                elif not key.is_image or self._reads_all:
+                elif not facts.is_image or self._reads_all:
                     digest.update(name.encode())
-                    for first, rows in array.pieces() if is_file else [(0, array)]:
-                        key.add(rows, place)
+                    for first, rows in (
+                        array.pieces() if isinstance(array, Stored) else [(0, array)]
+                    ):
+                        facts.add(rows, place)
                         if words := wrong_values(name, rows, first):
                             self.wrong.append(f"{self.path}: {place} {words}")
-                        if not key.is_image:
+                        if not facts.is_image:
                             digest.update(rows.tobytes())
                             if len(rows) == array.shape[0] and rows.nbytes <= KEPT:
                                 read[name] = rows
                 elif is_sampled and array.shape[0]:
-                    key.add(array[len(array) // 2][None], place)
-                key.num_rows += array.shape[0]
+                    facts.add(array[len(array) // 2][None], place)
+                facts.num_rows += array.shape[0]
                 if length and name.startswith(OF_STEPS) and array.shape[0] != length:
                     self.wrong.append(
                         f"{self.path}: {place} has {array.shape[0]} steps, but the actions {length}"
                     )
-                key.bytes_on_disk += bytes_on_disk(array)
+                facts.bytes_on_disk += bytes_on_disk(array)
         self.lengths.append(length)
         if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))
@@ -104,54 +115,42 @@ class DataInfo:
         self._successes.append(demos.success(read))
         self._alike[digest.digest()].append(demo)
 
-    def _read_masks(self, demos: Episodes) -> dict[str, list[str]]:
-        is_file = isinstance(demos, DemoFile)  # masks() refuses what is told of here
-        masks = {k: demos.mask(k) for k in demos.filter_keys()} if is_file else demos.masks()
-        for key, names in masks.items():
-            absent = sorted(set(names) - set(self.names))
-            if absent:
-                self.wrong.append(
-                    f"{self.path}: mask/{key} names what is not there: {', '.join(absent[:5])}"
-                )
-        return masks
-
     def facts(self) -> dict[str, Any]:
-        env_args = self.env_args or {}
         known = [success for success in self._successes if success is not None]
+        success = {"demonstrations": len(known), "rate": float(np.mean(known))} if known else None
+        shared = {
+            f"{a} and {b}": len({*self.masks[a]} & {*self.masks[b]})
+            for a, b in combinations(sorted(self.masks), 2)
+        }
+        environment = None
+        if env_args := self.env_args:
+            environment = {name: env_args[name] for name in ENVIRONMENT if name in env_args}
+            environment["env_kwargs"] = env_args.get("env_kwargs", {})
+        files = self.path.rglob("*") if self.path.is_dir() else [self.path]
         return {
             "dataset": str(self.path),
             "layout": self.layout,
-            "bytes_on_disk": _size(self.path),
-            "bytes_in_memory": sum(key.bytes_in_memory for key in self._keys.values()),
+            "bytes_on_disk": sum(file.stat().st_size for file in files if file.is_file()),
+            "bytes_in_memory": sum(array.bytes_in_memory for array in self._arrays.values()),
             "demonstrations": len(self.names),
             "steps": sum(self.lengths),
             "lengths": _spread(self.lengths),
             "returns": _spread(self._returns),
-            "success": {"demonstrations": len(known), "rate": float(np.mean(known))}
-            if known
-            else None,
-            "keys": {name: key.facts() for name, key in sorted(self._keys.items())},
+            "success": success,
+            "keys": {name: array.facts() for name, array in sorted(self._arrays.items())},
             "filter_keys": {key: len(names) for key, names in self.masks.items()},
-            "overlaps": self._overlaps(),
-            "environment": {name: env_args[name] for name in ENVIRONMENT if name in env_args}
-            | {"env_kwargs": env_args.get("env_kwargs", {})}
-            if env_args
-            else None,
+            "overlaps": {pair: number for pair, number in shared.items() if number},
+            "environment": environment,
             "provenance": provenance_of(self.path),
             "wrong": self.wrong,
             "remarks": self._remarks(),
             "unusual": self._unusual(),
         }
 
-    def _overlaps(self) -> dict[str, int]:
-        shared = {
-            f"{a} and {b}": len({*self.masks[a]} & {*self.masks[b]})
-            for a, b in combinations(sorted(self.masks), 2)
-        }
-        return {pair: number for pair, number in shared.items() if number}
-
     def _remarks(self) -> list[str]:
-        remarks = [remark for _, key in sorted(self._keys.items()) for remark in key.remarks()]
+        remarks = [
+            remark for _, array in sorted(self._arrays.items()) for remark in array.remarks()
+        ]
         remarks += in_other_files(self._elsewhere)
         for same in self._alike.values():
             if len(same) > 1:
@@ -160,7 +159,7 @@ class DataInfo:
         return remarks
 
     def _unusual(self) -> list[str]:
-        """The strangest demonstrations first."""
+        """Write sentences on unusual demonstrations, the strangest first."""
         if len(self._features) < len(self.names):
             return []
         names = self._features[0]
@@ -168,10 +167,10 @@ class DataInfo:
         return [f"{self.names[i]}: {sentence}" for i, sentence in found]
 
 
-class _Key:
-    """What is found out about an array of all demonstrations."""
+class ArrayFacts:
+    """Facts about an array of all demonstrations."""
 
-    def __init__(self, name: str, array: Any):
+    def __init__(self, name: str, array: np.ndarray | Stored):
         self.name = name
         self.shape, self.dtype = tuple(map(int, array.shape[1:])), str(array.dtype)
         self.is_image = len(self.shape) == 3
@@ -183,7 +182,7 @@ class _Key:
 
     @property
     def bytes_in_memory(self) -> int:
-        """Give what training holds: bytes as they are, all else as float32."""
+        """The size that training holds: bytes as they are, all else as float32."""
         size = 1 if self.dtype == "uint8" else 4
         return self.num_rows * size * int(np.prod(self.shape, dtype=np.int64))
 
@@ -192,7 +191,7 @@ class _Key:
             self._widen(rows)
 
     def widen_by_vectors(self) -> None:
-        """Take in the ranges of vectors that are kept: one after the other they would take longer
+        """Widen the range by all vectors that are kept: one after the other they would take longer
         than to be read."""
         if parts := [part for part in self._vectors.parts if part.shape[1:] == self.shape]:
             self._widen(np.concatenate(parts))
@@ -209,7 +208,7 @@ class _Key:
         if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():
             return []  # which is worse than odd
         odd = odd_image(self.name, self.shape, np.dtype(self.dtype))
-        return [odd] * bool(odd) + self._vectors.remarks()
+        return [*([odd] if odd else []), *self._vectors.remarks()]
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"shape": list(self.shape), "dtype": self.dtype}
@@ -237,10 +236,5 @@ def _spread(numbers: Sequence[float] | np.ndarray) -> dict[str, float | None] | 
 
 
 def _number(value: Any) -> float | None:
-    """As JSON has it, which knows no NaN."""
+    """Return a number for JSON, which knows no NaN."""
     return float(value) if np.isfinite(value) else None
-
-
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,4 +1,4 @@
-"""The origin of a file of demonstrations: an attribute of ``data`` in what offrl writes."""
+"""The origin of a file of demonstrations, an attribute of ``data`` in files that offrl writes."""
 
 import hashlib
 import itertools
@@ -17,9 +17,9 @@ ATTRIBUTE = "provenance"
 
 
 def provenance(command: str, inputs: Sequence[str | Path]) -> dict[str, Any]:
-    """Give what was run, and on what: the fingerprint of each input; and in ``history``, by
-    fingerprint, how those came about, and what they were made of."""
-    sources, history = [], {}
+    """Record the command that was run and the fingerprint of each input; and in ``history``, by
+    fingerprint, the origin of those inputs and of what they were made of."""
+    sources, history = list[dict[str, str]](), dict[str, Any]()
     for path in inputs:
         mark, before = fingerprint([path]), provenance_of(path)
         sources.append({"file": Path(path).name, "fingerprint": mark})
@@ -30,7 +30,7 @@ def provenance(command: str, inputs: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def provenance_of(path: str | Path) -> dict[str, Any] | None:
-    """Give what a file says of how it came about, if it says so."""
+    """Read the origin that a file states, if it states one."""
     if Path(path).is_dir() or not h5py.is_hdf5(path):
         return None
     with opened(Path(path)) as file, located(path, f"the attribute {ATTRIBUTE} of data"):
@@ -46,7 +46,7 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:
-    """A hash of files, also of those in folders, by size and 64 evenly spaced blocks: as quick for
+    """Hash files, also those in folders, by size and 64 evenly spaced blocks: this is as quick for
     50 GB as for 5 MB."""
     digest = hashlib.sha256()
     inside = [sorted(Path(p).rglob("*")) if os.path.isdir(p) else [p] for p in paths]

@@ -1,4 +1,4 @@
-"""Arrays in HDF5 files: in chunks with checksums, images also as PNG or JPEG frames.
+"""The storage of arrays in HDF5 files: in chunks with checksums, images also as PNG or JPEG frames.
 
 Frames are the rows of an array of bytes ``[T, B]``, each an image file of its own and filled up
 with zeros, which decoders do not look at; its attributes are ``frames`` ("png" or "jpeg") and
@@ -35,7 +35,7 @@ def create(
     compression: str | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> None:
-    """An array ``[T, ...]`` with checksums, in one chunk unless it is large. With ``png`` or
+    """Store an array ``[T, ...]`` with checksums, in one chunk unless it is large. With ``png`` or
     ``jpeg`` images ``[T, H, W, 1 or 3]`` (uint8) are frames, and all else is not compressed; those
     of one channel may be labels, and are PNG."""
     attributes = {}
@@ -58,8 +58,8 @@ def is_images(array: Any) -> bool:
 
 
 class Stored:
-    """An array in an open HDF5 file, which knows its ``shape`` and ``dtype``: HDF5 takes longer to
-    say them than to read a short array. Images that are frames are seen as ``[T, H, W, C]``.
+    """An array in an open HDF5 file, with its ``shape`` and ``dtype``, which HDF5 takes longer to
+    say than to read a short array. Images that are frames are seen as ``[T, H, W, C]``.
 
     elsewhere: the other files that it lies in. Raises ``ValueError`` as ``sources`` does, and, when
     it is read, for what is damaged, was not written or does not fit into memory: a file of a
@@ -67,7 +67,8 @@ class Stored:
     """
 
     def __init__(self, dataset: h5py.h5d.DatasetID):
-        self.id, self.dtype, self.shape = dataset, dataset.dtype, dataset.shape or ()
+        self.id, self.dtype = dataset, dataset.dtype
+        self.shape: tuple[int, ...] = tuple(dataset.shape or ())
         self.elsewhere = sources(dataset, self.dtype.itemsize)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         may_be = self.dtype == np.uint8 and len(self.shape) == 2
@@ -97,7 +98,7 @@ class Stored:
 
     @property
     def is_number(self) -> bool:
-        """Say whether it has rows of numbers."""
+        """True if it has rows of numbers."""
         return bool(self.shape) and self.dtype.kind in "fiub" and 0 not in self.shape[1:]
 
     def check_written(self) -> None:
@@ -130,8 +131,9 @@ class Stored:
             raise unreadable(*place_of(self.id), error) from None
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Read the rows in parts of about 64 MB, of which who looks at them makes copies; with the
-        number of the first row of each. Parts are whole chunks: none is unpacked twice."""
+        """Read the rows in parts of about 64 MB, so that what is computed of them fits into memory.
+        Yields the number of the first row with each. Parts are whole chunks: none is unpacked
+        twice."""
         if self.nbytes <= PIECE_BYTES:
             yield 0, self.read()
             return
@@ -145,7 +147,8 @@ class Stored:
 def arrays_below(
     group: h5py.h5g.GroupID, root: str = "", seen: set[Any] | None = None
 ) -> Iterator[tuple[str, Stored]]:
-    """Open all arrays below a group, whatever kind of link leads there, by path. seen: groups."""
+    """Open all arrays below a group, whatever kind of link leads there, and yield them with their
+    paths. seen: groups."""
     seen = set() if seen is None else seen
     check_group(group, root, seen)
     for name in group:
@@ -161,8 +164,8 @@ def arrays_below(
 
 
 def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
-    """``ValueError`` for a group that was seen before: links make circles of few groups, and more
-    ways through them than can be gone."""
+    """Raise ``ValueError`` for a group that was seen before: links make circles of few groups, and
+    more ways through them than can be gone."""
     info = h5py.h5o.get_info(group)
     if (info.fileno, info.addr) in seen or place.count("/") > 20:
         raise ValueError(f"{place.strip('/')} is a group within itself, or there twice")
@@ -170,12 +173,12 @@ def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
 
 
 def bytes_on_disk(array: Any) -> int:
-    """Count what an array takes in its file; of one that is in none, in memory."""
+    """Return the size of an array in its file, or of one that is in none, in memory."""
     return array.id.get_storage_size() if isinstance(array, Stored) else array.nbytes
 
 
 def kind_of_step(array: Any) -> str:
-    """Say the type and shape of an array's steps, e.g. ``float32 [3]``; of frames the images'."""
+    """Name the type and shape of an array's steps, e.g. ``float32 [3]``; of frames the images'."""
     return f"{array.dtype} {list(array.shape[1:])}"
 
 
@@ -212,7 +215,7 @@ def _encoded(images: np.ndarray, kind: str) -> np.ndarray:
 
 
 def _decoded(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Images of the bytes of one, ``[B]``, or of several, ``[T, B]``."""
+    """Decode the bytes of one image, ``[B]``, or of several, ``[T, B]``."""
     from PIL import Image
 
     images = np.empty((*rows.shape[:-1], *shape), np.uint8)

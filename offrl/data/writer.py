@@ -1,4 +1,4 @@
-"""Recording episodes as a data set in robomimic's layout."""
+"""The writer of data sets in robomimic's layout, an episode at a time."""
 
 import json
 import logging
@@ -14,16 +14,9 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 
+from offrl.data import storage
 from offrl.data.formats.hdf5 import OWN_ATTRIBUTES, located, text_sum
-from offrl.data.storage import (
-    CHUNK_BYTES,
-    COMPRESSIONS,
-    Stored,
-    arrays_below,
-    bytes_on_disk,
-    create,
-    kind_of_step,
-)
+from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, Stored, create, kind_of_step
 from offrl.outputs import DiskFull, check_space, in_words, new_file, put
 
 log = logging.getLogger(__name__)
@@ -71,18 +64,16 @@ class DemoWriter(AbstractContextManager):
         try:
             notes = {k: json.dumps(value, indent=4) for k, value in given.items() if value}
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path}: env_args cannot be text ({error}); give plain values"
-            ) from None
+            words = f"env_args cannot be text ({error}); give plain values"
+            raise ValueError(f"{path}: {words}") from None
         self.path = new_file(path)
         self.compression, self.chunk_bytes = compression, chunk_bytes
         self._partial, is_there = self._place_beside(resume)
         self._check_space(0, notes)
         self._steps: dict[str, str] = {}  # type and shape of each key's
-        self._total = 0
-        self._is_durable = durable
-        self._is_kept = durable  # whether finished episodes stay if the recording is cut off
-        self.num_demos = 0
+        self.num_demos = self._total = 0
+        # _is_kept: whether finished episodes stay if the recording is cut off.
+        self._is_durable = self._is_kept = durable
         try:
             self._open(notes, is_there)
         except BaseException:
@@ -118,13 +109,13 @@ class DemoWriter(AbstractContextManager):
         self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
 
     def _go_on(self, notes: Mapping[str, str]) -> None:
-        """Take up a recording that was cut off, if it is the one that is asked for."""
+        """Continue a recording that was cut off, if it is the one that is asked for."""
         with located(self._partial, "what was recorded before"):
             found = {key: self._data.attrs.get(key) for key in ("env_args", "provenance")}
             before = {key: text.decode() for key, text in found.items() if text is not None}
             demos = [f"demo_{i}" for i in range(len(self._data))]
             lengths = [int(self._data[demo].attrs["num_samples"]) for demo in demos]
-            last = dict(arrays_below(self._data[demos[-1]].id)) if demos else {}
+            last = dict(storage.arrays_below(self._data[demos[-1]].id)) if demos else {}
         if before != notes:
             self._file.close()
             raise ValueError(
@@ -140,14 +131,14 @@ class DemoWriter(AbstractContextManager):
         simulate the episodes once more."""
         try:
             yield
-        except (DiskFull, *errors):
-            self._is_kept = False
+        except Exception as error:
+            self._is_kept &= not isinstance(error, (DiskFull, *errors))
             raise
 
     def write(self, trajectory: Mapping[str, Any], /, **attributes: Any) -> str:
-        """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``; its name. Strings and
-        numbers in it become attributes, as ``attributes`` do; datasets of an open HDF5 file are
-        copied as they are stored.
+        """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``, and return its name.
+        Strings and numbers in it become attributes, as ``attributes`` do; datasets of an open HDF5
+        file are copied as they are stored.
 
         Raises ``ValueError``, and adds nothing, for what cannot be trained on: lists, NaN, arrays
         of unequal lengths or of other shapes than in the episodes before.
@@ -155,7 +146,9 @@ class DemoWriter(AbstractContextManager):
         name = f"demo_{self.num_demos}"
         arrays, notes = self._checked(name, trajectory)
         notes |= attributes | {"num_samples": len(arrays["actions"])}
-        self._check_space(sum(bytes_on_disk(x) + METADATA_BYTES for x in arrays.values()), notes)
+        self._check_space(
+            sum(storage.bytes_on_disk(x) + METADATA_BYTES for x in arrays.values()), notes
+        )
         # Nothing refers to the episode until all of it is in the file.
         demo = self._data.create_group(None)
         for key, array in arrays.items():
@@ -210,10 +203,8 @@ class DemoWriter(AbstractContextManager):
         self._change(lambda: create(self._file, f"mask/{filter_key}", names))
 
     def write_split(self, valid_fraction: float = 0.1, seed: int = 0) -> None:
-        """Split the demonstrations at random into ``mask/train`` and ``mask/valid``.
-
-        Of two or more at least one is for validation.
-        """
+        """Split the demonstrations at random into ``mask/train`` and ``mask/valid``. Of two or more
+        at least one is for validation."""
         demos = [f"demo_{i}" for i in range(self.num_demos)]
         for key, part in zip(("train", "valid"), split(demos, valid_fraction, seed), strict=True):
             if part:
@@ -249,7 +240,7 @@ class DemoWriter(AbstractContextManager):
     def _checked(
         self, name: str, trajectory: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arrays of an episode as they are stored, and what is none."""
+        """Return the arrays of an episode as they are stored, and its attributes."""
         arrays, notes = {}, {}
         _check_names(trajectory, f"{self.path}: {name}")
         for key, value in trajectory.items():
@@ -293,8 +284,8 @@ class DemoWriter(AbstractContextManager):
     # -- the disk ---------------------------------------------------------------------------------
 
     def _place_beside(self, resume: bool) -> tuple[Path, bool]:
-        """Say where to record, and whether an earlier recording that goes on is there. Else it is a
-        name that is free; says of recordings that were cut off."""
+        """Choose the file to record to: a name that is free, or with ``resume`` that of an earlier
+        recording. Returns it and whether it is there; logs recordings that were cut off."""
         for number in count():
             dash = f"-{number}" if number else ""
             partial = self.path.with_name(f"{self.path.stem}.partial{dash}{self.path.suffix}")
@@ -307,13 +298,12 @@ class DemoWriter(AbstractContextManager):
         raise AssertionError
 
     def _check_space(self, needed: int, notes: Mapping[str, Any] | None = None) -> None:
-        needed += sum(len(str(value)) for value in (notes or {}).values())
-        check_space(self.path, needed)
+        check_space(self.path, needed + sum(len(str(value)) for value in (notes or {}).values()))
 
 
 def split(demos: Sequence[T], valid_fraction: float, seed: int) -> tuple[list[T], list[T]]:
-    """Demonstrations to train on and to validate on, drawn at random, each in their order. Of two
-    or more at least one is for validation."""
+    """Draw demonstrations to train on and to validate on at random, each in their order. Of two or
+    more at least one is for validation."""
     order = np.random.default_rng(seed).permutation(len(demos))
     num_valid = max(round(valid_fraction * len(demos)), int(len(demos) > 1))
     train, valid = sorted(order[num_valid:]), sorted(order[:num_valid])
@@ -321,6 +311,7 @@ def split(demos: Sequence[T], valid_fraction: float, seed: int) -> tuple[list[T]
 
 
 def check_filter_key(path: str | Path, name: str) -> None:
+    """Raise ``ValueError`` for what is no name of a filter key of a file."""
     if not name or "/" in name or "\0" in name:
         raise ValueError(f"{path}: {name!r} is no name of a filter key; give one without /")
 
@@ -348,6 +339,7 @@ def _check_names(trajectory: Mapping[str, Any], place: str) -> None:
 
 
 def _as_stored(key: str, array: Any, place: str) -> Any:
+    """Return an array as it is written; ``ValueError`` for what cannot be trained on."""
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{place} holds no numbers ({array.dtype})")
     if not array.shape or not math.prod(array.shape):
@@ -357,16 +349,13 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
         return array.read() if array.dataset.is_virtual else array
     if array.dtype.kind in "iu":
         return array
-    wrong = np.argwhere(~np.isfinite(array))
-    if len(wrong):
-        raise ValueError(f"{place} holds NaN or infinity at step {wrong[0, 0]}; correct it")
-    if key == "states":
-        return array
     with np.errstate(over="ignore"):
-        stored = array.astype(np.float32)
-    wrong = np.argwhere(~np.isfinite(stored))
-    if len(wrong):
-        raise ValueError(
-            f"{place} holds a value beyond what float32 can hold at step {wrong[0, 0]}; scale it"
-        )
+        stored = array if key == "states" else array.astype(np.float32)
+    for rows, words, remedy in (
+        (array, "NaN or infinity", "correct it"),
+        (stored, "a value beyond what float32 can hold", "scale it"),
+    ):
+        wrong = np.argwhere(~np.isfinite(rows))
+        if len(wrong):
+            raise ValueError(f"{place} holds {words} at step {wrong[0, 0]}; {remedy}")
     return stored

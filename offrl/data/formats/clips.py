@@ -22,7 +22,7 @@ PIXELS = "yuv420p"
 
 
 def encode(frames: np.ndarray, fps: int) -> bytes:
-    """The film (MP4) of an episode's images ``[T, H, W, 3]`` (uint8); H and W are even."""
+    """Make the film (MP4) of an episode's images ``[T, H, W, 3]`` (uint8); H and W are even."""
     av, file = _import(), io.BytesIO()
     with av.open(file, "w", format="mp4") as clip:
         stream = clip.add_stream(CODEC, rate=fps, options=OPTIONS)
@@ -63,8 +63,8 @@ class Film:
 
 
 def decode(path: Path, start: float, num_frames: int, fps: float) -> np.ndarray:
-    """So many images ``[T, H, W, 3]`` of a film, from a time (seconds) on. ``ValueError`` where
-    the film ends before, or is none."""
+    """Read ``num_frames`` images ``[T, H, W, 3]`` of a film, from the time ``start`` (seconds) on.
+    ``ValueError`` where the film ends before, or is none."""
     images: list[np.ndarray] = []
     av = _import()
     with located(path, f"the film from {start:g} s on"), av.open(str(path)) as film:

@@ -1,4 +1,4 @@
-"""From one format of demonstrations to another, an episode at a time."""
+"""The conversion of demonstrations from one format to another, an episode at a time."""
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -25,15 +25,16 @@ class Format(NamedTuple):
     """A format to convert to."""
 
     name: str
-    holds: Callable[[str, Step], bool]  # whether it has a place for an array
+    holds: Callable[[str, Step], bool]  # says whether it has a place for an array
     attributes: Sequence[str] | None  # those of an episode that it has a place for; None: all
     needs: Sequence[str]
     writing: Callable[[str, Plan], AbstractContextManager[Write]]
-    encoder: Callable[[Plan], Any] | None = None  # what makes of an episode what is written
+    encoder: Callable[[Plan], Any] | None = None  # makes a function of episodes to what is written
 
 
 @contextmanager
 def writing_robomimic(output: str, plan: Plan) -> Iterator[Write]:
+    """Make a function that adds an episode to a new file."""
     with DemoWriter(output, plan.env_args, provenance=plan.provenance, durable=False) as writer:
         writer.annotate(**plan.attributes)
         yield writer.write
@@ -64,28 +65,26 @@ def make_plan(
     fps: int | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Give what of a source goes into a format, by its first demonstration; says what does not.
+    """Plan what of a source goes into a format, by its first demonstration, and log what does not.
 
-    obs: the observations that are wanted; those that the format holds if not given.
+    obs: the observations that are wanted; by default those that the format holds.
     """
     demos, wanted = source.demos(), FORMATS[to]
     first = source.trajectory(demos[0])
     steps = {key: Step.of(x) for key, x in first.items() if isinstance(x, np.ndarray)}
     chosen = {f"obs/{name}" for name in obs} if obs else None
-    kept = {
-        key: step
-        for key, step in steps.items()
-        if wanted.holds(key, step) and _is_chosen(key, chosen)
-    }
+
+    def is_chosen(key: str) -> bool:
+        is_obs = key.startswith(("obs/", "next_obs/"))
+        return not is_obs or chosen is None or key.removeprefix("next_") in chosen
+
+    kept = {k: step for k, step in steps.items() if wanted.holds(k, step) and is_chosen(k)}
     _check(source, demos[0], to, steps, kept, chosen)
-    _say_lost(source, to, first, kept, bool(obs))
+    _warn(source, to, first, kept, bool(obs))
     if isinstance(source, DemoFile):  # in other formats all have the same arrays
         every = {k for demo in demos for k, x in source.stored(demo).items() if type(x) is Stored}
-        if others := {k for k in every - first.keys() if _is_chosen(k, chosen)}:
-            log.warning(
-                f"{source.path}: left out is {', '.join(sorted(others))}: {demos[0]} has none"
-            )
-    _remark(source, to, kept)
+        if others := ", ".join(sorted(filter(is_chosen, every - first.keys()))):
+            log.warning(f"{source.path}: left out is {others}: {demos[0]} has none")
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     env_args = source.env_args
     kwargs = (env_args or {}).get("env_kwargs") or {}
@@ -104,10 +103,10 @@ def make_plan(
     )
 
 
-def _say_lost(
+def _warn(
     source: Episodes, to: str, first: Mapping[str, Any], kept: Mapping[str, Step], by_obs: bool
 ) -> None:
-    """Say what of a source is not written, and why that may be."""
+    """Log what of a source is not written and why, and what is not as it seems in what is."""
     attributes = [key for key, value in first.items() if not isinstance(value, np.ndarray)]
     arrays = [key for key in first if key not in (*attributes, *kept)]
     groups = {key.partition("/")[0] for key in kept}
@@ -122,11 +121,6 @@ def _say_lost(
         reasons += ["offrl does not read it"] if unread else []
         left_out = ", ".join(dict.fromkeys([*names, *unread]))
         log.warning(f"{source.path}: left out is {left_out}: {', or '.join(reasons)}")
-
-
-def _remark(source: Episodes, to: str, kept: Mapping[str, Step]) -> None:
-    """Say what is not as it seems in what is written."""
-    groups = {key.partition("/")[0] for key in kept}
     if "obs" not in groups:
         log.warning(
             f"{source.path}: has no observations; go on with offrl images, which makes them, and "
@@ -139,11 +133,6 @@ def _remark(source: Episodes, to: str, kept: Mapping[str, Step]) -> None:
         )
 
 
-def _is_chosen(key: str, chosen: set[str] | None) -> bool:
-    is_obs = key.startswith(("obs/", "next_obs/"))
-    return not is_obs or chosen is None or key.removeprefix("next_") in chosen
-
-
 def _check(
     source: Episodes,
     demo: str,
@@ -152,7 +141,7 @@ def _check(
     kept: Mapping[str, Step],
     chosen: set[str] | None,
 ) -> None:
-    """``ValueError`` for what a format needs and the source has not, or the reverse."""
+    """Raise ``ValueError`` for what a format needs and the source lacks, or the reverse."""
     name, obs = FORMATS[to].name, [key for key in kept if key.startswith("obs/")]
     has = ", ".join(k.removeprefix("obs/") for k in steps if k.startswith("obs/")) or "none"
     for key in FORMATS[to].needs:
@@ -186,7 +175,8 @@ def _whole(frequency: Any) -> int | None:
 def convert(
     source: Episodes, output: str, to: str, plan: Plan, num_workers: int | None = None
 ) -> Generator[str, None, None]:
-    """Write the demonstrations of a source in another format; the name of each when it is written.
+    """Write the demonstrations of a source in another format, and yield the name of each that is
+    written.
 
     Raises ``FileExistsError`` for an output that is there. After an error nothing is.
 
@@ -202,22 +192,18 @@ def convert(
         read = _reader(source, *arguments)
         episodes: Generator[Any, None, None] = (read(demo) for demo in demos)
     else:
-        episodes = in_order(_reader_of, (str(source.path), *arguments), demos, num_workers)
+        episodes = in_order(_reader, (str(source.path), *arguments), demos, num_workers)
     with wanted.writing(output, plan) as write, closing(episodes):
         for demo, episode in zip(demos, episodes, strict=True):
             write(episode)
             yield demo
 
 
-def _reader_of(path: str, *arguments: Any) -> Callable[[str], dict[str, Any]]:
-    return _reader(open_episodes(path), *arguments)
-
-
 def _reader(
-    source: Episodes, to: str, items: Sequence[tuple[str, Step]], encoder: Any
+    opened: Episodes | str, to: str, items: Sequence[tuple[str, Step]], encoder: Any
 ) -> Callable[[str], dict[str, Any]]:
-    """A function that makes of a demonstration what is written of it."""
-    steps = dict(items)
+    """Make a function that reads a demonstration as it is written. opened: or a path to open."""
+    source, steps = open_episodes(opened) if isinstance(opened, str) else opened, dict(items)
 
     def read(demo: str) -> dict[str, Any]:
         if to != "robomimic":

@@ -10,24 +10,14 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import DemoArrays
-from offrl.data.formats.exchange import (
-    Plan,
-    Step,
-    as_float32,
-    flags,
-    following,
-    join,
-    places,
-    read_notes,
-    timeouts,
-    vectors,
-)
+from offrl.data.formats import exchange
+from offrl.data.formats.exchange import Plan, Step
 from offrl.data.formats.hdf5 import located, open_hdf5, opened
 from offrl.data.remarks import followed, wrong_values
 from offrl.data.storage import CHUNK_BYTES, Stored
 from offrl.outputs import check_space, new_file, whole_file
 
-# D4RL's datasets and what they are called here.
+# D4RL's datasets, and their names here.
 KEYS = {
     "observations": "obs/flat",
     "next_observations": "next_obs/flat",
@@ -55,15 +45,18 @@ class D4RLFile(DemoArrays):
     def __init__(self, path: Path, swmr: bool = False):
         self._file = open_hdf5(path, swmr)
         self.elsewhere = self._file.elsewhere
-        self._columns = self._opened(path)
+        self._columns, notes = self._opened(path), None
         arrays: dict[str, Any] = {KEYS[key]: column for key, column in self._columns.items()}
         arrays["dones"] = self._mark("terminals").astype(np.float32)
-        notes = None
         if NOTES in self._file:
             with located(path, NOTES):
-                notes = read_notes(path, self._file[NOTES][()])
+                notes = exchange.read_notes(path, self._file[NOTES][()])
                 lengths = np.array(notes["lengths"])
-            arrays = _as_joined(arrays, notes["steps"])
+            steps, joined = notes["steps"], arrays
+            arrays = {key: array for key, array in joined.items() if key in steps}
+            for group in ("obs/", "next_obs/"):
+                for key, columns, step in exchange.places(steps, exchange.vectors(steps, group)):
+                    arrays[key] = _Part(joined[f"{group}flat"], columns, step)
         else:
             lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
         super().__init__(path, arrays, lengths, notes)
@@ -75,7 +68,7 @@ class D4RLFile(DemoArrays):
         self._file.close()
 
     def _opened(self, path: Path) -> dict[str, Stored]:
-        """The datasets by D4RL's names, of shapes that go together."""
+        """Open the datasets, by D4RL's names; ``ValueError`` unless their shapes go together."""
         with located(path, "its list of datasets"):
             present = [key for key in KEYS if key in self._file]
         if missing := sorted(set(KEYS) - set(present) - OPTIONAL):
@@ -96,7 +89,8 @@ class D4RLFile(DemoArrays):
         if not obs[0]:
             raise ValueError(f"{path}: observations is empty; copy the file again")
         allowed = {key: [obs[:1], (obs[0], 1)] for key in NUMBERS} | {"next_observations": [obs]}
-        for key, shape in ((key, column.shape) for key, column in found.items()):
+        for key, column in found.items():
+            shape = column.shape
             if shape[:1] != obs[:1] or shape not in allowed.get(key, [shape]):
                 raise ValueError(
                     f"{path}: {key} has shape {list(shape)}, which does not go with observations "
@@ -105,9 +99,9 @@ class D4RLFile(DemoArrays):
         return found
 
     def _ends(self) -> np.ndarray:
-        """Whether an episode ends ``[N]``: at terminals, at timeouts, where the next observation
-        is not that of the next row (not all files mark each of their resets), and with the file.
-        """
+        """Say at which steps ``[N]`` an episode ends: at terminals, at timeouts, where the next
+        observation is not that of the next row (not all files mark each of their resets), and with
+        the file."""
         columns = self._columns
         marks = [self._mark(key) for key in ("terminals", "timeouts") if key in columns]
         ends = np.any(marks, axis=0)
@@ -123,7 +117,7 @@ class D4RLFile(DemoArrays):
         return ends
 
     def _mark(self, key: str) -> np.ndarray:
-        """Give what is 1 or 0 at each step ``[N]``."""
+        """Read an array that is 1 or 0 at each step ``[N]``."""
         mark = self._columns[key].read().reshape(-1)
         if words := wrong_values(key, mark, 0):
             raise ValueError(f"{self._file.filename}: {key} {words}; copy the file again")
@@ -137,7 +131,7 @@ def is_d4rl(path: Path) -> bool:
 
 
 class _Part:
-    """Some columns of a dataset ``[N, D]``, as the array ``[N, ...]`` that they were joined of."""
+    """Some columns of a dataset ``[N, D]``, as the array ``[N, ...]`` that was joined to it."""
 
     def __init__(self, dataset: Stored, columns: slice, step: Step):
         self.dtype = np.dtype(step.dtype)
@@ -152,15 +146,6 @@ class _Part:
         return values.reshape(*values.shape[:-1], *self.shape[1:])
 
 
-def _as_joined(arrays: Mapping[str, Any], steps: Mapping[str, Step]) -> dict[str, Any]:
-    """The arrays of a file that offrl wrote by the names that they had."""
-    parts = {k: array for k, array in arrays.items() if k in steps}
-    for group in ("obs/", "next_obs/"):
-        for key, columns, step in places(steps, vectors(steps, group)):
-            parts[key] = _Part(arrays[f"{group}flat"], columns, step)
-    return parts
-
-
 def holds(key: str, step: Step) -> bool:
     """Say whether D4RL's layout has a place for an array."""
     if key.startswith(("obs/", "next_obs/")):
@@ -170,22 +155,20 @@ def holds(key: str, step: Step) -> bool:
 
 @contextmanager
 def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function that adds an episode to a new file, which is there when all are in it.
-
-    Observations are joined to one vector, in the order of their names.
-    """
-    path, obs, lengths = new_file(output), vectors(plan.steps), []
+    """Make a function that adds an episode to a new file, which is there when all are in it.
+    Observations are joined to one vector, in the order of their names."""
+    path, obs, lengths = new_file(output), exchange.vectors(plan.steps), []
     with whole_file(path) as partial, h5py.File(partial, "x") as file:
 
         def write(trajectory: Mapping[str, Any]) -> None:
-            followed = {key: following(trajectory, key) for key in obs}
+            later = {key: exchange.following(trajectory, key) for key in obs}
             rows = {
-                "observations": join(trajectory, obs),
-                "next_observations": join(followed, obs),
-                "actions": as_float32(trajectory["actions"]),
-                "rewards": as_float32(trajectory["rewards"]).reshape(-1),
-                "terminals": flags(trajectory, "dones"),
-                "timeouts": timeouts(trajectory),
+                "observations": exchange.join(trajectory, obs),
+                "next_observations": exchange.join(later, obs),
+                "actions": exchange.as_float32(trajectory["actions"]),
+                "rewards": exchange.as_float32(trajectory["rewards"]).reshape(-1),
+                "terminals": exchange.flags(trajectory, "dones"),
+                "timeouts": exchange.timeouts(trajectory),
             }
             check_space(path, sum(array.nbytes for array in rows.values()))
             for key, array in rows.items():

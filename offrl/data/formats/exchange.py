@@ -1,5 +1,5 @@
-"""The exchange between formats of demonstrations: which arrays a format holds, what it has no place
-for, and what several formats ask of an episode.
+"""The exchange between formats of demonstrations: plans of what is written, and functions that
+several formats share.
 
 What a format has no place for (``env_args``, filter keys, names and shapes of observations) is in
 its *notes*: JSON that offrl writes beside the data and reads again.
@@ -38,13 +38,13 @@ class Step(NamedTuple):
 
     @property
     def is_vector(self) -> bool:
-        """Say whether it can be a part of one vector: no image, depth map or the like."""
+        """True if it can be a part of one vector: no image, depth map or the like."""
         return len(self.shape) < (2 if self.dtype == "uint8" else 3)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What of a source is written, and how.
+    """The choice of what is written of a source, and how.
 
     steps: of the arrays that are held, by path.
     fps: control steps per second, where that is known.
@@ -68,7 +68,7 @@ class Plan:
 
 
 def read_notes(path: str | Path, text: str | bytes) -> dict[str, Any]:
-    """Notes that were written as JSON, ``steps`` among them."""
+    """Read notes that were written as JSON, ``steps`` among them."""
     with located(path, "what offrl noted beside the data"):
         notes = json.loads(text)
         if lacking := {"env_args", "masks"} - notes.keys():
@@ -80,18 +80,18 @@ def read_notes(path: str | Path, text: str | bytes) -> dict[str, Any]:
 
 
 def vectors(steps: Mapping[str, Step], group: str = "obs/") -> list[str]:
-    """The keys of a group that make up one vector, in their order in it."""
+    """Return the keys of a group that make up one vector, in their order in it."""
     return sorted(k for k, step in steps.items() if k.startswith(group) and step.is_vector)
 
 
 def join(trajectory: Mapping[str, Any], keys: Sequence[str]) -> np.ndarray:
-    """One vector ``[T, D]`` (float32) of several arrays ``[T, ...]``."""
+    """Join several arrays ``[T, ...]`` to one vector ``[T, D]`` (float32)."""
     parts = [np.asarray(trajectory[key]).reshape(len(trajectory[key]), -1) for key in keys]
     return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
 def places(steps: Mapping[str, Step], keys: Sequence[str]) -> Iterator[tuple[str, slice, Step]]:
-    """Say where in the vector that ``join`` makes each of its parts is."""
+    """Yield the parts of the vector that ``join`` makes, with their columns."""
     start = 0
     for key in keys:
         stop = start + steps[key].size
@@ -100,8 +100,8 @@ def places(steps: Mapping[str, Step], keys: Sequence[str]) -> Iterator[tuple[str
 
 
 def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -> dict[str, Any]:
-    """The arrays of an episode that are held, and its attributes. ``ValueError`` if they are not of
-    the kind of those in the first episode, or hold what is no number."""
+    """Return the arrays of an episode that a format holds, and its attributes. ``ValueError`` if
+    they are of other kinds than in the first episode, or hold what is no number."""
     arrays = {k: v for k, v in trajectory.items() if not isinstance(v, np.ndarray)}
     for key, step in steps.items():
         if key not in trajectory:
@@ -121,18 +121,18 @@ def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Floats as networks see them; integers as they are."""
+    """Convert floats to what networks see; integers stay as they are."""
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 def flags(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
-    """Give what is true or false at each step ``[T]``, as ``dones`` are."""
+    """Return an array such as ``dones`` as booleans ``[T]``."""
     return np.asarray(trajectory[key]).reshape(-1).astype(bool)
 
 
 def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
-    """Say whether a time limit cuts the episode off ``[T]``; where that was not recorded, at the
-    last step of an episode that is not done there."""
+    """Say at which steps ``[T]`` a time limit cuts the episode off; where that was not recorded, it
+    is the last step of an episode that is not done there."""
     if "timeouts" in trajectory:
         return flags(trajectory, "timeouts")
     dones = flags(trajectory, "dones")
@@ -140,7 +140,7 @@ def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
 
 
 def following(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
-    """Give what was observed after each step, by ``obs/KEY``; after the last the same again, where
-    it was not recorded."""
+    """Return the observations after each step, by ``obs/KEY``; after the last one it is the same
+    again, where it was not recorded."""
     obs, next_key = trajectory[key], f"next_{key}"
     return trajectory[next_key] if next_key in trajectory else np.append(obs[1:], obs[-1:], axis=0)

@@ -1,5 +1,5 @@
-"""What data is where: demonstrations in robomimic's layout, in D4RL's, in Minari's, in LeRobot's,
-and as robosuite's own script records them."""
+"""Files and folders of demonstrations: where they are, and opening them whatever their layout is:
+robomimic's, D4RL's, Minari's, LeRobot's or that of robosuite's own script."""
 
 from pathlib import Path
 
@@ -52,10 +52,7 @@ def find_data_file(path: str | Path) -> Path:
 
 def open_demos(path: str | Path, swmr: bool = False) -> Demos:
     """Open the demonstrations in a file or folder, to train on. ``ValueError`` or
-    ``FileNotFoundError`` says what is wrong with it.
-
-    swmr: also while another program writes the file.
-    """
+    ``FileNotFoundError`` says what is wrong with it. swmr: also while another program writes it."""
     path = Path(path)
     if path.is_dir():
         if is_lerobot(path):

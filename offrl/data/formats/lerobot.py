@@ -1,5 +1,5 @@
-"""LeRobot's layout v3.0 (Cadene et al., 2024, github.com/huggingface/lerobot), read without the
-package lerobot: a folder of Parquet files, MP4 films and JSON, each of many episodes.
+"""The reader of LeRobot's layout v3.0 (Cadene et al., 2024, github.com/huggingface/lerobot),
+without the package lerobot: a folder of Parquet files, MP4 films and JSON, each of many episodes.
 
 Features have other names than in robomimic's layout: ``action`` is ``actions``, ``next.reward``
 ``rewards``, ``observation.images.CAMERA`` ``obs/CAMERA_image``, ``observation.state`` a vector of
@@ -50,12 +50,12 @@ def is_lerobot(folder: Path) -> bool:
 
 
 def camera_feature(key: str) -> str:
-    """The feature of the images ``obs/KEY``."""
+    """Name the feature of the images ``obs/KEY``."""
     return IMAGES + key.removeprefix("obs/").removesuffix("_image").replace("/", ".")
 
 
 def _key(feature: str) -> str:
-    """Give what a feature is called in robomimic's layout, if offrl did not note it."""
+    """Name a feature as in robomimic's layout, if offrl did not note its name."""
     if feature.startswith(IMAGES):
         return f"obs/{feature.removeprefix(IMAGES)}_image"
     if feature.startswith("observation."):
@@ -113,28 +113,28 @@ class LeRobotFolder(Episodes):
         return arrays
 
     def _inside(self, name: str) -> Path:
-        """A file of the folder, by its name in it. In the cache of a hub files are links, from
+        """Find a file of the folder by its name in it. In the cache of a hub files are links, from
         ``snapshots/COMMIT`` to ``blobs``."""
         folder = self.path.resolve()
         blobs = [folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else []
         return inside(folder / name, folder, *blobs, place=f"{self.path}: {name}")
 
     def _listed(self) -> Iterator[dict[str, Any]]:
-        """Give what is noted of each episode, but its statistics."""
+        """Read the notes on each episode, without its statistics."""
         for path in sorted(self.path.glob("meta/episodes/*/*.parquet")):
             file = parquet().ParquetFile(self._inside(str(path.relative_to(self.path))))
             names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
             yield from _rows(file, path, columns=names).to_pylist()
 
     def _place(self, key: str, episode: Mapping[str, Any], of: str, **fields: Any) -> Path:
-        """The file that a path in ``info.json`` stands for, of the steps or a film."""
+        """Find the file that a path in ``info.json`` stands for, of the steps or a film."""
         with located(self.path, f"{key} of episode {episode['episode_index']}"):
             for field in ("chunk_index", "file_index"):
                 fields[field] = episode[f"{of}/{field}"]
             return self._inside(self._info[key].format(**fields))
 
     def _steps(self, episode: Mapping[str, Any]) -> Any:
-        """The rows of an episode, in their order. One file stays open, for the next episode."""
+        """Read the rows of an episode, in their order. One file stays open, for the next one."""
         number, length = episode["episode_index"], episode["length"]
         path = self._place("data_path", episode, "data")
         with located(path, f"episode {number}"):
@@ -155,7 +155,7 @@ class LeRobotFolder(Episodes):
         table: Any,
         keys: Collection[str] | None,
     ) -> Iterator[tuple[str, Any]]:
-        """The arrays that a feature holds, by their path, and attributes."""
+        """Read the arrays that a feature holds, by their path, and attributes."""
         steps = self._notes["steps"] if self._notes else {}
         known = {camera_feature(key): key for key in steps if steps[key].is_image}
         key = known.get(name) or _key(name)
@@ -168,30 +168,25 @@ class LeRobotFolder(Episodes):
             yield "success", bool(_array(name, table, ()).any())
         elif keys is not None and key not in keys:
             return
-        elif feature["dtype"] == "video":
-            yield key, self._film(name, episode)
-        elif feature["dtype"] == "image":
-            images = [_image(cell["bytes"]) for cell in table[name].to_pylist()]
-            yield key, self._sized(name, np.stack(images))
+        elif feature["dtype"] in ("video", "image"):
+            if feature["dtype"] == "image":
+                images = np.stack([_image(cell["bytes"]) for cell in table[name].to_pylist()])
+            else:
+                path = self._place("video_path", episode, f"videos/{name}", video_key=name)
+                start = episode[f"videos/{name}/from_timestamp"]
+                images = decode(path, start, episode["length"], self._fps)
+            shape, size = list(feature["shape"]), list(images.shape[1:3])
+            if size not in (shape[:2], shape[1:]):
+                raise ValueError(f"{name} is of {size} pixels, but {INFO} says {shape}")
+            yield key, images
         else:
             shape = steps[key].shape if key in steps else feature["shape"]
             array = _array(name, table, () if name in ARRAYS and name != "action" else shape)
             yield key, array.astype(np.float32) if array.dtype == bool else array
 
-    def _film(self, name: str, episode: Mapping[str, Any]) -> np.ndarray:
-        path = self._place("video_path", episode, f"videos/{name}", video_key=name)
-        start = episode[f"videos/{name}/from_timestamp"]
-        return self._sized(name, decode(path, start, episode["length"], self._fps))
-
-    def _sized(self, name: str, images: np.ndarray) -> np.ndarray:
-        shape, size = list(self._features[name]["shape"]), list(images.shape[1:3])
-        if size not in (shape[:2], shape[1:]):
-            raise ValueError(f"{name} is of {size} pixels, but {INFO} says {shape}")
-        return images
-
 
 class _Steps:
-    """A file of steps, of which an episode's are read: of its row groups those that hold some."""
+    """A file of steps. An episode is read from the row groups that hold some of its steps."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -210,7 +205,7 @@ class _Steps:
 
 
 def _rows(file: Any, place: object, groups: Any = None, columns: Any = None) -> Any:
-    """The rows of an open Parquet file, or of some of its row groups, if they fit into memory."""
+    """Read an open Parquet file, or some of its row groups, if they fit into memory."""
     groups = list(range(file.num_row_groups)) if groups is None else groups
     parts = [file.metadata.row_group(i) for i in groups]
     cells = [part.column(k) for part in parts for k in range(part.num_columns)]
@@ -220,7 +215,7 @@ def _rows(file: Any, place: object, groups: Any = None, columns: Any = None) -> 
 
 
 def _read_info(path: Path) -> dict[str, Any]:
-    """Give what ``info.json`` says, of the kinds that the layout asks for."""
+    """Read ``info.json``; ``ValueError`` unless it is as the layout asks for."""
     info = json.loads(path.read_text(encoding="utf-8"))
     version = str(info["codebase_version"])
     if not version.startswith("v3."):
@@ -242,13 +237,13 @@ def _read_info(path: Path) -> dict[str, Any]:
 
 
 def _array(name: str, table: Any, shape: Sequence[int]) -> np.ndarray:
-    """The values ``[T, *shape]`` of a column of numbers or of lists of them. ``ValueError`` where
-    a list is longer or shorter: the values behind it would move to other places."""
+    """Read the values ``[T, *shape]`` of a column of numbers or of lists of them. ``ValueError``
+    where a list is longer or shorter: the values behind it would move to other places."""
     import pyarrow.compute as compute
 
     values, rows = table[name].combine_chunks(), len(table)
     while values.type.num_fields:
-        sizes = compute.list_value_length(values).unique().to_pylist()
+        sizes = compute.call_function("list_value_length", [values]).unique().to_pylist()
         if len(sizes) > 1:
             raise ValueError(f"{name} has lists of {sizes} values, but {INFO} says {list(shape)}")
         values = values.flatten()

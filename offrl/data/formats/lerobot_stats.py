@@ -8,10 +8,11 @@ import numpy as np
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 RANKS = {"min": 0, **QUANTILES, "max": 1}
 SAMPLED = 100  # images of an episode
+JOINED: dict[str, Any] = {"min": np.minimum, "max": np.maximum}  # all other sums are added
 
 
 def statistics(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Statistics of each column of rows ``[T]`` or ``[T, D]``."""
+    """Compute statistics of each column of rows ``[T]`` or ``[T, D]``."""
     columns = np.sort(values.reshape(len(values), -1).T.astype(np.float64))
     last = len(values) - 1
     found = {name: columns[:, round(share * last)] for name, share in RANKS.items()}
@@ -20,8 +21,8 @@ def statistics(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def image_statistics(images: np.ndarray) -> dict[str, np.ndarray]:
-    """Statistics of the channels of images ``[T, H, W, 3]``, from 0 to 1: of some, by how often
-    each value occurs."""
+    """Compute statistics of the channels of images ``[T, H, W, 3]``, from 0 to 1: of some of the
+    images, by how often each value occurs."""
     some = np.linspace(0, len(images) - 1, min(len(images), SAMPLED)).round().astype(int)
     channels = np.moveaxis(images[some], -1, 0).reshape(3, -1)
     counts = np.array([np.bincount(channel, minlength=256) for channel in channels])
@@ -36,7 +37,7 @@ def image_statistics(images: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class Aggregate:
-    """Statistics of all episodes of those of each; quantiles are means of theirs, as LeRobot's."""
+    """The statistics of all episodes, of those of each; quantiles are means, as LeRobot's."""
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, np.ndarray]] = {}
@@ -50,15 +51,14 @@ class Aggregate:
             sums = self._sums.setdefault(name, new)
             if sums is not new:
                 for key, value in new.items():
-                    ways = {"min": np.minimum, "max": np.maximum}
-                    sums[key] = ways.get(key, np.add)(sums[key], value)
+                    sums[key] = JOINED.get(key, np.add)(sums[key], value)
 
     def values(self) -> dict[str, dict[str, Any]]:
-        return {name: self._of(sums) for name, sums in self._sums.items()}
-
-    def _of(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        values = {key: sums[key] for key in ("min", "max", "count")}
-        values |= {key: sums[key] / sums["count"] for key in ("mean", *QUANTILES)}
-        square = sums["square"] / sums["count"]
-        values["std"] = np.sqrt(np.maximum(0, square - values["mean"] ** 2))
-        return {key: value.tolist() for key, value in values.items()}
+        found = {}
+        for name, sums in self._sums.items():
+            values = {key: sums[key] for key in ("min", "max", "count")}
+            values |= {key: sums[key] / sums["count"] for key in ("mean", *QUANTILES)}
+            square = sums["square"] / sums["count"]
+            values["std"] = np.sqrt(np.maximum(0, square - values["mean"] ** 2))
+            found[name] = {key: value.tolist() for key, value in values.items()}
+        return found

@@ -1,35 +1,22 @@
-"""Writing LeRobot's layout v3.0, without the package lerobot.
+"""The writer of LeRobot's layout v3.0, without the package lerobot.
 
-What costs time, coding films, is done for one episode by an ``Encoder``, in other processes if
-wanted; the one that writes appends its films as they are.
+Coding films, which costs time, is done for one episode by an ``encoder``, in other processes if
+wanted; the process that writes appends its films as they are.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from offrl.data.formats import lerobot
 from offrl.data.formats.clips import PIXELS, Film, encode
 from offrl.data.formats.exchange import Plan, Step, as_float32, flags, join, vectors
-from offrl.data.formats.lerobot import (
-    COUNTS,
-    DATA_PATH,
-    EPISODES_PATH,
-    INFO,
-    NOTES,
-    STATE,
-    STATS,
-    SUCCESS,
-    TASKS,
-    VERSION,
-    VIDEO_PATH,
-    camera_feature,
-    parquet,
-)
+from offrl.data.formats.lerobot import COUNTS, STATE, camera_feature, parquet
 from offrl.data.formats.lerobot_stats import Aggregate, image_statistics, statistics
 from offrl.outputs import check_space, whole_folder
 
@@ -46,35 +33,8 @@ def holds(key: str, step: Step) -> bool:
     return key in ("actions", "rewards", "dones")
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Makes of an episode what is written of it."""
-
-    obs: tuple[str, ...]  # what makes up the state
-    cameras: tuple[str, ...]
-    fps: int
-
-    def __call__(self, trajectory: Mapping[str, Any]) -> dict[str, Any]:
-        """``columns`` ``{feature: [T, ...]}``, ``films`` ``{feature: MP4}`` and ``stats``."""
-        columns = {STATE: join(trajectory, self.obs)} if self.obs else {}
-        columns["action"] = _column(trajectory["actions"])
-        if "rewards" in trajectory:
-            columns["next.reward"] = _column(trajectory["rewards"]).reshape(-1)
-        if "dones" in trajectory:
-            columns["next.done"] = flags(trajectory, "dones")
-        if "success" in trajectory:
-            last = np.arange(len(columns["action"])) == len(columns["action"]) - 1
-            columns[SUCCESS] = last & bool(trajectory["success"])
-        films, stats = {}, {}
-        for key in self.cameras:
-            images, feature = trajectory[key], camera_feature(key)
-            films[feature] = encode(images, self.fps)
-            stats[feature] = image_statistics(images)
-        stats |= {name: statistics(values) for name, values in columns.items()}
-        return {"columns": columns, "films": films, "stats": stats, "task": trajectory.get("task")}
-
-
-def encoder(plan: Plan) -> Encoder:
+def encoder(plan: Plan) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Make the function that turns an episode into what is written of it (``encode_episode``)."""
     if plan.fps is None:
         raise ValueError(
             f"{plan.source}: does not say how many steps a second has (control_freq in its "
@@ -87,13 +47,35 @@ def encoder(plan: Plan) -> Encoder:
             f"{plan.source}: two of {', '.join(cameras)} have the same name but for _image; rename "
             "one, or choose with --obs"
         )
-    return Encoder(tuple(vectors(plan.steps)), cameras, plan.fps)
+    return partial(encode_episode, tuple(vectors(plan.steps)), cameras, plan.fps)
+
+
+def encode_episode(
+    obs: Sequence[str], cameras: Sequence[str], fps: int, trajectory: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return ``columns`` ``{feature: [T, ...]}``, ``films`` ``{feature: MP4}`` and ``stats`` of an
+    episode. obs: the observations that make up the state."""
+    columns = {STATE: join(trajectory, obs)} if obs else {}
+    columns["action"] = _column(trajectory["actions"])
+    if "rewards" in trajectory:
+        columns["next.reward"] = _column(trajectory["rewards"]).reshape(-1)
+    if "dones" in trajectory:
+        columns["next.done"] = flags(trajectory, "dones")
+    if "success" in trajectory:
+        last = np.arange(len(columns["action"])) == len(columns["action"]) - 1
+        columns[lerobot.SUCCESS] = last & bool(trajectory["success"])
+    films, stats = {}, {}
+    for key in cameras:
+        films[camera_feature(key)] = encode(trajectory[key], fps)
+        stats[camera_feature(key)] = image_statistics(trajectory[key])
+    stats |= {name: statistics(values) for name, values in columns.items()}
+    return {"columns": columns, "films": films, "stats": stats, "task": trajectory.get("task")}
 
 
 @contextmanager
 def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function that adds what ``encoder`` made of an episode to a new folder, which is there when
-    all are in it."""
+    """Make a function that adds what an ``encoder`` made of an episode to a new folder, which is
+    there when all are in it."""
     with whole_folder(output) as folder:
         dataset = _Dataset(folder, plan, Path(output).expanduser())
         try:
@@ -105,9 +87,10 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
 
 class _Dataset:
     def __init__(self, folder: Path, plan: Plan, name: Path):
-        self._folder, self._plan, self._name = folder, plan, name
-        self._data = _Files(folder, DATA_PATH, DATA_MB)
-        self._noted = _Files(folder, EPISODES_PATH, DATA_MB)
+        assert plan.fps is not None  # which ``encoder`` asked for
+        self._folder, self._plan, self._name, self._fps = folder, plan, name, plan.fps
+        self._data = _Files(folder, lerobot.DATA_PATH, DATA_MB)
+        self._noted = _Files(folder, lerobot.EPISODES_PATH, DATA_MB)
         self._films: dict[str, _Files] = {}
         self._columns: dict[str, np.ndarray] = {}  # of the first episode
         self._tasks: dict[str, int] = {}
@@ -128,9 +111,8 @@ class _Dataset:
         check_space(self._name, 2 * num_bytes)
         env_name = (self._plan.env_args or {}).get("env_name", self._plan.source.stem)
         task = self._plan.task or episode["task"] or env_name
-        counts = self._counts(
-            len(columns["action"]), self._tasks.setdefault(task, len(self._tasks))
-        )
+        number = self._tasks.setdefault(task, len(self._tasks))
+        counts = self._counts(len(columns["action"]), number)
         place = _append(self._data, _table(columns | counts))
         stats = episode["stats"] | {k: statistics(v) for k, v in counts.items()}
         self._stats.add(stats)
@@ -145,7 +127,8 @@ class _Dataset:
             "meta/episodes/file_index": 0,
         }
         for name, film in films.items():
-            note |= self._append_film(name, film)
+            for key, value in self._append_film(name, film).items():
+                note[f"videos/{name}/{key}"] = value
         for name, values in stats.items():
             note |= {f"stats/{name}/{kind}": value.tolist() for kind, value in values.items()}
         self._waiting.append(note)
@@ -157,7 +140,7 @@ class _Dataset:
     def _counts(self, length: int, task: int) -> dict[str, np.ndarray]:
         steps = np.arange(length)
         values = {
-            "timestamp": steps / self._plan.fps,
+            "timestamp": steps / self._fps,
             "frame_index": steps,
             "episode_index": np.full(length, self._num_episodes),
             "index": self._num_steps + steps,
@@ -166,14 +149,13 @@ class _Dataset:
         return {name: values[name].astype(dtype) for name, dtype in COUNTS.items()}
 
     def _append_film(self, name: str, clip: bytes) -> dict[str, Any]:
-        """Say where the episode's film is, as it is noted."""
-        new, fps = _Files(self._folder, VIDEO_PATH, VIDEO_MB, video_key=name), self._plan.fps
-        files = self._films.setdefault(name, new)
-        note: dict[str, Any] = files.place(len(clip), lambda path: Film(path, fps))
-        note["from_timestamp"] = files.file.num_frames / fps
+        """Append an episode's film to the others, and return its place."""
+        path, fps = lerobot.VIDEO_PATH, self._fps
+        files = self._films.setdefault(name, _Files(self._folder, path, VIDEO_MB, video_key=name))
+        place = files.place(len(clip), lambda path: Film(path, fps))
+        start = files.file.num_frames / fps
         files.file.append(clip)
-        note["to_timestamp"] = files.file.num_frames / fps
-        return {f"videos/{name}/{key}": value for key, value in note.items()}
+        return {**place, "from_timestamp": start, "to_timestamp": files.file.num_frames / fps}
 
     def _note(self) -> None:
         import pyarrow
@@ -187,7 +169,7 @@ class _Dataset:
             self._note()
         kwargs = (self._plan.env_args or {}).get("env_kwargs") or {}
         info = {
-            "codebase_version": VERSION,
+            "codebase_version": lerobot.VERSION,
             "robot_type": kwargs["robots"] if isinstance(kwargs.get("robots"), str) else None,
             "total_episodes": self._num_episodes,
             "total_frames": self._num_steps,
@@ -195,17 +177,21 @@ class _Dataset:
             "chunks_size": FILES_PER_FOLDER,
             "data_files_size_in_mb": DATA_MB,
             "video_files_size_in_mb": VIDEO_MB,
-            "fps": self._plan.fps,
+            "fps": self._fps,
             "splits": {"train": f"0:{self._num_episodes}"},
-            "data_path": DATA_PATH,
-            "video_path": VIDEO_PATH if self._films else None,
+            "data_path": lerobot.DATA_PATH,
+            "video_path": lerobot.VIDEO_PATH if self._films else None,
             "features": self._features(),
         }
-        contents = {INFO: info, STATS: self._stats.values(), NOTES: self._plan.notes()}
+        contents = {
+            lerobot.INFO: info,
+            lerobot.STATS: self._stats.values(),
+            lerobot.NOTES: self._plan.notes(),
+        }
         for name, content in contents.items():
             text = json.dumps(content, indent=4, ensure_ascii=False)
             (self._folder / name).write_text(text, encoding="utf-8")
-        parquet().write_table(_tasks_table(self._tasks), self._folder / TASKS)
+        parquet().write_table(_tasks_table(self._tasks), self._folder / lerobot.TASKS)
 
     def _features(self) -> dict[str, Any]:
         counts = {name: np.empty(0, dtype) for name, dtype in COUNTS.items()}
@@ -222,7 +208,12 @@ class _Dataset:
             ]
         for key, step in self._plan.steps.items():
             if step.is_image:
-                features[camera_feature(key)] = _film_feature(step, self._plan.fps)
+                shape, names = list(step.shape), ["height", "width", "channels"]
+                info = {f"video.{name}": size for name, size in zip(names, shape, strict=True)}
+                info |= {"video.codec": "h264", "video.pix_fmt": PIXELS}
+                info |= {"video.is_depth_map": False, "video.fps": self._fps, "has_audio": False}
+                feature = {"dtype": "video", "shape": shape, "names": names, "info": info}
+                features[camera_feature(key)] = feature
         return features
 
     def close(self) -> None:
@@ -233,7 +224,7 @@ class _Dataset:
 class _Files:
     """Files of one kind, the next of which is begun when one is full.
 
-    path: of each in the folder, with the fields of its numbers and these others. size: in MB.
+    path: of each in the folder, with fields for its numbers and for ``fields``. size: in MB.
     """
 
     def __init__(self, folder: Path, path: str, size: int, **fields: str):
@@ -243,7 +234,8 @@ class _Files:
         self.file: Any = None
 
     def place(self, num_bytes: int, begin: Callable[[Path], Any]) -> dict[str, int]:
-        """The numbers of the folder and of the ``file`` that so many bytes go to."""
+        """Return the numbers of the folder and of the ``file`` that so many bytes go to, which
+        ``begin`` makes."""
         if self.file is None or self._num_bytes > self._size:
             self.close()
             self._number, self._num_bytes = self._number + 1, 0
@@ -278,46 +270,29 @@ def _column(array: np.ndarray) -> np.ndarray:
 def _table(columns: Mapping[str, np.ndarray]) -> Any:
     import pyarrow
 
-    def arrow(array: np.ndarray) -> Any:
-        values = pyarrow.array(array.reshape(-1))
-        is_scalar = array.size == len(array)  # which LeRobot does not put in lists
-        return (
-            values if is_scalar else pyarrow.FixedSizeListArray.from_arrays(values, array.shape[1])
-        )
-
-    return pyarrow.table({name: arrow(array) for name, array in columns.items()})
+    table = {}
+    for name, array in columns.items():
+        table[name] = pyarrow.array(array.reshape(-1))
+        if array.size != len(array):  # LeRobot puts no single numbers in lists
+            table[name] = pyarrow.FixedSizeListArray.from_arrays(table[name], array.shape[1])
+    return pyarrow.table(table)
 
 
 def _tasks_table(tasks: Mapping[str, int]) -> Any:
-    """The tasks as pandas writes a frame whose index they are: LeRobot reads it as one."""
+    """Make the table of tasks as pandas writes a frame whose index they are: LeRobot reads it as
+    one."""
     import pyarrow
 
-    def column(name: str, kind: str) -> dict[str, Any]:
-        of_numpy = {"unicode": "object"}.get(kind, kind)
-        names = {"name": name, "field_name": name, "metadata": None}
-        return names | {"pandas_type": kind, "numpy_type": of_numpy}
-
+    names = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}
     pandas = {
         "index_columns": ["task"],
         "column_indexes": [],
-        "columns": [column("task_index", "int64"), column("task", "unicode")],
+        "columns": [
+            {"name": name, "field_name": name, "metadata": None}
+            | {"pandas_type": kind, "numpy_type": of_numpy}
+            for name, (kind, of_numpy) in names.items()
+        ],
         "pandas_version": "2.0.0",
     }
     table = pyarrow.table({"task_index": list(tasks.values()), "task": list(tasks)})
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
-
-
-def _film_feature(step: Step, fps: int) -> dict[str, Any]:
-    height, width, channels = step.shape
-    info = {
-        "video.height": height,
-        "video.width": width,
-        "video.channels": channels,
-        "video.codec": "h264",
-        "video.pix_fmt": PIXELS,
-        "video.is_depth_map": False,
-        "video.fps": fps,
-        "has_audio": False,
-    }
-    names = ["height", "width", "channels"]
-    return {"dtype": "video", "shape": list(step.shape), "names": names, "info": info}

@@ -1,4 +1,4 @@
-"""Minari's datasets, read and written by the package minari."""
+"""Minari's datasets, which the package minari reads and writes."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ SMALLEST = 32  # pixels: Minari takes what is smaller for no image
 
 
 def minari_folder(name: str) -> Path:
-    """Say where Minari keeps a dataset, e.g. ``mujoco/hopper/medium-v0``."""
+    """Find the folder where Minari keeps a dataset, e.g. ``mujoco/hopper/medium-v0``."""
     try:
         return Path(_import().load_dataset(name).storage.data_path).resolve().parent
     except FileNotFoundError:
@@ -132,7 +132,7 @@ class MinariEpisodes(Episodes):
 
 
 def read_minari(folder: Path) -> DemoArrays:
-    """The episodes in a dataset's folder, in memory."""
+    """Read all episodes in a dataset's folder into memory."""
     with MinariEpisodes(folder) as episodes:
         check_memory(2 * episodes.sizes.total(), f"{folder}: all episodes")
         demos = [episodes.trajectory(demo) for demo in episodes.demos()]
@@ -155,14 +155,16 @@ def holds(key: str, step: Step) -> bool:
 
 @contextmanager
 def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function that adds an episode to a new dataset, which is there when all are in it.
+    """Make a function that adds an episode to a new dataset, which is there when all are in it.
 
     output: a folder, or ``minari:NAME``, one among Minari's own.
     """
     minari = _import()
     from gymnasium.spaces import Dict
     from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_dataset import parse_dataset_id
     from minari.dataset.minari_storage import MinariStorage
+    from minari.namespace import create_namespace, list_local_namespaces
 
     name, folder = _place(output)
     obs = {key: step for key, step in plan.steps.items() if key.startswith("obs/")}
@@ -199,12 +201,14 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
         storage.update_metadata(
             {NOTES: json.dumps(plan.notes()), "dataset_size": storage.get_size()}
         )
-    if output.startswith(MINARI):
-        _register(name)
+    if output.startswith(MINARI):  # which is to know the folders above as its namespaces
+        namespace, _, _ = parse_dataset_id(name)
+        if namespace is not None and namespace not in list_local_namespaces():
+            create_namespace(namespace)
 
 
 def _place(output: str) -> tuple[str, Path]:
-    """A dataset's name, which Minari wants to end with a version, and its folder."""
+    """Find a dataset's name, which Minari wants to end with a version, and its folder."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage import get_dataset_path
 
@@ -221,16 +225,6 @@ def _place(output: str) -> tuple[str, Path]:
     )
 
 
-def _register(name: str) -> None:
-    """Let Minari know the folders above a dataset as its namespaces."""
-    from minari.dataset.minari_dataset import parse_dataset_id
-    from minari.namespace import create_namespace, list_local_namespaces
-
-    namespace, _, _ = parse_dataset_id(name)
-    if namespace is not None and namespace not in list_local_namespaces():
-        create_namespace(namespace)
-
-
 def _space(step: Step) -> Any:
     from gymnasium.spaces import Box
 
@@ -241,7 +235,7 @@ def _space(step: Step) -> Any:
 
 
 def _spec(env_args: Mapping[str, Any] | None) -> Any:
-    """Gymnasium's description of an environment of its own, by which Minari builds it again."""
+    """Make gymnasium's description of an environment of its own, by which Minari builds it."""
     import gymnasium
 
     if not env_args or env_args.get("type") != 2:

@@ -1,4 +1,4 @@
-"""Files that robosuite's own script records (``demo.hdf5``): states and actions, nothing else."""
+"""The layout of robosuite's own recording script (``demo.hdf5``): states and actions only."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from offrl.data.formats.hdf5 import DemoFile, attributes_of_data, located, opened
 
-# What the script makes its environments with; ``env_info`` has the rest.
+# The arguments of the script's environments that ``env_info`` does not have.
 RECORDED_WITH = {"ignore_done": True, "use_camera_obs": False, "control_freq": 20}
 HEADLESS = {"has_renderer": False, "has_offscreen_renderer": False}
 
