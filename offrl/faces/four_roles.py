@@ -11,7 +11,7 @@ from offrl.algos.base import PolicyAlgo, register_algo
 from offrl.algos.shared.model import Model
 from offrl.config import AlgoConfig
 from offrl.faces.algorithm import Algorithm
-from offrl.online.agent import Agent
+from offrl.online.agent import BaseAgent
 from offrl.online.trainer import Trainer
 from offrl.tree import map_leaves
 
@@ -20,7 +20,7 @@ def register_roles(
     config: type[AlgoConfig],
     model: type[Model],
     algorithm: type[Algorithm],
-    agent: type[Agent] = Agent,
+    agent: type[BaseAgent] = BaseAgent,
     trainer: type[Trainer] = Trainer,
 ) -> None:
     """Register four roles as an algorithm, whose name is ``config.ALGO_NAME``.
@@ -47,7 +47,7 @@ class RolesAlgo(PolicyAlgo):
     ACTIONS = ("discrete", "real-valued")
     MODEL: ClassVar[type[Model]]
     ALGORITHM: ClassVar[type[Algorithm]]
-    AGENT: ClassVar[type[Agent]]
+    AGENT: ClassVar[type[BaseAgent]]
     TRAINER: ClassVar[type[Trainer]]
 
     def _create_networks(self) -> None:

@@ -12,64 +12,26 @@ from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.assembly.spaces import clipped
 from offrl.tree import map_leaves
 
-Shown = Mapping[str, np.ndarray]  # by an environment, or by all of them, {key: [N, ...]}
-Obs = Shown | np.ndarray
+Observations = Mapping[str, np.ndarray]  # of an environment, or of several, {key: [N, ...]}
+Obs = Observations | np.ndarray
 
 
-class Agent:
-    """Carries an ``Algorithm`` through environments: ``predict`` for the best actions that it
-    knows, ``sample`` for those that it learns from, ``learn`` to learn from them.
+class BaseAgent:
+    """Carries an algorithm through environments: ``predict`` for the best actions that it knows,
+    ``sample`` for those that it learns from, ``learn`` to learn from them.
 
     Observations are those of one environment, ``[...]``, or of several, ``[B, ...]``; actions are
-    alike. Derive from it for an exploration of your own.
+    alike.
 
-    In a pipeline (``offrl.online.Registers``) it acts in ``env`` instead, step by step, by
-    ``infer_action`` and ``handle_env_feedback``.
-
-    alg: an ``Algorithm``.
-    obs_ndim: the number of dimensions of an observation of one environment.
-    env: of a pipeline, the environment.
-    agent_config: of a pipeline, ``agent_para.agent_config`` of its file.
+    alg: An ``Algorithm``.
+    obs_ndim: The number of dimensions of an observation of one environment.
     """
 
     num_steps = 0  #: The number of actions that ``sample`` gave.
-    env: Any = None
     _obs_ndim = 1
 
-    def __init__(
-        self,
-        alg: Any,
-        obs_ndim: int = 1,
-        env: Any = None,
-        agent_config: Mapping[str, Any] | None = None,
-    ):
-        self.alg, self.env = alg, env
-        self.agent_config = {} if agent_config is None else agent_config
-        #: In a pipeline, what it knows of a step if ``handle_env_feedback`` returns nothing.
-        self.transition_data: dict[str, Any] = {}
-        self._obs_ndim = obs_ndim
-
-    def infer_action(self, state: Any, use_explore: bool) -> Any:
-        """Choose the action in a state: what ``alg.predict`` says. Where that is a number for each
-        of the environment's discrete actions, the largest one's; or when it explores, one at
-        random, by their softmax."""
-        predicted = self.alg.predict(state)
-        space = getattr(self.env, "action_space", None)
-        num = getattr(space, "n", None)
-        if num is None or num < 2 or np.shape(predicted) != (num,):
-            return predicted
-        logits = np.asarray(predicted, dtype=np.float64)
-        if use_explore:  # the largest with Gumbel noise is a sample of the softmax
-            logits = logits + np.random.gumbel(size=num)
-        return int(getattr(space, "start", 0) + np.argmax(logits))
-
-    def handle_env_feedback(
-        self, next_raw_state: Any, reward: Any, done: bool, info: Any, use_explore: bool
-    ) -> Mapping[str, Any] | None:
-        """Take in what came of an action. Returns what the trajectory holds of the step; nothing:
-        what is in ``transition_data``, or else ``state``, ``action``, ``reward``, ``next_state``,
-        ``done`` and ``info``."""
-        return None
+    def __init__(self, alg: Any, obs_ndim: int = 1):
+        self.alg, self._obs_ndim = alg, obs_ndim
 
     def predict(self, obs: Obs) -> np.ndarray:
         """Choose the best actions; for the same observations always the same."""
@@ -119,8 +81,8 @@ class Agent:
         return torch.from_numpy(array[None] if is_one else array), is_one
 
 
-class PolicyAgent(Agent):
-    """An ``Agent`` of one of offrl's policies. It keeps the last frames of its environments, and
+class PolicyAgent(BaseAgent):
+    """Carries one of offrl's policies. It keeps the last frames of its environments, and
     the policy's recurrent state in each.
 
     action_space: of the environments.
@@ -180,7 +142,7 @@ class PolicyAgent(Agent):
         return {name: float(value) for name, value in info.items()}
 
     def explore(
-        self, obs: Shown, begins: np.ndarray | None = None, at_random: bool = False
+        self, obs: Observations, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Choose actions in its environments, ``{key: [N, ...]}``: as the policy learns from them,
         ``[N, A]``, and as the environments take them.
@@ -218,7 +180,7 @@ class PolicyAgent(Agent):
         rows = torch.from_numpy(np.flatnonzero(begins)).to(self.alg.device)
         return map_leaves(lambda x: x.index_fill(0, rows, 0), self.memory)
 
-    def _see(self, obs: Shown, begins: np.ndarray | None) -> dict[str, np.ndarray]:
+    def _see(self, obs: Observations, begins: np.ndarray | None) -> dict[str, np.ndarray]:
         """The last frames, ``{key: [N, num_frames, ...]}``."""
         obs = {key: obs[key] for key in self._keys(obs)}
         if self._num_frames == 1:

@@ -14,7 +14,7 @@ from offrl.checkpoint import policy_from_checkpoint
 from offrl.config.files import find_file
 from offrl.envs.experts import scripted_expert
 from offrl.envs.vector import VectorEnv
-from offrl.online.agent import PolicyAgent, Shown
+from offrl.online.agent import Observations, PolicyAgent
 
 SCRIPTED = "scripted"  # among the values of algo.expert, beside paths
 
@@ -22,11 +22,11 @@ SCRIPTED = "scripted"  # among the values of algo.expert, beside paths
 class ScriptedExpert:
     """A function of what one environment shows, asked for each. It has no memory."""
 
-    def __init__(self, function: Callable[[Shown], Any], envs: VectorEnv):
+    def __init__(self, function: Callable[[Observations], Any], envs: VectorEnv):
         self._function, self._space = function, envs.action_space
         self._name = envs.env_args["env_name"]
 
-    def act(self, obs: Shown, begins: np.ndarray | None) -> np.ndarray:
+    def act(self, obs: Observations, begins: np.ndarray | None) -> np.ndarray:
         """The actions ``[N, A]``, or integers ``[N]``, for observations ``{key: [N, ...]}``."""
         num = len(next(iter(obs.values())))
         try:
@@ -57,7 +57,7 @@ class TrainedExpert(PolicyAgent):
             raise ValueError(f"algo.expert: {path}: {problem}; name another checkpoint")
         super().__init__(expert, envs.action_space)
 
-    def act(self, obs: Shown, begins: np.ndarray | None) -> np.ndarray:
+    def act(self, obs: Observations, begins: np.ndarray | None) -> np.ndarray:
         return self.explore(obs, begins)[1]
 
     def _ready(self) -> None:
@@ -81,7 +81,7 @@ class Apprentice(PolicyAgent):
         self._steps_per_round = envs.num_envs * alg.global_config.train.online.collect_steps
 
     def explore(
-        self, obs: Shown, begins: np.ndarray | None = None, at_random: bool = False
+        self, obs: Observations, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """As a ``PolicyAgent``, but the actions to learn from are the expert's."""
         share = self.alg.expert_share(self.num_steps // self._steps_per_round)

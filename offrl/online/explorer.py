@@ -11,6 +11,7 @@ from torch import Tensor
 
 from offrl.assembly.acting import ActingExperiment
 from offrl.config import Config
+from offrl.envs.vector import Stepped
 from offrl.online.collector import Collector, Ended
 from offrl.online.frames import packed
 from offrl.tree import as_arrays, as_tensors, map_leaves
@@ -103,14 +104,15 @@ class Explorer(Collector):
         self.step, self.agent.num_steps = weights.step, weights.num_actions
         self._version = weights.version
 
-    def _take_in(self, *arguments: Any) -> None:
-        super()._take_in(*arguments)
+    def take_in(self, actions: np.ndarray, stepped: Stepped) -> Ended:
+        ended = super().take_in(actions, stepped)
         self.acted()
+        return ended
 
     def explore(self) -> Trajectory:
         """Make the steps of a trajectory in every environment."""
         step, num_actions = self.step, self.agent.num_steps
-        ended = self._collect(trajectory_length(self.config, self.alg.ON_POLICY))
+        ended = self.collect(trajectory_length(self.config, self.alg.ON_POLICY))
         moments = self.statistics.take()
         self.statistics.end_round()
         data = self._take_round() if self.alg.ON_POLICY else self.buffer.take()
@@ -131,7 +133,7 @@ class Explorer(Collector):
         return trajectory
 
     def _take_round(self) -> dict[str, Any]:
-        rollout = self._take_rollout()
+        rollout = self.take_rollout()
         return packed(self.alg, rollout, self.alg.process_batch_for_training(rollout))
 
     def state(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Learner(Trainer):
 
     # -- acting, elsewhere ------------------------------------------------------------------------
 
-    def _collect(self, num_steps: int) -> Ended:
+    def collect(self, num_steps: int) -> Ended:
         """Publish the weights, and receive what a round is learned from."""
         self._publish()
         self._data, self.num_hung = [], 0

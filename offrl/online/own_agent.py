@@ -10,7 +10,7 @@ import torch
 from offrl.acting.episode import describe, finite
 from offrl.assembly.spaces import clipped
 from offrl.envs.vector import Stepped, VectorEnv
-from offrl.online.agent import PolicyAgent, Shown
+from offrl.online.agent import Observations, PolicyAgent
 from offrl.registry import PARTS, shown
 
 
@@ -36,7 +36,7 @@ class OwnAgent(PolicyAgent):
         self._own = [make(envs, seen, online.agent_config) for _ in range(envs.num_envs)]
 
     def explore(
-        self, obs: Shown, begins: np.ndarray | None = None, at_random: bool = False
+        self, obs: Observations, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ask the user's agents for actions. Arguments and results are those of a ``PolicyAgent``;
         ``at_random`` is ignored, as the user's agents decide how they explore."""
@@ -113,7 +113,7 @@ class _Seen:
             return alg.action_distribution(seen)[0].logits.flatten().cpu().numpy()
 
 
-def _state(obs: Shown, row: Any = ...) -> Any:
+def _state(obs: Observations, row: Any = ...) -> Any:
     """Give a copy of what one environment shows in its own form: a dict, or an array."""
     own = {key: np.array(x[row]) for key, x in obs.items()}
     return own["flat"] if {*own} == {"flat"} else own

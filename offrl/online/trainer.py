@@ -98,15 +98,8 @@ class Trainer(Collector, Recording):
         if self.num_hung:
             yield self.record("restart", {"Restarts": self.num_hung})
         yield collected
-        while self._is_due():
-            yield self._run_train()
+        yield from self.learn()
         self.statistics.update(self.alg)
-
-    def _end_epochs(self) -> None:
-        """Tell the algorithm which epochs are over."""
-        while self._num_epochs < self.step // self.config.experiment.epoch_every_n_steps:
-            self._num_epochs += 1
-            self.alg.on_epoch_end(self._num_epochs)
 
     @property
     def epoch(self) -> int:
@@ -172,15 +165,42 @@ class Trainer(Collector, Recording):
     def _run_collect(self) -> Record:
         """Make ``collect_steps`` steps in every environment, and put them into the buffer. The logs
         are means over the episodes that ended."""
-        self.statistics.update(self.alg)  # by the round before, if no one else has done so
-        self._end_epochs()
-        self._steps_before = self.step
-        ended = self._collect(self.config.train.online.collect_steps)
-        self.statistics.end_round()
-        self._batch, self._batches = None, self._make_batches(self._num_due())
+        self.begin_round()
+        ended = self.collect(self.config.train.online.collect_steps)
+        self.end_round(self._num_due())
         return self.record("collect", summary_of(ended))
 
+    def begin_round(self) -> None:
+        """Let the policy see observations by all statistics so far, and tell the algorithm which
+        epochs are over."""
+        self.statistics.update(self.alg)
+        while self._num_epochs < self.step // self.config.experiment.epoch_every_n_steps:
+            self._num_epochs += 1
+            self.alg.on_epoch_end(self._num_epochs)
+        self._steps_before = self.step
+
+    @property
+    def num_collected(self) -> int:
+        """The number of steps of this round, in all environments."""
+        return self.step - self._steps_before
+
+    @property
+    def is_early(self) -> bool:
+        """Say whether steps are only collected yet."""
+        return self.step - self._kept_from <= self.experiment.num_before
+
+    def end_round(self, num_updates: int) -> None:
+        """Prepare what is learned from the steps so far. Algorithms that learn from the steps of
+        the round alone decide themselves how many updates they make, if there are to be any."""
+        self.statistics.end_round()
+        self._batch, self._batches = None, self._make_batches(num_updates)
+
     # -- learning ---------------------------------------------------------------------------------
+
+    def learn(self) -> Iterator[Record]:
+        """Make the updates that are left in this round, with a record of each."""
+        while self._is_due():
+            yield self._run_train()
 
     def _run_train(self) -> Record:
         """Make one update. The logs are what the algorithm says of it."""
@@ -211,19 +231,14 @@ class Trainer(Collector, Recording):
 
     def _num_due(self) -> int:
         """How many updates a round has; of algorithms that say that themselves, whether any."""
-        if self._is_early:
+        num = self.config.train.online.num_updates
+        if self.is_early:
             return 0
-        taken, num = self.step - self._steps_before, self.config.train.online.num_updates
-        return taken if self.alg.ON_POLICY or num is None else num
-
-    @property
-    def _is_early(self) -> bool:
-        """Whether steps are only collected yet."""
-        return self.step - self._kept_from <= self.experiment.num_before
+        return self.num_collected if self.alg.ON_POLICY or num is None else num
 
     def _take_round(self) -> dict[str, Any]:
         """The steps of the round, as the algorithm learns from them."""
-        return self.alg.process_batch_for_training(self._take_rollout())
+        return self.alg.process_batch_for_training(self.take_rollout())
 
     def _make_batches(self, num: int) -> Iterator[dict[str, Any]]:
         """``num`` batches, ready for updates; of the steps of the round, as many as the algorithm
@@ -260,8 +275,8 @@ class Trainer(Collector, Recording):
         if state["buffer"] is not None:
             self.buffer.restore(state["buffer"])
         elif self.step:
-            if self._obs is not None:
-                self.buffer.begin(self._obs)
+            if self.obs is not None:
+                self.buffer.begin(self.obs)
             log.warning(
                 "the checkpoint holds no steps (train.online.replay.saved): the replay begins "
                 "empty, and the results differ from those of one uninterrupted run"

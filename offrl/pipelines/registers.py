@@ -17,13 +17,12 @@ from offrl.faces.agent import Agent
 from offrl.faces.algorithm import Algorithm
 from offrl.faces.environment import Environment
 from offrl.modules import allow_names, import_all
-from offrl.online.agent import Agent as AnyAgent
 from offrl.registry import ALGO_CONFIGS, ENVS, PARTS, did_you_mean
 
 log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Callable)
-BASES = {"algorithm": Algorithm, "agent": AnyAgent, "environment": Environment}
+BASES = {"algorithm": Algorithm, "agent": Agent, "environment": Environment}
 
 
 def _enter(kind: str, part: Any) -> Any:

@@ -89,7 +89,7 @@ def test_steps_by_hand_are_stored_as_they_were(terminated):
         episode(agent, env, learns=False)
         agent.reset(terminated)
     agent.action(agent.append_state(env.reset()[0]))
-    store = agent._trainer.buffer.store
+    store = agent._session.trainer.buffer.store
     assert len(store) == 100, "two episodes of 50 steps"
     steps = np.flatnonzero(store.is_step)
     assert store.arrays["dones"][steps].sum() == (2 if terminated else 0)
@@ -292,12 +292,12 @@ def test_a_script_may_learn_when_its_episode_is_over(algo_name, memory):
     train = {"batch_size": 8, "online": {"collect_steps": 8}}
     cfgs = {"algo_name": algo_name, "experiment": {"env": "CartPole-v1"}, "train": train}
     agent, env = Agent({**cfgs, "algo": algo}), Environment(cfgs)
-    buffer, waiting = agent._trainer.buffer, 0
+    buffer, waiting = agent._session.trainer.buffer, 0
     for _ in range(30):
-        before = agent._trainer.step
+        before = agent._session.trainer.step
         _, terminated = episode(agent, env, learns=False)
         agent.reset(terminated)
-        waiting += agent._trainer.step - before
+        waiting += agent._session.trainer.step - before
         kept = len(buffer)
         logs = agent.optimize()
         assert bool(logs) == (waiting >= 8 and kept > 0)
@@ -368,7 +368,7 @@ def test_a_script_learns_from_its_rounds_with_the_memory_that_acted(frame_stack)
         "algo": WITH_MEMORY,
     }
     env, agent = Environment(config), Agent(config)
-    taken, rounds = watched(agent.alg), learned_rounds(agent._trainer)
+    taken, rounds = watched(agent.alg), learned_rounds(agent._session.trainer)
     for _ in range(3):
         agent.reset(episode(agent, env)[1])
     learned = np.concatenate(rounds)
@@ -383,7 +383,7 @@ def test_how_an_episode_ended_is_heard_once():
     agent.play(test_cfgs={"n": 1, "horizon": 5})
     agent.reset()
     episode(agent, env)
-    store = agent._trainer.buffer.store
+    store = agent._session.trainer.buffer.store
     assert store.arrays["dones"][store.ends[0]] == 1
 
 
@@ -399,13 +399,13 @@ def test_a_second_training_goes_on_with_the_statistics_of_the_first(tmp_path):
     config = of(num_steps=50, online=online)
     agent = Agent(config)
     agent.train(model_dest=tmp_path, gitsha="12345678")
-    first = agent._trainer.statistics.moments()
+    first = agent._session.trainer.statistics.moments()
     assert first["obs"]["flat"]["count"] == first["returns"]["count"] == 50
     agent.train(train_cfgs={"num_steps": 30})
-    second = agent._trainer.statistics.moments()
+    second = agent._session.trainer.statistics.moments()
     assert second["obs"]["flat"]["count"] == second["returns"]["count"] == 80
     other = Agent(config, model_file=tmp_path / "agent-final-12345678.pth")
-    assert other._trainer.statistics.moments()["obs"]["flat"]["count"] == 50
+    assert other._session.trainer.statistics.moments()["obs"]["flat"]["count"] == 50
     np.testing.assert_allclose(
         other.alg.obs_normalizer.stats["flat"]["offset"][0], first["obs"]["flat"]["mean"], 1e-5
     )
@@ -426,9 +426,9 @@ def test_a_state_that_is_set_is_appended():
     assert np.array_equal(agent.state["flat"], obs["flat"][None])
     before = agent.state
     agent.state = agent.append_state(env.step(agent.action(agent.state))[0])
-    assert agent.state is not before and agent._trainer.step == 0
+    assert agent.state is not before and agent._session.trainer.step == 0
     agent.action(agent.state)
-    assert agent._trainer.step == 1
+    assert agent._session.trainer.step == 1
 
 
 def test_the_last_step_counts_though_nobody_appended_what_followed(caplog):
@@ -441,7 +441,7 @@ def test_the_last_step_counts_though_nobody_appended_what_followed(caplog):
             num_steps, over = num_steps + 1, over or terminated
         agent.reset(terminated)
     agent.action(env.reset()[0])
-    buffer = agent._trainer.buffer
+    buffer = agent._session.trainer.buffer
     assert len(buffer) == num_steps and buffer.store.arrays["dones"].sum() == 5
     assert not caplog.text
 
@@ -488,6 +488,6 @@ def test_rewards_of_steps_by_hand_are_normalised(algo_name):
     for _ in range(3):
         episode(agent, env)
         agent.reset(True)
-    statistics = agent._trainer.statistics
+    statistics = agent._session.trainer.statistics
     assert statistics._returns.count > 10 and len(statistics._received) <= 16
     assert statistics.rewards(torch.ones(1)) != 1

@@ -329,8 +329,8 @@ def test_own_roles_act_on_what_they_learn_from(own):
     for _ in range(3):
         list(trainer.round())
     stats = trainer.alg.obs_normalizer.stats["flat"]
-    shown = torch.from_numpy(trainer._obs["flat"])
-    trainer._act()
+    shown = torch.from_numpy(trainer.obs["flat"])
+    trainer.act()
     expected = (shown - stats["offset"]) / stats["scale"]
     torch.testing.assert_close(trainer.alg.written.model.seen, expected)
     trainer.close()

@@ -61,13 +61,13 @@ PLACES = [
 @pytest.mark.parametrize("said, model", PLACES)
 def test_a_network_of_ones_own_learns(said, model, tmp_path):
     agent = Agent(said, model=model, log_level="warning")
-    own = agent._model
+    own = agent._session._network
     assert any(part is own for part in agent.alg.nets.modules())
     assert own.training == agent.alg.nets.training
     before = {name: x.detach().clone() for name, x in own.named_parameters()}
     agent.train(model_dest=tmp_path)
     unused = {ModelName: "worth", Worth: "action"}.get(type(own), "none")
-    for name, x in agent._model.named_parameters():
+    for name, x in agent._session._network.named_parameters():
         assert torch.equal(x, before[name]) == name.startswith(unused), name
     (final,) = tmp_path.glob("agent-final-*.pth")
     again = Agent(said, model=copy.deepcopy(own), model_file=final, log_level="warning")

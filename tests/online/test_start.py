@@ -358,14 +358,14 @@ def test_demonstrations_have_the_units_of_the_checkpoint_wherever_it_is_gone_on_
     expected = demo_actions(first)
     assert expected.abs().max() > 0.99  # by the least and the largest in the data
     fresh = Agent(of_scripts(demos))
-    assert not torch.allclose(demo_actions(fresh._trainer), expected)
+    assert not torch.allclose(demo_actions(fresh._session.trainer), expected)
     resumed = OnlineTrainer(online(path), earlier=first.describe())
     agent = Agent(of_scripts(demos), model_file=path)
     fresh.init(path)
-    for trainer in (resumed, agent._trainer, fresh._trainer):
+    for trainer in (resumed, agent._session.trainer, fresh._session.trainer):
         assert torch.equal(demo_actions(trainer), expected)
     agent.train()
-    assert torch.equal(demo_actions(agent._trainer), expected)
+    assert torch.equal(demo_actions(agent._session.trainer), expected)
 
 
 @pytest.mark.parametrize("share", [None, 1.0])

@@ -69,7 +69,7 @@ def test_observations_are_normalised_by_all_that_was_seen(tmp_path, monkeypatch)
     seen, step = [], trainer.envs.step
 
     def noting(actions):
-        seen.append(trainer._obs["flat"])
+        seen.append(trainer.obs["flat"])
         return step(actions)
 
     monkeypatch.setattr(trainer.envs, "step", noting)

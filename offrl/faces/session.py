@@ -1,0 +1,211 @@
+"""Training and playing for an agent that a config describes."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from torch import nn
+
+from offrl import __version__
+from offrl.acting.episode import EpisodeResult, Policy
+from offrl.algos.shared.model import Networks
+from offrl.assembly.spaces import with_images
+from offrl.assembly.start import Configs, check_spaces, check_statistics, complete, opened
+from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
+from offrl.config import Config
+from offrl.config.files import find_config
+from offrl.envs.adapted import adapted
+from offrl.envs.vector import ListVector
+from offrl.envs.window import Finished, free_name
+from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, watch
+from offrl.faces.by_hand import ByHand
+from offrl.faces.environment import Augmented, Environment
+from offrl.faces.own_network import use_network
+from offrl.online.trainer import Trainer, to_the_end
+from offrl.training.tagged import TaggedNames, put_beside, sha8
+from offrl.tree import merge
+
+log = logging.getLogger(__name__)
+
+
+class Session:
+    """Holds the trainer of an agent, and what it is made of.
+
+    augment: Changes what environments show (``Agent.augment_state``). The other arguments are the
+        agent's.
+    """
+
+    trainer: Trainer
+    by_hand: ByHand  #: Steps of a script, for the trainer.
+
+    def __init__(
+        self,
+        cfgs: Configs,
+        model: Any,
+        model_file: str | Path | None,
+        device: torch.device | str | None,
+        augment: Callable[[Any], Any],
+    ):
+        self.config = _on_device(complete(cfgs), device)
+        self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
+        self._augment = augment
+        has_weights = isinstance(model, (Networks, nn.ModuleDict))
+        self._network = None if has_weights else model  # a user's own
+        self.begin(model_file)
+        if has_weights and model_file is None:
+            self.trainer.alg.deserialize(getattr(model, "nets", model).state_dict())
+
+    def begin(self, model_file: str | Path | None) -> None:
+        """Make a trainer, with the weights of a checkpoint if one is named."""
+        content, name = None, self.config.algo_name
+        if model_file is not None:
+            content = read_checkpoint(model_file)
+            if content["algo_name"] != name:
+                raise ValueError(
+                    f"{model_file}: a checkpoint of {content['algo_name']!r}; this agent is of "
+                    f"{name!r}"
+                )
+            check_statistics(model_file, self.config, content)
+        with closing(Environment(self.config)) as env:
+            trainer = self._trainer_in(env, self.config, content)
+        if content is not None:
+            with while_loading(content, model_file):
+                trainer.alg.deserialize(content["model"])
+        self._use(trainer)
+
+    def train(
+        self,
+        env: gymnasium.Env | None,
+        train_cfgs: Configs | None,
+        gitsha: str | None,
+        model_dest: str | Path | None,
+    ) -> dict[str, float]:
+        """Train, as ``Agent.train`` says."""
+        said = {"train": _section(train_cfgs, "train")}
+        config = complete(merge(self.config.to_dict(), said))
+        if config.train.num_steps is None:
+            raise ValueError("train.num_steps: say how many steps the training has")
+        names, folder = None, model_dest or config.train.model_dest
+        if folder is not None and config.experiment.save.enabled:
+            names = TaggedNames(folder, sha8(gitsha))
+            names.check_free(self._config_file)
+            if self._config_file is not None:
+                put_beside(self._config_file, names.config(self._config_file), is_linked=False)
+        with self._own_unless(env) as used:
+            online = config.train.online
+            if said["train"].get("online", {}).get("solved_return") is None:
+                known = getattr(env or used, "env_solution", online.solved_return)
+                online.solved_return = known if known is None else float(known)
+            own = self.trainer.describe()
+            trainer = self._trainer_in(used, config, own)
+            name, made = trainer.env_args["env_name"], trainer.experiment
+            check_spaces("env", own, name, made.obs_shapes, made.ac_dim)
+            trainer.alg.deserialize(own["model"])
+            self._use(trainer)
+            return self._trained(trainer, names)
+
+    def _trained(self, trainer: Trainer, names: TaggedNames | None) -> dict[str, float]:
+        experiment, num_episodes = trainer.config.experiment, 0
+        num_epochs, saved = 0, time.monotonic()
+        for _ in to_the_end(trainer):
+            for record in trainer.round():
+                num_episodes += int(record["logs"].get("Episodes", 0))
+            before, num_epochs = num_epochs, trainer.step // experiment.epoch_every_n_steps
+            ended, waited = range(before + 1, num_epochs + 1), time.monotonic() - saved
+            if names is not None and any(experiment.save.is_due(x, waited) for x in ended):
+                self._save(names.checkpoint(trainer.step), names.sha)
+                saved = time.monotonic()
+        if names is not None:
+            last = names.checkpoint(trainer.step)
+            if not last.exists():
+                self._save(last, names.sha)
+            put_beside(last, names.final)
+        return {
+            "Steps": trainer.step,
+            "Episodes": num_episodes,
+            "Return": trainer.smoothed_return,
+            "Solved": float(trainer.is_solved),
+        }
+
+    def _save(self, path: Path, sha: str) -> None:
+        trainer = self.trainer
+        trainer.config.meta.provenance = {"offrl": __version__, "commit": sha}
+        position = {"epoch": trainer.epoch, "step": trainer.step}
+        write_checkpoint(path, trainer.describe() | {"variable_state": position})
+        log.info(f"{path}")
+
+    def play(
+        self,
+        player: Policy,
+        env: gymnasium.Env | None,
+        test_cfgs: Configs | None,
+        gitsha: str | None,
+    ) -> dict[str, float]:
+        """Let a policy play episodes, as ``Agent.play`` says."""
+        said = {"experiment": {"rollout": _section(test_cfgs, "experiment", "rollout")}}
+        config = complete(merge(self.config.to_dict(), said))
+        requests = requests_of(config.experiment.rollout, TEST_SEEDS)
+        results: list[EpisodeResult] = []
+        with self._own_unless(env) as env:
+            if getattr(env, "play", False) and not env.is_shown:
+                film = free_name(Path(f"play-{sha8(gitsha)}.mp4"))
+                results = watch(player, env, requests, film)
+                log.info(f"{film}")
+            else:
+                with suppress(Finished):  # the window was closed
+                    results.extend(run_episodes(player, env, requests))
+        return summarize(results)
+
+    def _trainer_in(
+        self, env: gymnasium.Env, config: Config, earlier: Mapping[str, Any] | None
+    ) -> Trainer:
+        online = config.train.online
+        augmented = Augmented(env, self._augment)
+        envs = ListVector(
+            augmented.get_wrapper_attr("serialize")(),
+            1,
+            config.train.seed,
+            online.horizon,
+            terminate_on_success=online.terminate_on_success,
+            envs=[augmented],
+        )
+        trainer = Trainer(config, envs=envs, earlier=earlier)
+        if self._network is not None:
+            self._network = use_network(trainer.alg, self._network)
+        return trainer
+
+    def _use(self, trainer: Trainer) -> None:
+        self.trainer, self.by_hand = trainer, ByHand(trainer)
+
+    def _own_unless(self, env: Any) -> AbstractContextManager:
+        """``env``, as offrl asks for it; or one of the config, which is closed in the end."""
+        if env is None:
+            return closing(Environment(self.config))
+        return nullcontext(with_images(adapted(env), self.config))
+
+
+def _section(cfgs: Configs | None, *names: str) -> dict[str, Any]:
+    """Give what differs in a section, of which a whole config may be given."""
+    content: Any = opened(cfgs) or {}
+    content = content.to_dict() if isinstance(content, Config) else content
+    if "algo_name" in content or names[0] in content:
+        for name in names:
+            content = content.get(name, {})
+    return dict(content)
+
+
+def _on_device(config: Config, device: torch.device | str | None) -> Config:
+    if device is None:
+        return config
+    kind = str(device).partition(":")[0]
+    there = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    if kind not in there:
+        raise ValueError(f"device: there is no {kind!r} here; give {' or '.join(there)}, or None")
+    config = config.model_copy(deep=True)
+    config.train.cuda = kind == "cuda"
+    return config
