@@ -11,12 +11,11 @@ import gymnasium
 import torch
 from torch import nn
 
-from offrl import __version__
 from offrl.acting.episode import EpisodeResult, Policy
 from offrl.algos.shared.model import Networks
 from offrl.assembly.spaces import with_images
 from offrl.assembly.start import Configs, check_spaces, check_statistics, complete, opened
-from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
+from offrl.checkpoint import read_checkpoint, while_loading
 from offrl.config import Config
 from offrl.config.files import find_config
 from offrl.envs.adapted import adapted
@@ -26,7 +25,9 @@ from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, w
 from offrl.faces.by_hand import ByHand
 from offrl.faces.environment import Augmented, Environment
 from offrl.faces.own_network import use_network
-from offrl.online.trainer import Trainer, to_the_end
+from offrl.online.trainer import Trainer
+from offrl.training.acting import OnlineTraining
+from offrl.training.progress import Progress
 from offrl.training.tagged import TaggedNames, put_beside, sha8
 from offrl.tree import merge
 
@@ -92,7 +93,7 @@ class Session:
             raise ValueError("train.num_steps: say how many steps the training has")
         names, folder = None, model_dest or config.train.model_dest
         if folder is not None and config.experiment.save.enabled:
-            names = TaggedNames(folder, sha8(gitsha))
+            names = TaggedNames(folder, gitsha)
             names.check_free(self._config_file)
             if self._config_file is not None:
                 put_beside(self._config_file, names.config(self._config_file), is_linked=False)
@@ -107,37 +108,28 @@ class Session:
             check_spaces("env", own, name, made.obs_shapes, made.ac_dim)
             trainer.alg.deserialize(own["model"])
             self._use(trainer)
-            return self._trained(trainer, names)
+            return self._trained(OnlineTraining(config, trainer=trainer), names)
 
-    def _trained(self, trainer: Trainer, names: TaggedNames | None) -> dict[str, float]:
-        experiment, num_episodes = trainer.config.experiment, 0
-        num_epochs, saved = 0, time.monotonic()
-        for _ in to_the_end(trainer):
-            for record in trainer.round():
-                num_episodes += int(record["logs"].get("Episodes", 0))
-            before, num_epochs = num_epochs, trainer.step // experiment.epoch_every_n_steps
-            ended, waited = range(before + 1, num_epochs + 1), time.monotonic() - saved
-            if names is not None and any(experiment.save.is_due(x, waited) for x in ended):
-                self._save(names.checkpoint(trainer.step), names.sha)
-                saved = time.monotonic()
+    def _trained(self, training: OnlineTraining, names: TaggedNames | None) -> dict[str, float]:
+        num_episodes, saved, save = 0, time.monotonic(), training.config.experiment.save
         if names is not None:
-            last = names.checkpoint(trainer.step)
-            if not last.exists():
-                self._save(last, names.sha)
-            put_beside(last, names.final)
+            training.config.meta.provenance["commit"] = names.sha
+        for record in Progress(training)(training()):
+            num_episodes += int(record["logs"].get("Episodes", 0))
+            if names is not None and record["type"] == "epoch":
+                waited = time.monotonic() - saved
+                if training.is_last or save.is_due(record["epoch"], waited):
+                    path, saved = names.checkpoint(training.step), time.monotonic()
+                    training.save(path, resumes=False)
+                    log.info(f"{path}")
+        if names is not None:
+            put_beside(names.checkpoint(training.step), names.final)
         return {
-            "Steps": trainer.step,
+            "Steps": training.step,
             "Episodes": num_episodes,
-            "Return": trainer.smoothed_return,
-            "Solved": float(trainer.is_solved),
+            "Return": training.trainer.smoothed_return,
+            "Solved": float(training.trainer.is_solved),
         }
-
-    def _save(self, path: Path, sha: str) -> None:
-        trainer = self.trainer
-        trainer.config.meta.provenance = {"offrl": __version__, "commit": sha}
-        position = {"epoch": trainer.epoch, "step": trainer.step}
-        write_checkpoint(path, trainer.describe() | {"variable_state": position})
-        log.info(f"{path}")
 
     def play(
         self,

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -21,8 +20,6 @@ from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
-
-SECONDS_BETWEEN_LINES = 10.0  # of a training that no bar shows
 
 
 class Trainer(Collector, Recording):
@@ -281,22 +278,6 @@ class Trainer(Collector, Recording):
                 "the checkpoint holds no steps (train.online.replay.saved): the replay begins "
                 "empty, and the results differ from those of one uninterrupted run"
             )
-
-
-def to_the_end(trainer: Trainer) -> Iterator[None]:
-    """Give a turn for each round that is due, and show how far the training is: with a bar or,
-    without a terminal, by a line now and then."""
-    from tqdm import tqdm
-
-    total, said = trainer.config.train.num_steps or 0, time.monotonic()
-    with tqdm(total=total, unit="step", dynamic_ncols=True, disable=None) as bar:
-        while trainer.step < total and not trainer.is_solved:
-            yield
-            bar.update(trainer.step - bar.n)
-            bar.set_postfix({"return": f"{trainer.smoothed_return:.4g}"}, refresh=False)
-            if bar.disable and time.monotonic() - said > SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
-                print(f"step {trainer.step} of {total}: return {trainer.smoothed_return:.4g}")
 
 
 def summary_of(ended: Ended) -> dict[str, float]:

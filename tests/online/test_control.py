@@ -9,6 +9,7 @@ import torch
 
 from offrl import config_factory, policy_from_checkpoint
 from offrl.online import Agent, Algorithm, Environment, Model, Trainer
+from offrl.training import Progress
 
 CONFIG = {
     "algo_name": "ddpg",
@@ -114,9 +115,9 @@ def test_states_are_stacked_after_the_hook(monkeypatch, capsys):
     second = env.step(np.zeros(1, np.float32))[0]
     later = agent.append_state(second)["flat"]
     assert np.array_equal(later[:2], state[1:]) and np.array_equal(later[2, :3], second["flat"])
-    monkeypatch.setattr("offrl.online.trainer.SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr(Progress, "SECONDS_BETWEEN_LINES", -1)
     assert agent.train(env, {"num_steps": 100})["Steps"] == 100
-    assert "step 100 of 100: return " in capsys.readouterr().out
+    assert "epoch 1 of 1: " in capsys.readouterr().out
     assert agent.play(env)["Horizon"] == 30
 
 
