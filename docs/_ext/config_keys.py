@@ -96,7 +96,7 @@ def keys_of(node: Node, path: str, is_entry: bool = False) -> Iterator[Key]:
 
 @cache
 def common_keys(section: str) -> tuple[Key, ...]:
-    schema = section_schema(Config, Config(algo_name="").to_dict())
+    schema = section_schema(Config(algo_name=""))
     return tuple(keys_of(schema["properties"][section], section))
 
 

@@ -9,7 +9,7 @@ from offrl import models
 from offrl.algos.base import register_algo
 from offrl.algos.bcq import PerturbationConfig
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, Only, Section
+from offrl.config import Count, MustBe, Section
 from offrl.config.algo import (
     TDConfig,
     WeightedCriticConfig,
@@ -20,7 +20,7 @@ from offrl.lazy import Tensor, torch
 
 
 class PLASVAEConfig(VAEConfig):
-    enabled: Annotated[bool, Only(True, "PLAS is built on a VAE")] = True
+    enabled: Annotated[bool, MustBe(True, "PLAS is built on a VAE")] = True
     """Must be true: PLAS is built on a VAE."""
     latent_clip: None = None
     """Must be null: the actor limits latents by max_latent_action."""

@@ -9,7 +9,6 @@ from typing import Any
 from offrl.algos.shared.actor_critic import CLONING
 from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_loading
 from offrl.config import Config, config_factory
-from offrl.config.build import evaluate_whole_episodes
 from offrl.config.files import find_config, find_file, read_config_file
 from offrl.config.translate import online_content
 from offrl.data.formats.files import find_data
@@ -50,7 +49,7 @@ def complete(
     if not isinstance(name, str):
         raise ValueError('algo_name: the name of an algorithm is needed, "dqn" for example')
     made = config_factory(name, config)
-    evaluate_whole_episodes(made, config)
+    made.follow_online(config)
     return made
 
 

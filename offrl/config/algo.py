@@ -15,7 +15,7 @@ from offrl.config.networks import (  # noqa: F401 (where users' algorithms know 
     TransformerConfig,
     VAEConfig,
 )
-from offrl.config.section import Bounds, Count, Only, Section, Share, Steps, without_effect
+from offrl.config.section import Bounds, Count, MustBe, Section, Share, Steps, without_effect
 from offrl.registry import ALGO_CONFIGS
 
 
@@ -129,7 +129,7 @@ class AlgoConfig(Section):
     """Optimizer of each network, by the name of the network."""
     # Of forks of robomimic.
     language_conditioned: Annotated[
-        bool, Only(False, "name lang_emb in observation.modalities.obs.low_dim instead")
+        bool, MustBe(False, "name lang_emb in observation.modalities.obs.low_dim instead")
     ] = without_effect(False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

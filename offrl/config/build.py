@@ -12,7 +12,6 @@ from pydantic import ValidationError, create_model
 from offrl.config.algo import AlgoConfig
 from offrl.config.content import check_content, place, shown
 from offrl.config.hints import unknown_keys
-from offrl.config.online import LONGEST_EPISODE
 from offrl.config.schema import Config
 from offrl.config.section import Section
 from offrl.modules import allow_names, check_allowed, names_in
@@ -39,7 +38,7 @@ SCHEMA_KEY = "$schema"
 
 
 def without_pretrained(config: Config) -> Config:
-    """A copy whose image backbones fetch no weights, where others are about to be loaded."""
+    """Copy a config whose image backbones are to fetch no weights, as others are to be loaded."""
     config = config.model_copy(deep=True)
     encoders = [part.encoder for _, part in config.observation.parts()]
     for encoder in (encoder for by_modality in encoders for encoder in by_modality.values()):
@@ -82,23 +81,23 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     algo_name: one of offrl's algorithms, or the dotted path of a user's own.
     overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.
     """
-    overrides = overrides or {}
-    check_content(overrides)
-    overrides = upgrade_config({"algo_name": algo_name, **_without_schema(overrides)})
+    content = {"algo_name": algo_name, **(overrides or {})}
+    check_content(content)
+    address = content.pop(SCHEMA_KEY, "")
+    if not isinstance(address, str):
+        needs = "the address of a JSON Schema is needed, a text"
+        raise ValueError(f"{SCHEMA_KEY}: {needs}, not {shown(address)}")
+    overrides = upgrade_config(content)
     stated = overrides["algo_name"]
     if stated != algo_name:
         raise ValueError(
             f"algo_name: the config is for {shown(stated)}, but {shown(algo_name)} was asked for"
         )
-    allow_names(_policy_in(overrides))
+    allow_names(_of_policy(overrides))
     section = ALGO_CONFIGS[algo_name]
     config = complete_config(algo_name, section, overrides)
-    online, num_steps = config.train.online, config.train.num_steps
-    if num_steps is not None:
-        evaluate_whole_episodes(config, overrides)
-        if "random_steps" not in overrides.get("train", {}).get("online", {}):
-            # Let it learn for two thirds of its steps at least.
-            online.random_steps = min(online.random_steps, num_steps // 3)
+    if config.train.num_steps is not None:
+        config.follow_online(overrides)
     make_class = ALGOS.get(algo_name)
     if make_class is not None:
         algo_class, _ = make_class(config.algo)
@@ -119,36 +118,19 @@ def stored_config(algo_name: str, text: str) -> Config:
     content = json.loads(text)
     if not isinstance(content, dict):
         raise ValueError(f"its config is {shown(content)}, and no map")
-    for name in names_in(_policy_in({**content, "algo_name": algo_name})):
+    for name in names_in(_of_policy({**content, "algo_name": algo_name})):
         check_allowed(name, f"the policy ({shown(name)})")
     return config_factory(algo_name, content)
 
 
-def _policy_in(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a config says of its policy."""
+def _of_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     return {key: content.get(key) for key in ("algo_name", "algo", "observation")}
-
-
-def evaluate_whole_episodes(config: Config, overrides: Mapping[str, Any]) -> None:
-    """Evaluate a policy that acts while it learns in episodes as long as those that it learns from,
-    where ``overrides`` do not say how long."""
-    if "horizon" not in overrides.get("experiment", {}).get("rollout", {}):
-        config.experiment.rollout.horizon = config.train.online.horizon or LONGEST_EPISODE
-
-
-def _without_schema(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(content.get(SCHEMA_KEY, ""), str):
-        raise ValueError(
-            f"{SCHEMA_KEY}: the address of a JSON Schema is needed, a text, not "
-            f"{shown(content[SCHEMA_KEY])}"
-        )
-    return {key: value for key, value in content.items() if key != SCHEMA_KEY}
 
 
 def complete_config(
     algo_name: str, algo_section: type[AlgoConfig], overrides: Mapping[str, Any]
 ) -> Config:
-    """The config whose section ``algo`` is of a given class, registered or not."""
+    """Make the config whose section ``algo`` is of a given class, registered or not."""
     model = _config_class(algo_section)
     defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
     return validated(model, merge(defaults, overrides), defaults)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from offrl.config.content import shown
-from offrl.config.section import Count, FreeMap, Only, Section, without_effect
+from offrl.config.section import Count, FreeMap, MustBe, Section, without_effect
 
 
 class LoggingConfig(Section):
@@ -72,7 +72,7 @@ class RolloutConfig(Section):
     terminate_on_success: bool = True
     """End an episode when the task is solved, before the horizon."""
     batched: Annotated[
-        bool, Only(False, "episodes always run in parallel, in num_workers processes")
+        bool, MustBe(False, "episodes always run in parallel, in num_workers processes")
     ] = without_effect(False)
     num_batch_envs: int = without_effect(5)
     backend: Literal["processes", "ray"] = "processes"

@@ -24,8 +24,8 @@ FOLDERS = "configs", "configs/online"
 
 
 def find_file(path: str | Path, *folders: str, beside: Path = Path()) -> Path:
-    """``path`` seen from the folder ``beside``, or among what ships with offrl, or in one of
-    ``folders`` there; absolute.
+    """Find a file seen from the folder ``beside``, or among what ships with offrl, or in one of
+    ``folders`` there. Returns its absolute path.
 
     So the configs that ship, and a clone's data, are found from any working directory.
     """
@@ -51,13 +51,13 @@ def find_file(path: str | Path, *folders: str, beside: Path = Path()) -> Path:
 
 
 def shipped_configs(pattern: str) -> list[str]:
-    """The names of the configs that ship which match a pattern."""
+    """List the names of the configs that ship which match a pattern."""
     return sorted(glob.glob(pattern, root_dir=SHIPPED / "configs", recursive=True))
 
 
 def find_config(path: str | Path, beside: Path = Path()) -> Path:
-    """``find_file`` for configs, which says which file it is where that is not plain: it is not the
-    path as given, or another config of that name is here or ships with this offrl.
+    """Find a config as ``find_file`` does, and log which file it is where that is not plain: it is
+    not the path as given, or another config of that name is here or ships with this offrl.
 
     A config that ships comes before one below ``configs/`` here, as config and code of one version
     belong together.
@@ -88,7 +88,7 @@ def find_config(path: str | Path, beside: Path = Path()) -> Path:
 
 
 def read_config_file(path: str | Path) -> dict[str, Any]:
-    """The config in a JSON or YAML file."""
+    """Read the config in a JSON or YAML file."""
     content = read_file(path)
     # A training that starts from a checkpoint may go on with its algorithm (experiment.ckpt_path).
     if not isinstance(content, dict) or not {"algo_name", "experiment", "alg_para"} & {*content}:
@@ -97,33 +97,28 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
 
 
 def read_file(path: str | Path) -> Any:
-    """The nested dicts and lists in a JSON or YAML file."""
-    path = Path(path)
-    is_yaml = path.suffix.lower() in (".yaml", ".yml")
-    text = _text(path)
-    try:
-        content = _from_yaml(text) if is_yaml else _from_json(text)
-    except ValueError as error:
-        kind = "YAML" if is_yaml else "JSON"
-        raise ValueError(f"{place(path)}: not valid {kind}: {_one_line(error)}") from None
-    try:
-        check_content(content)
-    except ValueError as error:
-        raise ValueError(f"{place(path)}: {error}") from None
-    return content
-
-
-def _text(path: Path) -> str:
+    """Read the nested dicts and lists in a JSON or YAML file."""
+    path, where = Path(path), place(path)
+    kind, read = "JSON", _from_json
+    if path.suffix.lower() in (".yaml", ".yml"):
+        kind, read = "YAML", _from_yaml
     try:
         if path.is_file() and os.path.getsize(path) > LARGEST:
-            raise ValueError(f"{place(path)}: larger than {LARGEST / 1e6:.0f} MB; no config is")
-        return path.read_text(encoding="utf-8-sig")
+            raise ValueError(f"larger than {LARGEST / 1e6:.0f} MB; no config is")
+        text = path.read_text(encoding="utf-8-sig")
+        try:
+            content = read(text)
+        except ValueError as error:
+            raise ValueError(f"not valid {kind}: {_one_line(error)}") from None
+        check_content(content)
     except OSError as error:
-        raise type(error)(f"{place(path)}: cannot be read ({error.strerror})") from None
+        raise type(error)(f"{where}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{place(path)}: not valid JSON or YAML, which are text in UTF-8: {_one_line(error)}"
-        ) from None
+        message = f"not valid JSON or YAML, which are text in UTF-8: {_one_line(error)}"
+        raise ValueError(f"{where}: {message}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return content
 
 
 def _one_line(error: Exception) -> str:
@@ -138,43 +133,36 @@ def _from_yaml(text: str) -> Any:
 
 
 def _from_json(text: str) -> Any:
+    def mark_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(key for key, _ in pairs)
+        return {key: value if counts[key] == 1 else REPEATED for key, value in pairs}
+
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=mark_repeated)
     except RecursionError:
         raise ValueError("sections within sections, over too many levels") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    counts = Counter(key for key, _ in pairs)
-    return {key: value if counts[key] == 1 else REPEATED for key, value in pairs}
-
-
-def _value(text: str) -> Any:
-    try:
-        return _from_json(text)
-    except json.JSONDecodeError:
-        return _from_yaml(text) if text.startswith(("[", "{")) else text
-
-
 def parse_override(text: str) -> dict[str, Any]:
-    """``train.batch_size=256`` as a nested dict. The value is JSON, in which lists and dicts
+    """Turn ``train.batch_size=256`` into a nested dict. The value is JSON, in which lists and dicts
     need no quotes (``[low_dim]``); any other value is text."""
-    path, equals, value = text.partition("=")
+    path, equals, written = text.partition("=")
     if not equals or not all(path.split(".")):
         raise ValueError(f"--set {place(text)}: expected KEY=VALUE, e.g. train.batch_size=256")
     try:
-        override = nested(path, _value(value))
-    except ValueError as error:
-        raise ValueError(f"--set {place(text)}: {_one_line(error)}") from None
-    try:
+        try:
+            value = _from_json(written)
+        except json.JSONDecodeError:
+            value = _from_yaml(written) if written.startswith(("[", "{")) else written
+        override = nested(path, value)
         check_content(override)
     except ValueError as error:
-        raise ValueError(f"--set {error}") from None
+        raise ValueError(f"--set {place(text)}: {_one_line(error)}") from None
     return override
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:
-    """A value as a nested dict, by the dotted path of its key."""
+    """Put a value into nested dicts, by the dotted path of its key."""
     for part in reversed(path.split(".")):
         value = {part: value}
     return value

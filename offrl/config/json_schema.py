@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic.json_schema import PydanticJsonSchemaWarning, models_json_schema
 
-from offrl.config.algo import AlgoConfig
 from offrl.config.build import SCHEMA_KEY
 from offrl.config.schema import Config
 from offrl.config.section import Section
@@ -24,37 +23,39 @@ def config_schema() -> dict[str, Any]:
     algorithm may hold any keys.
     """
     classes = {name: ALGO_CONFIGS[name] for name in ALGO_CONFIGS.names()}
-    sections = {name: section_schema(c, c().to_dict()) for name, c in classes.items()}
-    schema = section_schema(Config, Config(algo_name="").to_dict())
+    sections = {name: section_schema(cls()) for name, cls in classes.items()}
+    schema = section_schema(Config(algo_name=""))
     # A training that starts from a checkpoint may go on with its algorithm.
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["experiment"]}]
     keys = dict(schema["properties"])
     usual = keys["observation"]
     for section in ("algo", "observation"):
         keys[section] = {"type": "object", "description": keys[section]["description"]}
-    observations = {name: _own_observation(c) for name, c in classes.items()}
-    flat = [name for name, own in observations.items() if not own]
-    own = {"type": "string", "pattern": OWN_ALGORITHM}
+    own_observations = {
+        name: {"observation": section_schema(cls.OBSERVATION())} if cls.OBSERVATION else {}
+        for name, cls in classes.items()
+    }
+    names = [name for name, own in own_observations.items() if not own]
     keys["algo_name"] = {
         "description": keys["algo_name"]["description"],
-        "anyOf": [{"enum": list(sections)}, own],
+        "anyOf": [{"enum": list(sections)}, {"type": "string", "pattern": OWN_ALGORITHM}],
     }
-    says = "Address of this schema, for editors. offrl does not look at it."
+    address = "Address of this schema, for editors. offrl does not look at it."
     return {
         "$schema": DIALECT,
         "title": "Config of offrl",
         **schema,
-        "properties": {SCHEMA_KEY: {"type": "string", "description": says}, **keys},
+        "properties": {SCHEMA_KEY: {"type": "string", "description": address}, **keys},
         "allOf": [
             {
                 "if": {"properties": {"algo_name": {"const": name}}, "required": ["algo_name"]},
-                "then": {"properties": {"algo": {"$ref": f"#/$defs/{name}"}, **seen}},
+                "then": {"properties": {"algo": {"$ref": f"#/$defs/{name}"}, **own}},
             }
-            for name, seen in observations.items()
+            for name, own in own_observations.items()
         ]
         + [
             {
-                "if": {"properties": {"algo_name": {"enum": flat}}, "required": ["algo_name"]},
+                "if": {"properties": {"algo_name": {"enum": names}}, "required": ["algo_name"]},
                 "then": {"properties": {"observation": usual}},
             }
         ],
@@ -62,23 +63,19 @@ def config_schema() -> dict[str, Any]:
     }
 
 
-def _own_observation(section: type[AlgoConfig]) -> dict[str, Any]:
-    """The section ``observation`` of an algorithm for which it is not the usual one."""
-    own = section.OBSERVATION
-    return {} if own is None else {"observation": section_schema(own, own().to_dict())}
-
-
-def section_schema(section: type[Section], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a section and those in it, without references, with these ``defaults``."""
+def section_schema(defaults: Section) -> dict[str, Any]:
+    """Make the schema of the class of a section and of those in it, without references, with its
+    content as the defaults."""
+    section = type(defaults)
     with warnings.catch_warnings():
         # Of defaults that are a Map; all of them are replaced.
         warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
         references, content = models_json_schema([(section, "validation")])
-    return _complete(references[section, "validation"], content["$defs"], defaults)
+    return _complete(references[section, "validation"], content["$defs"], defaults.to_dict())
 
 
 def _complete(node: Mapping[str, Any], parts: Mapping[str, Any], default: Any) -> dict[str, Any]:
-    """A node of the schema with the parts that it refers to, and with its default."""
+    """Complete a node of the schema with the parts that it refers to, and with its default."""
     node = dict(node)
     if "$ref" in node:
         part = parts[node.pop("$ref").rpartition("/")[2]]

@@ -1,6 +1,6 @@
 """A whole config, and its sections ``observation`` and ``meta``, as robomimic has them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import field_validator
@@ -9,6 +9,7 @@ from offrl.config.algo import AlgoConfig
 from offrl.config.content import shown
 from offrl.config.distributed import DistributedConfig
 from offrl.config.experiment import ExperimentConfig
+from offrl.config.online import LONGEST_EPISODE
 from offrl.config.section import FreeMap, KeyLists, Map, Section
 from offrl.config.train import TrainConfig
 
@@ -140,6 +141,16 @@ class Config(Section):
     """Explorers and clusters, beside the process that learns."""
     meta: MetaConfig = MetaConfig()
     """Notes about the origin of the config."""
+
+    def follow_online(self, said: Mapping[str, Any]) -> None:
+        """Set what follows from acting while learning, where ``said`` has no such key: evaluations
+        in episodes as long as those that are learned from, and no more random steps than leave two
+        thirds of all to learn from."""
+        online, num_steps = self.train.online, self.train.num_steps
+        if "horizon" not in said.get("experiment", {}).get("rollout", {}):
+            self.experiment.rollout.horizon = online.horizon or LONGEST_EPISODE
+        if num_steps and "random_steps" not in said.get("train", {}).get("online", {}):
+            online.random_steps = min(online.random_steps, num_steps // 3)
 
     @property
     def all_obs_keys(self) -> list[str]:

@@ -124,11 +124,11 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class Only:
-    """What a key of robomimic's must say that can say one ``value`` alone here."""
+class MustBe:
+    """An annotation of a key that takes one ``value`` alone, although robomimic's takes others."""
 
     value: Any
-    otherwise: str  # what to do who needs another
+    otherwise: str  # the remedy for a user who needs another
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))

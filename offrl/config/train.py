@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from offrl.config.content import shown
 from offrl.config.online import OnlineConfig
-from offrl.config.section import Bounds, Count, Only, Section, Share, Steps, without_effect
+from offrl.config.section import Bounds, Count, MustBe, Section, Share, Steps, without_effect
 
 
 class DatasetConfig(Section):
@@ -162,7 +162,7 @@ class TrainConfig(Section):
     observation is the goal, which ends the episode, and -1 in every other step. Needs goal_mode
     "mixture"."""
     data_format: Annotated[
-        str, Only("robomimic", "turn other data into HDF5 files of robomimic's layout")
+        str, MustBe("robomimic", "turn other data into HDF5 files of robomimic's layout")
     ] = without_effect("robomimic")
     cuda: bool = True
     """Train on a GPU if there is one."""
@@ -186,16 +186,12 @@ class TrainConfig(Section):
     robomimic."""
 
     @model_validator(mode="after")
-    def _shares_are_all(self) -> "TrainConfig":
+    def _goals_agree(self) -> "TrainConfig":
         total = sum(self.goal_shares.to_dict().values())
         if self.goal_mode == "mixture" and abs(total - 1) > 1e-6:
             raise ValueError(
                 f"train.goal_shares: current, future and random add up to {total:g}; let it be 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _goals_can_be_reached(self) -> "TrainConfig":
         if not self.goal_rewards:
             return self
         if self.goal_mode != "mixture" or not self.goal_shares.current:
@@ -212,15 +208,15 @@ class TrainConfig(Section):
 
     @property
     def acts_discretely(self) -> bool:
+        """Say whether actions are discrete."""
         config = self.action_config
         return any(key in config and config[key].format == "discrete" for key in self.action_keys)
 
     @field_validator("action_keys")
     @classmethod
     def _stand_once(cls, keys: list[str]) -> list[str]:
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"{shown(key)} is named twice")
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"{shown(twice[0])} is named twice")
         return keys
 
     @field_validator(
