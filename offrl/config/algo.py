@@ -27,15 +27,15 @@ class LearningRateConfig(Section):
     initial: float = Field(1e-4, ge=0)
     """Learning rate at the start."""
     decay_factor: float = Field(0.1, ge=0)
-    """What the rate is multiplied by at each epoch of epoch_schedule ("multistep"), or in all until
-    the one epoch named there ("linear")."""
+    """Factor on the rate at each epoch of epoch_schedule ("multistep"), or in all until the one
+    epoch named there ("linear")."""
     epoch_schedule: list[Count] = []
     """Epochs at which the rate falls ("multistep"), or the one epoch until which it falls
     ("linear"). Empty: it stays."""
     scheduler_type: Literal["multistep", "linear", "cosine", "constant", "constant_with_warmup"] = (
         "multistep"
     )
-    """How the rate changes during the training."""
+    """Course of the rate during the training."""
     step_every_batch: bool = False
     """Count training steps instead of epochs, in all of these keys."""
     warmup_steps: int = Field(0, ge=0)
@@ -63,13 +63,13 @@ class OptimConfig(Section):
     learning_rate: LearningRateConfig = LearningRateConfig()
     """Learning rate, and how it changes."""
     regularization: RegularizationConfig = RegularizationConfig()
-    """What keeps weights small."""
+    """Terms of the loss that keep weights small."""
     # robomimic writes these two into the configs of its runs; offrl counts by itself.
     num_train_batches: int | None = without_effect(None, exclude=False)
     num_epochs: int | None = without_effect(None, exclude=False)
 
     def is_due(self, epoch: int) -> bool:
-        """Say whether it works in this epoch."""
+        """Say whether the optimizer works in this epoch."""
         return True
 
 
@@ -97,7 +97,7 @@ def learning_rates(
 
 
 def adamw(weight_decay: float, **learning_rate: Any) -> OptimConfig:
-    """AdamW with a weight decay, and with keys of its learning rate."""
+    """Make an AdamW with a weight decay and keys of its learning rate."""
     return OptimConfig(
         optimizer_type="adamw",
         learning_rate=LearningRateConfig(**learning_rate),
@@ -106,8 +106,8 @@ def adamw(weight_decay: float, **learning_rate: Any) -> OptimConfig:
 
 
 def while_acting(online: dict[str, Any], **train: Any) -> dict[str, Any]:
-    """``DEFAULTS`` of an algorithm that learns while it acts: ``train.online``, and other keys of
-    ``train``."""
+    """Make the ``DEFAULTS`` of an algorithm that learns while it acts, of ``train.online`` and
+    other keys of ``train``."""
     return {"experiment": {"epoch_every_n_steps": 1000}, "train": {"online": online, **train}}
 
 
@@ -158,7 +158,7 @@ class CriticConfig(LayersConfig):
     use_huber: bool = False
     """Use the Huber loss, which limits the effect of large errors. If false, the squared error."""
     ensemble: EnsembleConfig = EnsembleConfig()
-    """How many critics there are."""
+    """Number and kind of the critics."""
     value_bounds: Bounds | None = None
     """Least and largest value that the critics can say, for example [0, 1]. null: any."""
 
@@ -204,6 +204,7 @@ class TDConfig(AlgoConfig):
     infinite_horizon: bool = False
     """Let the last reward of an episode that ended be received for ever."""
     target_tau: Share = 0.005
-    """How far the target networks move to the trained ones in each update: 1 copies them."""
+    """Share of the way to the trained networks that the target networks go in each update: 1 copies
+    them."""
     critic: CriticConfig = CriticConfig()
     """Networks that estimate values."""

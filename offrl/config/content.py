@@ -13,13 +13,14 @@ REPEATED = object()  # stands for the value of a key that a file gives twice
 
 
 def place(*path: Any) -> str:
-    """A dotted path, or a file's, in a message: as it is, where that is one short line."""
+    """Write a dotted path, or a file's, for a message: as it is, where that is one short line."""
     parts = [str(part) for part in path]
     return ".".join(p if p.isprintable() and len(p) <= 300 else shown(p) for p in parts)
 
 
 def check_content(content: Any) -> None:
-    """``ValueError`` that names the first value which no config can hold, by its dotted path."""
+    """Raise ``ValueError`` that names the first value which no config can hold, by its dotted
+    path."""
     for count, (path, value) in enumerate(_walk(content)):
         where = f"{place(*path[:5])}: " if path else ""
         if len(path) > MOST_LEVELS:
@@ -48,7 +49,7 @@ def _walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
 
 
 def _problem(value: Any) -> str | None:
-    """Give what is wrong with a value by itself."""
+    """Say what is wrong with a value by itself."""
     if value is REPEATED:
         return "given twice; keep one of the two"
     if isinstance(value, Mapping):

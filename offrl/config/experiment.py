@@ -23,7 +23,7 @@ class LoggingConfig(Section):
 
 
 class SaveConfig(Section):
-    """Which epochs keep a checkpoint in ``models/``; ``last.pth`` is written whenever enabled."""
+    """Epochs that keep a checkpoint in ``models/``; ``last.pth`` is written whenever enabled."""
 
     enabled: bool = True
     """Write checkpoints. If false, there is not even a last.pth to resume from."""
@@ -76,8 +76,8 @@ class RolloutConfig(Section):
     ] = without_effect(False)
     num_batch_envs: int = without_effect(5)
     backend: Literal["processes", "ray"] = "processes"
-    """Where the simulators run: in processes of this machine, or on the Ray of distributed.address.
-    The results are the same."""
+    """Place where the simulators run: in processes of this machine, or on the Ray of
+    distributed.address. The results are the same."""
     num_workers: Count | None = None
     """Number of simulators. null: one for each CPU core, or CPU of the Ray."""
     latency_ms: float = Field(0.0, ge=0)
@@ -120,9 +120,9 @@ with warnings.catch_warnings():
         """Measure the loss on held-out demonstrations after each epoch. Needs
         train.hdf5_validation_filter_key."""
         logging: LoggingConfig = LoggingConfig()
-        """What is logged, and where."""
+        """Logs, and the places that they go to."""
         save: SaveConfig = SaveConfig()
-        """Which epochs keep a checkpoint in the folder models/."""
+        """Epochs that keep a checkpoint in the folder models/."""
         epoch_every_n_steps: Count | None = 100
         """Training steps that make an epoch. null: one pass over the data."""
         validation_epoch_every_n_steps: Count | None = 10

@@ -61,8 +61,8 @@ def _check_num_steps(config: Config, was: int, now: int, said: set[str]) -> None
 
 
 class OtherLength(TrainConfig):
-    """The section of a training that is longer now than when it was begun. Raises ``ValueError``
-    if the length is read, as what is learned would depend on it."""
+    """The section ``train`` of a training that is longer now than when it was begun. Raises
+    ``ValueError`` if the length is read, as what is learned would depend on it."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)

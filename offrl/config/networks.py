@@ -67,7 +67,7 @@ class VAEPriorConfig(Section):
     categorical_init_temp: float = Field(1.0, gt=0)
     """Temperature of that mixture in the first epoch."""
     categorical_temp_anneal_step: float = 0.001
-    """What the temperature falls by in each epoch."""
+    """Amount by which the temperature falls in each epoch."""
     categorical_min_temp: float = Field(0.3, gt=0)
     """Least temperature."""
 
@@ -98,7 +98,7 @@ class VAEConfig(Section):
     """Sizes of the hidden layers of a prior that is_conditioned."""
 
     def check(self, place: str = "algo.vae") -> None:
-        """``ValueError`` if its switches, which stand at ``place``, contradict each other."""
+        """Raise ``ValueError`` if its switches, which stand at ``place``, contradict each other."""
         prior = self.prior
         for switch in ("is_conditioned", "use_gmm"):
             if prior[switch] and not prior.learn:
@@ -217,7 +217,7 @@ class ActorNetConfig(Section):
 
 
 class LayersConfig(Section):
-    """A network, or each of some critics."""
+    """A network, or each network of an ensemble of critics."""
 
     layer_dims: list[Count] = [300, 400]
     """Sizes of the hidden layers."""

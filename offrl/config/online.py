@@ -8,7 +8,7 @@ LONGEST_EPISODE = 100_000  # steps, in an environment without a time limit
 
 
 class ReplayConfig(Section):
-    """What is kept of the steps that were taken, for algorithms that learn from earlier ones."""
+    """The steps that are kept, for algorithms that learn from earlier ones."""
 
     capacity: Count = 1_000_000
     """Number of observations that are kept, one for each step and one more for each end of an
@@ -17,10 +17,10 @@ class ReplayConfig(Section):
     """Draw steps by how wrong their values were when last learned from (prioritised experience
     replay), instead of all alike."""
     priority_exponent: Share = 0.6
-    """How much priorities count (alpha). 0: all steps alike."""
+    """Weight of priorities (alpha). 0: all steps alike."""
     correction_exponent: Share = 0.4
-    """How much of the bias of priorities is corrected at the start (beta). It rises to 1 at the end
-    of the training."""
+    """Share of the bias of priorities that is corrected at the start (beta). It rises to 1 at the
+    end of the training."""
     demo_share: Share | None = 0.5
     """Share of each batch that is drawn from the demonstrations in train.data, if there are any.
     null: their share of all steps."""
@@ -78,7 +78,7 @@ class OnlineConfig(Section):
     enters it with offrl.online.Registers. Evaluations act by the policy itself. null: the policy
     explores as its algorithm does."""
     agent_config: FreeMap = Map()
-    """What that agent is made with."""
+    """Arguments of that agent."""
     normalize_obs: bool = False
     """Normalise vector observations by the mean and standard deviation of all that were seen so
     far. In evaluation these stay as they are."""

@@ -15,7 +15,7 @@ from offrl.config.train import TrainConfig
 
 
 class ModalitiesConfig(Section):
-    """Which observation keys a policy sees, by group and modality."""
+    """The observation keys that a policy sees, by group and modality."""
 
     obs: KeyLists = Map(
         low_dim=["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"],
@@ -45,7 +45,7 @@ class ModalitiesConfig(Section):
 
 
 class EncoderConfig(Section):
-    """What the observations of one modality go through."""
+    """The encoder of the observations of one modality."""
 
     core_class: str | None = None
     """Network that turns an observation into features: VisualCore, VisualCoreLanguageConditioned,
@@ -61,7 +61,7 @@ class EncoderConfig(Section):
     """Options of the randomizer; of several, a list with a map for each."""
 
     def randomizers(self) -> list[tuple[str, dict[str, Any]]]:
-        """Name and arguments of each randomizer, in the order of their use."""
+        """List the name and arguments of each randomizer, in the order of their use."""
         names, kwargs = self.obs_randomizer_class, self.obs_randomizer_kwargs
         names = names if isinstance(names, list) else [names] if names else []
         kwargs = kwargs if isinstance(kwargs, list) else [kwargs] * len(names)
@@ -74,20 +74,20 @@ class EncoderConfig(Section):
 
 
 class ObservationConfig(Section):
-    """What the policy sees, and how it is encoded."""
+    """Observations that the policy sees, and their encoders."""
 
     modalities: ModalitiesConfig = ModalitiesConfig()
-    """Which observations the policy sees."""
+    """Observations that the policy sees."""
     encoder: dict[str, EncoderConfig] = {
         "low_dim": EncoderConfig(),
         "rgb": EncoderConfig(core_class="VisualCore"),
         "depth": EncoderConfig(core_class="VisualCore"),
         "scan": EncoderConfig(core_class="ScanCore"),
     }
-    """What the observations of each modality go through before they are joined."""
+    """Encoder of the observations of each modality, before they are joined."""
 
     def parts(self, place: str = "observation") -> Iterator[tuple[str, "ObservationConfig"]]:
-        """Itself and its place; of a hierarchy, those of its parts."""
+        """Yield itself and its place; of a hierarchy, those of its parts."""
         yield place, self
 
     @property
@@ -97,7 +97,7 @@ class ObservationConfig(Section):
 
 
 class HierarchyObservationConfig(Section):
-    """What each part of a policy of several levels sees."""
+    """The observations that each part of a policy of several levels sees."""
 
     def parts(self, place: str = "observation") -> Iterator[tuple[str, ObservationConfig]]:
         for name in self.keys():
@@ -112,7 +112,8 @@ class MetaConfig(Section):
     hp_base_config_file: str | None = None
     """Written by robomimic's hyperparameter scans. It changes nothing here."""
     hp_keys: list[str] = []
-    """What a hyperparameter scan of robomimic varied. offrl study shows it, with meta.hp_values."""
+    """Keys that a hyperparameter scan of robomimic varied. offrl study shows it, with
+    meta.hp_values."""
     hp_values: list[Any] = []
     """The values of meta.hp_keys in this config."""
     provenance: FreeMap = Map()
@@ -136,7 +137,7 @@ class Config(Section):
     algo: AlgoConfig = AlgoConfig()
     """Settings of the algorithm. Its keys depend on algo_name."""
     observation: ObservationConfig = ObservationConfig()
-    """What the policy sees, and how it is encoded."""
+    """Observations that the policy sees, and their encoders."""
     distributed: DistributedConfig = DistributedConfig()
     """Explorers and clusters, beside the process that learns."""
     meta: MetaConfig = MetaConfig()

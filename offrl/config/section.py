@@ -56,11 +56,11 @@ class Section(BaseModel):
         yield from ((k, v) for k, v in super().__repr_args__() if v != fields[str(k)].default)
 
     def to_dict(self) -> dict[str, Any]:
-        """The section as nested dicts."""
+        """Give the section as nested dicts."""
         return self.model_dump()
 
     def dump(self) -> str:
-        """The section as JSON text."""
+        """Give the section as JSON text."""
         return json.dumps(self.to_dict(), indent=4)
 
 
@@ -145,13 +145,13 @@ class MustBe:
 
 
 def options_of(section: Section, *read_elsewhere: str) -> dict[str, Any]:
-    """The keys of a section as arguments of the class that it configures."""
+    """Give the keys of a section as arguments of the class that it configures."""
     others = ("enabled", *read_elsewhere)
     return {key: value for key, value in section.to_dict().items() if key not in others}
 
 
 def check_one_enabled(section: Section, *names: str) -> None:
-    """``ValueError`` unless exactly one of two sections of ``algo`` is enabled."""
+    """Raise ``ValueError`` unless exactly one of two sections of ``algo`` is enabled."""
     if len({section[name].enabled for name in names}) == 1:
         paths = " and ".join(f"algo.{name}.enabled" for name in names)
         state = "true" if section[names[0]].enabled else "false"
@@ -159,7 +159,7 @@ def check_one_enabled(section: Section, *names: str) -> None:
 
 
 def without_effect(default: Any, exclude: bool = True) -> Any:
-    """A key that some of robomimic's files have, and that changes nothing here."""
+    """Declare a key that some of robomimic's files have, and that changes nothing here."""
     return Field(
         default,
         exclude=exclude,

@@ -22,7 +22,7 @@ class DatasetConfig(Section):
     """Use only this share of the demonstrations, those with the highest returns: 0.1 is the best
     tenth. null: all of them."""
     weight: float = Field(1.0, gt=0)
-    """How often the samples of this dataset are drawn, relative to those of the others. See
+    """Relative frequency with which samples of this dataset are drawn. See
     train.normalize_weights_by_ds_size."""
     eval: bool = True
     """Evaluate in the environment of this dataset, too."""
@@ -38,7 +38,7 @@ class ActionConfig(Section):
     """Scale the actions for training, "min_max" to [-1, 1], "gaussian" to mean 0 and standard
     deviation 1. The policy undoes it. null: leave them as they are."""
     format: Literal["rot_6d", "rot_axis_angle", "rot_euler", "discrete"] | None = None
-    """What the numbers stand for. "rot_6d": a rotation in six numbers, which is turned into
+    """Meaning of the numbers. "rot_6d": a rotation in six numbers, which is turned into
     convert_at_runtime while acting. "discrete": an integer from 0 on. Other values change
     nothing."""
     convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = "rot_axis_angle"
@@ -85,9 +85,9 @@ class EMAConfig(Section):
     """Keep an exponential moving average of the weights, and act and validate with it. What is
     trained are the weights themselves."""
     power: float | None = Field(0.75, gt=0, le=1)
-    """How fast the average comes to remember more: in its n-th step it keeps the share 1 - (n -
-    1)^-power of itself, at most max_decay, and nothing in the first two. null: max_decay in all
-    steps but the first, which takes the weights."""
+    """Speed with which the average comes to remember more: in its n-th step it keeps the share 1 -
+    (n - 1)^-power of itself, at most max_decay, and nothing in the first two. null: max_decay in
+    all steps but the first, which takes the weights."""
     max_decay: float = Field(0.9999, ge=0, lt=1)
     """Largest share that the average keeps of itself in a step."""
 
@@ -110,7 +110,7 @@ class TrainConfig(Section):
     num_data_workers: int = Field(0, ge=0)
     """Processes that read data ahead, where it is not held in memory."""
     hdf5_cache_mode: Literal["all", "low_dim"] | None = "all"
-    """What is held in memory: "all" data, or with "low_dim" all but images. null: no observation;
+    """Data that is held in memory: "all", or with "low_dim" all but images. null: no observation;
     they are read from the file all the time."""
     hdf5_use_swmr: bool = True
     """Read a file also while another program is writing it."""
@@ -139,14 +139,14 @@ class TrainConfig(Section):
     """Repeat the first step of a demonstration, so that samples near its start are complete. If
     false, such samples are left out."""
     dataset_keys: list[str] = ["actions", "rewards", "dones"]
-    """What to load of each step besides observations. Unless the config says it, what the algorithm
-    needs is added."""
+    """Arrays to load of each step besides observations. Unless the config says it, those that the
+    algorithm needs are added."""
     action_keys: Annotated[list[str], Field(min_length=1)] = ["actions"]
     """Keys of the file that together make the action, in this order."""
     action_config: dict[str, ActionConfig] = {"actions": ActionConfig()}
     """Form and normalisation of each action key."""
     rewards: RewardsConfig = RewardsConfig()
-    """What training makes of rewards: scale * normalised(clipped(reward)) + shift."""
+    """Rewards in training: scale * normalised(clipped(reward)) + shift."""
     goal_mode: Literal["last", "future_uniform", "future_geometric", "mixture"] | None = None
     """Goal of a sample. "last": the last observation of its demonstration. "future_uniform": a
     later one of it, all equally likely. "future_geometric": a later one, near ones more likely
@@ -155,7 +155,7 @@ class TrainConfig(Section):
     goal_shares: GoalSharesConfig = GoalSharesConfig()
     """Shares of the kinds of goals, for goal_mode "mixture"."""
     goal_discount: float = Field(0.99, gt=0, lt=1)
-    """How much less likely a goal becomes with each step that it lies ahead, for goal_mode
+    """Factor on the probability of a goal for each step that it lies ahead, for goal_mode
     "future_geometric" and "mixture"."""
     goal_rewards: bool = False
     """Learn to reach goals, whatever the rewards of the data: the reward is 0 where the current
@@ -174,7 +174,7 @@ class TrainConfig(Section):
     """Number of steps in the environment of the whole training, which makes it online: the policy
     acts while it learns. null: it learns from train.data alone."""
     online: OnlineConfig = OnlineConfig()
-    """How the policy acts while it learns, if num_steps is set."""
+    """Acting while the policy learns, if num_steps is set."""
     seed: int = Field(1, ge=0)
     """Seed of everything random in the training."""
     max_grad_norm: float | None = Field(None, gt=0)

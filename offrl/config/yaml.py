@@ -15,8 +15,8 @@ _AMBIGUOUS = re.compile(
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """YAML 1.1 reads ``1e-4`` as text; everybody who writes a learning rate means a number. What
-    else it reads otherwise than people do is refused."""
+    """Reads ``1e-4`` as a number, which is text in YAML 1.1, and refuses whatever else YAML 1.1
+    reads otherwise than people do."""
 
     def construct_scalar(self, node: Any) -> Any:
         kind = node.tag.rpartition(":")[2]
@@ -32,7 +32,7 @@ class _YamlLoader(yaml.SafeLoader):
         return super().construct_scalar(node)
 
     def flatten_mapping(self, node: Any) -> None:
-        """Refuses keys that stand twice; what ``<<`` merges in gives way to them, as in YAML."""
+        """Refuse keys that stand twice; keys that ``<<`` merges in give way to them, as in YAML."""
         counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
         for key, _ in reversed(node.value):
             if isinstance(key.value, str) and counts[key.value] > 1:

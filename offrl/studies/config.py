@@ -120,9 +120,9 @@ class StudyConfig(Section):
     output: str
     """Folder of its run folders and of study.csv."""
     configs: Annotated[list[ConfigEntry], Field(min_length=1)]
-    """What is trained."""
+    """The configs that are trained."""
     datasets: list[DatasetEntry] = []
-    """What each of them is trained on. Empty: what the config says."""
+    """The data that each of them is trained on. Empty: the data that the config says."""
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
     """The seeds of each training (train.seed). null: those of the configs."""
     set: FreeMap = Map()

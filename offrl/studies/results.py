@@ -74,7 +74,7 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Outcome:
 
 
 def _of_its_study(path: Path) -> Outcome | None:
-    """A run by itself, as the study calls it that began it, if one did."""
+    """Read the result of a run by itself under the name in the study that began it, if one did."""
     cell = path.resolve().parent
     if not (cell.parent / TABLE).is_file() or run_of(cell) != path.resolve():
         return None

@@ -231,7 +231,8 @@ class CellRunner:
             return str(error)
 
     def _noted(self, cell: Cell, why: str) -> str:
-        """Write down why a cell failed, if it did: one whose tests are done has not."""
+        """Write down why a cell failed, if it did: a cell whose tests are done has not. Returns the
+        reason."""
         folder = self.output / cell.name
         run = read_run(folder)
         if run and run.is_finished:

@@ -1,4 +1,4 @@
-"""Reads what became of a study: a row for each of its cells, ``study.csv``."""
+"""Reads the state of a study's cells, and writes a row for each into ``study.csv``."""
 
 from collections.abc import Iterable
 from pathlib import Path

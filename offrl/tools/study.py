@@ -94,7 +94,7 @@ class _Words(argparse.ArgumentParser):
 
 
 def _collecting(data: "DatasetEntry", beside: Path) -> argparse.Namespace:
-    """The arguments of ``offrl collect`` that make a dataset."""
+    """Parse the arguments of ``offrl collect`` that make a dataset."""
     from offrl.studies.cells import data_path
 
     parser = _Words(prog="offrl collect")
@@ -109,7 +109,7 @@ def _collecting(data: "DatasetEntry", beside: Path) -> argparse.Namespace:
 
 
 def _make(args: argparse.Namespace) -> str:
-    """Collect data that is missing, or say why that is not possible."""
+    """Collect data that is missing. Returns the reason if that is not possible."""
     if Path(args.output).exists():
         return ""
     print(args.words)
