@@ -59,6 +59,7 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.training.experiment": "offrl.assembly.recorded",
     "offrl.training.online": "offrl.training.acting",
     "offrl.training.pipeline": "offrl.pipelines.run",
+    "offrl.training.resume": "offrl.training.run",
     "offrl.training.search": "offrl.studies.search",
     "offrl.training.study": "offrl.studies.run",
     "offrl.training.trainer": "offrl.training.recorded",

@@ -145,7 +145,7 @@ def _opened(path: str) -> tuple[Any, dict[str, Any], bool]:
     other, and whether the run is marked as finished and its last checkpoint is whole."""
     from offrl.reports.run import Run
     from offrl.training import RunFolder
-    from offrl.training.resume import newest_checkpoint
+    from offrl.training.run import newest_checkpoint
 
     run, config = RunFolder.open(path)
     known = Run(run.path)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from offrl.lazy import needed
 from offrl.outputs import in_words, whole_file
@@ -33,7 +33,12 @@ class Logger:
     def __init__(self, trainer: Training):
         self.trainer = trainer
         config, run = trainer.config.experiment.logging, trainer.run
-        known = _known_records(trainer)
+        records, num_damaged = read_records(run.metrics)
+        if num_damaged:
+            log.warning(f"{run.metrics}: {num_damaged} damaged lines are left out")
+        elif not records and trainer.has_given({"type": "train", "epoch": 1}):
+            log.warning(f"{run.metrics}: lost; it begins anew behind step {trainer.step}")
+        known = [record for record in records if trainer.has_given(record)]
         self._jsonl = _rewrite(run.metrics, map(_json_line, known))
         header = "type,epoch,step,time,name,value\n"
         self._csv = _rewrite(run.path / "metrics.csv", [header, *map(_csv_lines, known)])
@@ -44,16 +49,25 @@ class Logger:
                 self._text = _TextLog(run.log_text)
             self._text.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             logging.getLogger("offrl").addHandler(self._text)
-        self._tensorboard = None
+        self._tensorboard = self._wandb = None
         if config.log_tb:
             from torch.utils.tensorboard import SummaryWriter
 
             # From this epoch on anew: what is known of it is written once more.
             self._tensorboard = SummaryWriter(run.logs / "tb", purge_step=trainer.epoch)
-        self._wandb = self._start_wandb() if config.log_wandb else None
+        if config.log_wandb:
+            wandb = needed("wandb", "wandb", "experiment.logging.log_wandb: wandb is missing")
+            self._wandb = wandb.init(
+                project=config.wandb_proj_name,
+                name=f"{trainer.config.experiment.name}-{run.path.name}",
+                id=run.path.name,
+                resume="allow",
+                dir=run.logs,
+                config=trainer.config.to_dict(),
+            )
         for record in known:
             if record["epoch"] == trainer.epoch:
-                self._draw(self._scalars(record), record)
+                self._draw(record)
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
@@ -82,39 +96,24 @@ class Logger:
                 what = " ".join(filter(None, [record["type"], record.get("env")]))
                 line = f"epoch {record['epoch']}  {what}  {numbers}"
                 self._text.handle(logging.makeLogRecord({"msg": line, "levelno": logging.INFO}))
-            scalars = self._scalars(record)
-            self._draw(scalars, record)
+            scalars = self._draw(record)
         if self._wandb and scalars:
             self._wandb.log(scalars | {"epoch": record["epoch"]}, step=record["step"])
 
-    def _draw(self, scalars: dict[str, float], record: Record) -> None:
+    def _draw(self, record: Record) -> dict[str, float]:
+        """Let TensorBoard draw the numbers, and return them by robomimic's tags: ``Train/Loss``,
+        ``Rollout/Success_Rate/Lift``, ..."""
+        group = TENSORBOARD_TAGS.get(record["type"].removeprefix("env_"))
+        suffix, logs = "", record["logs"].items() if group else ()
+        if group in ("Rollout", "Test"):
+            environments = list(self.trainer.environments)
+            suffix = f"/{record.get('env', environments[0] if len(environments) == 1 else 'all')}"
+        scalars = {f"{group}/{name}{suffix}": value for name, value in logs}
         if self._tensorboard:
             for tag, value in scalars.items():
                 self._tensorboard.add_scalar(tag, value, record["epoch"])
             self._tensorboard.flush()
-
-    def _scalars(self, record: Record) -> dict[str, float]:
-        """Map robomimic's tags to numbers: ``Train/Loss``, ``Rollout/Success_Rate/Lift``, ..."""
-        group = TENSORBOARD_TAGS.get(record["type"].removeprefix("env_"))
-        if group is None:
-            return {}
-        suffix = ""
-        if group in ("Rollout", "Test"):
-            environments = list(self.trainer.environments)
-            suffix = f"/{record.get('env', environments[0] if len(environments) == 1 else 'all')}"
-        return {f"{group}/{name}{suffix}": value for name, value in record["logs"].items()}
-
-    def _start_wandb(self) -> Any:
-        wandb = needed("wandb", "wandb", "experiment.logging.log_wandb: wandb is missing")
-        run = self.trainer.run
-        return wandb.init(
-            project=self.trainer.config.experiment.logging.wandb_proj_name,
-            name=f"{self.trainer.config.experiment.name}-{run.path.name}",
-            id=run.path.name,
-            resume="allow",
-            dir=run.logs,
-            config=self.trainer.config.to_dict(),
-        )
+        return scalars
 
 
 def _json_line(record: Record) -> str:
@@ -139,19 +138,8 @@ class _TextLog(logging.FileHandler):
             raise
 
 
-def _known_records(trainer: Training) -> list[Record]:
-    """Read the records of a run's earlier processes that do not come again."""
-    path = trainer.run.metrics
-    records, num_damaged = read_records(path)
-    if num_damaged:
-        log.warning(f"{path}: {num_damaged} damaged lines are left out")
-    elif not records and trainer.has_given({"type": "train", "epoch": 1}):
-        log.warning(f"{path}: lost; it begins anew behind step {trainer.step}")
-    return [record for record in records if trainer.has_given(record)]
-
-
 def _cut(path: Path, size: int | None) -> None:
-    """Drop what was written behind ``size``; ``None`` drops nothing."""
+    """Drop what was written behind ``size``; checkpoints of before offrl noted it have none."""
     now = path.stat().st_size if path.exists() else 0
     if size is not None and now > size:
         os.truncate(path, size)

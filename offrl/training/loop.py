@@ -18,8 +18,13 @@ from offrl.reports.records import Record, Recording
 from offrl.seeding import rng_state, set_rng_state
 from offrl.training.averages import AnswerError, Averages, checked_logs
 from offrl.training.interrupts import Interrupts
-from offrl.training.resume import check_parts, newest_checkpoint
-from offrl.training.run import RunFolder, note_changes, note_provenance
+from offrl.training.run import (
+    RunFolder,
+    check_parts,
+    newest_checkpoint,
+    note_changes,
+    note_provenance,
+)
 
 log = logging.getLogger(__name__)
 

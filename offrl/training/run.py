@@ -1,8 +1,9 @@
-"""The folder of a run, and where its results come from."""
+"""The folder of a run, the checkpoint that it goes on from, and where its results come from."""
 
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 import offrl
+from offrl.checkpoint import read_checkpoint
 from offrl.config import Config
 from offrl.config.files import read_config_file
 from offrl.config.pipeline import PipelineConfig, config_of
@@ -25,12 +27,19 @@ from offrl.data.sequence import SequenceDataset
 from offrl.modules import named
 from offrl.outputs import check_place, in_words, take_lock, whole_file, writable_folder
 from offrl.registry import shown
+from offrl.reports.records import read_records
 from offrl.reports.run import length_of
 from offrl.tree import differences
 
 log = logging.getLogger(__name__)
 
 AnyConfig = Config | PipelineConfig
+
+# What going on takes beyond what a policy needs to act.
+PARTS = (
+    "variable_state.epoch variable_state.step model.nets model.optimizers rng.torch "
+    "loader.position|online.step provenance"
+).split()
 
 PROJECT_ROOT = Path(offrl.__file__).parents[1]  # the clone, or the folder of installed packages
 
@@ -164,6 +173,63 @@ def _place_of_runs(config: AnyConfig) -> Iterator[Path]:
         raise OSError(
             f"{parent}: cannot write the run folder there: {why}; --output names another place"
         ) from None
+
+
+def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
+    """Read ``last.pth``, or with a warning ``previous.pth`` or the newest whole one of ``models/``.
+    A damaged ``last.pth`` is kept as ``last-damaged.pth``. Returns the path and the content.
+
+    Raises ``ValueError`` if there is none: a run does not begin again unasked.
+    """
+    problems: list[str] = []
+    numbers = {p: re.search(r"epoch_(\d+)", p.name) for p in run.models.glob("*.pth")}
+    epochs = {path: int(number[1]) for path, number in numbers.items() if number}
+    newest_first = sorted(epochs, key=lambda path: epochs[path], reverse=True)
+    for path in (run.last_checkpoint, run.previous_checkpoint, *newest_first):
+        try:
+            state = read_checkpoint(path)
+            check_parts(state, path)
+        except (ValueError, FileNotFoundError) as error:
+            problems.append(str(error).partition("; ")[0])  # without advice
+            continue
+        if path != run.last_checkpoint:
+            if run.last_checkpoint.exists():
+                run.last_checkpoint.replace(run.path / "last-damaged.pth")
+            with whole_file(run.last_checkpoint) as file:
+                shutil.copyfile(path, file)
+            _say_what_is_repeated(run, problems, path, state["variable_state"]["step"])
+        return path, state
+    raise ValueError(
+        f"{run.path}: no checkpoint to go on from ({'; '.join(problems)}); train it anew: "
+        f"offrl train --config {run.config_file}"
+    )
+
+
+def check_parts(state: Mapping[str, Any], where: object) -> None:
+    """Raise ``ValueError`` that names what a checkpoint lacks to go on from it."""
+
+    def has(part: str) -> bool:
+        found: Any = state
+        for name in part.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found is not None
+
+    lacking = [part for part in PARTS if not any(map(has, part.split("|")))]
+    if lacking:
+        raise ValueError(
+            f"{where}: lacks {', '.join(lacking)}, so that no training goes on from it; it serves "
+            "as a policy, and a new run can start from its weights (experiment.ckpt_path)"
+        )
+
+
+def _say_what_is_repeated(run: RunFolder, problems: list[str], path: Path, step: int) -> None:
+    records, _ = read_records(run.metrics)
+    reached = max((record["step"] for record in records), default=step)
+    repeated = f"steps {step + 1} to {reached} are repeated" if reached > step else ""
+    log.warning(
+        f"going on from {path.relative_to(run.path)}, step {step}: "
+        f"{repeated or 'as far as the log says, nothing is repeated'} ({'; '.join(problems)})"
+    )
 
 
 def _named_by_time(folder: Path) -> Path:
