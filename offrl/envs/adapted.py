@@ -8,7 +8,7 @@ import gymnasium
 from gymnasium.utils import seeding
 
 from offrl.acting.episode import Misfit, truth
-from offrl.envs.gymnasium import GymnasiumAdapter
+from offrl.envs.gymnasium import GymnasiumAdapter, name_of
 
 
 class Adapted(gymnasium.Env):
@@ -70,4 +70,4 @@ def adapted(env: Any) -> gymnasium.Env:
         return GymnasiumAdapter(Adapted(env), type(env).__name__, {})
     if env.has_wrapper_attr("is_success"):
         return env
-    return GymnasiumAdapter(env, env.spec.id if env.spec else type(env.unwrapped).__name__, {})
+    return GymnasiumAdapter(env, name_of(env), {})

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 
 from offrl.acting.episode import Misfit, Obs, describe
+from offrl.envs.experts import ExpertPolicy, scripted_expert
 
 LONGEST = 500  # steps of a demonstrator; Meta-World's episodes end there
 
@@ -19,25 +20,23 @@ class DemonstratedGoals(gymnasium.Env):
 
     _given: tuple[str, dict[str, Any]]  # env_name and env_kwargs
     _seed: int | None = None  # that the present episode began with
-    _second: gymnasium.Env | None = None
+    _second: Any = None  # another environment like this one
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._seed = seed
         return super().reset(seed=seed, options=options)
 
     def get_goal(self) -> Obs:
-        """All observations in the state in which the task's demonstrator has just solved it, from
-        the initial state of this episode. The same seed gives the same goal to the last bit.
+        """Return all observations in the state in which the task's demonstrator has just solved
+        it, from the initial state of this episode. The same seed gives the same goal to the last
+        bit.
 
         Raises ``Misfit`` for a task without a demonstrator, an episode without a seed, and a
         demonstrator that fails.
         """
-        # These import simulators of this package.
-        from offrl.envs.experts import ExpertPolicy, scripted_expert
-
         task = self._given[0]
         try:
-            expert = scripted_expert(self.serialize())
+            expert = scripted_expert(self.get_wrapper_attr("serialize")())
         except ValueError as error:
             raise Misfit(
                 f"{error} There are no goals to give: register one (offrl.registry.EXPERTS), or "
@@ -49,7 +48,8 @@ class DemonstratedGoals(gymnasium.Env):
                 "and this one has none; begin it with reset(seed=...)"
             )
         if self._second is None:
-            self._second = type(self)(*self._given)
+            make: Any = type(self)
+            self._second = make(*self._given)
         try:
             goal = _solved(self._second, ExpertPolicy(expert), self._seed)
         except Exception as error:
@@ -70,8 +70,8 @@ class DemonstratedGoals(gymnasium.Env):
         super().close()
 
 
-def _solved(env: Any, policy: Any, seed: int) -> Obs | None:
-    """The observation in which an episode of ``policy`` succeeds; ``None`` if it does not."""
+def _solved(env: Any, policy: ExpertPolicy, seed: int) -> Obs | None:
+    """Return the observation in which ``policy`` succeeds; ``None`` if it does not."""
     obs, _ = env.reset(seed=seed)
     policy.start_episode(seed=seed)
     for _ in range(LONGEST):

@@ -1,14 +1,17 @@
 """gymnasium's environments: those that it makes by name, and any that is there already."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import RETURNS, Misfit, returned, said_success, stepped
-from offrl.envs import close, maybe_metaworlds, tasks_of
+from offrl.acting.episode import RETURNS, Misfit, describe, returned, said_success, stepped
+from offrl.envs.tasks import maybe_metaworlds, tasks_of
 from offrl.registry import ENVS, did_you_mean
+
+log = logging.getLogger(__name__)
 
 # What else gymnasium's own environments need, by their modules.
 EXTRAS = {
@@ -16,6 +19,19 @@ EXTRAS = {
     "gymnasium.envs.classic_control": "classic",
     "gymnasium.envs.toy_text": "classic",
 }
+
+
+def close(env: Any, name: str) -> None:
+    """Close an environment. Where that fails, a warning is all: what was done there stands."""
+    try:
+        env.close()
+    except Exception as error:
+        log.warning(f"{name} could not be closed: {describe(error)}")
+
+
+def name_of(env: Any) -> str:
+    """Return the registered name of an environment or a vector of them, or its class's."""
+    return env.spec.id if env.spec else type(env.unwrapped).__name__
 
 
 class GymnasiumAdapter(gymnasium.Wrapper):
@@ -33,7 +49,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
         self, env: gymnasium.Env, env_name: str, env_kwargs: dict[str, Any], kind: int | str = 2
     ):
         super().__init__(env)
-        self._args = {
+        self._args: dict[str, Any] = {
             "env_name": env_name,
             "env_version": gymnasium.__version__,
             "type": kind,

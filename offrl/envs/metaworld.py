@@ -1,7 +1,7 @@
 """Meta-World's 50 tasks of a Sawyer arm (Yu et al., 2019, arXiv:1910.10897)."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -17,6 +17,20 @@ from offrl.registry import ENVS, did_you_mean
 GOAL = 3  # numbers at the end of an observation: where the object, or the hand, is to be
 
 
+class MetaworldExpert:
+    """Meta-World's scripted expert of a task: an action ``[4]`` in [-1, 1] for an observation."""
+
+    horizon = 500  # at which Meta-World's episodes end
+
+    def __init__(self, task: str):
+        self._policy = find_task(import_metaworld("metaworld.policies").ENV_POLICY_MAP, task)()
+
+    def __call__(self, obs: Obs) -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of actions beyond the range, which it counts on
+            return np.clip(self._policy.get_action(obs["flat"]), -1.0, 1.0)
+
+
 @ENVS.register("metaworld")
 class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
     """A task by its name, e.g. ``push-v3``; what else is in ``env_kwargs`` goes to its class.
@@ -29,12 +43,13 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
     """
 
     kind = "metaworld"
+    expert_of = MetaworldExpert
 
     def __init__(self, env_name: str, env_kwargs: dict[str, Any]):
         super().__init__(env_name, env_kwargs)
         self._given = env_name, env_kwargs
         self._success = False
-        flat = self.env.observation_space
+        flat: Any = self.env.observation_space
         state = gymnasium.spaces.Box(flat.low[:-GOAL], flat.high[:-GOAL], dtype=flat.dtype)
         self.observation_space = gymnasium.spaces.Dict({"flat": flat, "state": state})
 
@@ -57,17 +72,17 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if seed is not None:
-            self.unwrapped.seed(seed)  # its reset ignores seeds
+            self.get_wrapper_attr("seed")(seed)  # its reset ignores seeds
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = super().step(action)
-        reward = reward if self._reward_shaping else float(self._success)
+        reward = reward if self._reward_shaping else float(bool(self._success))
         return obs, reward, terminated, truncated, info
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
-        """No motion of the hand, and the same of the fingers, behind the ``last`` action ``[A]``
-        while there is no next one."""
+        """Return the action that follows the ``last`` one ``[A]`` while there is no next one: the
+        hand does not move, and the fingers go on."""
         return np.array([0.0, 0.0, 0.0, 0.0 if last is None else last[3]])
 
     def serialize(self) -> dict[str, Any]:
@@ -75,19 +90,6 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
 
     def _as_dict(self, obs: np.ndarray) -> dict[str, np.ndarray]:
         return {"flat": obs, "state": obs[:-GOAL].copy()}
-
-
-def metaworld_expert(task: str) -> Callable[[Obs], np.ndarray]:
-    """Meta-World's scripted expert of a task: action ``[4]`` in [-1, 1]."""
-    policy = find_task(import_metaworld("metaworld.policies").ENV_POLICY_MAP, task)()
-
-    def expert(obs: Obs) -> np.ndarray:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of actions beyond the range, which it counts on
-            return np.clip(policy.get_action(obs["flat"]), -1.0, 1.0)
-
-    expert.horizon = 500  # at which Meta-World's episodes end
-    return expert
 
 
 def find_task(table: Mapping[str, Any], name: str) -> Any:
@@ -102,5 +104,5 @@ def import_metaworld(module: str) -> Any:
 
 
 def tasks() -> Mapping[str, Any]:
-    """The class of each task, by its name."""
+    """Return the class of each task, by its name."""
     return import_metaworld("metaworld.env_dict").ALL_V3_ENVIRONMENTS

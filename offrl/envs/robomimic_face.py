@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import finite, stepped
-from offrl.envs.gymnasium import GymnasiumAdapter
+from offrl.envs.gymnasium import GymnasiumAdapter, name_of
 from offrl.envs.window import check_window
 
 
@@ -33,9 +33,7 @@ class RobomimicFace:
         if env.has_wrapper_attr("is_success"):
             self._success = env.get_wrapper_attr("is_success")
         if not env.has_wrapper_attr("serialize"):  # not one of offrl's
-            spec = env.spec
-            name = spec.id if spec else type(env.unwrapped).__name__
-            env = GymnasiumAdapter(env, name, dict(spec.kwargs) if spec else {})
+            env = GymnasiumAdapter(env, name_of(env), dict(env.spec.kwargs) if env.spec else {})
         self._env = env
         self._obs: dict[str, np.ndarray] | None = None
         self._reward, self._done = 0.0, False

@@ -10,11 +10,11 @@ from test_fast_simulation import differing, simulated
 
 from offrl.acting import Policy
 from offrl.acting.episode import Misfit
-from offrl.envs import ROBOSUITE_KWARGS, demonstrated, experts, make_env
+from offrl.envs import ROBOSUITE_KWARGS, demonstrated, make_env
 from offrl.envs.metaworld import MetaworldEnv
 from offrl.envs.rendering import working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest
-from offrl.registry import EXPERTS
+from offrl.registry import ENVS, EXPERTS
 
 robosuite = pytest.mark.slow
 
@@ -244,7 +244,7 @@ def test_a_state_that_was_set_has_no_goal():
 def test_a_demonstrator_that_fails_is_said(monkeypatch):
     env = make_env(args("push-v3"))
     env.reset(seed=2)
-    monkeypatch.setattr(experts, "metaworld_expert", lambda task: lambda obs: np.zeros(4))
+    monkeypatch.setattr(ENVS["metaworld"], "expert_of", lambda task: lambda obs: np.zeros(4))
     with pytest.raises(Misfit, match="push-v3: .*seed 2"):
         env.get_goal()
 

@@ -9,7 +9,7 @@ import pytest
 
 from offrl.__main__ import main
 from offrl.envs import make_env
-from offrl.envs.experts import metaworld_expert
+from offrl.envs.metaworld import MetaworldExpert
 from offrl.training import Trainer
 
 
@@ -62,7 +62,7 @@ def test_the_same_seed_is_the_same_episode_whatever_ran_before(name):
 
 def rewards_of_expert(name, seed, **env_kwargs):
     """Up to the success that ends the episode."""
-    env, expert = make_env(task(name, **env_kwargs)), metaworld_expert(name)
+    env, expert = make_env(task(name, **env_kwargs)), MetaworldExpert(name)
     obs, _ = env.reset(seed=seed)
     rewards = []
     while not env.is_success()["task"]:

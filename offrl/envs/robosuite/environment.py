@@ -14,7 +14,6 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import REACHED
-from offrl.envs import maybe_metaworlds
 from offrl.envs.demonstrated import DemonstratedGoals
 from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend
@@ -24,6 +23,7 @@ from offrl.envs.robosuite.versions import (
     kwargs_for_installed,
     lay_out_as_earlier,
 )
+from offrl.envs.tasks import maybe_metaworlds
 from offrl.registry import ENVS, did_you_mean
 from offrl.robomimic.configs import FAST
 

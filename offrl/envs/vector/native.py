@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from offrl.acting.episode import describe, returned, stepped, truth
-from offrl.envs import close
+from offrl.envs.gymnasium import close, name_of
 from offrl.envs.vector.episodes import episode_seed
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 from offrl.envs.vector.snapshot import put_back, snapshot
@@ -49,8 +49,7 @@ class GymnasiumVector(VectorEnv):
                 "name the environment (experiment.env)"
             )
         self._env, self._seed, self.num_envs = env, episode_seed(seed, 0, 0), env.num_envs
-        name = env.spec.id if env.spec else type(env.unwrapped).__name__
-        self.env_args = dict(env_args or {"env_name": name, "type": 2, "env_kwargs": {}})
+        self.env_args = dict(env_args or {"env_name": name_of(env), "type": 2, "env_kwargs": {}})
         self._name = self.env_args["env_name"]
         try:
             self._mode = AutoresetMode(env.metadata.get("autoreset_mode"))
