@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from offrl import __version__
 from offrl.lazy import needed
-from offrl.processes import FOR_THE_PARENT, ONE_THREAD, changed_environ
+from offrl.processes import FOR_THE_PARENT, ONE_THREAD, Alarm, changed_environ
 
 # Of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
 START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
@@ -231,6 +231,12 @@ def options(environ: Mapping[str, str] | None = None, num_cpus: float = 1) -> di
     return {"num_cpus": num_cpus, "runtime_env": {"env_vars": variables}}
 
 
+def start_actor(kind: type, *arguments: Any, environ: Mapping[str, str] | None = None) -> Any:
+    """Start an actor, an ``Actor`` that simulates, and return Ray's handle of it."""
+    made = import_ray().remote(kind).options(**options({**ONE_HEAP, **(environ or {})}))
+    return made.remote(*arguments)
+
+
 def put(value: Any) -> Any:
     """Put a value into the object store. Returns a reference; ``OSError`` if there is no room."""
     ray = import_ray()
@@ -270,8 +276,21 @@ class Report(NamedTuple):
 
 
 def report() -> Report:
-    """The report of this process; what an actor is asked first."""
+    """Return the report of this process."""
     return Report(platform.node(), versions())
+
+
+class Actor:
+    """An actor of offrl's, which ends itself if it hangs, and is asked for its report first.
+
+    timeout: seconds without a call of ``alarm.put_off``, in a ``with`` block of the alarm.
+    """
+
+    def __init__(self, timeout: float):
+        self.alarm = Alarm(timeout)
+
+    def report(self) -> Report:
+        return report()
 
 
 def check_versions(told: Report, needed: Mapping[str, str] | None = None) -> None:

@@ -13,7 +13,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from operator import length_hint
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ FOR_THE_PARENT = (*STOPS, signal.SIGUSR1)
 # The environment of processes that compute side by side.
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 END_S = 10.0  # that a process has to end; it may be stuck in the system
+LAST_WORDS = 4096  # bytes of a process's output that are looked at
 PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
 
 
@@ -134,10 +135,11 @@ class Child(Channel):
 
     Children share nothing, not even a lock, so that one that is killed leaves all others as they
     were. (In a pool of Python's own, one that is killed while it sends leaves the parent waiting.)
-    What comes of signals is left to the parent.
+    Signals are left to the parent. Libraries compute with one thread in a fresh interpreter.
 
-    start_method: "fork" is fast; "spawn" begins a fresh interpreter, in today's ``os.environ``.
+    start_method: "fork" is fast; "spawn" begins a fresh interpreter.
     does, remedy: what it does and what helps where memory is short, for messages.
+    environ: variables that it has beside those of ``os.environ``.
     output: the file that it prints to, in a session of its own, so that what it started itself can
         be ended with it; ``None``: it prints to where this process does. (Many systems give each
         session its turn, which makes answers to many small messages slow.)
@@ -150,25 +152,33 @@ class Child(Channel):
         arguments: Sequence[Any],
         does: str,
         remedy: str,
+        environ: Mapping[str, str] | None = None,
         output: IO[bytes] | None = None,
     ):
         import multiprocessing
 
         own_end, other_end = socket.socketpair()
         super().__init__(own_end)
-        self._does, self._remedy = does, remedy
+        self._does, self._remedy, self._output = does, remedy, output
         context: Any = multiprocessing.get_context(start_method)
         arguments = (work, tuple(arguments), other_end, os.getpid(), output is not None)
         self._process = context.Process(target=_serve, args=arguments)
-        hidden = _without_main() if start_method == "spawn" else nullcontext()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
+        environ = {"PYTHONSAFEPATH": "1", **ONE_THREAD, **(environ or {})}  # as ``program``
         try:
-            try:
-                with other_end, hidden, changed_environ({"PYTHONSAFEPATH": "1"}):  # as ``program``
-                    self._process.start()
+            with ExitStack() as meanwhile:
+                before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
+                # What waited comes when this ends.
+                meanwhile.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+                meanwhile.enter_context(other_end)
+                if start_method == "spawn":
+                    # Processes that start would run the user's script once more to know its
+                    # content, and it may train as soon as it is run.
+                    meanwhile.enter_context(changed_environ(environ))
+                    main = sys.modules["__main__"]
+                    meanwhile.callback(sys.modules.__setitem__, "__main__", main)
+                    sys.modules["__main__"] = types.ModuleType("__main__")
+                self._process.start()
                 atexit.register(self.close)  # a program may end while it works
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what waited comes now
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -189,16 +199,25 @@ class Child(Channel):
             super().send(message)
 
     def receive(self) -> Any:
-        """Give what it sent, or an exception: its own, or ``ChildProcessError`` if it ended."""
+        """Return what it sent, or an exception: its own, or ``ChildProcessError`` if it ended."""
         try:
             return super().receive()
         except (EOFError, OSError, pickle.UnpicklingError):
             self._process.join(END_S)
-            return ChildProcessError(self._last_words(exit_status(self._process.exitcode)))
+            how = exit_status(self._process.exitcode)
+            return ChildProcessError(
+                f"a process that {self._does} ended ({how}){self._last_words()}; if memory is "
+                f"short, {self._remedy}"
+            )
 
-    def _last_words(self, how: str) -> str:
-        """Put its end into words."""
-        return f"a process that {self._does} ended ({how}); if memory is short, {self._remedy}"
+    def _last_words(self) -> str:
+        """Return the last line of its output."""
+        if self._output is None:
+            return ""
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - LAST_WORDS))
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[-1]}" if lines else ""
 
     def close(self) -> None:
         """End the process, and what it started itself."""
@@ -208,6 +227,8 @@ class Child(Channel):
             self._process.kill()  # it may have no session, or none yet
             self._process.join(END_S)
         super().close()
+        if self._output is not None:
+            self._output.close()
         atexit.unregister(self.close)
 
 
@@ -236,18 +257,6 @@ def _serve(
             channel.send(in_words(error, "in a process of its own"))
 
 
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Keep processes that start in the ``with`` block from running the user's script once more to
-    know its content: it may train as soon as it is run."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
 def in_order(
     make_worker: Callable[..., Callable[[Any], Any]],
     arguments: Sequence[Any],
@@ -268,7 +277,6 @@ def in_order(
     num_workers = max(1, min(num_workers, length_hint(items, num_workers)))
     wording = "shares the work", "use fewer --workers"
     coming, wanted = enumerate(items), 0
-    children: list[Child] = []
     idle: list[Child] = []
     busy: dict[Child, int] = {}  # with which item
     done: dict[int, Any] = {}
@@ -279,16 +287,16 @@ def in_order(
                 if number < 0:
                     break
                 if not idle:
-                    with changed_environ({**ONE_THREAD, **(environ or {})}):
-                        idle.append(Child("spawn", answer, (make_worker, arguments), *wording))
-                    children.append(idle[-1])
+                    work = answer, (make_worker, arguments)
+                    idle.append(Child("spawn", *work, *wording, environ))
                 busy[idle[-1]] = number
                 idle.pop().send(item)
             if not busy and not done:
                 return
             for child in wait(list(busy), 0 if wanted in done else None):
-                done[busy.pop(child)] = child.receive()
+                done[busy[child]] = child.receive()
                 idle.append(child)
+                del busy[child]
             if wanted in done:
                 result = done.pop(wanted)
                 if isinstance(result, Exception):
@@ -296,7 +304,7 @@ def in_order(
                 yield result
                 wanted += 1
     finally:
-        for child in children:
+        for child in [*idle, *busy]:
             child.close()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import gymnasium
+from gymnasium import Env  # by its name, as a file in here is called gymnasium, too
 
 from offrl.acting.episode import describe
 from offrl.envs.gymnasium import close as close
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 ROBOMIMIC_TYPES: dict[Any, str] = {1: "robosuite", 2: "gymnasium"}
 
 
-def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> gymnasium.Env:
+def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> Env:
     """Make the environment that ``env_args`` (``env_name``, ``type``, ``env_kwargs``) describe.
 
     Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.

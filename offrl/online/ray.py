@@ -8,15 +8,14 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from offrl.cluster import (
-    ONE_HEAP,
+    Actor,
     Report,
     check_versions,
     connected,
     import_ray,
-    options,
     put,
     reason_of,
-    report,
+    start_actor,
 )
 from offrl.online.broker import Broker, MakeExplorer
 from offrl.online.explorer import Explorer, Trajectory, Weights
@@ -103,8 +102,8 @@ class RayBroker(Broker):
         for number, life in self._lives.items():
             asked = self._asked[number]
             if number not in self._actors:
-                make = self._ray.remote(_Actor).options(**options(ONE_HEAP))
-                self._actors[number] = make.remote(self._make, number, life, self._timeout)
+                made = self._make, number, life, self._timeout
+                self._actors[number] = start_actor(ExplorerActor, *made)
                 asked.append((self._actors[number].report.remote(), life))
             for _ in range(AHEAD - sum(asked_life == life for _, asked_life in asked)):
                 asked.append((self._actors[number].explore.remote(self._weights), life))
@@ -127,26 +126,23 @@ class RayBroker(Broker):
         self._connection.close()
 
 
-class _Actor:
-    """An explorer's process, in which it is made when it is first asked for something."""
+class ExplorerActor(Actor):
+    """An explorer in its own process, where it is made when it is first asked for something."""
 
     def __init__(self, make_explorer: MakeExplorer, number: int, life: int, timeout: float):
+        super().__init__(timeout)
         # Batch work gets as much of the cores, but lets whoever has waited, as a Learner, go first.
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         self._make = make_explorer, number, life
-        self._alarm = Alarm(timeout)
         self._explorer: Explorer | None = None
-
-    def report(self) -> Report:
-        return report()
 
     def explore(self, weights: Weights) -> Trajectory:
         if self._explorer is None:
             make_explorer, number, life = self._make
-            with Alarm(max(START_S, self._alarm.seconds)):
+            with Alarm(max(START_S, self.alarm.seconds)):
                 self._explorer = make_explorer(number, life)
-            self._explorer.acted = self._alarm.put_off
-        with self._alarm:
+            self._explorer.acted = self.alarm.put_off
+        with self.alarm:
             self._explorer.load(weights)
             return self._explorer.explore()

@@ -232,7 +232,9 @@ def test_a_killed_learner_goes_on_from_its_checkpoint_and_an_interrupt_ends_all(
     done = epochs()
     program = start("--resume", run)
     wait_for(lambda: epochs() >= done + 2, tmp_path, "more epochs")
-    explorers = [pid for pid, x in started_in(tmp_path).items() if x.startswith(b"ray::_Actor")]
+    explorers = [
+        pid for pid, x in started_in(tmp_path).items() if x.startswith(b"ray::ExplorerActor")
+    ]
     assert len(explorers) == 2
     for pid in explorers:  # so that the Learner waits for nothing
         os.kill(pid, signal.SIGSTOP)

@@ -13,7 +13,7 @@ from offrl.envs.rendering import needed_backend, renders_observations
 from offrl.envs.vector.episodes import Episodes, EpisodicVector
 from offrl.envs.vector.form import Stepped
 from offrl.kernels.allocator import FreedMemory
-from offrl.processes import ONE_THREAD, Child, answer, changed_environ
+from offrl.processes import Child, answer
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class ProcessVector(EpisodicVector):
         self._is_asking = False
         self._num_hung = np.zeros(self.num_envs, dtype=np.int64)  # since it last ended an episode
         try:
-            self._environ = {**ONE_THREAD, "MUJOCO_GL": "disabled"}
+            self._environ = {"MUJOCO_GL": "disabled"}
             if renders_observations(self.env_args):
                 backend = needed_backend(f"{self.env_args['env_name']} observes images")
                 self._environ["MUJOCO_GL"] = backend
@@ -56,8 +56,7 @@ class ProcessVector(EpisodicVector):
     def _start(self, part: Sequence[int]) -> Child:
         first = FAR * self.num_restarts  # far from the numbers of earlier episodes
         arguments = self.env_args, part, self._seed, *self._asks, None, first
-        with changed_environ(self._environ):
-            return Child("spawn", answer, (_make_answer, arguments), *WORDING)
+        return Child("spawn", answer, (_make_answer, arguments), *WORDING, self._environ)
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         if self._is_asking:  # what they answer now would be taken for the answer to this

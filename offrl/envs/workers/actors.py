@@ -25,7 +25,7 @@ from offrl.acting.episode import (
 from offrl.envs import say_once
 from offrl.envs.workers.pool import EnvPool
 from offrl.envs.workers.worker import Failure, Notices, Simulator, failure, what_is_read
-from offrl.processes import Alarm, in_words
+from offrl.processes import in_words
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class RayPool(EnvPool):
         falls to the number of those that find a free CPU.
     """
 
-    _workers: dict[int, "_Actor"]  # type: ignore[assignment]
+    _workers: dict[int, "_Remote"]  # type: ignore[assignment]
     _policy: Any  # a reference to it
 
     @staticmethod
@@ -95,8 +95,8 @@ class RayPool(EnvPool):
     def _start(self, slot: int) -> None:
         if slot not in self._workers:
             level = logging.getLogger("offrl").getEffectiveLevel()
-            environ = self._environ | cluster.ONE_HEAP
-            self._workers[slot] = _Actor(environ, self.env_args, self.timeout, level)
+            arguments = self.env_args, self.timeout, level
+            self._workers[slot] = _Remote(self._environ, *arguments)
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
         self._start(slot)
@@ -127,14 +127,13 @@ class RayPool(EnvPool):
         return Failure(f"worker lost: {cluster.reason_of(error):.300}")
 
 
-class _Actor:
-    """An actor that plays, as the program sees it."""
+class _Remote:
+    """An ``EpisodeActor``, as the program sees it."""
 
     episode: Future  # the last one
 
     def __init__(self, environ: Mapping[str, str], *arguments: Any):
-        make = cluster.import_ray().remote(Player).options(**cluster.options(environ))
-        self._actor = make.remote(*arguments)
+        self._actor = cluster.start_actor(EpisodeActor, *arguments, environ=environ)
         self.report: Future = self._actor.report.remote().future()
 
     def play(self, request: EpisodeRequest, policy: Any) -> None:
@@ -145,27 +144,27 @@ class _Actor:
         cluster.import_ray().kill(self._actor)
 
 
-class Player:
-    """What an actor does."""
+class EpisodeActor(cluster.Actor):
+    """Plays episodes with a policy in its own process. The policy gets and gives copies, as between
+    processes."""
+
+    _policy: Policy
 
     def __init__(self, env_args: Mapping[str, Any], timeout: float, level: int):
-        self._reference = self._policy = None
+        super().__init__(timeout)
+        self._reference: Any = None  # to the policy
         self._notices = Notices(level)
-        self._alarm = Alarm(timeout)
         self._problem: Failure | None = None
         try:
-            with self._alarm:
+            with self.alarm:
                 self._simulator = Simulator(env_args)
         except Exception as error:
             self._problem = failure(error)
 
-    def report(self) -> cluster.Report:
-        return cluster.report()
-
     def play(
         self, request: EpisodeRequest, policy: list[Any]
     ) -> tuple[list[tuple[int, str]], EpisodeResult | Failure | Exception]:
-        """Give what was logged, and the result; an exception is the policy's own."""
+        """Return what was logged, and the result; an exception is the policy's own."""
         outcome = self._problem or self._play(request, policy[0])
         return self._notices.take(), outcome
 
@@ -175,38 +174,29 @@ class Player:
                 self._policy = cluster.import_ray().get(reference)
                 self._reference = reference
             policy = self._policy
-            with self._alarm:
-                answer = _Here(policy, self._alarm)
-                answer.ask(policy.start_episode, 0, request.seed)
-                return self._simulator.play(request, answer, policy.needs_goal, policy.obs_keys)
+            with self.alarm:
+                self._ask(policy.start_episode, 0, request.seed)
+                return self._simulator.play(request, self, policy.needs_goal, policy.obs_keys)
         except _PolicyError as error:
             return in_words(error.__cause__ or error, "in an actor")
         except Exception as error:
             return failure(error)
 
-
-class _PolicyError(Exception):
-    """The policy failed, so that it would in any actor."""
-
-
-class _Here:
-    """The policy, in this process. What it gets and gives is its own, as between processes."""
-
-    def __init__(self, policy: Policy, alarm: Alarm):
-        self._policy, self._alarm = policy, alarm
-
     def __call__(self, obs: Obs, goal: Obs | None, reward: float) -> np.ndarray:
-        self._alarm.put_off()
-        policy = self._policy
-        obs, goal = deepcopy((what_is_read(obs, policy.obs_keys), goal))
+        self.alarm.put_off()
+        obs, goal = deepcopy((what_is_read(obs, self._policy.obs_keys), goal))
         goals = {0: goal} if goal is not None else None
-        return deepcopy(self.ask(policy.act, {0: obs}, goals, {0: reward})[0])
+        return deepcopy(self._ask(self._policy.act, {0: obs}, goals, {0: reward})[0])
 
-    def ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
+    def subgoal(self) -> Subgoal | None:
+        return self._policy.subgoal()
+
+    def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return method(*arguments)
         except Exception as error:
             raise _PolicyError from error
 
-    def subgoal(self) -> Subgoal | None:
-        return self._policy.subgoal()
+
+class _PolicyError(Exception):
+    """The policy failed, so that it would in any actor."""

@@ -16,7 +16,6 @@ from typing import Any
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
 from offrl.envs import check_modules, say_once
 from offrl.envs.workers.worker import Failure, Turn, Worker
-from offrl.processes import ONE_THREAD, changed_environ
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class EnvPool(AbstractContextManager):
         self.num_workers = self._at_once(num_workers)
         self._workers: dict[int, Worker] = {}
         self._jobs: dict[int, tuple[EpisodeRequest, int]] = {}  # of the busy; and which attempt
-        self._environ = {"MUJOCO_GL": gl_backend or "disabled", **ONE_THREAD}
+        self._environ = {"MUJOCO_GL": gl_backend or "disabled"}
 
     @staticmethod
     def _at_once(num_workers: int | None) -> int:
@@ -145,8 +144,7 @@ class EnvPool(AbstractContextManager):
         if slot in self._workers and not self._workers[slot].is_alive:  # it ended while idle
             self._kill(slot)
         if slot not in self._workers:
-            with changed_environ(self._environ):
-                self._workers[slot] = Worker(self.env_args)
+            self._workers[slot] = Worker(self.env_args, self._environ)
 
     def _answer(self, turns: Mapping[int, Turn], policy: Policy) -> None:
         obs = {slot: turn.obs for slot, turn in turns.items()}

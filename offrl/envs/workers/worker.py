@@ -1,4 +1,4 @@
-"""A simulator's process: what runs in it, and the parent's end. It never imports torch.
+"""A simulator's process: the work in it, and the parent's end. It never imports torch.
 
 The parent sends, one after the other, an ``EpisodeRequest``, whether the policy needs a goal, and
 its ``obs_keys``. For each, the worker sends a ``Turn`` per step, to be answered with an action and
@@ -7,7 +7,6 @@ it says. What was logged since goes with each of these.
 """
 
 import logging
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +28,6 @@ from offrl.acting.episode import (
 from offrl.envs import make_env, observe_only, say_once
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import Channel, Child
-
-LAST_WORDS = 4096  # bytes of a worker's output that are looked at
 
 
 class Turn(NamedTuple):
@@ -138,18 +135,18 @@ def _serve(channel: Channel, env_args: Mapping[str, Any], level: int) -> None:
 
 
 class Worker(Child):
-    """A process that serves."""
+    """The parent's end of a process that runs episodes."""
 
-    def __init__(self, env_args: Mapping[str, Any]):
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+    def __init__(self, env_args: Mapping[str, Any], environ: Mapping[str, str]):
         level = logging.getLogger("offrl").getEffectiveLevel()
-        remedy = "use fewer (experiment.rollout.num_workers, --workers)"
-        super().__init__("spawn", _serve, (env_args, level), "simulates", remedy, self._log)
+        wording = "simulates", "use fewer (experiment.rollout.num_workers, --workers)"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        super().__init__("spawn", _serve, (env_args, level), *wording, environ, self._log)
         self.last_heard = time.monotonic()
 
     def start_episode(self, *job: Any) -> None:
-        """Ask for an episode. What the worker printed during the last one is forgotten: its file
-        would grow for as long as a training goes on."""
+        """Ask for an episode. The output of the last one is forgotten: its file would grow for as
+        long as a training goes on."""
         self._log.seek(0)
         self._log.truncate()
         self.send(job)
@@ -167,13 +164,3 @@ class Worker(Child):
         for notice in notices:
             say_once(*notice)
         return message
-
-    def _last_words(self, how: str) -> str:
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - LAST_WORDS))
-        lines = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
-        return f"worker ended ({how})" + (f": {lines[-1]}" if lines else "")
-
-    def close(self) -> None:
-        super().close()
-        self._log.close()
