@@ -19,7 +19,7 @@ from offrl.checkpoint import read_checkpoint, while_loading
 from offrl.config import Config
 from offrl.config.files import find_config
 from offrl.envs.adapted import adapted
-from offrl.envs.vector import ListVector
+from offrl.envs.vector import ListVector, Setup
 from offrl.envs.window import Finished, free_name
 from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, watch
 from offrl.faces.by_hand import ByHand
@@ -158,15 +158,9 @@ class Session:
     ) -> Trainer:
         online = config.train.online
         augmented = Augmented(env, self._augment)
-        envs = ListVector(
-            augmented.get_wrapper_attr("serialize")(),
-            1,
-            config.train.seed,
-            online.horizon,
-            terminate_on_success=online.terminate_on_success,
-            envs=[augmented],
-        )
-        trainer = Trainer(config, envs=envs, earlier=earlier)
+        env_args, ends = augmented.get_wrapper_attr("serialize")(), online.terminate_on_success
+        setup = Setup(env_args, 1, config.train.seed, online.horizon, None, ends)
+        trainer = Trainer(config, envs=ListVector(setup, [augmented]), earlier=earlier)
         if self._network is not None:
             self._network = use_network(trainer.alg, self._network)
         return trainer

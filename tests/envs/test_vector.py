@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from offrl.envs import make_env
 from offrl.envs.vector import GymnasiumVector, episodes, make_vector_env, processes
-from offrl.envs.vector.episodes import ListVector, episode_seed
+from offrl.envs.vector.episodes import ListVector, Setup, episode_seed
 from offrl.envs.vector.processes import ProcessVector
 from offrl.modules import allow
 
@@ -158,8 +158,8 @@ def same(one, other):
 )
 def test_processes_give_the_bits_of_a_list_and_restore_its_state(env_args, horizon, steps):
     with (
-        closing(ListVector(env_args, 3, 5, horizon)) as first,
-        closing(ProcessVector(env_args, 3, 5, horizon, num_processes=2)) as second,
+        closing(ListVector(Setup(env_args, 3, 5, horizon))) as first,
+        closing(ProcessVector(Setup(env_args, 3, 5, horizon), num_processes=2)) as second,
     ):
         obs, again = first.reset(), second.reset()
         assert same(obs, again) and first.observation_space == second.observation_space
@@ -173,8 +173,8 @@ def test_processes_give_the_bits_of_a_list_and_restore_its_state(env_args, horiz
 
 
 MAKERS = {
-    "list": lambda seed: ListVector(walk_args(), 3, seed),
-    "processes": lambda seed: ProcessVector(walk_args(), 3, seed, num_processes=2),
+    "list": lambda seed: ListVector(Setup(walk_args(), 3, seed)),
+    "processes": lambda seed: ProcessVector(Setup(walk_args(), 3, seed), num_processes=2),
     "native": lambda seed: make_vector_env(CARTPOLE, 3, seed),
     "given": lambda seed: GymnasiumVector(CartPoleVectorEnv(num_envs=3), seed),
 }
@@ -222,8 +222,8 @@ def still(vector):
 def test_environments_that_hang_begin_new_episodes_in_another_process(caplog):
     args = walk_args(trouble="hang", seed=episode_seed(0, 1, 0))
     with (
-        closing(ListVector(args, 3, 0)) as plain,
-        closing(ProcessVector(args, 3, 0, num_processes=2, timeout=0.5)) as vector,
+        closing(ListVector(Setup(args, 3, 0))) as plain,
+        closing(ProcessVector(Setup(args, 3, 0), num_processes=2, timeout=0.5)) as vector,
     ):
         assert same(vector.reset(), plain.reset())
         before = vector.step(still(vector))
@@ -246,7 +246,7 @@ def test_environments_that_hang_again_and_again_end_it(monkeypatch):
     assert processes.HOPELESS == 5
     monkeypatch.setattr(processes, "HOPELESS", 2)
     args, words = walk_args(trouble="hang"), "environments 0, 1.* 2 times .*train.online.timeout"
-    with closing(ProcessVector(args, 2, 0, num_processes=1, timeout=0.2)) as vector:
+    with closing(ProcessVector(Setup(args, 2, 0), num_processes=1, timeout=0.2)) as vector:
         vector.reset()
         with pytest.raises(ChildProcessError, match=words):
             for _ in range(4):
@@ -273,7 +273,7 @@ def test_what_a_list_waits_for_is_said(caplog, monkeypatch):
     monkeypatch.setattr(episodes, "SILENT_S", 0.05)
     args = walk_args(trouble="hang", seed=episode_seed(0, 1, 0))
     monkeypatch.setattr(time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.3)))
-    with closing(ListVector(args, 2, 0)) as vector:
+    with closing(ListVector(Setup(args, 2, 0))) as vector:
         vector.reset()
         for _ in range(3):
             vector.step(still(vector))
@@ -355,7 +355,7 @@ def test_an_environment_may_write_to_what_it_showed():
 
 
 def test_the_last_observation_of_an_episode_is_its_own_and_the_next_one_has_its_seed():
-    with closing(ListVector(walk_args(), 2, 3)) as vector:
+    with closing(ListVector(Setup(walk_args(), 2, 3))) as vector:
         lists = transitions(vector, 40)
     seen = set()
     for number, steps in enumerate(lists):
@@ -377,14 +377,14 @@ def test_the_last_observation_of_an_episode_is_its_own_and_the_next_one_has_its_
 def test_seeds_differ_between_environments_episodes_and_runs():
     seeds = [episode_seed(*which) for which in np.ndindex(3, 4, 5)]
     assert len({*seeds}) == 60 and all(0 <= seed < 2**32 for seed in seeds)
-    with closing(ListVector(walk_args(), 2, 0)) as vector:
+    with closing(ListVector(Setup(walk_args(), 2, 0))) as vector:
         first, second = vector.reset()["place"], vector.reset()["place"]
     assert len(np.unique(np.concatenate([first, second])[:, 0])) == 4
 
 
 def test_a_horizon_truncates_and_a_success_terminates():
     still = np.zeros((2, 2), dtype=np.float32)
-    with closing(ListVector(walk_args(far=9), 2, 0, 4)) as vector:
+    with closing(ListVector(Setup(walk_args(far=9), 2, 0, 4))) as vector:
         vector.reset()
         ends = [vector.step(still) for _ in range(8)]
     assert [stepped.truncated.tolist() for stepped in ends] == [[i % 4 == 3] * 2 for i in range(8)]
@@ -393,7 +393,7 @@ def test_a_horizon_truncates_and_a_success_terminates():
     right = np.ones((2, 2), dtype=np.float32)
     for ends in (False, True):
         args = walk_args(goes_on=True)
-        with closing(ListVector(args, 2, 0, None, ["place"], ends)) as vector:
+        with closing(ListVector(Setup(args, 2, 0, None, ["place"], ends))) as vector:
             assert [*vector.reset()] == ["place"] == [*vector.observation_space]
             steps = [vector.step(right) for _ in range(6)]
         assert all((stepped.terminated == (ends & stepped.successes)).all() for stepped in steps)
@@ -422,14 +422,14 @@ TROUBLES = [
 )
 def test_what_is_wrong_in_an_environment_is_named(form, trouble, words):
     args = walk_args(trouble=trouble, seed=episode_seed(0, 1, 0), far=9)
-    with closing(form(args, 3, 0)) as vector:
+    with closing(form(Setup(args, 3, 0))) as vector:
         vector.step(of_obs(vector, vector.reset()))
         with pytest.raises(ValueError, match=words):
             vector.step(np.zeros((3, 2)))
 
 
 def test_a_last_observation_is_checked_too():
-    with closing(ListVector(walk_args(trouble="nan", far=9), 2, 0, horizon=2)) as vector:
+    with closing(ListVector(Setup(walk_args(trouble="nan", far=9), 2, 0, horizon=2))) as vector:
         vector.reset()
         with pytest.raises(ValueError, match="Walk-v0, environment 0: .*'place'.*NaN"):
             for _ in range(2):
@@ -439,7 +439,7 @@ def test_a_last_observation_is_checked_too():
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_named():
     args = walk_args(trouble="kill", seed=episode_seed(0, 2, 0), far=9)
-    with closing(ProcessVector(args, 3, 0, num_processes=2)) as vector:
+    with closing(ProcessVector(Setup(args, 3, 0), num_processes=2)) as vector:
         vector.step(of_obs(vector, vector.reset()))
         with pytest.raises(ChildProcessError, match="Walk-v0, environments 2: .*signal 9"):
             vector.step(np.zeros((3, 2)))
@@ -528,7 +528,7 @@ def test_whole_rewards_are_rewards():
 def test_processes_that_were_left_in_a_step_are_not_asked_again():
     from conftest import heeding
 
-    with closing(ProcessVector(walk_args(slow=0.05), 2, 0, num_processes=2)) as vector:
+    with closing(ProcessVector(Setup(walk_args(slow=0.05), 2, 0), num_processes=2)) as vector:
         actions = of_obs(vector, vector.reset())
         with heeding(), pytest.raises(KeyboardInterrupt):
             threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -561,7 +561,7 @@ def test_arrays_that_are_parts_of_others_are_not_stored():
 
 def test_a_simulator_that_is_not_deterministic_is_named(caplog):
     args = walk_args(trouble="chaos", seed=episode_seed(0, 1, 0), far=9)
-    with closing(ListVector(args, 2, 0)) as vector:
+    with closing(ListVector(Setup(args, 2, 0))) as vector:
         run(vector, vector.reset(), 2)
         vector.restore(vector.state())
     assert "Walk-v0, environment 1: the simulator is not deterministic" in caplog.text
@@ -632,8 +632,8 @@ def test_what_makes_no_vector_says_what_to_mend():
 @pytest.mark.thorough
 def test_meta_world_in_two_processes_is_meta_world_in_a_list():
     with (
-        closing(ListVector(PUSH, 2, 0)) as first,
-        closing(ProcessVector(PUSH, 2, 0, num_processes=2)) as second,
+        closing(ListVector(Setup(PUSH, 2, 0))) as first,
+        closing(ProcessVector(Setup(PUSH, 2, 0), num_processes=2)) as second,
     ):
         results = [run(vector, vector.reset(), 8) for vector in (first, second)]
         assert same(*results) and results[0][0]["flat"].shape == (2, 39)

@@ -16,7 +16,7 @@ from offrl.acting import EpisodeRequest, Policy, rollout
 from offrl.acting.episode import run_episode
 from offrl.envs import make_env
 from offrl.envs.robomimic_face import RobomimicFace
-from offrl.envs.vector import GymnasiumVector, ListVector
+from offrl.envs.vector import GymnasiumVector, ListVector, Setup
 from offrl.envs.workers import EnvPool
 from offrl.evaluation.evaluate import evaluate
 from offrl.online import Agent, Environment
@@ -77,7 +77,7 @@ def stepped_in(way, says):
     """The reward and the flags of the first step, wherever somebody makes one."""
     args = faulty_args(says=says)
     if way == "list":
-        with closing(ListVector(args, 1, 0)) as vector:
+        with closing(ListVector(Setup(args, 1, 0))) as vector:
             vector.reset()
             step = vector.step(np.zeros((1, 2)))
             return step.rewards[0], step.terminated[0], step.truncated[0]

@@ -22,13 +22,13 @@ import numpy as np
 
 from offrl.acting.episode import ACTION_MASK, describe
 from offrl.envs import check_modules
-from offrl.envs.vector.episodes import EpisodicVector, ListVector
+from offrl.envs.vector.episodes import EpisodicVector, ListVector, Setup
 from offrl.envs.vector.form import Stepped, VectorEnv
 from offrl.envs.vector.native import GymnasiumVector
 from offrl.envs.vector.processes import WORDING, ProcessVector
 from offrl.processes import Channel, Child
 
-__all__ = ["GymnasiumVector", "ListVector", "Stepped", "VectorEnv", "make_vector_env"]
+__all__ = ["GymnasiumVector", "ListVector", "Setup", "Stepped", "VectorEnv", "make_vector_env"]
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ def make_vector_env(
     terminate_on_success: bool = False,
     timeout: float = 300.0,
 ) -> VectorEnv:
-    """N environments: in gymnasium's own vectorised form if there is one and nothing is asked that
-    it cannot do, else in processes if that saves more time than messages cost, else in a list.
+    """Make N environments: in gymnasium's own vectorised form if there is one and nothing is asked
+    that it cannot do, else in processes if that saves more time than messages cost, else in a list.
 
     env_args, obs_keys: see ``make_env``; observations hold these keys alone.
     seed: determines every episode: those of list and processes one by one.
@@ -60,9 +60,8 @@ def make_vector_env(
     check_modules(env_args)
     if num_envs < 1 or (horizon is not None and horizon < 1):
         raise ValueError(f"num_envs is {num_envs} and horizon {horizon}; give at least 1")
-    rest = horizon, obs_keys, terminate_on_success
-    env = _native(env_args, num_envs, seed, *rest) if num_envs > 1 else None
-    env = env or _episodic(env_args, num_envs, seed, timeout, *rest)
+    setup = Setup(env_args, num_envs, seed, horizon, obs_keys, terminate_on_success)
+    env = _native(setup) or _episodic(setup, timeout)
     if not env.is_limited:
         log.warning(
             f"gymnasium knows no time limit of {env_args['env_name']}: if its episodes do not end "
@@ -71,30 +70,31 @@ def make_vector_env(
     return env
 
 
-def _native(
-    env_args: Mapping[str, Any], num_envs: int, seed: int, *rest: Any
-) -> GymnasiumVector | None:
-    name, (horizon, obs_keys, terminate_on_success) = str(env_args.get("env_name")), rest
+def _native(setup: Setup) -> GymnasiumVector | None:
+    """Make environments in gymnasium's own vectorised form, if there is one that can do what is
+    asked."""
+    env_args, num_envs, name = setup.env_args, setup.num_envs, str(setup.env_args.get("env_name"))
+    is_plain = env_args.get("type", 2) in (2, "gymnasium") and not env_args.get("wrappers")
+    if num_envs == 1 or not is_plain:
+        return None
     if ":" in name:  # the module registers it
         with suppress(ImportError):  # which is said where it is made
             importlib.import_module(name.split(":")[0])
     spec = gymnasium.registry.get(name.rsplit(":", 1)[-1])
-    is_plain = env_args.get("type", 2) in (2, "gymnasium") and not env_args.get("wrappers")
-    if not is_plain or spec is None or spec.vector_entry_point is None:
+    if spec is None or spec.vector_entry_point is None:
         return None
     env_kwargs = env_args.get("env_kwargs") or {}
     limit = env_kwargs.get("max_episode_steps") or spec.max_episode_steps
-    if horizon is not None and horizon < (limit or math.inf):
+    if setup.horizon is not None and setup.horizon < (limit or math.inf):
         return None
     entry_point = spec.vector_entry_point
     module = entry_point if isinstance(entry_point, str) else entry_point.__module__
-    if terminate_on_success and not module.startswith("gymnasium.envs."):
+    if setup.terminate_on_success and not module.startswith("gymnasium.envs."):
         return None  # a success may be reported, and ends no episode there
     try:
-        vector = gymnasium.make_vec(
-            name, num_envs, vectorization_mode="vector_entry_point", **env_kwargs
-        )
-        env = GymnasiumVector(vector, seed, env_args, obs_keys)
+        mode: Any = "vector_entry_point"
+        vector = gymnasium.make_vec(name, num_envs, vectorization_mode=mode, **env_kwargs)
+        env = GymnasiumVector(vector, setup.seed, env_args, setup.obs_keys)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         log.info(f"{name} has no vectorised form: {describe(error)}")
         return None
@@ -102,47 +102,45 @@ def _native(
     return env
 
 
-def _episodic(
-    env_args: Mapping[str, Any], num_envs: int, seed: int, timeout: float, *rest: Any
-) -> EpisodicVector:
-    name, cores = env_args["env_name"], len(os.sched_getaffinity(0))
+def _episodic(setup: Setup, timeout: float) -> EpisodicVector:
+    """Make environments in processes, if that saves more time than messages cost, or in a list."""
+    name, num_envs, cores = setup.env_args["env_name"], setup.num_envs, len(os.sched_getaffinity(0))
     what, cost = f"1 environment {name}", 0.0
     if num_envs > 1:
-        cost = _cost(env_args, *rest)
+        cost = _cost(setup)
         what = f"{num_envs} environments {name}, of {1e6 * cost:.0f} us a step,"
     saved = (num_envs - math.ceil(num_envs / cores)) * cost
     if saved > MESSAGES or cost == math.inf:
         try:
-            env = ProcessVector(env_args, num_envs, seed, *rest, timeout=timeout)
+            env = ProcessVector(setup, timeout=timeout)
             log.info(f"{what} in {min(num_envs, cores)} processes")
             return env
         except ValueError as error:
             # It was made here: what registers it does not run there.
             log.warning(f"{name} cannot be made in another process ({error}), so that it is slower")
     log.info(f"{what} in a list")
-    return ListVector(env_args, num_envs, seed, *rest)
+    return ListVector(setup)
 
 
-def _cost(*arguments: Any) -> float:
-    """Seconds of a step in one environment, which is tried in another process: infinite if it hangs
-    there or ends it, 0 if it cannot be stepped, as a list then says."""
+def _cost(setup: Setup) -> float:
+    """Measure the seconds of a step in one environment, which is tried in another process: infinite
+    if it hangs there or ends it, 0 if it cannot be stepped, as a list then says."""
     if multiprocessing.current_process().daemon:
         return 0.0  # it may have no children
-    with closing(Child("fork", _measure, arguments, *WORDING)) as child:
+    with closing(Child("fork", _measure, [setup._replace(num_envs=1)], *WORDING)) as child:
         result = child.receive() if wait([child], PATIENCE_S) else ChildProcessError("it hangs")
     if isinstance(result, ChildProcessError):
-        log.warning(f"{arguments[0]['env_name']}: its first steps were not made: {result}")
+        log.warning(f"{setup.env_args['env_name']}: its first steps were not made: {result}")
         return math.inf
     return 0.0 if isinstance(result, Exception) else result
 
 
-def _measure(channel: Channel, env_args: Mapping[str, Any], *rest: Any) -> None:
-    """Send the seconds of a step in one environment: the median, as other programs may be in the
-    way."""
+def _measure(channel: Channel, setup: Setup) -> None:
+    """Send the seconds of a step: the median, as other programs may be in the way."""
     logging.disable()  # all is said where environments are made to stay
     warnings.simplefilter("ignore")
     seconds = []
-    with closing(ListVector(env_args, 1, 0, *rest)) as one:
+    with closing(ListVector(setup)) as one:
         obs = one.reset()
         one.action_space.seed(0)
         for _ in range(MEASURED):

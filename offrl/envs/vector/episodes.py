@@ -10,7 +10,7 @@ import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -21,13 +21,24 @@ from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_fo
 
 log = logging.getLogger(__name__)
 
-SILENT_S = 60.0  # after which it is said what is waited for
+SILENT_S = 60.0  # after which a warning says which environment is waited for
 
 Running = tuple[int, np.ndarray]  # a running episode: its number, and its actions ``[T, A]``
 
 
+class Setup(NamedTuple):
+    """The environments of a vector and the ends of their episodes, see ``make_vector_env``."""
+
+    env_args: Mapping[str, Any]
+    num_envs: int
+    seed: int
+    horizon: int | None = None
+    obs_keys: Sequence[str] | None = None
+    terminate_on_success: bool = False
+
+
 def episode_seed(seed: int, number: int, episode: int) -> int:
-    """The seed that environment ``number`` is reset with for its episode ``episode``."""
+    """Return the seed that environment ``number`` is reset with for its episode ``episode``."""
     sequence = np.random.SeedSequence(seed, spawn_key=(number, episode))
     return int(sequence.generate_state(1)[0])
 
@@ -35,36 +46,30 @@ def episode_seed(seed: int, number: int, episode: int) -> int:
 class Episodes:
     """The environments ``numbers`` of a vector, in this process.
 
-    horizon: steps after which an episode is truncated; ``None``: the environment says.
-    terminate_on_success: whether a success ends an episode.
-    envs: environments that are there already; ``None``: those of ``env_args`` are made.
+    envs: environments that are there already; ``None``: those of ``setup`` are made.
     first: the number of the first episode of each.
     """
 
     def __init__(
         self,
-        env_args: Mapping[str, Any],
+        setup: Setup,
         numbers: Sequence[int],
-        seed: int,
-        horizon: int | None = None,
-        obs_keys: Sequence[str] | None = None,
-        terminate_on_success: bool = False,
         envs: Sequence[gymnasium.Env] | None = None,
         first: int = 0,
     ):
-        self._numbers, self._seed = numbers, seed
-        self._horizon, self._terminate_on_success = horizon, terminate_on_success
-        self._envs = envs or [make_env(env_args, obs_keys) for _ in numbers]
-        limit = getattr(self._envs[0].spec, "max_episode_steps", None)
-        self.is_limited = limit is not None or horizon is not None
-        self.contract = Contract(env_args["env_name"], numbers, *self.spaces()[:2], obs_keys)
+        self._setup, self._numbers, self._seed = setup, numbers, setup.seed
+        made = envs or [make_env(setup.env_args, setup.obs_keys) for _ in numbers]
+        self._envs: Sequence[Any] = made
+        limit = getattr(made[0].spec, "max_episode_steps", None)
+        self.is_limited = limit is not None or setup.horizon is not None
+        name = setup.env_args["env_name"]
+        self.contract = Contract(name, numbers, *self.spaces()[:2], setup.obs_keys)
         self.row = 0  #: The environment that acts now, or did so last.
         self._episode = [first - 1] * len(numbers)
         self._actions: list[list[np.ndarray]] = [[] for _ in numbers]  # of the running episodes
 
     def spaces(self) -> tuple[gymnasium.Space, gymnasium.Space, bool]:
-        """All that one environment shows, its actions, and whether its episodes are known to
-        end."""
+        """Return the spaces of one environment, and whether its episodes are known to end."""
         return self._envs[0].observation_space, self._envs[0].action_space, self.is_limited
 
     def reset(self) -> Batch:
@@ -72,29 +77,22 @@ class Episodes:
         return self._joined([self._begin(row, self._episode[row] + 1) for row in rows])
 
     def step(self, actions: np.ndarray) -> Stepped:
-        """actions: as they come from ``Contract.actions``."""
+        """Act with ``actions`` as they come from ``Contract.actions``."""
         results = [self._act(row, action) for row, action in enumerate(actions)]
-        obs, rewards, *flags = zip(*results, strict=True)
+        seen, given, *flags = zip(*results, strict=True)
         terminated, truncated, successes = map(np.array, flags, (bool, bool, np.int8))
-        obs, final_obs = list(obs), {}
+        obs, final_obs = list(seen), {}
         for row in np.flatnonzero(terminated | truncated).tolist():
             self.contract.check_final(row, obs[row])
             final_obs[self._numbers[row]] = obs[row]
             obs[row] = self._begin(row, self._episode[row] + 1)
-        rewards = np.array(rewards, dtype=np.float64)
+        rewards = np.array(given, dtype=np.float64)
         is_step = np.ones(len(rewards), dtype=bool)
-        return Stepped(
-            self._joined(obs, rewards),
-            rewards,
-            terminated,
-            truncated,
-            successes,
-            is_step,
-            final_obs,
-        )
+        joined = self._joined(obs, rewards)
+        return Stepped(joined, rewards, terminated, truncated, successes, is_step, final_obs)
 
     def state(self) -> list[Running]:
-        space = self.contract.action_space
+        space: Any = self.contract.action_space
         actions = (np.array(x, space.dtype).reshape(-1, *space.shape) for x in self._actions)
         return list(zip(self._episode, actions, strict=True))
 
@@ -130,12 +128,13 @@ class Episodes:
             raise self._named(row, error) from error
         if not self.is_limited:
             self.contract.check_length(row, len(taken))
-        terminated = terminated or bool(success and self._terminate_on_success)
-        truncated = truncated or len(taken) == self._horizon
+        terminated = terminated or bool(success and self._setup.terminate_on_success)
+        truncated = truncated or len(taken) == self._setup.horizon
         return obs, reward, terminated, truncated, -1 if success is None else int(success)
 
     def _replay(self, row: int, episode: int, actions: np.ndarray) -> Batch:
-        """What is observed after these actions in an episode. One that ends before was another."""
+        """Return what is observed after these actions in an episode. One that ends before was
+        another."""
         obs = self._begin(row, episode)
         for action in actions:
             obs, _, terminated, truncated, _ = self._act(row, action)
@@ -143,7 +142,7 @@ class Episodes:
                 return self._begin(row, episode + 1)
         return obs
 
-    def _joined(self, obs: Sequence[Batch], rewards: Any = 0.0) -> Batch:
+    def _joined(self, obs: Sequence[Batch], rewards: np.ndarray | None = None) -> Batch:
         joined = {key: np.array([row[key] for row in obs]) for key in obs[0]}
         self.contract.check_numbers(joined, rewards)
         return joined
@@ -153,26 +152,18 @@ class Episodes:
 
 
 class EpisodicVector(VectorEnv):
-    """What a list of environments and processes have in common, so that both give the same bits and
-    restore what the other one stored."""
+    """The base of a list of environments and of processes, which give the same bits and restore
+    each other's states."""
 
-    _parts: list[Sequence[int]]  # the environments that each of several ``Episodes`` has
+    _parts: Sequence[Sequence[int]]  # the environments that each of several ``Episodes`` has
 
-    def __init__(
-        self,
-        env_args: Mapping[str, Any],
-        num_envs: int,
-        seed: int,
-        horizon: int | None = None,
-        obs_keys: Sequence[str] | None = None,
-        terminate_on_success: bool = False,
-    ):
-        self.env_args, self.num_envs, self._seed = dict(env_args), num_envs, seed
-        self._asks = horizon, obs_keys, terminate_on_success
+    def __init__(self, setup: Setup):
+        self.env_args, self.num_envs, self._seed = dict(setup.env_args), setup.num_envs, setup.seed
+        self._setup = setup
 
     @abstractmethod
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method of each ``Episodes`` with arguments of its own; what they return."""
+        """Call a method of each ``Episodes`` with its own arguments, and return the results."""
 
     def _ask_all(self, method: str) -> list[Any]:
         return self._ask(method, [()] * len(self._parts))
@@ -180,8 +171,8 @@ class EpisodicVector(VectorEnv):
     def _learn_spaces(self) -> None:
         shown, self.action_space, self.is_limited = self._ask_all("spaces")[0]
         name, numbers = self.env_args["env_name"], range(self.num_envs)
-        self._contract = Contract(name, numbers, shown, self.action_space, self._asks[1])
-        self.observation_space = self._contract.observation_space
+        contract = Contract(name, numbers, shown, self.action_space, self._setup.obs_keys)
+        self._contract, self.observation_space = contract, contract.observation_space
 
     def reset(self) -> Batch:
         self._obs = _rows(self._ask_all("reset"))
@@ -193,8 +184,9 @@ class EpisodicVector(VectorEnv):
         stepped = parts[0]
         if len(parts) > 1:
             obs, *arrays, finals = zip(*parts, strict=True)
+            joined: list[Any] = [np.concatenate(x) for x in arrays]
             final_obs = {number: obs for part in finals for number, obs in part.items()}
-            stepped = Stepped(_rows(obs), *(np.concatenate(x) for x in arrays), final_obs)
+            stepped = Stepped(_rows(obs), *joined, final_obs)
         self._obs = stepped.obs
         return stepped
 
@@ -210,8 +202,7 @@ class EpisodicVector(VectorEnv):
         }
 
     def restore(self, state: Mapping[str, Any]) -> Batch:
-        name = self._contract.env_name
-        check_form(state, "episodes", name, self.num_envs)
+        check_form(state, "episodes", self._contract.env_name, self.num_envs)
         self._seed = int(state["seed"])
         keys = ("episodes", "lengths", "actions")
         numbers, lengths, actions = (np.asarray(state[key]) for key in keys)
@@ -219,11 +210,10 @@ class EpisodicVector(VectorEnv):
         running = list(zip(numbers.tolist(), taken, strict=True))
         parts = [running[part[0] : part[-1] + 1] for part in self._parts]
         self._obs = _rows(self._ask("restore", [(self._seed, part) for part in parts]))
+        stored = {key: np.asarray(state["obs"][key]) for key in self._obs}
         for number in range(self.num_envs):
-            if any(
-                not np.array_equal(value[number], np.asarray(state["obs"][key])[number])
-                for key, value in self._obs.items()
-            ):
+            now = (np.array_equal(x[number], stored[key][number]) for key, x in self._obs.items())
+            if not all(now):
                 log.warning(
                     f"{self._contract.named(number)}: the simulator is not deterministic; the same "
                     "seed and actions led to another observation than before, from which the "
@@ -233,12 +223,15 @@ class EpisodicVector(VectorEnv):
 
 
 class ListVector(EpisodicVector):
-    """Environments in this process, one stepped after the other."""
+    """Environments in this process, one stepped after the other.
 
-    def __init__(self, *args: Any, envs: Sequence[gymnasium.Env] | None = None, **options: Any):
-        super().__init__(*args, **options)
+    envs: environments that are there already; ``None``: those of ``setup`` are made.
+    """
+
+    def __init__(self, setup: Setup, envs: Sequence[gymnasium.Env] | None = None):
+        super().__init__(setup)
         self._parts = [range(self.num_envs)]
-        self._episodes = Episodes(self.env_args, self._parts[0], self._seed, *self._asks, envs)
+        self._episodes = Episodes(setup, self._parts[0], envs)
         self._learn_spaces()
         self._asked: float | None = None  # when, while an answer is waited for
         threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True).start()
@@ -255,11 +248,11 @@ class ListVector(EpisodicVector):
 
 
 def _watch(own: "weakref.ref[ListVector]") -> None:
-    """Say once which environment is waited for, as long as there is a list."""
+    """Warn once of each environment that is waited for, as long as there is a list."""
     said = None
     while (vector := own()) is not None:
         asked = vector._asked
-        if asked not in (None, said) and time.monotonic() - asked > SILENT_S:
+        if asked is not None and asked != said and time.monotonic() - asked > SILENT_S:
             said = asked
             name = vector._contract.named(vector._episodes.row)
             log.warning(

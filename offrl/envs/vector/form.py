@@ -160,13 +160,13 @@ class Contract:
             copies[key] = np.array(value, dtype=space.dtype)
         return copies
 
-    def check_numbers(self, obs: Batch, rewards: np.ndarray) -> None:
+    def check_numbers(self, obs: Batch, rewards: np.ndarray | None = None) -> None:
         """Refuse NaN and infinity in what all environments gave."""
         if key := self._not_finite(obs):
             raise ValueError(
                 f"{self._culprit(obs[key])}: the observation {key!r} is {NOT_FINITE}; {REMEDY}"
             )
-        if not np.isfinite(rewards).all():
+        if rewards is not None and not np.isfinite(rewards).all():
             raise ValueError(f"{self._culprit(rewards)}: the reward is {NOT_FINITE}; {REMEDY}")
 
     def check_final(self, row: int, obs: Batch) -> None:

@@ -77,7 +77,7 @@ class GymnasiumVector(VectorEnv):
         self._is_new = False
         self._ended, self._lengths = np.zeros_like(self._ended), np.zeros_like(self._lengths)
         self._obs = self._observed(obs)
-        self._contract.check_numbers(self._obs, 0.0)
+        self._contract.check_numbers(self._obs)
         return self._obs
 
     def step(self, actions: Any) -> Stepped:
@@ -160,7 +160,7 @@ class GymnasiumVector(VectorEnv):
         return given
 
     def _truths(self, values: Any, name: str) -> np.ndarray:
-        """Flags ``[N]``, as a copy."""
+        """Return flags ``[N]`` as a copy."""
         values = self._of_each(values, name)
         for row, value in enumerate(values if values.dtype != bool else ()):
             self._truth(row, value, name)
@@ -173,22 +173,22 @@ class GymnasiumVector(VectorEnv):
             raise ValueError(f"{self._contract.named(row)}: {error}") from None
 
     def _successes(self, infos: Mapping[str, Any]) -> np.ndarray:
-        for name in ("is_success", "success"):
-            if name in infos:
-                is_said = infos.get(f"_{name}", np.ones(self.num_envs, dtype=bool))
-                if not np.shape(infos[name])[:1] == np.shape(is_said) == (self.num_envs,):
-                    raise ValueError(f"{self._name}: infos[{name!r}] is not one for each of them")
-                pairs = zip(infos[name], is_said, strict=True)
-                said = enumerate(x if is_so else None for x, is_so in pairs)
-                found = [-1 if x is None else self._truth(row, x, name) for row, x in said]
-                return np.array(found, dtype=np.int8)
-        return np.full(self.num_envs, -1, dtype=np.int8)
+        found = np.full(self.num_envs, -1, dtype=np.int8)
+        name = next((name for name in ("is_success", "success") if name in infos), None)
+        if name is not None:
+            said, is_said = infos[name], infos.get(f"_{name}", np.ones(self.num_envs, dtype=bool))
+            if not np.shape(said)[:1] == np.shape(is_said) == (self.num_envs,):
+                raise ValueError(f"{self._name}: infos[{name!r}] is not one for each of them")
+            for row in np.flatnonzero(is_said).tolist():
+                if said[row] is not None:
+                    found[row] = self._truth(row, said[row], name)
+        return found
 
     def _renewed(
         self, raw: Any, ended: np.ndarray, infos: Mapping[str, Any]
     ) -> tuple[dict[int, Batch], Any]:
-        """The last observations of the episodes that ended, and what is observed now that the next
-        ones have begun."""
+        """Return the last observations of the episodes that ended, and the observations of all
+        environments once the next ones have begun."""
         if self._mode is AutoresetMode.DISABLED:
             last = self._observed(raw)
             raw, _ = self._call("reset", options={"reset_mask": ended.copy()})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offrl.envs.rendering import needed_backend, renders_observations
-from offrl.envs.vector.episodes import Episodes, EpisodicVector
+from offrl.envs.vector.episodes import Episodes, EpisodicVector, Setup
 from offrl.envs.vector.form import Stepped
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import Child, answer
@@ -32,21 +32,18 @@ class ProcessVector(EpisodicVector):
     so ``HOPELESS`` times before it comes to the end of an episode.
     """
 
-    def __init__(
-        self, *args: Any, num_processes: int | None = None, timeout: float = 300.0, **options: Any
-    ):
-        super().__init__(*args, **options)
+    def __init__(self, setup: Setup, num_processes: int | None = None, timeout: float = 300.0):
+        super().__init__(setup)
         count = min(self.num_envs, num_processes or len(os.sched_getaffinity(0)))
         self._parts = [part.tolist() for part in np.array_split(np.arange(self.num_envs), count)]
         self._timeout = timeout
         self._children: list[Child] = []
         self._is_asking = False
         self._num_hung = np.zeros(self.num_envs, dtype=np.int64)  # since it last ended an episode
+        self._backend = "disabled"
         try:
-            self._environ = {"MUJOCO_GL": "disabled"}
             if renders_observations(self.env_args):
-                backend = needed_backend(f"{self.env_args['env_name']} observes images")
-                self._environ["MUJOCO_GL"] = backend
+                self._backend = needed_backend(f"{self.env_args['env_name']} observes images")
             self._children += map(self._start, self._parts)
             self._learn_spaces()
         except BaseException:
@@ -55,8 +52,8 @@ class ProcessVector(EpisodicVector):
 
     def _start(self, part: Sequence[int]) -> Child:
         first = FAR * self.num_restarts  # far from the numbers of earlier episodes
-        arguments = self.env_args, part, self._seed, *self._asks, None, first
-        return Child("spawn", answer, (_make_answer, arguments), *WORDING, self._environ)
+        work = _make_answer, (self._setup._replace(seed=self._seed), part, None, first)
+        return Child("spawn", answer, work, *WORDING, {"MUJOCO_GL": self._backend})
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         if self._is_asking:  # what they answer now would be taken for the answer to this
@@ -82,9 +79,9 @@ class ProcessVector(EpisodicVector):
         return answers
 
     def _answer(self, number: int, seconds: float) -> Any:
-        """Give what a process answers; ``None``: nothing until then."""
+        """Return the answer of a process; ``None``: it gave none in time."""
         child = self._children[number]
-        if not wait([child], max(0.0, seconds)):
+        if not wait([child.fileno()], max(0.0, seconds)):
             return None
         result = child.receive()
         if isinstance(result, ChildProcessError):
@@ -98,8 +95,8 @@ class ProcessVector(EpisodicVector):
         return f"{self.env_args['env_name']}, environments {which}"
 
     def _begin_anew(self, number: int, method: str, seconds: float) -> Any:
-        """End a process that hung, and begin new episodes in another one. Returns what it would
-        have answered."""
+        """End a process that hung, begin new episodes in another one, and return what it would have
+        answered."""
         part, obs = self._parts[number], None
         said = f"{self._named(number)}: no answer for {seconds:g} s"
         while obs is None:
@@ -116,9 +113,10 @@ class ProcessVector(EpisodicVector):
             self._children[number] = self._start(part)
             self._children[number].send(("reset", ()))
             obs = self._answer(number, max(self._timeout, START_S))
+        if method != "step":
+            return obs
         no = np.zeros(len(part), dtype=bool)
-        nothing = no.astype(float), no, no, np.full(len(part), -1, dtype=np.int8), no, {}
-        return Stepped(obs, *nothing) if method == "step" else obs
+        return Stepped(obs, no.astype(float), no, no, np.full(len(part), -1, dtype=np.int8), no, {})
 
     def step(self, actions: Any) -> Stepped:
         stepped = super().step(actions)
