@@ -29,7 +29,7 @@ from offrl.robomimic.configs import FAST
 
 CAMERA = "agentview"
 FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
-MARK = (0.0, 1.0, 0.2, 0.6)  # red, green, blue, opacity
+MARK = np.array([0.0, 1.0, 0.2, 0.6], dtype=np.float32)  # red, green, blue, opacity
 
 
 @ENVS.register("robosuite")
@@ -56,20 +56,14 @@ class RobosuiteEnv(DemonstratedGoals):
         if not isinstance(wanted, (bool, type(None))):
             raise ValueError(f"env_kwargs.{FAST} is {wanted!r}; give true or false")
         self._assets_root = f"{Path(robosuite.__file__).parent.parent}/"
-        self._args = {
-            "env_name": env_name,
-            "env_version": robosuite.__version__,
-            "type": 1,
-            "env_kwargs": env_kwargs,
-        }
+        self._args = {"env_name": env_name, "env_version": robosuite.__version__, "type": 1}
+        self._args["env_kwargs"] = env_kwargs
         # Windows never open here; offscreen contexts only where images are observations.
-        headless = {
-            "has_renderer": False,
-            "has_offscreen_renderer": bool(env_kwargs.get("use_camera_obs")),
-        }
-        known = {key: value for key, value in env_kwargs.items() if key != EARLIER_OBJECTS}
+        options = {"use_camera_obs": False, **env_kwargs, "has_renderer": False}
+        options["has_offscreen_renderer"] = bool(options["use_camera_obs"])
+        is_earlier = options.pop(EARLIER_OBJECTS, False)
         try:
-            self._env = robosuite.make(env_name, **({"use_camera_obs": False} | known | headless))
+            self._env = robosuite.make(env_name, **options)
         except ValueError as error:
             said = re.search(r"observable (\w+)_(?:image|depth)\w* is invalid", str(error))
             if said is None:
@@ -78,7 +72,7 @@ class RobosuiteEnv(DemonstratedGoals):
                 f"{env_name} has no camera {said[1]!r} (env_kwargs.camera_names); most tasks have "
                 "frontview, birdview, agentview, sideview, robot0_robotview and robot0_eye_in_hand"
             ) from None
-        if env_kwargs.get(EARLIER_OBJECTS):
+        if is_earlier:
             lay_out_as_earlier(self._env)
         self._step, self._scenes, self._sensors = choose_forms(self._env, wanted)
         self._renderer: Any = None
@@ -88,14 +82,16 @@ class RobosuiteEnv(DemonstratedGoals):
         self.action_space = gymnasium.spaces.Box(
             low.astype(np.float32), high.astype(np.float32), dtype=np.float32
         )
-        self.observation_space = gymnasium.spaces.Dict(
-            {key: _box(value) for key, value in self._observe().items()}
-        )
+        bounds, spaces = {"u": (0, 255), "b": (0, 1)}, {}
+        for key, value in self._observe().items():
+            low, high = bounds.get(value.dtype.kind, (-np.inf, np.inf))
+            spaces[key] = gymnasium.spaces.Box(low, high, value.shape, value.dtype)
+        self.observation_space = gymnasium.spaces.Dict(spaces)
 
     @staticmethod
     def kwargs_of(env_args: Mapping[str, Any]) -> dict[str, Any]:
-        """Give what of ``env_args`` an environment is made with: those of robosuite 1.2 to 1.4 are
-        written as this version takes them."""
+        """Return the arguments that an environment of ``env_args`` is made with: those of robosuite
+        1.2 to 1.4 are written as this version takes them."""
         _check_task(env_args["env_name"], is_liberos="bddl_file" in env_args)
         return kwargs_for_installed(env_args)
 
@@ -105,8 +101,8 @@ class RobosuiteEnv(DemonstratedGoals):
         return self._env
 
     def observe_only(self, keys: Sequence[str] | None) -> None:
-        """From the next reset on, observations may be without all others than ``keys``, so that
-        what they are made of need not be computed. ``None`` or none: all again."""
+        """Let observations lack all others than ``keys`` from the next reset on, so that these need
+        not be computed. ``None`` or none: all again."""
         self._sensors.ask(keys if set(keys or ()) <= set(self.observation_space) else None)
 
     def reset(
@@ -136,14 +132,12 @@ class RobosuiteEnv(DemonstratedGoals):
         return success if isinstance(success, dict) else {"task": bool(success)}
 
     def get_state(self) -> dict[str, Any]:
-        """``model``, the MJCF text with asset paths from ``robosuite/`` on, and ``states``, the
-        flat MuJoCo state ``[S]``."""
+        """Return ``model``, the MJCF text with asset paths from ``robosuite/`` on, and ``states``,
+        the flat MuJoCo state ``[S]``."""
         if self._model_text is None:
             self._model_text = self._scenes.written().replace(self._assets_root, "")
-        return {
-            "model": self._model_text,
-            "states": np.array(self._env.sim.get_state().flatten()),
-        }
+        flat = np.array(self._env.sim.get_state().flatten())
+        return {"model": self._model_text, "states": flat}
 
     def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
         """Go to a state of ``get_state``; without ``model`` within the present scene. A model of
@@ -177,15 +171,14 @@ class RobosuiteEnv(DemonstratedGoals):
 
     @functools.cached_property
     def goals(self) -> Any:
-        """Give what arms' actions aim at (``offrl.envs.robosuite.goals.Goals``)."""
+        """The poses that arms' actions aim at (``offrl.envs.robosuite.goals.Goals``)."""
         from offrl.envs.robosuite.goals import Goals
 
         return Goals(self._env)
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
-        """Give what to do behind the ``last`` action ``[A]`` while there is no next one: arms stay
-        where they are, grippers as they are. Of arms whose actions aim at no pose: the same
-        again."""
+        """Return the action that follows the ``last`` one ``[A]`` while there is no next one: arms
+        and grippers stay as they are. Arms whose actions aim at no pose repeat the last one."""
         try:
             goals = self.goals
         except ValueError:
@@ -196,7 +189,7 @@ class RobosuiteEnv(DemonstratedGoals):
         return self._args
 
     def get_reward(self) -> float:
-        """The task's reward in the present state."""
+        """Compute the task's reward in the present state."""
         return float(self._env.reward(None))
 
     def mark(self, positions: Sequence[np.ndarray]) -> None:
@@ -206,8 +199,8 @@ class RobosuiteEnv(DemonstratedGoals):
         self._marks = [np.array(position, dtype=np.float64) for position in positions]
 
     def render(self, camera: str = CAMERA, size: int | tuple[int, int] = FRAME_SIZE) -> np.ndarray:
-        """An image ``[size, size, 3]`` (uint8), or ``[H, W, 3]`` where ``size`` is ``(H, W)``.
-        Needs a rendering library, see ``offrl doctor``."""
+        """Render an image ``[size, size, 3]`` (uint8), or ``[H, W, 3]`` where ``size`` is
+        ``(H, W)``. This needs a rendering library, see ``offrl doctor``."""
         import mujoco
 
         model, data = self._env.sim.model._model, self._env.sim.data._data
@@ -227,8 +220,12 @@ class RobosuiteEnv(DemonstratedGoals):
         visible = mujoco.MjvOption()
         visible.geomgroup[0] = 0  # collision geometry
         self._renderer.update_scene(data, camera=camera, scene_option=visible)
+        scene, kind = self._renderer.scene, mujoco.mjtGeom.mjGEOM_SPHERE
         for position in self._marks:
-            _add_sphere(self._renderer.scene, position)
+            sphere, radius = scene.geoms[scene.ngeom], np.full(3, REACHED)
+            mujoco.mjv_initGeom(sphere, kind, radius, position, np.eye(3).ravel(), MARK)
+            sphere.emission = 0.6  # also where no light falls
+            scene.ngeom += 1
         return self._renderer.render().copy()
 
     def close(self) -> None:
@@ -248,7 +245,8 @@ class RobosuiteEnv(DemonstratedGoals):
             self._renderer = None
 
     def _observe(self, raw: dict[str, Any] | None = None) -> dict[str, np.ndarray]:
-        """robomimic's names: ``object`` for all that concerns objects, each robot's sensors."""
+        """Return observations by robomimic's names: ``object`` for all that concerns objects, and
+        each robot's sensors."""
         if raw is None:
             raw = self._env._get_observations(force_update=True)
         robots = tuple(robot.robot_model.naming_prefix for robot in self._env.robots)
@@ -264,28 +262,12 @@ class RobosuiteEnv(DemonstratedGoals):
         return {key: obs[key] for key in self._sensors.alone or obs}
 
 
-def _add_sphere(scene: Any, position: np.ndarray) -> None:
-    import mujoco
-
-    geom = scene.geoms[scene.ngeom]
-    kind, size = mujoco.mjtGeom.mjGEOM_SPHERE, np.full(3, REACHED)
-    color = np.array(MARK, dtype=np.float32)
-    mujoco.mjv_initGeom(geom, kind, size, position, np.eye(3).ravel(), color)
-    geom.emission = 0.6  # also where no light falls
-    scene.ngeom += 1
-
-
 def _share(rng: np.random.Generator, sampler: Any) -> None:
     """Have a placement sampler, and those nested in it, draw from ``rng``."""
     if sampler is not None:
         sampler.rng = rng
         for child in getattr(sampler, "samplers", {}).values():
             _share(rng, child)
-
-
-def _box(value: np.ndarray) -> gymnasium.spaces.Box:
-    low, high = {"u": (0, 255), "b": (0, 1)}.get(value.dtype.kind, (-np.inf, np.inf))
-    return gymnasium.spaces.Box(low, high, value.shape, value.dtype)
 
 
 def _import_robosuite() -> Any:

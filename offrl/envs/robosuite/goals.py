@@ -1,4 +1,4 @@
-"""What relative actions of robosuite's arms aim at: the same motions as absolute actions.
+"""The goals of relative actions of robosuite's arms: the same motions as absolute actions.
 
 An arm under operational-space control (Khatib, 1987) takes a goal for its hand: relative to where
 the hand is (``input_type`` delta), scaled, or as a pose (absolute): a position in metres and a
@@ -26,11 +26,15 @@ class Goals:
 
     def __init__(self, env: Any):
         self._env = env
-        reasons = filter(None, [*map(_unlike, self._arms()), *map(_others, env.robots)])
-        if why := next(reasons, None):
+        reasons = [why for arm in self._arms() if (why := _unlike(arm))]
+        for robot in env.robots:
+            known = {*robot.arms, *robot.composite_controller.grippers}
+            if others := [name for name in robot.part_controllers if name not in known]:
+                reasons.append(f"actions for {robot.name} move its {', '.join(others)} as well")
+        if reasons:
             raise ValueError(
-                f"{type(env).__name__}: {why}; only of arms under OSC_POSE or OSC_POSITION with "
-                "impedance_mode fixed is it known what actions aim at"
+                f"{type(env).__name__}: {reasons[0]}; only of arms under OSC_POSE or OSC_POSITION "
+                "with impedance_mode fixed is it known what actions aim at"
             )
         parts = [np.arange(arm.part.start, arm.part.stop) for arm in self._arms()]
         self.motions = np.concatenate(parts)  # the numbers in an action that move arms
@@ -40,7 +44,7 @@ class Goals:
         return all(arm.controller.input_type == input_type for arm in self._arms())
 
     def absolute(self, action: np.ndarray) -> np.ndarray:
-        """Give what a relative action ``[A]`` in the present state aims at, as an absolute one."""
+        """Turn a relative action ``[A]`` in the present state into an absolute one."""
         goal = np.array(action, np.float64)
         for robot, controller, part in self._arms():
             robot.composite_controller.update_state()
@@ -50,8 +54,8 @@ class Goals:
         return goal
 
     def relative(self, goal: np.ndarray) -> np.ndarray:
-        """The relative action ``[A]`` that in the present state aims at an absolute one. It is
-        beyond what the controller takes (``input_max``) where the goal is too far away."""
+        """Return the relative action ``[A]`` that in the present state aims at an absolute one. It
+        is beyond what the controller takes (``input_max``) where the goal is too far away."""
         action = np.array(goal, np.float64)
         for robot, controller, part in self._arms():
             robot.composite_controller.update_state()
@@ -59,12 +63,16 @@ class Goals:
             turn = Rotation.from_rotvec(goal[part][3:] if controller.use_ori else np.zeros(3))
             turn = turn * Rotation.from_matrix(orientation).inv()
             delta = np.concatenate([goal[part][:3] - position, turn.as_rotvec()])
-            action[part] = _unscaled(controller, delta[: part.stop - part.start])
+            # The action that stands for this motion, in metres and radians; not clipped.
+            c, delta = controller, delta[: part.stop - part.start]
+            scale = (c.output_max - c.output_min) / (c.input_max - c.input_min)
+            middle = (c.input_max + c.input_min) / 2
+            action[part] = (delta - (c.output_max + c.output_min) / 2) / scale + middle
         return action
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
-        """The action ``[A]`` by which arms stay where they are, or go on to where the ``last``
-        one, if absolute, sent them; all else stays as the last one had it."""
+        """Return the action ``[A]`` by which arms stay where they are, or go on to where the
+        ``last`` one, if absolute, sent them; all else stays as the last one had it."""
         action = np.zeros(self._env.action_dim) if last is None else np.array(last, np.float64)
         for robot, controller, part in self._arms():
             if controller.input_type == "delta":
@@ -77,7 +85,7 @@ class Goals:
         return action
 
     def absolute_configs(self) -> Any:
-        """``controller_configs`` of the environment in which absolute actions do the same."""
+        """Return the ``controller_configs`` by which absolute actions do the same."""
         configs = []
         for robot in self._env.robots:
             config = copy.deepcopy(robot.composite_controller_config)
@@ -87,7 +95,7 @@ class Goals:
         return configs if len(configs) > 1 else configs[0]
 
     def _arms(self) -> list[Arm]:
-        """The controllers of now: each reset makes new ones."""
+        """Return the present controllers: each reset makes new ones."""
         arms, begin = [], 0
         for robot in self._env.robots:
             for name, (first, last) in robot.composite_controller._action_split_indexes.items():
@@ -99,29 +107,15 @@ class Goals:
 
 
 def _pose(controller: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Position ``[3]`` and orientation ``[3, 3]`` of the hand in the frame of its goals."""
+    """Return position ``[3]`` and orientation ``[3, 3]`` of the hand in the frame of its goals."""
     if controller.input_ref_frame == "world":
         return controller.ref_pos, controller.ref_ori_mat
     pose = controller.goal_origin_to_eef_pose()
     return pose[:3, 3], pose[:3, :3]
 
 
-def _unscaled(controller: Any, delta: np.ndarray) -> np.ndarray:
-    """The action that stands for a motion, in metres and radians; not clipped."""
-    c = controller
-    scale = (c.output_max - c.output_min) / (c.input_max - c.input_min)
-    return (delta - (c.output_max + c.output_min) / 2) / scale + (c.input_max + c.input_min) / 2
-
-
-def _others(robot: Any) -> str | None:
-    """Give what else of a robot moves than arms and grippers."""
-    known = {*robot.arms, *robot.composite_controller.grippers}
-    others = [name for name in robot.part_controllers if name not in known]
-    return f"actions for {robot.name} move its {', '.join(others)} as well" if others else None
-
-
 def _unlike(arm: Arm) -> str | None:
-    """Give what of an arm is not as the module says; ``None`` if all is."""
+    """Say what of an arm is not as the module says; ``None`` if all is."""
     controller, composite = arm.controller, arm.robot.composite_controller
     if type(composite) is not CompositeController:
         return f"{arm.robot.name} is controlled by {type(composite).__name__}"

@@ -1,4 +1,4 @@
-"""What was recorded with robosuite 1.2 to 1.4, for 1.5: arguments of environments, and models.
+"""Translation of what robosuite 1.2 to 1.4 recorded for 1.5: environments' arguments, and models.
 
 Those versions described the controller of one arm, in the world's frame; 1.5 describes a whole
 robot's, in its base's frame. Their robots weigh and move as those of 1.5 do, under other names.
@@ -52,16 +52,16 @@ _OF_ROBOT = re.compile(r"(robot|gripper|mount|fixed_mount)\d+_")
 
 
 def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``env_kwargs`` of ``env_args`` as robosuite 1.5 takes them.
+    """Write the ``env_kwargs`` of ``env_args`` as robosuite 1.5 takes them.
 
     Those of 1.2 to 1.4 are known by ``env_version``, and where there is none by the controller of
     an arm in place of a robot's; all others, and controllers that are none of robosuite's own,
     stay as they are.
     """
-    import robosuite
     from robosuite.controllers.composite.composite_controller_factory import (
         is_part_controller_config,
     )
+    from robosuite.environments.base import REGISTERED_ENVS
 
     env_name, kwargs = env_args["env_name"], dict(env_args.get("env_kwargs") or {})
     version = re.match(r"(\d+)\.(\d+)", str(env_args.get("env_version")))
@@ -75,7 +75,9 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
     robots = kwargs.get("robots")
     robots = [robots] if isinstance(robots, str) else list(robots or ())
     per_robot = configs if isinstance(configs, (list, tuple)) else [configs] * len(robots)
-    has_grippers = _has_grippers(env_name, kwargs)
+    task = REGISTERED_ENVS.get(env_name)
+    given = inspect.signature(task).parameters.get("gripper_types") if task else None
+    has_grippers = kwargs.get("gripper_types", given.default if given else "default") is not None
     kwargs["controller_configs"] = [
         _robot_controller(config, robot, has_grippers)
         for config, robot in zip(per_robot, robots, strict=False)
@@ -85,15 +87,14 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
         kwargs["base_types"] = kwargs.pop("mount_types")
     for name in ("renderer", "renderer_config"):  # no window opens, and 1.5 has others
         kwargs.pop(name, None)
-    kinds = {config["type"] for config in flat}
-    if "JOINT_VELOCITY" in kinds:
+    if any(config["type"] == "JOINT_VELOCITY" for config in flat):
         _mend_joint_velocity()
-    _say_what_changed(env_name, env_args.get("env_version"), robosuite.__version__, flat, kinds)
+    _say_what_changed(env_name, env_args.get("env_version"), flat)
     return kwargs
 
 
 def _dicts(configs: Any) -> Iterator[Any]:
-    """The controllers of all arms: of one, of each robot, or of each robot's both arms."""
+    """List the controllers of all arms: of one, of each robot, or of each robot's both arms."""
     if isinstance(configs, (list, tuple)):
         for config in configs:
             yield from _dicts(config)
@@ -101,36 +102,26 @@ def _dicts(configs: Any) -> Iterator[Any]:
         yield configs
 
 
-def _has_grippers(env_name: str, kwargs: Mapping[str, Any]) -> bool:
-    from robosuite.environments.base import REGISTERED_ENVS
-
-    task = REGISTERED_ENVS.get(env_name)
-    given = inspect.signature(task).parameters.get("gripper_types") if task else None
-    return kwargs.get("gripper_types", given.default if given else "default") is not None
-
-
 def _robot_controller(config: Any, robot: str, has_grippers: bool) -> dict[str, Any]:
-    """The composite controller of a robot from its arm's, or from its ``[right, left]`` arms'."""
+    """Make the composite controller of a robot from its arm's, or from its ``[right, left]``
+    arms'."""
     from robosuite.utils.robot_utils import check_bimanual
 
     arms = ["right", "left"] if check_bimanual(robot) else ["right"]
     parts = config if isinstance(config, (list, tuple)) else [config] * len(arms)
-    body = {arm: _arm_controller(part) for arm, part in zip(arms, parts, strict=False)}
+    body = {}
+    for arm, given in zip(arms, parts, strict=False):
+        part = {RENAMED.get(key, key): value for key, value in copy.deepcopy(dict(given)).items()}
+        if part["type"].startswith("OSC"):
+            part["input_type"] = "delta" if part.pop("control_delta", True) else "absolute"
+            part["input_ref_frame"] = "world"
+            part["position_limits"] = part["orientation_limits"] = None  # 1.5 fails with any
+        body[arm] = part | {"gripper": {"type": "GRIP"}}
     composite: dict[str, Any] = {"type": "BASIC", "body_parts": body}
     if len(arms) == 2 and has_grippers:  # actions are arm, gripper, arm, gripper, as they were
         order = [name for arm in arms for name in (arm, f"{arm}_gripper")]
         composite["composite_controller_specific_configs"] = {"body_part_ordering": order}
     return composite
-
-
-def _arm_controller(config: Mapping[str, Any]) -> dict[str, Any]:
-    part = {RENAMED.get(key, key): value for key, value in copy.deepcopy(dict(config)).items()}
-    if part["type"].startswith("OSC"):
-        is_delta = part.pop("control_delta", True)
-        part["input_type"] = "delta" if is_delta else "absolute"
-        part["input_ref_frame"] = "world"
-        part["position_limits"] = part["orientation_limits"] = None  # 1.5 fails with any
-    return part | {"gripper": {"type": "GRIP"}}
 
 
 def _mend_joint_velocity() -> None:
@@ -152,17 +143,18 @@ def _mend_joint_velocity() -> None:
         )
 
 
-def _say_what_changed(
-    env_name: str, recorded: str | None, installed: str, configs: list[Any], kinds: set[str]
-) -> None:
-    changed = [CHANGED[kind] for kind in sorted(kinds & CHANGED.keys())]
+def _say_what_changed(env_name: str, recorded: str | None, configs: list[Any]) -> None:
+    import robosuite
+
+    kinds = sorted({config["type"] for config in configs} & CHANGED.keys())
+    changed = [CHANGED[kind] for kind in kinds]
     limits = ("position_limits", "orientation_limits")
     if any(config.get(key) is not None for config in configs for key in limits):
         changed.append("the limits of the hand's pose are gone")
     say_once(
         logging.WARNING,
         f"{env_name}: recorded with robosuite {recorded or '1.4 or earlier'}, simulated with "
-        f"{installed}: states and observations are those that were recorded, but the same actions "
+        f"{robosuite.__version__}: states and observations are those that were recorded, but the same actions "
         f"move the robot otherwise ({'; '.join([*changed, 'grippers and MuJoCo differ'])}). Play "
         "back by states; compare success rates only with others of this version, or evaluate where "
         "the earlier one is installed",
@@ -170,8 +162,8 @@ def _say_what_changed(
 
 
 def lay_out_as_earlier(env: Any) -> None:
-    """Have objects' sensors stand in the order of 1.2 to 1.4, and have their signs: policies that
-    learned from these read ``object`` so. A sensor that reads another one then follows it; in 1.5
+    """Put objects' sensors in the order of 1.2 to 1.4, with the signs of then: policies that learned
+    from these read ``object`` so. A sensor that reads another one then follows it; in 1.5
     it sees what the other one saw a step ago."""
     from robosuite.utils.observables import sensor
 
@@ -190,8 +182,8 @@ def lay_out_as_earlier(env: Any) -> None:
 
 
 def earlier_order(names: Sequence[str]) -> list[str]:
-    """Names of sensors in 1.5's order in that of 1.2 to 1.4: of each object its pose, and then
-    that relative to a hand; and ``LAST``."""
+    """Sort names of sensors in 1.5's order as 1.2 to 1.4 had them: of each object its pose, and
+    then that relative to a hand; and ``LAST``."""
 
     def thing(name: str) -> str:
         return re.sub(r"(_to_robot\d+_\w*eef)?_(pos|quat)$", "", name)
@@ -211,8 +203,8 @@ def is_earlier(text: str) -> bool:
 
 
 def model_for_installed(text: str, present: str) -> str:
-    """A model of robosuite 1.2 to 1.4 with the robots of the ``present`` model of the same task in
-    place of its own; all else stays as it was recorded.
+    """Put the robots of the ``present`` model of the same task in place of those of a model of
+    robosuite 1.2 to 1.4; all else stays as it was recorded.
 
     Raises ``ValueError``, which says why, where the two do not fit together.
     """
@@ -243,9 +235,9 @@ def model_for_installed(text: str, present: str) -> str:
             old.remove(section)
         old.extend(new.findall(tag))
     for tag in ("body", "joint", "geom", "site", "camera"):
-        gone = _names(new, tag) - _names(old, tag)
-        if gone:
-            raise ValueError(f"it has no {tag} {min(gone)!r}")
+        known, names = ({e.get("name", "") for e in model.iter(tag)} - {""} for model in (old, new))
+        if names - known:
+            raise ValueError(f"it has no {tag} {min(names - known)!r}")
     return ET.tostring(old, encoding="unicode")
 
 
@@ -254,7 +246,3 @@ def _part(model: ET.Element, tag: str) -> ET.Element:
     if part is None:
         raise ValueError(f"it has no {tag}")
     return part
-
-
-def _names(model: ET.Element, tag: str) -> set[str]:
-    return {element.get("name", "") for element in model.iter(tag)} - {""}

@@ -47,7 +47,7 @@ _BODY = re.compile(r'<body name="([^"]*)"')
 class Scene:
     """A simulator, and the text that its model was compiled from.
 
-    is_kept: whether the model is noted as it was compiled, to begin with again. Textures are not:
+    is_kept: whether the compiled model is noted, to begin with it again. Textures are not noted:
     whoever paints them while episodes go on needs robosuite's own resets.
     """
 
@@ -80,7 +80,8 @@ class Scene:
 
 
 class Scenes:
-    """``env.reset`` and ``env.reset_from_xml_string``; ``is_plain`` leaves both to robosuite."""
+    """Repeats ``env.reset`` and ``env.reset_from_xml_string``; ``is_plain`` leaves both to
+    robosuite."""
 
     def __init__(self, env: Any, is_plain: bool):
         self.env = env
@@ -96,17 +97,18 @@ class Scenes:
         env.set_xml_processor(self._note)
         self._text = self._processed(env.model.get_xml())  # of the present model
 
-    def reset(self) -> dict[str, Any]:
-        """``env.reset()``."""
+    def reset(self) -> None:
+        """Do what ``env.reset()`` does."""
         if self.is_plain or not self.env.hard_reset:
-            return self._plain_reset()
+            self._plain_reset()
+            return
         self._drawn = self.env.rng.bit_generator.state
         with self._replaced(_initialize_sim=self._initialize):
-            return self.env.reset()
+            self.env.reset()
 
     def load(self, text: str) -> None:
-        """``env.reset()``, then ``env.reset_from_xml_string(env.edit_model_xml(text))``; of an
-        earlier robosuite's model nothing where it is of no use here."""
+        """Do what ``env.reset()`` and ``env.reset_from_xml_string(env.edit_model_xml(text))`` do;
+        of an earlier robosuite's model nothing where it is of no use here."""
         env = self.env
         if is_earlier(text):
             text = self._translated(text)
@@ -118,8 +120,10 @@ class Scenes:
             env.reset_from_xml_string(env.edit_model_xml(text))
             return
         # The first reset is for what it draws at random, in whatever simulator there is.
-        unseen = {"_get_observations": lambda force_update: {}} if undisturbed(env) else {}
-        with self._replaced(_initialize_sim=lambda: None, **unseen):
+        unseen: dict[str, Any] = {"_initialize_sim": lambda: None}
+        if undisturbed(env):
+            unseen["_get_observations"] = lambda force_update: {}
+        with self._replaced(**unseen):
             env.reset()
         if self._given is None or self._given_text != text:
             edited = self._processed(env.edit_model_xml(text))
@@ -130,7 +134,7 @@ class Scenes:
             env.reset()
 
     def _translation(self, text: str) -> str:
-        """A model of an earlier robosuite for this one; nothing, and a message, if that fails."""
+        """Translate a model of an earlier robosuite; return nothing, and warn, if that fails."""
         try:
             model = model_for_installed(text, self._text)
             mujoco.MjModel.from_xml_string(self.env.edit_model_xml(model))
@@ -146,8 +150,9 @@ class Scenes:
         return model
 
     def written(self) -> str:
-        """The MJCF text of the present model. MuJoCo writes that of the model which it compiled
-        last, of whatever environment, with the values of the model that it is asked for."""
+        """Return the MJCF text of the present model. MuJoCo writes that of the model which it
+        compiled last, of whatever environment, with the values of the model that it is asked for.
+        """
         sim = self.env.sim
         text = sim.model.get_xml()
         scene = next((kept for kept in self._kept() if kept.sim is sim), None)
@@ -171,7 +176,8 @@ class Scenes:
 
     @contextmanager
     def _replaced(self, **attributes: Any) -> Iterator[None]:
-        """What resets need not do, or do otherwise. Sensors were checked when they were made."""
+        """Replace what resets need not do, or do otherwise. Sensors were checked when they were
+        made."""
         if self._is_constant:
             attributes["_load_model"] = lambda: None
         with (
@@ -188,15 +194,18 @@ class Scenes:
             text = self._processed(env.model.get_xml())
             is_drawn = env.rng.bit_generator.state != self._drawn
             is_known = last is not None and last.is_kept and last.text == text
-            self._is_constant = is_known and not is_drawn and _is_robosuites(env)
+            # A scene of robosuite's own depends on its arguments and on what it draws alone; others
+            # may count their episodes, say.
+            is_robosuites = type(env).__module__.startswith("robosuite.environments.")
+            self._is_constant = is_known and not is_drawn and is_robosuites
             if last is None or not self._is_constant:
                 last = self._own = self._compiled(text, last, is_kept=not is_drawn)
         self._begin(last)
 
-    def _plain_reset(self) -> dict[str, Any]:
+    def _plain_reset(self) -> None:
         if self.env.hard_reset:  # which makes another simulator
             _close_camera(self.env.sim)
-        return self.env.reset()
+        self.env.reset()
 
     def _begin(self, scene: Scene) -> None:
         if self.env.sim not in [kept.sim for kept in self._kept()]:  # that it was made with
@@ -215,30 +224,20 @@ class Scenes:
         return [scene for scene in (self._own, self._given) if scene is not None]
 
     def _processed(self, text: str) -> str:
-        """Give what robosuite would compile. Its first process puts assets where they are here."""
+        """Return the text that robosuite would compile. Its first process puts assets where they
+        are here, which need not be done if all are in robosuite's own folder."""
         processes = self.env._xml_processors
-        if processes[0] == self.env.edit_model_xml and _is_here(text):
-            processes = processes[1:]
+        if processes[0] == self.env.edit_model_xml:
+            root = f"{os.path.dirname(robosuite.__file__)}/"
+            files = _FILE.findall(text)
+            inside = [file.removeprefix(root).split("/") for file in files if file.startswith(root)]
+            if len(inside) == len(files) and not any("robosuite" in path for path in inside):
+                processes = processes[1:]
         return functools.reduce(lambda xml, process: process(xml), processes, text)
 
     def _note(self, text: str) -> str:
         self._text = text
         return text
-
-
-def _is_robosuites(env: Any) -> bool:
-    """Say whether an environment's scene depends on its arguments and on what it draws alone. In
-    robosuite's own it does; others may count their episodes, say."""
-    return type(env).__module__.startswith("robosuite.environments.")
-
-
-def _is_here(text: str) -> bool:
-    """Say whether all files that a text names are in robosuite's own folder."""
-    root = f"{os.path.dirname(robosuite.__file__)}/"
-    return all(
-        path.startswith(root) and "robosuite" not in path.removeprefix(root).split("/")
-        for path in _FILE.findall(text)
-    )
 
 
 def _focus(sim: Any) -> None:
@@ -256,8 +255,7 @@ def _close_camera(sim: Any) -> None:
 
 
 def unknown(env: Any) -> str | None:
-    """Give what of an environment's resets is none of what ``Scenes`` repeats; ``None`` if
-    nothing."""
+    """Say what of an environment's resets ``Scenes`` does not repeat; ``None`` if nothing."""
     for name in REPEATED:
         if getattr(getattr(env, name), "__func__", None) is not getattr(MujocoEnv, name):
             return f"{type(env).__name__} has a {name} of its own"
@@ -268,7 +266,7 @@ def unknown(env: Any) -> str | None:
 
 @contextmanager
 def _instead(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Attributes of an object or a class that are others for a while, and its own again."""
+    """Give an object or a class other attributes for a while."""
     own = {name: value for name, value in vars(owner).items() if name in attributes}
     for name, value in attributes.items():
         setattr(owner, name, value)

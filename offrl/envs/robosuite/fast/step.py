@@ -9,8 +9,7 @@ It repeats the code of robosuite 1.5.2 and is for that alone. Import it after ro
 """
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from operator import is_ as _is
 from typing import Any
 
@@ -63,7 +62,7 @@ def osc_torques(  # type: ignore[no-untyped-def]
 def compiled_is_exact(num_joints: int, num_velocities: int) -> bool:
     """Say whether the compiled products agree with NumPy's to the last bit on this machine."""
     rng, n, v = np.random.default_rng(0), num_joints, num_velocities
-    shapes = [3, (3, 3), 6, 6, 3, (3, 3), (3, v), (3, v), (v, v), v, v, v, n]
+    shapes: list[Any] = [3, (3, 3), 6, 6, 3, (3, 3), (3, v), (3, v), (v, v), v, v, v, n]
     for _ in range(100):
         case = [rng.normal(size=shape) for shape in shapes]
         case[8] = case[8] @ case[8].T + np.eye(v)
@@ -74,7 +73,7 @@ def compiled_is_exact(num_joints: int, num_velocities: int) -> bool:
 
 
 class Step:
-    """``env.step``, for environments that are made of what this knows, and for others as it is;
+    """Repeats ``env.step`` for environments of which it knows all parts, and calls it for others;
     ``say`` is told why."""
 
     def __init__(self, env: Any, say: Callable[[str], None]):
@@ -86,11 +85,20 @@ class Step:
     def __call__(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:
         env = self.env
         self._look()
-        if self.why_plain or env.done or env.viewer is not None or not self._is_usual():
+        if self.why_plain or env.done or env.viewer is not None or not env.lite_physics:
+            return env.step(action)
+        has_all_parts = all(all(robot._enabled_parts.values()) for robot in env.robots)
+        if not has_all_parts or any(type(x) is not Observable for x in env._observables.values()):
             return env.step(action)
         env.timestep += 1
-        with self._lent():
+        for arm in self._arms:  # the controllers compute what they are asked for as ``_Arm`` does
+            arm.controller.update, arm.controller.run_controller = arm.update, arm.run_controller
+            arm.is_stale = not arm.controller.new_update
+        try:
             self._run(action)
+        finally:
+            for arm in self._arms:
+                del arm.controller.update, arm.controller.run_controller
         env.cur_time += env.control_timestep
         reward, done, info = env._post_action(action)
         return env._get_observations(), reward, done, info
@@ -111,26 +119,6 @@ class Step:
             self.why_plain = next((why for arm in self._arms if (why := arm.unknown())), None)
         if self.why_plain is not None:
             self._say(f"{type(self.env).__name__}: robosuite's own steps, as {self.why_plain}")
-
-    def _is_usual(self) -> bool:
-        env = self.env
-        return (
-            env.lite_physics
-            and all(all(robot._enabled_parts.values()) for robot in env.robots)
-            and all(type(sensor) is Observable for sensor in env._observables.values())
-        )
-
-    @contextmanager
-    def _lent(self) -> Iterator[None]:
-        """The controllers compute what they are asked for as ``_Arm`` does."""
-        for arm in self._arms:
-            arm.controller.update, arm.controller.run_controller = arm.update, arm.run_controller
-            arm.is_stale = not arm.controller.new_update
-        try:
-            yield
-        finally:
-            for arm in self._arms:
-                del arm.controller.update, arm.controller.run_controller
 
     def _run(self, action: np.ndarray) -> None:
         env, arms = self.env, self._arms
@@ -160,8 +148,8 @@ class Step:
                 quiet -= 1
 
     def _quiet_substeps(self, most: int) -> int:
-        """How many of the next substeps pass before a sensor samples or its period ends. The
-        sensors' clocks are put on by as many: robosuite adds up the times of all, one by one."""
+        """Count the next substeps in which no sensor samples and none of their periods ends, and
+        put the sensors' clocks on by as many: robosuite adds up the times of all, one by one."""
         groups: dict[tuple[float, float, float], list[Any]] = {}
         for sensor in self.env._observables.values():
             if sensor._enabled:
@@ -185,7 +173,7 @@ class Step:
 
 
 def unknown(env: Any) -> str | None:
-    """Give what of an environment is none of what ``Step`` repeats; ``None`` if all is known."""
+    """Say what of an environment ``Step`` does not repeat; ``None`` if all is known."""
     for owner, names in REPEATED.items():
         for name in names:
             if getattr(getattr(env, name), "__func__", None) is not getattr(owner, name):
@@ -213,7 +201,7 @@ def unknown(env: Any) -> str | None:
 
 
 class _Arm:
-    """What stands in for the ``update`` and ``run_controller`` of an arm's controller in a step."""
+    """Stands in for the ``update`` and ``run_controller`` of an arm's controller in a step."""
 
     def __init__(self, robot: Any, name: str):
         self.controller = c = robot.part_controllers[name]
