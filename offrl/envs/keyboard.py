@@ -5,24 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from offrl.envs.window import Window
+from offrl.envs.window import Screen
 
-# What a key moves: the component of the action, and which way. The camera looks at the robot, so
+# The component of the action that a key moves, and which way. The camera looks at the robot, so
 # "away" is towards its base.
-MOVES = {
-    "w": (0, -1),
-    "s": (0, 1),
-    "a": (1, -1),
-    "d": (1, 1),
-    "r": (2, 1),
-    "f": (2, -1),
-    "z": (3, -1),
-    "x": (3, 1),
-    "t": (4, -1),
-    "g": (4, 1),
-    "c": (5, -1),
-    "v": (5, 1),
-}
+PAIRS = ("ws", "ad", "fr", "zx", "tg", "cv")  # of keys, for less and for more of a component
+MOVES = {pair[i]: (part, 2 * i - 1) for part, pair in enumerate(PAIRS) for i in (0, 1)}
 HELP = (
     "w s a d  away, near, left, right   r f  up, down",
     "z x t g c v  turn   space  open, close the gripper",
@@ -35,10 +23,10 @@ HELD = 0.12  # seconds that a key moves the arm after it was heard of; held down
 
 
 class Discarded(Exception):
-    """The operator throws the episode away."""
+    """Tells that the operator throws the episode away."""
 
 
-class Operator(Window):
+class Operator(Screen):
     """Answers observations as a policy does (``run_episode``), with what the keyboard says.
 
     An action is ``[x, y, z, three rotations, gripper]``. Steps come at ``control_freq`` Hz at most.
@@ -62,7 +50,14 @@ class Operator(Window):
         self._heard.clear()
 
     def __call__(self, obs: Any, goal: Any = None, reward: float = 0.0) -> np.ndarray:
-        self.show(self._picture())
+        import cv2
+
+        picture = np.full((PIXELS + 80, PIXELS, 3), 255, np.uint8)
+        picture[:PIXELS] = self.env.render(size=PIXELS)
+        for line, text in enumerate((self.caption, *HELP)):
+            where, font = (8, PIXELS + 17 + 18 * line), cv2.FONT_HERSHEY_SIMPLEX
+            cv2.putText(picture, text, where, font, 0.45, (0, 0, 0), 1, cv2.LINE_AA)
+        self.show(picture)
         now = time.monotonic()
         action = np.zeros(7, dtype=np.float32)
         for key, (part, sign) in MOVES.items():
@@ -78,13 +73,3 @@ class Operator(Window):
         if key == GRIPPER:
             self._is_closed = not self._is_closed
         self._heard[key] = time.monotonic()
-
-    def _picture(self) -> np.ndarray:
-        import cv2
-
-        picture = np.full((PIXELS + 80, PIXELS, 3), 255, np.uint8)
-        picture[:PIXELS] = self.env.render(size=PIXELS)
-        for line, text in enumerate((self.caption, *HELP)):
-            where, font = (8, PIXELS + 17 + 18 * line), cv2.FONT_HERSHEY_SIMPLEX
-            cv2.putText(picture, text, where, font, 0.45, (0, 0, 0), 1, cv2.LINE_AA)
-        return picture

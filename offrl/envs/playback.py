@@ -17,7 +17,7 @@ _IMAGE = re.compile(r".*_(image|depth|segmentation_(instance|class|element))")
 
 
 def blind(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """``env_args`` of the same environment without cameras among its observations."""
+    """Return ``env_args`` of the same environment without cameras among its observations."""
     without = {"use_camera_obs": False, "has_offscreen_renderer": False}
     return merge(env_args, {"env_kwargs": without if is_robosuite(env_args) else {}})
 
@@ -31,18 +31,17 @@ class Moment(NamedTuple):
 
 
 def play_states(env: Any, demo: Mapping[str, Any]) -> Iterator[Moment]:
-    """The ``T`` recorded states, and that to which the last action leads from there: ``T + 1``.
+    """Visit the ``T`` recorded states and that to which the last action leads: ``T + 1`` moments.
 
     The rewards of a demonstration are those of all but the first, its next observations as well.
     """
+
+    def moment(obs: Any, reward: Any) -> Moment:
+        return Moment(obs, finite(reward), bool(said_success(env.is_success()["task"])))
+
     for obs in visited(env, demo):
-        yield Moment(obs, finite(env.get_reward()), _succeeds(env))
-    obs, reward, *_ = stepped(env.step(demo["actions"][-1]))
-    yield Moment(obs, reward, _succeeds(env))
-
-
-def _succeeds(env: Any) -> bool:
-    return bool(said_success(env.is_success()["task"]))
+        yield moment(obs, env.get_reward())
+    yield moment(*stepped(env.step(demo["actions"][-1]))[:2])
 
 
 def observed(
@@ -52,7 +51,7 @@ def observed(
     done: str | None = None,
     next_obs: bool = False,
 ) -> dict[str, Any]:
-    """A demonstration with what the environment observes in its states: all that cameras see, and
+    """Add to a demonstration what the environment observes in its states: all that cameras see, and
     whatever else was not recorded.
 
     shaped: rewards are the environment's, else so only where none were recorded.
@@ -88,12 +87,12 @@ def is_image(key: str) -> bool:
 def film_states(
     env: Any, demo: Mapping[str, Any], cameras: Sequence[str] = (), size: int | None = None
 ) -> Iterator[np.ndarray]:
-    """A frame ``[H, W, 3]`` of each recorded state: what the cameras see, side by side."""
+    """Yield a frame ``[H, W, 3]`` of each recorded state: what the cameras see, side by side."""
     for _ in visited(env, demo):
         yield frame(env, cameras, size)
 
 
-class Replay:
+class ActionReplay:
     """A demonstration's actions, taken once more from where it began: in its first state or, where
     the simulator has none, in an episode of the same seed.
 
@@ -107,8 +106,15 @@ class Replay:
         self.success: bool | None = None  # where nothing is said of it
 
     def __iter__(self) -> Iterator[int]:
-        """The step that comes next, once the environment is there."""
-        obs = self._begin()
+        """Yield the step that comes next, once the environment is there."""
+        if "states" in self.demo and hasattr(self.env, "reset_to"):
+            obs = next(visited(self.env, self.demo))
+        elif "seed" in self.demo:
+            obs, _ = returned(self.env.reset(seed=int(self.demo["seed"])), "reset")
+        else:
+            raise ValueError(
+                "neither states nor the attribute seed say where it begins; record with one of them"
+            )
         for step, action in enumerate(self.demo["actions"]):
             self.divergence.append(self._difference(obs, step))
             yield step
@@ -117,18 +123,9 @@ class Replay:
             self.success = self.success if said is None else bool(self.success or said)
 
     def film(self, cameras: Sequence[str] = (), size: int | None = None) -> Iterator[np.ndarray]:
-        """A frame ``[H, W, 3]`` before each action."""
+        """Yield a frame ``[H, W, 3]`` before each action."""
         for _ in self:
             yield frame(self.env, cameras, size)
-
-    def _begin(self) -> Any:
-        if "states" in self.demo and hasattr(self.env, "reset_to"):
-            return next(visited(self.env, self.demo))
-        if "seed" not in self.demo:
-            raise ValueError(
-                "neither states nor the attribute seed say where it begins; record with one of them"
-            )
-        return returned(self.env.reset(seed=int(self.demo["seed"])), "reset")[0]
 
     def _difference(self, obs: Any, step: int) -> float:
         if "states" in self.demo and hasattr(self.env, "get_state"):
@@ -140,7 +137,7 @@ class Replay:
 
 
 def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.ndarray:
-    """Give what cameras see now, side by side; without any, what the environment renders by
+    """Render what cameras see now, side by side; without any, what the environment renders by
     itself."""
     options = {} if size is None else {"size": size}
     if not cameras:
@@ -149,9 +146,9 @@ def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.
 
 
 def visited(env: Any, demo: Mapping[str, Any]) -> Iterator[Any]:
-    """The observation in each recorded state, once the simulator is there; the first one brings the
-    scene along."""
-    for step, state in enumerate(demo["states"]):
-        yield env.reset_to(
-            {"states": state, **({"model": demo["model_file"]} if step == 0 else {})}
-        )
+    """Yield the observation in each recorded state, once the simulator is there; the first one
+    brings the scene along."""
+    scene = {"model": demo["model_file"]} if len(demo["states"]) else {}
+    for state in demo["states"]:
+        yield env.reset_to({"states": state, **scene})
+        scene = {}

@@ -29,17 +29,11 @@ def renders_observations(env_args: Mapping[str, Any]) -> bool:
 
 
 def complaints(script: str, **environ: str) -> list[str]:
-    """The lines that Python code prints where it fails; none where it works. It runs in a process
-    of its own, which libraries of graphics may take down."""
+    """Return the lines that Python code prints where it fails; none where it works. It runs in a
+    process of its own, which libraries of graphics may take down."""
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60}
     try:
-        result = subprocess.run(
-            program(script),
-            env=os.environ | environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        result = subprocess.run(program(script), env=os.environ | environ, check=False, **options)
     except subprocess.TimeoutExpired:
         return ["hangs"]
     if result.returncode == 0:
@@ -49,19 +43,21 @@ def complaints(script: str, **environ: str) -> list[str]:
 
 
 def probe(backend: str) -> str | None:
-    """``None`` if ``backend`` renders, else why it does not. (A process chooses one once.)"""
+    """Say why ``backend`` does not render; ``None`` if it does. (A process chooses one once.)"""
     return next(reversed(complaints(_PROBE, MUJOCO_GL=backend)), None)
 
 
 def working_backend() -> str | None:
-    """The back end that ``MUJOCO_GL`` names, else the first that works; ``None`` if none does."""
+    """Find the back end that ``MUJOCO_GL`` names, else the first that works; ``None`` if none
+    does."""
     chosen = os.environ.get("MUJOCO_GL")
     candidates = (chosen,) if chosen in BACKENDS else () if chosen else BACKENDS
     return next((b for b in candidates if probe(b) is None), None)
 
 
 def needed_backend(needs: str = "") -> str:
-    """``working_backend()``; ``ValueError``, which says what ``needs`` one, if there is none."""
+    """Find a back end as ``working_backend()`` does. Raises ``ValueError``, which says what
+    ``needs`` one, if there is none."""
     backend = working_backend()
     if backend is None:
         why = f"{needs}: " if needs else ""

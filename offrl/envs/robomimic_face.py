@@ -36,7 +36,7 @@ class RobomimicFace:
             env = GymnasiumAdapter(env, name_of(env), dict(env.spec.kwargs) if env.spec else {})
         self._env = env
         self._obs: dict[str, np.ndarray] | None = None
-        self._reward, self._done = 0.0, False
+        self._reward, self._done, self._shows = 0.0, False, False
 
     def __getattr__(self, name: str) -> Any:
         if name == "_env":  # not made yet: while it is copied
@@ -50,7 +50,7 @@ class RobomimicFace:
     # -- an episode -------------------------------------------------------------------------------
 
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
-        """The first observation; with a seed the same one always."""
+        """Begin an episode, with a seed always the same one, and return its first observation."""
         obs, _ = self._env.reset(seed=seed)
         return self._at(obs)
 
@@ -60,14 +60,14 @@ class RobomimicFace:
         return obs, self._reward, self._done, info
 
     def get_observation(self) -> dict[str, np.ndarray]:
-        """Give what ``reset``, ``reset_to`` or ``step`` returned last."""
+        """Return what ``reset``, ``reset_to`` or ``step`` observed last."""
         if self._obs is None:
             raise ValueError(f"{self.name}: no observation yet; call reset() first")
         return dict(self._obs)
 
     def get_reward(self) -> float:
-        """The reward of the present state or, where the simulator does not tell it, that of the
-        last step."""
+        """Return the reward of the present state or, where the simulator does not tell it, that of
+        the last step."""
         if self._env.has_wrapper_attr("get_reward"):
             return finite(self._env.get_wrapper_attr("get_reward")())
         return self._reward
@@ -119,8 +119,8 @@ class RobomimicFace:
         width: int | None = None,
         camera_name: str | None = None,
     ) -> np.ndarray | None:
-        """An image ``[height, width, 3]`` (uint8) with ``mode="rgb_array"``; with ``"human"`` it is
-        shown in a window. Only robosuite's tasks take a size and a camera."""
+        """Render an image ``[height, width, 3]`` (uint8) with ``mode="rgb_array"``; with
+        ``"human"`` show it in a window. Only robosuite's tasks take a size and a camera."""
         if mode not in ("human", "rgb_array"):
             raise ValueError(f'mode {mode!r}: "human" and "rgb_array" are known')
         given: dict[str, Any] = {"camera": camera_name} if camera_name else {}
@@ -136,17 +136,14 @@ class RobomimicFace:
             )
         if mode == "rgb_array":
             return image
-        self._show(image)
-        return None
-
-    def _show(self, image: np.ndarray) -> None:
-        if "_shows" not in vars(self):
+        if not self._shows:
             check_window()
             self._shows = True
         import cv2
 
         cv2.imshow(self.name, image[..., ::-1])
         cv2.waitKey(1)
+        return None
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -165,7 +162,7 @@ class RobomimicFace:
 
     @property
     def action_dimension(self) -> int:
-        """Numbers in an action; of discrete actions how many there are."""
+        """The number of components of an action; of discrete actions how many there are."""
         return int(gymnasium.spaces.flatdim(self._env.action_space))
 
     @property
@@ -178,5 +175,5 @@ class RobomimicFace:
     env = base_env  # as robomimic's environments hold it
 
     def serialize(self) -> dict[str, Any]:
-        """The ``env_args`` that ``make_env`` takes."""
+        """Return the ``env_args`` that ``make_env`` takes."""
         return deepcopy(self._method("serialize")())

@@ -15,11 +15,11 @@ _PROBE = "import cv2; cv2.namedWindow('offrl'); cv2.waitKey(1)"
 
 
 class Finished(Exception):
-    """A person has closed the window, or pressed Escape."""
+    """Tells that a person has closed the window, or pressed Escape."""
 
 
 def can_show() -> str | None:
-    """``None`` if a window can be opened here, else why not."""
+    """Say why no window can be opened here; ``None`` if one can."""
     lines = complaints(_PROBE)
     telling = (line for line in lines if "display" in line or "rror" in line)
     return f"no window can be opened here ({next(telling, lines[-1]):.120})" if lines else None
@@ -35,17 +35,17 @@ def check_window() -> None:
 
 
 def frame_rate(env: Any) -> int:
-    """Frames in a second of an environment's time."""
+    """Return the number of frames in a second of an environment's time."""
     return (getattr(env, "metadata", None) or {}).get("render_fps") or FPS
 
 
 def free_name(path: Path) -> Path:
-    """``path``, or where something is there already, the same with the first free number."""
-    names = (path.with_stem(f"{path.stem}-{i}") for i in itertools.count(2))
-    return next(name for name in itertools.chain([path], names) if not name.exists())
+    """Return ``path``, or where something is there already, the same with the first free number."""
+    numbered = (path.with_stem(f"{path.stem}-{i}") for i in itertools.count(2))
+    return next(name for name in itertools.chain([path], numbered) if not name.exists())
 
 
-class Window:
+class Screen:
     """Shows one frame after the other. ``Finished`` is raised when a person closes it or presses
     Escape."""
 

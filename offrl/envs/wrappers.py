@@ -25,20 +25,21 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
     if not wrappers:
         return env
     where = "train.online.wrappers"
-    env = env if type(env) in (GymnasiumAdapter, GymnasiumEnv, _Outside) else _Outside(env)
-    env.wrappers = [*env.wrappers, *wrappers]
+    within = type(env) in (GymnasiumAdapter, GymnasiumEnv, _Outside)
+    whole: Any = env if within else _Outside(env)
+    whole.wrappers = [*whole.wrappers, *wrappers]
     for said in wrappers:
         said = {"wrapper": said} if isinstance(said, str) else said
         path, kwargs = str(said.get("wrapper")), dict(said.get("kwargs") or {})
         kwargs = {k: tuple(x) if isinstance(x, list) else x for k, x in kwargs.items()}
         kind = class_named(path, gymnasium.Wrapper, where)
         try:
-            env.wrap(kind, **kwargs)
+            whole.wrap(kind, **kwargs)
         except Exception as error:
             raise ValueError(
                 f"{where}: {path} cannot be put around it: {describe(error)}"
             ) from error
-    return env
+    return whole
 
 
 class _Outside(gymnasium.Wrapper):
@@ -68,7 +69,9 @@ class Images(gymnasium.ObservationWrapper):
     def __init__(self, env: gymnasium.Env, keys: Sequence[str]):
         super().__init__(env)
         shown = env.observation_space
-        self._spaces = shown.spaces if isinstance(shown, spaces.Dict) else {"flat": shown}
+        self._spaces: dict[str, Any] = {"flat": shown}
+        if isinstance(shown, spaces.Dict):
+            self._spaces = shown.spaces
         self._keys = keys
         boxes = {key: self._image(key, self._spaces[key].low) for key in keys}
         turned = {key: spaces.Box(0, 255, x.shape, np.uint8) for key, x in boxes.items()}

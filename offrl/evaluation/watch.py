@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, run_episode
-from offrl.envs.window import Finished, Window, frame_rate
+from offrl.envs.window import Finished, Screen, frame_rate
 from offrl.video import write_video
 
 
@@ -53,7 +53,7 @@ def _frames(
 def _show(
     policy: Policy, env: Any, requests: Sequence[EpisodeRequest], results: list[EpisodeResult]
 ) -> None:
-    with closing(Window("offrl play", frame_rate(env))) as window, suppress(Finished):
+    with closing(Screen("offrl play", frame_rate(env))) as window, suppress(Finished):
 
         def act(obs: Any, goal: Any, reward: float) -> np.ndarray | None:
             window.show(env.render())

@@ -13,7 +13,7 @@ from offrl.assembly.spaces import env_args_of, with_images
 from offrl.assembly.start import Configs, complete
 from offrl.envs import make_env
 from offrl.envs.gymnasium import GymnasiumEnv
-from offrl.envs.window import Window, can_show, frame_rate
+from offrl.envs.window import Screen, can_show, frame_rate
 from offrl.seeding import seed_everything
 
 log = logging.getLogger(__name__)
@@ -120,11 +120,11 @@ class Environment(gymnasium.Wrapper):
         return self._window is not None
 
     @cached_property
-    def _window(self) -> Window | None:
+    def _window(self) -> Screen | None:
         problem = can_show() if self.play else None
         if problem:
             log.info(problem)
-        return Window("offrl", frame_rate(self.env)) if self.play and not problem else None
+        return Screen("offrl", frame_rate(self.env)) if self.play and not problem else None
 
     def _show(self) -> None:
         if self._window is not None:

@@ -14,7 +14,7 @@ from offrl.data.demos import Demos
 from offrl.data.formats.files import open_episodes
 from offrl.data.storage import is_images
 from offrl.envs import make_env
-from offrl.envs.playback import Replay, blind, film_states
+from offrl.envs.playback import ActionReplay, blind, film_states
 from offrl.robomimic.configs import is_robosuite
 from offrl.video import write_video
 
@@ -24,7 +24,7 @@ FPS = 20  # of data that does not say at what frequency it was recorded
 
 class Divergence(NamedTuple):
     """The differences that a replay of a demonstration's actions had at each step; see
-    ``Replay``."""
+    ``ActionReplay``."""
 
     of_steps: list[float]
     success: bool | None
@@ -101,7 +101,7 @@ class DemoPlayer:
         return Filmed(first.shape, divergence)
 
     def diverge(self, demo: str) -> Divergence:
-        """Replay a demonstration's actions without a film."""
+        """ActionReplay a demonstration's actions without a film."""
         replay = self._replay(demo)
         for _ in replay:
             pass
@@ -113,14 +113,14 @@ class DemoPlayer:
             raise ValueError(f"{self.path}: {demo} has no steps; leave it out")
         return frame
 
-    def _replay(self, demo: str) -> Replay:
+    def _replay(self, demo: str) -> ActionReplay:
         trajectory = self.demos.trajectory(demo)
         if not {"states", "seed"} & trajectory.keys() or not len(trajectory.get("actions", ())):
             raise ValueError(
                 f"{self.demos.path}: {demo} cannot be replayed: it has no actions, or neither "
                 "states nor the attribute seed say where it begins; try --use images"
             )
-        return Replay(self.env, trajectory)
+        return ActionReplay(self.env, trajectory)
 
     @cached_property
     def _rate(self) -> int:

@@ -13,7 +13,7 @@ from offrl import DemoWriter
 from offrl.__main__ import main
 from offrl.data.formats.hdf5 import DemoFile
 from offrl.envs import make_env
-from offrl.envs.playback import Replay, film_states, play_states
+from offrl.envs.playback import ActionReplay, film_states, play_states
 from offrl.envs.rendering import working_backend
 from offrl.processes import in_order
 
@@ -143,11 +143,11 @@ def test_a_film_by_actions_says_how_far_it_went_astray(tmp_path, capsys):
 def test_a_replay_that_goes_astray_is_measured(lift):
     """By the largest difference between positions or velocities."""
     env, demo = make_env(lift[0]), dict(lift[1])
-    faithful = Replay(env, demo)
+    faithful = ActionReplay(env, demo)
     assert list(faithful) == list(range(len(demo["actions"])))
     demo["actions"] = demo["actions"].copy()
     demo["actions"][10:, 2] *= -1
-    astray = Replay(env, demo)
+    astray = ActionReplay(env, demo)
     list(astray)
     env.close()
     assert faithful.success and not astray.success

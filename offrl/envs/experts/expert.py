@@ -21,7 +21,7 @@ def demonstrator(task: str, horizon: int, styles: Sequence[str] = ()) -> Callabl
     """
 
     def register(expert: F) -> F:
-        expert.horizon, expert.styles = horizon, tuple(styles)
+        vars(expert).update(horizon=horizon, styles=tuple(styles))
         return EXPERTS.register(task)(expert)
 
     return register
@@ -53,8 +53,8 @@ class ExpertPolicy(Policy):
         self._episodes: dict[int, tuple[list[str], float, np.random.Generator]] = {}
 
     def attributes(self, seed: int) -> dict[str, Any]:
-        """Give what is noted of an episode: its seed and, if there are several, its style, of which
-        each is combined with each level of noise."""
+        """Return what is noted of an episode: its seed and, if there are several, its style, of
+        which each is combined with each level of noise."""
         turn = seed // len(self.levels)
         style = {"style": self.styles[turn % len(self.styles)]} if self.styles else {}
         return {"seed": seed, **style}
@@ -69,11 +69,11 @@ class ExpertPolicy(Policy):
         obs_by_env: Mapping[int, Obs],
         goal_by_env: Mapping[int, Obs] | None = None,
         reward_by_env: Mapping[int, float] | None = None,
-    ) -> dict[int, np.ndarray]:
-        return {env: self._act(env, obs) for env, obs in obs_by_env.items()}
-
-    def _act(self, env: int, obs: Obs) -> np.ndarray:
-        style, level, generator = self._episodes[env]
-        action = np.array(self.expert(obs, *style), dtype=float)
-        action[:-1] += level * generator.standard_normal(len(action) - 1)
-        return np.clip(action, -1.0, 1.0).astype(np.float32)
+    ) -> dict[int, np.ndarray | None]:
+        actions: dict[int, np.ndarray | None] = {}
+        for env, obs in obs_by_env.items():
+            style, level, generator = self._episodes[env]
+            action = np.array(self.expert(obs, *style), dtype=float)
+            action[:-1] += level * generator.standard_normal(len(action) - 1)
+            actions[env] = np.clip(action, -1.0, 1.0).astype(np.float32)
+        return actions

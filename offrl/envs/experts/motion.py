@@ -13,38 +13,38 @@ STILL = np.zeros(3)
 
 
 def fingers_width(obs: Mapping[str, np.ndarray]) -> float:
-    """The distance between the fingers of the first robot; open: 0.08."""
+    """Measure the distance between the fingers of the first robot; open: 0.08."""
     return float(np.ptp(obs["robot0_gripper_qpos"]))
 
 
 def above(offset: np.ndarray, height: float, radius: float = 0.01) -> np.ndarray:
-    """The way to a target by a funnel over it: from afar towards a point ``height`` above it, the
-    lower the better centred, straight down within ``radius``."""
+    """Go to a target by a funnel over it: from afar towards a point ``height`` above it, the lower
+    the better centred, straight down within ``radius``."""
     sideways = float(np.linalg.norm(offset[:2]))
     return offset + [0.0, 0.0, np.clip(5.0 * (sideways - radius), 0.0, height)]
 
 
 def yaw_of(quaternion: np.ndarray) -> float:
-    """The angle about the vertical of a body's x axis."""
+    """Return the angle about the vertical of a body's x axis."""
     x, y, z, w = quaternion
     return float(np.arctan2(2.0 * (x * y + w * z), 1.0 - 2.0 * (y * y + z * z)))
 
 
 def nearest_turn(angle: float, period: float) -> float:
-    """The equivalent of an angle within half a period of 0."""
+    """Return the equivalent of an angle within half a period of 0."""
     return float((angle + period / 2) % period - period / 2)
 
 
 def point_down(quaternion: np.ndarray, yaw: float) -> np.ndarray:
-    """The turn towards a hand that points down, its x axis towards ``yaw`` (the fingers close
-    across it)."""
+    """Turn towards a hand that points down, its x axis towards ``yaw`` (the fingers close across
+    it)."""
     cos, sin = np.cos(yaw), np.sin(yaw)
     return turn_to(quaternion, np.array([[cos, sin, 0.0], [sin, -cos, 0.0], [0.0, 0.0, -1.0]]))
 
 
 def turn_to(quaternion: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The rotation ``[3]`` of an action that turns the hand until its x, y and z axes are the rows
-    of ``wanted`` ``[3, 3]``. z is where it points, and along y the fingers open."""
+    """Return the rotation ``[3]`` of an action that turns the hand until its x, y and z axes are
+    the rows of ``wanted`` ``[3, 3]``. The hand points along z, and its fingers open along y."""
     x, y, z, w = quaternion
     axes = np.array(
         [

@@ -155,13 +155,8 @@ def square_nut(obs: Mapping[str, np.ndarray]) -> np.ndarray:
 TILT = np.pi / 4  # of the hand, away from the door, which it would touch otherwise
 TURNED = 1.0  # radians of the handle at which the latch lets go of the frame
 # One finger goes behind the handle and above it, so that the hand can press and pull.
-AXES = np.array(
-    [
-        [1.0, 0.0, 0.0],
-        [0.0, -np.cos(TILT), np.sin(TILT)],
-        [0.0, -np.sin(TILT), -np.cos(TILT)],
-    ]
-)
+COS, SIN = np.cos(TILT), np.sin(TILT)
+AXES = np.array([[1.0, 0.0, 0.0], [0.0, -COS, SIN], [0.0, -SIN, -COS]])
 
 
 @demonstrator("Door", horizon=200)

@@ -171,10 +171,10 @@ class RobosuiteEnv(DemonstratedGoals):
 
     @functools.cached_property
     def goals(self) -> Any:
-        """The poses that arms' actions aim at (``offrl.envs.robosuite.goals.Goals``)."""
-        from offrl.envs.robosuite.goals import Goals
+        """The poses that arms' actions aim at (``offrl.envs.robosuite.goals.ArmGoals``)."""
+        from offrl.envs.robosuite.goals import ArmGoals
 
-        return Goals(self._env)
+        return ArmGoals(self._env)
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
         """Return the action that follows the ``last`` one ``[A]`` while there is no next one: arms

@@ -21,7 +21,7 @@ class Arm(NamedTuple):
     part: slice  # of the action
 
 
-class Goals:
+class ArmGoals:
     """The goals of an environment's arms; ``ValueError`` if those are not given as said above."""
 
     def __init__(self, env: Any):

@@ -151,19 +151,20 @@ def _say_what_changed(env_name: str, recorded: str | None, configs: list[Any]) -
     limits = ("position_limits", "orientation_limits")
     if any(config.get(key) is not None for config in configs for key in limits):
         changed.append("the limits of the hand's pose are gone")
+    changed.append("grippers and MuJoCo differ")
     say_once(
         logging.WARNING,
         f"{env_name}: recorded with robosuite {recorded or '1.4 or earlier'}, simulated with "
-        f"{robosuite.__version__}: states and observations are those that were recorded, but the same actions "
-        f"move the robot otherwise ({'; '.join([*changed, 'grippers and MuJoCo differ'])}). Play "
-        "back by states; compare success rates only with others of this version, or evaluate where "
-        "the earlier one is installed",
+        f"{robosuite.__version__}: states and observations are those that were recorded, but the "
+        f"same actions move the robot otherwise ({'; '.join(changed)}). Play back by states; "
+        "compare success rates only with others of this version, or evaluate where the earlier one "
+        "is installed",
     )
 
 
 def lay_out_as_earlier(env: Any) -> None:
-    """Put objects' sensors in the order of 1.2 to 1.4, with the signs of then: policies that learned
-    from these read ``object`` so. A sensor that reads another one then follows it; in 1.5
+    """Put objects' sensors in the order of 1.2 to 1.4, with the signs of then: policies that were
+    trained with these read ``object`` so. A sensor that reads another one then follows it; in 1.5
     it sees what the other one saw a step ago."""
     from robosuite.utils.observables import sensor
 

@@ -43,7 +43,7 @@ def episode_seed(seed: int, number: int, episode: int) -> int:
     return int(sequence.generate_state(1)[0])
 
 
-class Episodes:
+class SeededEnvs:
     """The environments ``numbers`` of a vector, in this process.
 
     envs: environments that are there already; ``None``: those of ``setup`` are made.
@@ -155,7 +155,7 @@ class EpisodicVector(VectorEnv):
     """The base of a list of environments and of processes, which give the same bits and restore
     each other's states."""
 
-    _parts: Sequence[Sequence[int]]  # the environments that each of several ``Episodes`` has
+    _parts: Sequence[Sequence[int]]  # the environments that each of several ``SeededEnvs`` has
 
     def __init__(self, setup: Setup):
         self.env_args, self.num_envs, self._seed = dict(setup.env_args), setup.num_envs, setup.seed
@@ -163,7 +163,7 @@ class EpisodicVector(VectorEnv):
 
     @abstractmethod
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method of each ``Episodes`` with its own arguments, and return the results."""
+        """Call a method of each ``SeededEnvs`` with its own arguments, and return the results."""
 
     def _ask_all(self, method: str) -> list[Any]:
         return self._ask(method, [()] * len(self._parts))
@@ -231,7 +231,7 @@ class ListVector(EpisodicVector):
     def __init__(self, setup: Setup, envs: Sequence[gymnasium.Env] | None = None):
         super().__init__(setup)
         self._parts = [range(self.num_envs)]
-        self._episodes = Episodes(setup, self._parts[0], envs)
+        self._episodes = SeededEnvs(setup, self._parts[0], envs)
         self._learn_spaces()
         self._asked: float | None = None  # when, while an answer is waited for
         threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True).start()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offrl.envs.rendering import needed_backend, renders_observations
-from offrl.envs.vector.episodes import Episodes, EpisodicVector, Setup
+from offrl.envs.vector.episodes import EpisodicVector, SeededEnvs, Setup
 from offrl.envs.vector.form import Stepped
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import Child, answer
@@ -130,7 +130,7 @@ class ProcessVector(EpisodicVector):
 
 def _make_answer(*arguments: Any) -> Callable[[tuple[str, tuple[Any, ...]]], Any]:
     memory = FreedMemory()  # of models: resets compile one after the other
-    episodes = Episodes(*arguments)
+    episodes = SeededEnvs(*arguments)
 
     def respond(message: tuple[str, tuple[Any, ...]]) -> Any:
         method, own = message

@@ -41,17 +41,15 @@ class EnvPool(AbstractContextManager):
         gl_backend: str | None = None,
     ):
         check_modules(env_args)
-        self.env_args = dict(env_args)
-        self.timeout = timeout
-        self.gl_backend = gl_backend
+        self.env_args, self.timeout, self.gl_backend = dict(env_args), timeout, gl_backend
         self.num_workers = self._at_once(num_workers)
         self._workers: dict[int, Worker] = {}
-        self._jobs: dict[int, tuple[EpisodeRequest, int]] = {}  # of the busy; and which attempt
+        self._jobs: dict[int, tuple[EpisodeRequest, int]] = {}  # of busy workers; and the attempt
         self._environ = {"MUJOCO_GL": gl_backend or "disabled"}
 
     @staticmethod
     def _at_once(num_workers: int | None) -> int:
-        """How many workers there are, of so many that are asked for."""
+        """Return the number of workers, of so many that are asked for."""
         return num_workers or len(os.sched_getaffinity(0))
 
     def __exit__(self, *_: Any) -> None:
@@ -81,7 +79,8 @@ class EnvPool(AbstractContextManager):
         todo = deque(requests)
         lost_in_a_row = 0
         self._abandon()  # what another run, that was never closed, has left in mid-episode
-        self._jobs = jobs = {}
+        jobs: dict[int, tuple[EpisodeRequest, int]] = {}
+        self._jobs = jobs
         try:
             while todo or self._jobs:
                 for slot in slots:
@@ -131,7 +130,7 @@ class EnvPool(AbstractContextManager):
         return limit
 
     def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
-        """The numbers of the workers for so many episodes."""
+        """Return the numbers of the workers for so many episodes."""
         return range(min(self._num_workers(policy), num_episodes))
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
@@ -154,13 +153,11 @@ class EnvPool(AbstractContextManager):
             self._workers[slot].send((action, policy.subgoal(slot)))
 
     def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure]]:
-        """Give what the busy workers say, waiting for the first."""
+        """Wait until a busy worker says something, and yield what all of them say."""
         busy = {slot: self._workers[slot] for slot in self._jobs}
         oldest = min(worker.last_heard for worker in busy.values())
-        ready = wait(
-            list(busy.values()),
-            timeout=max(0.0, oldest + self.timeout - time.monotonic()),
-        )
+        waiting: list[Any] = [*busy.values()]
+        ready = wait(waiting, timeout=max(0.0, oldest + self.timeout - time.monotonic()))
         now = time.monotonic()
         for slot, worker in busy.items():
             if worker in ready:

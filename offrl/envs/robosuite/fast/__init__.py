@@ -56,7 +56,7 @@ def choose_forms(env: Any, wanted: bool | None) -> Forms:
         say(f"{type(env).__name__}: robosuite's own {left}, as {why_resets}")
     step = env.step
     if why_plain is None:
-        from offrl.envs.robosuite.fast.step import Step  # which another version may not import
+        from offrl.envs.robosuite.fast.step import FastStep  # which another version may not import
 
-        step = Step(env, say)
+        step = FastStep(env, say)
     return Forms(step, Scenes(env, why_resets is not None), Sensors(env, why_plain is None))

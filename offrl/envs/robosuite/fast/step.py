@@ -72,7 +72,7 @@ def compiled_is_exact(num_joints: int, num_velocities: int) -> bool:
     return True
 
 
-class Step:
+class FastStep:
     """Repeats ``env.step`` for environments of which it knows all parts, and calls it for others;
     ``say`` is told why."""
 
@@ -173,7 +173,7 @@ class Step:
 
 
 def unknown(env: Any) -> str | None:
-    """Say what of an environment ``Step`` does not repeat; ``None`` if all is known."""
+    """Say what of an environment ``FastStep`` does not repeat; ``None`` if all is known."""
     for owner, names in REPEATED.items():
         for name in names:
             if getattr(getattr(env, name), "__func__", None) is not getattr(owner, name):
