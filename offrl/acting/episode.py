@@ -31,12 +31,12 @@ REMEDY = "correct the environment, or end its episodes before that"
 
 
 class Misfit(ValueError):
-    """A policy and an environment that do not go together: no other attempt would end better."""
+    """Tells that a policy and an environment do not go together: no other attempt would end better."""
 
 
 @dataclass(frozen=True)
 class Subgoal:
-    """What a policy of several levels wants to be observed next."""
+    """The observation that a policy of several levels wants next."""
 
     #: Where it wants the end effectors to be, ``{key: [3]}``: observations in metres, by the names
     #: that the environment has for them.
@@ -79,8 +79,8 @@ class Policy:
         raise NotImplementedError(type(self).__name__)
 
     def subgoal(self, env: int = 0) -> Subgoal | None:
-        """The subgoal that the last action in ``env`` follows. ``None`` if there is none, or none
-        that says where the end effectors are to be."""
+        """Return the subgoal that the last action in ``env`` follows. ``None`` if there is none, or
+        none that says where the end effectors are to be."""
         return None
 
     def __call__(
@@ -227,8 +227,8 @@ def rollout(
 
 
 def returned(values: Any, method: str) -> Any:
-    """Give what ``reset`` or ``step`` of an environment returned, if it is as many values as it
-    must."""
+    """Return the values of an environment's ``reset`` or ``step``, once it is known that they are
+    as many as they must be."""
     names = RETURNS[method]
     if not isinstance(values, tuple) or len(values) != len(names):
         what = f"{len(values)} values" if isinstance(values, tuple) else type(values).__name__
@@ -240,14 +240,14 @@ def returned(values: Any, method: str) -> Any:
 
 
 def stepped(values: Any) -> tuple[Any, float, bool, bool, Any]:
-    """Give what ``step`` of one environment returned, once it is known to be what it must be."""
+    """Return the values of one environment's ``step``, once they are known to be what they must."""
     obs, reward, terminated, truncated, info = returned(values, "step")
     flags = truth(terminated, "terminated"), truth(truncated, "truncated")
     return obs, finite(reward), *flags, info
 
 
 def finite(reward: Any) -> float:
-    """A reward, which is one finite number; also of an array that has no other."""
+    """Return a reward, which is one finite number, or an array of one."""
     number = reward if isinstance(reward, float) else _number(reward)
     if number is None:
         raise Misfit(f"the environment's reward is {reward!r:.80}; give one finite number")
@@ -257,7 +257,7 @@ def finite(reward: Any) -> float:
 
 
 def truth(value: Any, name: str) -> bool:
-    """Give what an environment says of ``name``; Python takes text and NaN for true."""
+    """Return an environment's flag ``name`` as a bool; Python takes text and NaN for true."""
     if value is True or value is False:
         return value
     number = _number(value)
@@ -267,14 +267,14 @@ def truth(value: Any, name: str) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """The one number that something is, or an array of it holds."""
+    """Return the one number that something is or holds; ``None`` for anything else."""
     array = np.asarray(value)
     is_one = array.size == 1 and array.dtype.kind in "biuf" and not np.ma.is_masked(value)
     return array.item() if is_one else None
 
 
 def said_success(said: Any) -> bool | None:
-    """Give what an environment says of success; ``None`` where it says nothing of it."""
+    """Return an environment's success as a bool; ``None`` where it says nothing of it."""
     return None if said is None else truth(said, "success")
 
 
@@ -291,7 +291,7 @@ def check_obs(obs: Any, keys: Sequence[str]) -> None:
 
 
 def _check_action(action: Any, space: Any) -> None:
-    """Simulators take anything: a wrong shape is broadcast, and NaN goes on as if it were none."""
+    """Refuse a wrong shape, which simulators would broadcast, and NaN, which they would take."""
     values = np.asarray(action)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"the policy's action is NaN or infinite: {values}")
@@ -304,7 +304,7 @@ def _check_action(action: Any, space: Any) -> None:
 
 
 def _standing_still(env: Any, last: np.ndarray | None) -> np.ndarray:
-    """Give what is done while a policy is not ready yet."""
+    """Return the action that is done while a policy is not ready yet."""
     if env.has_wrapper_attr("stand_still"):
         return env.get_wrapper_attr("stand_still")(last)
     return np.zeros(env.action_space.shape, env.action_space.dtype) if last is None else last

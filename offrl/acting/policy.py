@@ -17,7 +17,7 @@ from offrl.specs import LANGUAGE
 
 
 class _ToAct:
-    """What pickles a policy for another process; as a module, which ``torch.save`` wants."""
+    """Pickles a policy for another process; in the form of a module, which ``torch.save`` wants."""
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, what: Any) -> Any:
@@ -39,7 +39,7 @@ def _received(content: bytes) -> Any:
 
 @dataclass
 class Episode:
-    """What a policy keeps of the episode in one environment."""
+    """The memory of a policy in the episode of one environment."""
 
     row: int  # of the batches that the network sees
     num_frames: int
@@ -172,7 +172,7 @@ class RolloutPolicy(Policy):
         goal_by_env: Mapping[int, Obs] | None = None,
         reward_by_env: Mapping[int, float] | None = None,
     ) -> dict[int, np.ndarray | None]:
-        """The next action of each environment that has an observation here."""
+        """Choose the next action of each environment that has an observation here."""
         if not obs_by_env.keys() <= self._episodes.keys():
             raise ValueError("call policy.start_episode() before the first observation")
         goals, rewards = goal_by_env or {}, reward_by_env or {}
@@ -182,9 +182,18 @@ class RolloutPolicy(Policy):
                     f"environment {env}: no goal was given, and this policy is conditioned on one: "
                     "call policy(obs, goal)"
                 )
-            if self.counts_rewards:
-                self._receive(self._episodes[env], rewards.get(env))
-            self._see(self._episodes[env], obs)
+            episode = self._episodes[env]
+            if self.counts_rewards and episode.action is not None:  # behind the first step
+                if (reward := rewards.get(env)) is None:
+                    raise ValueError(
+                        "this policy counts rewards: call policy(obs, reward=the last action's)"
+                    )
+                number = torch.full((1, 1), float(reward), device=self.policy.device)
+                episode.state = self.policy.receive(episode.state, episode.action, number)
+            selected = self._select(obs, "obs", episode.frames)
+            if ACTION_MASK in obs:
+                selected[ACTION_MASK] = np.asarray(obs[ACTION_MASK])
+            episode.see(selected)
         if self.executor is not None:
             return self._play_chunks(self.executor, list(obs_by_env), goals)
         actions: dict[int, np.ndarray | None] = {}
@@ -193,7 +202,7 @@ class RolloutPolicy(Policy):
         return actions
 
     def subgoal(self, env: int = 0) -> Subgoal | None:
-        """The subgoal that the last action in ``env`` follows, with those positions of end
+        """Return the subgoal that the last action in ``env`` follows, with those positions of end
         effectors in it that the policy observes as well. ``None`` if there are none."""
         episode = self._episodes.get(env)
         if episode is None or episode.state is None:
@@ -209,18 +218,8 @@ class RolloutPolicy(Policy):
         }
         return Subgoal(positions, int(steps_left)) if positions else None
 
-    def _receive(self, episode: Episode, reward: float | None) -> None:
-        if episode.action is None:  # the first step
-            return
-        if reward is None:
-            raise ValueError(
-                "this policy counts rewards: call policy(obs, reward=the last action's)"
-            )
-        number = torch.full((1, 1), float(reward), device=self.policy.device)
-        episode.state = self.policy.receive(episode.state, episode.action, number)
-
     def _in_batches(self, envs: Iterable[int]) -> Iterator[dict[int, int]]:
-        """Environments by the rows that they have in a batch, for as many batches as are needed."""
+        """Yield environments by their rows in a batch, for as many batches as are needed."""
         waiting = list(envs)
         while waiting:
             if self.batch_size is None:
@@ -231,7 +230,7 @@ class RolloutPolicy(Policy):
             waiting = [env for env in waiting if env not in by_row.values()]
 
     def _inputs(self, env_by_row: Mapping[int, int], goals: Mapping[int, Obs]) -> tuple[Any, ...]:
-        """What the network sees of them: observations, goals, and a source of randomness for each
+        """Make the network's inputs: observations, goals, and a source of randomness for each
         row."""
         envs = env_by_row.items()
         by_row = {row: self._episodes[env].generator for row, env in envs}
@@ -242,7 +241,7 @@ class RolloutPolicy(Policy):
         obs = _batch({row: self._episodes[env].frames or {} for row, env in envs}, num)
         goal = None
         if self.needs_goal:
-            goal = _batch({row: self._goal(goals[env]) for row, env in envs}, num)
+            goal = _batch({row: self._select(goals[env], "goal") for row, env in envs}, num)
         generators = [by_row.get(row) for row in range(num)] if has_seeds else None
         return obs, goal, generators
 
@@ -266,7 +265,7 @@ class RolloutPolicy(Policy):
     def _play_chunks(
         self, executor: Executor | RealTime, envs: Sequence[int], goals: Mapping[int, Obs]
     ) -> dict[int, np.ndarray | None]:
-        """The next actions of chunks; ``None`` where the first chunk has not come yet."""
+        """Choose the next actions of chunks; ``None`` where the first chunk has not come yet."""
 
         def predict(due: torch.Tensor) -> Callable[[], torch.Tensor]:
             order = [envs[i] for i in due.tolist()]
@@ -294,8 +293,8 @@ class RolloutPolicy(Policy):
     def _get_action(
         self, obs: dict[str, torch.Tensor], goal: Any, state: Any, generators: Any
     ) -> tuple[torch.Tensor, Any]:
-        """``act``, for an algorithm that has none: it draws from torch's global random state, which
-        is the episode's meanwhile."""
+        """Do what ``act`` does, for an algorithm that has none: it draws from torch's global random
+        state, which is the episode's meanwhile."""
         if self.policy.global_config.train.frame_stack == 1:
             obs = tree.map_leaves(lambda x: x[:, 0], obs)
         if generators is None:
@@ -305,28 +304,13 @@ class RolloutPolicy(Policy):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generators[0])))
             return self.policy.get_action(obs, goal), state
 
-    def _see(self, episode: Episode, obs: Obs) -> None:
-        selected = self._select(obs, "obs")
-        frames = episode.frames
-        if frames is None or any(frames[k].shape[1:] != x.shape for k, x in selected.items()):
-            self._check_shapes(selected, "obs")
-        if ACTION_MASK in obs:
-            selected[ACTION_MASK] = np.asarray(obs[ACTION_MASK])
-        episode.see(selected)
-
-    def _goal(self, goal: Obs) -> dict[str, np.ndarray]:
-        selected = self._select(goal, "goal")
-        self._check_shapes(selected, "goal")
-        return selected
-
-    def _check_shapes(self, obs: Obs, group: str) -> None:
-        self.policy.obs_spec.check_shapes({key: x.shape for key, x in obs.items()}, group)
-
-    def _select(self, obs: Obs, group: str) -> dict[str, np.ndarray]:
+    def _select(self, obs: Obs, group: str, known: Obs | None = None) -> dict[str, np.ndarray]:
+        """Select the observations of a group, whose shapes are checked unless they are those of the
+        ``known`` last ones."""
         if self.instruction is not None:
             obs = {**obs, LANGUAGE: self.instruction}
         try:
-            return {key: np.atleast_1d(obs[key]) for key in self._keys[group]}
+            selected = {key: np.atleast_1d(obs[key]) for key in self._keys[group]}
         except KeyError:
             missing = [key for key in self._keys[group] if key not in obs]
             hint = " (set policy.instruction, or --lang)" if LANGUAGE in missing else ""
@@ -335,10 +319,13 @@ class RolloutPolicy(Policy):
                 f"the policy needs the {what} {', '.join(missing)}{hint}; the environment gave "
                 f"{', '.join(sorted(obs))}"
             ) from None
+        if known is None or any(known[k].shape[1:] != x.shape for k, x in selected.items()):
+            self.policy.obs_spec.check_shapes({k: x.shape for k, x in selected.items()}, group)
+        return selected
 
 
 def _batch(rows: Mapping[int, Obs], num_rows: int) -> dict[str, torch.Tensor]:
-    """Observations by row as one batch ``[num_rows, ...]``; other rows are zero."""
+    """Make one batch ``[num_rows, ...]`` of observations by row; other rows are zero."""
     batch = {}
     for key, like in next(iter(rows.values())).items():
         values = np.zeros((num_rows, *like.shape), dtype=like.dtype)
@@ -349,7 +336,7 @@ def _batch(rows: Mapping[int, Obs], num_rows: int) -> dict[str, torch.Tensor]:
 
 
 def _join_states(states: Sequence[Any]) -> Any:
-    """States of a row each as one batch. A state of zeros is a start, and ``None`` is one for
+    """Join states of a row each to one batch. A state of zeros is a start, and ``None`` is one for
     all."""
     template = next((state for state in states if state is not None), None)
     if template is None:
@@ -359,7 +346,7 @@ def _join_states(states: Sequence[Any]) -> Any:
 
 
 def _join_plans(plans: Sequence[tuple[State, int] | None]) -> State | None:
-    """The same, of plans; those that are together already stay so."""
+    """Join plans likewise; those that are together already stay so."""
     known = [plan for plan in plans if plan is not None]
     if not known:
         return None
