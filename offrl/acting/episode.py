@@ -16,6 +16,10 @@ import numpy as np
 from offrl.processes import is_explained
 
 Obs = Mapping[str, np.ndarray]
+ObsByEnv = Mapping[int, Obs]
+GoalByEnv = Mapping[int, Obs] | None
+RewardByEnv = Mapping[int, float] | None
+ActionByEnv = dict[int, np.ndarray | None]
 EEF_POS = "_eef_pos"  # what the names of positions of end effectors end with
 ACTION_MASK = "action_mask"  # which discrete actions are allowed; policies get it where it is shown
 REACHED = 0.02  # metres from where a subgoal has the end effector, at which it counts as reached
@@ -23,15 +27,13 @@ RETURNS = {
     "reset": ("obs", "info"),
     "step": ("obs", "reward", "terminated", "truncated", "info"),
 }
-
-
 NOT_FINITE = "NaN or infinite"
 LARGEST = float(np.finfo(np.float32).max)  # what is more is infinite for networks
 REMEDY = "correct the environment, or end its episodes before that"
 
 
 class Misfit(ValueError):
-    """Tells that a policy and an environment do not go together: no other attempt would end better."""
+    """Tells that a policy and an environment do not go together: no attempt would end better."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,8 @@ class Policy:
         on ``seed`` alone, if there is one."""
 
     def act(
-        self,
-        obs_by_env: Mapping[int, Obs],
-        goal_by_env: Mapping[int, Obs] | None = None,
-        reward_by_env: Mapping[int, float] | None = None,
-    ) -> dict[int, np.ndarray | None]:
+        self, obs_by_env: ObsByEnv, goal_by_env: GoalByEnv = None, reward_by_env: RewardByEnv = None
+    ) -> ActionByEnv:
         """Choose the next action ``{env: [A]}`` of each environment that has an observation
         ``{env: {key: [...]}}``; ``None`` where it is not ready yet, so that nothing moves. Rewards
         are those of the last actions, 0 before the first."""
@@ -102,11 +101,10 @@ class _Wrapped(Policy):
         if callable(getattr(policy, "subgoal", None)):  # not what others call so
             self.subgoal = policy.subgoal  # type: ignore[method-assign]
         self._act = policy.act
-        self._num_taken = (
-            3 if self.counts_rewards else min(2, len(signature(policy.act).parameters))
-        )
+        num_parameters = len(signature(policy.act).parameters)
+        self._num_taken = 3 if self.counts_rewards else min(2, num_parameters)
 
-    def act(self, *arguments: Any) -> dict[int, np.ndarray]:  # type: ignore[override]
+    def act(self, *arguments: Any) -> ActionByEnv:  # type: ignore[override]
         return self._act(*arguments[: self._num_taken])
 
 
@@ -325,20 +323,18 @@ def _distance(subgoal: Subgoal, obs: Obs) -> float:
 def _film(env: Any, result: EpisodeResult, subgoal: Subgoal | None) -> None:
     """Add a frame, with the subgoal in it where the environment can draw it; a camera that fails
     costs the video, not the episode."""
-    if result.no_video is None:
-        try:
-            if subgoal is not None and env.has_wrapper_attr("mark"):
-                env.get_wrapper_attr("mark")([*subgoal.positions.values()])
-            result.frames.append(_image(env.render()))
-        except Exception as error:
-            result.no_video = describe(error)
-
-
-def _image(frame: Any) -> np.ndarray:
-    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3:
-        what = getattr(frame, "dtype", type(frame).__name__)
-        raise ValueError(f"render() gave {what}, not an image [H, W, 3] of uint8")
-    return frame.copy()
+    if result.no_video is not None:
+        return
+    try:
+        if subgoal is not None and env.has_wrapper_attr("mark"):
+            env.get_wrapper_attr("mark")([*subgoal.positions.values()])
+        frame = env.render()
+        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3:
+            what = getattr(frame, "dtype", type(frame).__name__)
+            raise ValueError(f"render() gave {what}, not an image [H, W, 3] of uint8")
+        result.frames.append(frame.copy())
+    except Exception as error:
+        result.no_video = describe(error)
 
 
 class _Recorder:

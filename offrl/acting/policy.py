@@ -11,7 +11,17 @@ import numpy as np
 import torch
 
 from offrl import tree
-from offrl.acting.episode import ACTION_MASK, EEF_POS, Obs, Policy, Subgoal
+from offrl.acting.episode import (
+    ACTION_MASK,
+    EEF_POS,
+    ActionByEnv,
+    GoalByEnv,
+    Obs,
+    ObsByEnv,
+    Policy,
+    RewardByEnv,
+    Subgoal,
+)
 from offrl.acting.executor import Executor, RealTime, State
 from offrl.specs import LANGUAGE
 
@@ -167,11 +177,8 @@ class RolloutPolicy(Policy):
         return action
 
     def act(
-        self,
-        obs_by_env: Mapping[int, Obs],
-        goal_by_env: Mapping[int, Obs] | None = None,
-        reward_by_env: Mapping[int, float] | None = None,
-    ) -> dict[int, np.ndarray | None]:
+        self, obs_by_env: ObsByEnv, goal_by_env: GoalByEnv = None, reward_by_env: RewardByEnv = None
+    ) -> ActionByEnv:
         """Choose the next action of each environment that has an observation here."""
         if not obs_by_env.keys() <= self._episodes.keys():
             raise ValueError("call policy.start_episode() before the first observation")
@@ -196,7 +203,7 @@ class RolloutPolicy(Policy):
             episode.see(selected)
         if self.executor is not None:
             return self._play_chunks(self.executor, list(obs_by_env), goals)
-        actions: dict[int, np.ndarray | None] = {}
+        actions: ActionByEnv = {}
         for rows in self._in_batches(obs_by_env):
             actions |= self._act(rows, goals)
         return actions
@@ -229,7 +236,7 @@ class RolloutPolicy(Policy):
             yield by_row
             waiting = [env for env in waiting if env not in by_row.values()]
 
-    def _inputs(self, env_by_row: Mapping[int, int], goals: Mapping[int, Obs]) -> tuple[Any, ...]:
+    def _inputs(self, env_by_row: Mapping[int, int], goals: ObsByEnv) -> tuple[Any, ...]:
         """Make the network's inputs: observations, goals, and a source of randomness for each
         row."""
         envs = env_by_row.items()
@@ -245,9 +252,7 @@ class RolloutPolicy(Policy):
         generators = [by_row.get(row) for row in range(num)] if has_seeds else None
         return obs, goal, generators
 
-    def _act(
-        self, env_by_row: Mapping[int, int], goals: Mapping[int, Obs]
-    ) -> dict[int, np.ndarray]:
+    def _act(self, env_by_row: Mapping[int, int], goals: ObsByEnv) -> dict[int, np.ndarray]:
         episodes = {row: self._episodes[env] for row, env in env_by_row.items()}
         obs, goal, generators = self._inputs(env_by_row, goals)
         rows = (episodes.get(row) for row in range(self.batch_size or 1))
@@ -263,8 +268,8 @@ class RolloutPolicy(Policy):
         return {env: raw[row] for row, env in env_by_row.items()}
 
     def _play_chunks(
-        self, executor: Executor | RealTime, envs: Sequence[int], goals: Mapping[int, Obs]
-    ) -> dict[int, np.ndarray | None]:
+        self, executor: Executor | RealTime, envs: Sequence[int], goals: ObsByEnv
+    ) -> ActionByEnv:
         """Choose the next actions of chunks; ``None`` where the first chunk has not come yet."""
 
         def predict(due: torch.Tensor) -> Callable[[], torch.Tensor]:

@@ -8,7 +8,7 @@ import gymnasium
 from gymnasium.utils import seeding
 
 from offrl.acting.episode import Misfit, truth
-from offrl.envs.gymnasium import GymnasiumAdapter, name_of
+from offrl.envs.gymnasium import GymnasiumAdapter, ResetValues, StepValues, name_of
 
 
 class Adapted(gymnasium.Env):
@@ -38,14 +38,14 @@ class Adapted(gymnasium.Env):
         self.render_mode = getattr(own, "render_mode", getattr(self._inner, "render_mode", None))
         self._is_seeded = "seed" in inspect.signature(own.reset).parameters
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetValues:
         if seed is not None and not self._is_seeded and isinstance(self._inner, gymnasium.Env):
             self._inner.unwrapped.np_random = seeding.np_random(seed)[0]
         values = self._own.reset(seed=seed) if self._is_seeded else self._own.reset()
         is_pair = isinstance(values, tuple) and len(values) == 2 and isinstance(values[1], Mapping)
         return values if is_pair else (values, {})
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> StepValues:
         values = self._own.step(action)
         if not isinstance(values, tuple) or len(values) != 4:
             return values  # offrl checks them as it does for every environment

@@ -22,7 +22,7 @@ class DemonstratedGoals(gymnasium.Env):
     _seed: int | None = None  # that the present episode began with
     _second: Any = None  # another environment like this one
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self._seed = seed
         return super().reset(seed=seed, options=options)
 

@@ -34,6 +34,11 @@ def name_of(env: Any) -> str:
     return env.spec.id if env.spec else type(env.unwrapped).__name__
 
 
+ResetValues = tuple[dict[str, np.ndarray], dict[str, Any]]  # observation, info
+#: Observation, reward, terminated, truncated, info.
+StepValues = tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]
+
+
 class GymnasiumAdapter(gymnasium.Wrapper):
     """An environment with what offrl asks for besides gymnasium's API: dict observations, success
     and ``env_args``.
@@ -69,12 +74,12 @@ class GymnasiumAdapter(gymnasium.Wrapper):
         self.env = update_fn(self.env, **kwargs) or self.env
         self._name_observations()
 
-    def reset(self, **kwargs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def reset(self, **kwargs: Any) -> ResetValues:
         obs, info = returned(self.env.reset(**kwargs), "reset")
         self._success = None if self._success is None else False
         return self._as_dict(obs), info
 
-    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> StepValues:
         try:
             obs, reward, terminated, truncated, info = stepped(self.env.step(action))
         except ValueError as error:

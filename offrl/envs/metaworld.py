@@ -10,7 +10,7 @@ import numpy as np
 
 from offrl.acting.episode import Obs
 from offrl.envs.demonstrated import DemonstratedGoals
-from offrl.envs.gymnasium import GymnasiumEnv
+from offrl.envs.gymnasium import GymnasiumEnv, StepValues
 from offrl.lazy import needed
 from offrl.registry import ENVS, did_you_mean
 
@@ -68,14 +68,12 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         env.observation_space = env.sawyer_observation_space
         return env
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if seed is not None:
             self.get_wrapper_attr("seed")(seed)  # its reset ignores seeds
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> StepValues:
         obs, reward, terminated, truncated, info = super().step(action)
         reward = reward if self._reward_shaping else float(bool(self._success))
         return obs, reward, terminated, truncated, info

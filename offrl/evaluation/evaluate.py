@@ -27,7 +27,7 @@ EVALUATION_BATCH = 4  # small: every call pays for all rows
 def requests_of(
     rollout: RolloutConfig, first_seed: int, num_filmed: int = 0, frame_every: int = 1
 ) -> list[EpisodeRequest]:
-    """The episodes of an evaluation, whose seeds begin with ``first_seed``; the first ones are
+    """List the episodes of an evaluation, whose seeds begin with ``first_seed``; the first ones are
     filmed."""
     horizon, ends = rollout.horizon, rollout.terminate_on_success
     return [
@@ -39,8 +39,7 @@ def requests_of(
 def with_latency(
     policy: RolloutPolicy, rollout: RolloutConfig, env_args: Mapping[str, Any]
 ) -> RolloutPolicy:
-    """The policy, whose chunks of actions come as late as ``latency_ms`` and ``asynchronous``
-    say."""
+    """Delay a policy's chunks of actions as ``latency_ms`` and ``asynchronous`` say."""
     if not (rollout.latency_ms or rollout.asynchronous):
         return policy
     if policy.executor is None:
@@ -87,7 +86,7 @@ def evaluate(
 
 
 def video_frames(results: Iterable[EpisodeResult]) -> list[np.ndarray]:
-    """The frames of all episodes, one episode after the other."""
+    """Join the frames of all episodes, one episode after the other."""
     ordered = sorted(results, key=lambda r: r.request.seed or 0)
     return [frame for result in ordered for frame in result.frames]
 
@@ -113,10 +112,8 @@ def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:
             low, high = wilson_interval(successes, len(ran))
             logs["Success_Rate"] = successes / len(ran)
             logs |= {"Success_Rate_Low": low, "Success_Rate_High": high}
-        logs |= {
-            "Return": sum(r.total_reward for r in ran) / len(ran),
-            "Horizon": sum(r.length for r in ran) / len(ran),
-        }
+        logs["Return"] = sum(r.total_reward for r in ran) / len(ran)
+        logs["Horizon"] = sum(r.length for r in ran) / len(ran)
     distances = [distance for r in ran for distance in r.subgoal_distances]
     if distances:
         logs |= {

@@ -47,15 +47,20 @@ def proxies(
         if fqe_steps:
             policy = seen["policy"] if data is held_out else look_through(algo, data)["policy"]
             fqe = fit_fqe(algo, data, policy, fqe_steps)
-            logs["FQE_Initial_Value"] = _initial_value(fqe, held_out, seen["policy"])
+            batch, first = held_out.get_batch(held_out.first_rows), held_out.first_rows
+            obs = batch["obs"] if fqe.num_frames > 1 else _without_time(batch["obs"])
+            with torch.no_grad():
+                actions, goal = seen["policy"][first], batch.get("goal_obs")
+                values = fqe.get_state_action_value(obs, actions, goal)
+            logs["FQE_Initial_Value"] = float(values.mean())
     return logs
 
 
 @torch.no_grad()
 def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
-    """Give what an algorithm makes of every step of a dataset of single steps: the ``policy``'s
+    """Ask an algorithm about every step of a dataset of single steps. Returns the ``policy``'s
     actions ``[N, A]`` and, if it has any, ``values`` of states and ``q`` of the recorded actions
-    ``[N]``."""
+    ``[N]``, where these are of the rewards that the data holds."""
     lengths = torch.as_tensor(dataset.lengths, device=dataset.device)
     found: dict[str, Tensor] = {}
     for demos in torch.arange(len(lengths), device=dataset.device).split(AT_ONCE):
@@ -64,7 +69,16 @@ def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
         # Side by side, so that a policy remembers what it saw of each.
         for step in range(int(lengths[demos].max())):
             batch = dataset.get_batch(begins + (lengths[demos] - 1).clamp(max=step))
-            answers, state = _answers(algo, batch, state, generators)
+            obs, goal, recorded = batch["obs"], batch.get("goal_obs"), batch["actions"][:, -1]
+            actions, state = algo.act(obs, goal, state, generators)
+            if algo.COUNTS_REWARDS:  # what was done, not what it would have done
+                rewards = algo.to_device(batch["rewards"][:, -1]).view(-1, 1)
+                state = algo.receive(state, algo.to_device(recorded), rewards)
+            answers = {"policy": actions}
+            if isinstance(algo, ValueAlgo) and not algo.global_config.train.goal_rewards:
+                obs = obs if algo.global_config.train.frame_stack > 1 else _without_time(obs)
+                answers["values"] = algo.get_state_value(obs, goal)[:, 0]
+                answers["q"] = algo.get_state_action_value(obs, recorded, goal)[:, 0]
             going_on = lengths[demos] > step
             rows = (begins + step)[going_on].to(algo.device)
             for name, answer in answers.items():
@@ -72,28 +86,6 @@ def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
                     found[name] = answer.new_zeros(int(lengths.sum()), *answer.shape[1:])
                 found[name][rows] = answer[going_on.to(algo.device)]
     return found
-
-
-def _answers(
-    algo: Any, batch: dict[str, Any], state: Any, generators: list[torch.Generator]
-) -> tuple[dict[str, Tensor], Any]:
-    """For one step of each demonstration, and the policy's next state."""
-    obs, goal, recorded = batch["obs"], batch.get("goal_obs"), batch["actions"][:, -1]
-    actions, state = algo.act(obs, goal, state, generators)
-    if algo.COUNTS_REWARDS:  # what was done, not what it would have done
-        rewards = algo.to_device(batch["rewards"][:, -1]).view(-1, 1)
-        state = algo.receive(state, algo.to_device(recorded), rewards)
-    answers = {"policy": actions}
-    if _values_rewards(algo):
-        obs = obs if algo.global_config.train.frame_stack > 1 else _without_time(obs)
-        answers["values"] = algo.get_state_value(obs, goal)[:, 0]
-        answers["q"] = algo.get_state_action_value(obs, recorded, goal)[:, 0]
-    return answers, state
-
-
-def _values_rewards(algo: Any) -> bool:
-    """Say whether there are values, of the rewards that the data holds."""
-    return isinstance(algo, ValueAlgo) and not algo.global_config.train.goal_rewards
 
 
 def _differences(algo: Any, dataset: SequenceDataset, seen: dict[str, Tensor]) -> dict[str, float]:
@@ -117,8 +109,8 @@ def _differences(algo: Any, dataset: SequenceDataset, seen: dict[str, Tensor]) -
 
 
 def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows of all steps of which it is known what followed, the rows of that, and whether it
-    was the end: all but the last steps of demonstrations that did not terminate."""
+    """Return the rows of all steps of which it is known what followed, the rows of that, and
+    whether it was the end: all but the last steps of demonstrations that did not terminate."""
     dones = dataset.values("dones").flatten()
     known = torch.ones_like(dones, dtype=torch.bool)
     last = dataset.first_rows - 1  # of the demonstration before; the first one's, of all
@@ -128,8 +120,8 @@ def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int) -> FQE:
-    """The value of an algorithm's policy, whose actions at all steps are ``policy`` ``[N, A]``,
-    fitted on a dataset of single steps."""
+    """Fit the value of an algorithm's policy, whose actions at all steps are ``policy`` ``[N, A]``,
+    on a dataset of single steps."""
     frames = {"train": {"frame_stack": algo.global_config.train.frame_stack}}
     config = complete_config("fqe", FQEConfig, frames)
     config.algo.discount = getattr(algo.algo_config, "discount", config.algo.discount)
@@ -150,15 +142,6 @@ def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int)
         fqe.train_on_batch(fqe.process_batch_for_training(batch), epoch=1)
     fqe.set_eval()
     return fqe
-
-
-@torch.no_grad()
-def _initial_value(fqe: FQE, dataset: SequenceDataset, policy: Tensor) -> float:
-    """The mean value of the policy's actions in the first states of demonstrations."""
-    batch = dataset.get_batch(dataset.first_rows)
-    obs = batch["obs"] if fqe.num_frames > 1 else _without_time(batch["obs"])
-    goal = batch.get("goal_obs")
-    return float(fqe.get_state_action_value(obs, policy[dataset.first_rows], goal).mean())
 
 
 def _without_time(obs: Any) -> Any:

@@ -23,10 +23,20 @@ def watch(
     film: the MP4 file to write; ``None``: open a window.
     """
     results: list[EpisodeResult] = []
-    if film is None:
-        _show(policy, env, requests, results)
-    else:
+    if film is not None:
         write_video(film, _frames(policy, env, requests, results), frame_rate(env))
+        return results
+    with closing(Screen("offrl play", frame_rate(env))) as window, suppress(Finished):
+
+        def act(obs: Any, goal: Any, reward: float) -> np.ndarray | None:
+            window.show(env.render())
+            return policy(obs, goal, reward)
+
+        for request in requests:
+            policy.start_episode(seed=request.seed)
+            result = run_episode(env, request, act, policy.needs_goal)
+            window.show(env.render())
+            results.append(result)
     return results
 
 
@@ -48,19 +58,3 @@ def _frames(
             raise ValueError(f"no film: {result.no_video}")
         yield from result.frames
         result.frames = []  # of many episodes they would be gigabytes
-
-
-def _show(
-    policy: Policy, env: Any, requests: Sequence[EpisodeRequest], results: list[EpisodeResult]
-) -> None:
-    with closing(Screen("offrl play", frame_rate(env))) as window, suppress(Finished):
-
-        def act(obs: Any, goal: Any, reward: float) -> np.ndarray | None:
-            window.show(env.render())
-            return policy(obs, goal, reward)
-
-        for request in requests:
-            policy.start_episode(seed=request.seed)
-            result = run_episode(env, request, act, policy.needs_goal)
-            window.show(env.render())
-            results.append(result)

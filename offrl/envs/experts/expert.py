@@ -1,11 +1,11 @@
 """The registration of demonstrators, and the policy that acts as one does."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from offrl.acting.episode import Obs, Policy
+from offrl.acting.episode import ActionByEnv, GoalByEnv, ObsByEnv, Policy, RewardByEnv
 from offrl.registry import EXPERTS
 
 HORIZON = 150  # steps of an episode, where an expert does not say how many suffice
@@ -65,12 +65,9 @@ class ExpertPolicy(Policy):
         self._episodes[env] = [style] if style else [], level, np.random.default_rng(seed)
 
     def act(
-        self,
-        obs_by_env: Mapping[int, Obs],
-        goal_by_env: Mapping[int, Obs] | None = None,
-        reward_by_env: Mapping[int, float] | None = None,
-    ) -> dict[int, np.ndarray | None]:
-        actions: dict[int, np.ndarray | None] = {}
+        self, obs_by_env: ObsByEnv, goal_by_env: GoalByEnv = None, reward_by_env: RewardByEnv = None
+    ) -> ActionByEnv:
+        actions: ActionByEnv = {}
         for env, obs in obs_by_env.items():
             style, level, generator = self._episodes[env]
             action = np.array(self.expert(obs, *style), dtype=float)

@@ -15,6 +15,7 @@ import numpy as np
 
 from offrl.acting.episode import REACHED
 from offrl.envs.demonstrated import DemonstratedGoals
+from offrl.envs.gymnasium import ResetValues, StepValues
 from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend
 from offrl.envs.robosuite.fast import choose_forms
@@ -105,9 +106,7 @@ class RobosuiteEnv(DemonstratedGoals):
         not be computed. ``None`` or none: all again."""
         self._sensors.ask(keys if set(keys or ()) <= set(self.observation_space) else None)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetValues:
         super().reset(seed=seed)
         if seed is not None:
             # robosuite draws from several generators; one new one in all their places makes the
@@ -121,7 +120,7 @@ class RobosuiteEnv(DemonstratedGoals):
         self._begin_episode()
         return self._observe(self._env._get_observations()), {}
 
-    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> StepValues:
         self._scenes.focus()
         raw, reward, done, info = self._step(action)
         info = {**info, "success": self.is_success()["task"]}
