@@ -73,7 +73,7 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
             environ = {**START, **token, MARK: folder}
             at_the_end.callback(_read_tokens_anew)
             # It listens on 127.0.0.1 alone, as on systems where Ray makes no clusters.
-            ray_constants = import_module("ray._private.ray_constants")
+            ray_constants: Any = import_module("ray._private.ray_constants")
             before = ray_constants.ENABLE_RAY_CLUSTER
             at_the_end.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", before)
             ray_constants.ENABLE_RAY_CLUSTER = False
@@ -183,10 +183,9 @@ def _tell(**known: Any) -> None:
 
 def _read_tokens_anew() -> None:
     """Ray keeps what it has once read of the environment about tokens."""
-    from ray._raylet import AuthenticationTokenLoader, Config
-
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet: Any = import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
@@ -309,18 +308,12 @@ def check_versions(told: Report, needed: Mapping[str, str] | None = None) -> Non
 @cache
 def versions() -> dict[str, str]:
     """The version of what a result depends on, by package."""
-    found = {"Python": "{}.{}".format(*sys.version_info), "offrl": f"{__version__} ({_sources()})"}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            pass
-    return found
-
-
-def _sources() -> str:
-    """A digest of offrl's modules: two clones may have one version."""
-    folder, digest = Path(__file__).parent, hashlib.sha256()
+    folder, digest = Path(__file__).parent, hashlib.sha256()  # two clones may have one version
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:8]
+    own = f"{__version__} ({digest.hexdigest()[:8]})"
+    found = {"Python": "{}.{}".format(*sys.version_info), "offrl": own}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from operator import length_hint
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A terminal and a scheduler send them to every process: what comes of them the parent decides.
@@ -232,6 +232,18 @@ class Child(Channel):
         atexit.unregister(self.close)
 
 
+AnyChild = TypeVar("AnyChild", bound=Child)
+
+
+def wait(children: Iterable[AnyChild], timeout: float | None = None) -> list[AnyChild]:
+    """Wait until there is something to receive, and return the children of which there is."""
+    from multiprocessing import connection
+
+    waiting: Any = [*children]
+    found: Any = connection.wait(waiting, timeout)
+    return found
+
+
 def _serve(
     work: Callable[..., None],
     arguments: Sequence[Any],
@@ -271,8 +283,6 @@ def in_order(
     computes with one thread, has ``environ`` from its start, and is at most two results ahead of
     the reader. An exception that comes from a process is raised.
     """
-    from multiprocessing.connection import wait
-
     num_workers = num_workers or len(os.sched_getaffinity(0))
     num_workers = max(1, min(num_workers, length_hint(items, num_workers)))
     wording = "shares the work", "use fewer --workers"
@@ -293,7 +303,7 @@ def in_order(
                 idle.pop().send(item)
             if not busy and not done:
                 return
-            for child in wait(list(busy), 0 if wanted in done else None):
+            for child in wait(busy, 0 if wanted in done else None):
                 done[busy[child]] = child.receive()
                 idle.append(child)
                 del busy[child]

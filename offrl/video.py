@@ -76,7 +76,7 @@ def _encode(command: Sequence[str], frames: Iterable[np.ndarray]) -> None:
         try:
             with suppress(BrokenPipeError):  # it ended early, and says why
                 for frame in frames:
-                    ffmpeg.stdin.write(np.ascontiguousarray(frame))
+                    ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
         except BaseException:
             ffmpeg.kill()
             raise

@@ -37,7 +37,9 @@ class AtariEnv(GymnasiumEnv):
         terminal_on_life_loss: bool = False,
         **env_kwargs: Any,
     ) -> gymnasium.Env:
-        _register()
+        ale_py = needed("ale_py", "atari", "the Arcade Learning Environment is missing")
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        gymnasium.register_envs(ale_py)
         own = {"frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "grayscale"}
         own |= {"max_episode_steps": LONGEST}
         return AtariPreprocessing(
@@ -47,10 +49,3 @@ class AtariEnv(GymnasiumEnv):
             terminal_on_life_loss=terminal_on_life_loss,
             grayscale_newaxis=True,
         )
-
-
-def _register() -> None:
-    """Make the games known to gymnasium."""
-    ale_py = needed("ale_py", "atari", "the Arcade Learning Environment is missing")
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    gymnasium.register_envs(ale_py)

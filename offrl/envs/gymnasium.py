@@ -145,24 +145,18 @@ class GymnasiumEnv(GymnasiumAdapter):
         except gymnasium.error.DependencyNotInstalled as error:
             raise ValueError(f"{env_name}: {_missing(env_name)} ({error})") from None
         except (gymnasium.error.Error, ModuleNotFoundError) as error:
+            name = env_name.rsplit(":", 1)[-1]
+            names = [*gymnasium.registry, *tasks_of("metaworld"), *tasks_of("robosuite")]
+            hint = maybe_metaworlds(name) or ("" if name in names else did_you_mean(name, names))
             raise ValueError(
-                f"gymnasium does not make {env_name!r}: {error}{_nearest(env_name)} One of your "
-                'own is named "module:Id", where the module registers it and can be imported'
+                f"gymnasium does not make {env_name!r}: {error}{hint} One of your own is named "
+                '"module:Id", where the module registers it and can be imported'
             ) from None
 
 
 def _missing(env_name: str) -> str:
-    """Give what to install for an environment that is known and cannot be imported."""
+    """Say what to install for an environment that is known and cannot be imported."""
     spec = gymnasium.registry.get(env_name.rsplit(":", 1)[-1])
     module = str(spec and spec.entry_point)
-    for name, extra in EXTRAS.items():
-        if module.startswith(name):
-            return f"pip install 'offrl[{extra}]'"
-    return "install what it needs"
-
-
-def _nearest(env_name: str) -> str:
-    """A sentence with the registered name that is most like one that is not."""
-    name = env_name.rsplit(":", 1)[-1]
-    names = [*gymnasium.registry, *tasks_of("metaworld"), *tasks_of("robosuite")]
-    return maybe_metaworlds(name) or ("" if name in names else did_you_mean(name, names))
+    extra = next((extra for name, extra in EXTRAS.items() if module.startswith(name)), None)
+    return f"pip install 'offrl[{extra}]'" if extra else "install what it needs"

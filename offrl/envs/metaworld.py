@@ -68,7 +68,7 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         env.observation_space = env.sawyer_observation_space
         return env
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # type: ignore[override]
         if seed is not None:
             self.get_wrapper_attr("seed")(seed)  # its reset ignores seeds
         return super().reset(seed=seed, options=options)

@@ -68,10 +68,9 @@ class Images(gymnasium.ObservationWrapper):
 
     def __init__(self, env: gymnasium.Env, keys: Sequence[str]):
         super().__init__(env)
-        shown = env.observation_space
-        self._spaces: dict[str, Any] = {"flat": shown}
-        if isinstance(shown, spaces.Dict):
-            self._spaces = shown.spaces
+        space: Any = env.observation_space
+        is_dict = isinstance(space, spaces.Dict)
+        self._spaces: dict[str, Any] = space.spaces if is_dict else {"flat": space}
         self._keys = keys
         boxes = {key: self._image(key, self._spaces[key].low) for key in keys}
         turned = {key: spaces.Box(0, 255, x.shape, np.uint8) for key, x in boxes.items()}

@@ -54,8 +54,9 @@ def with_latency(
             "experiment.rollout.control_freq: how many steps latency_ms are in "
             f"{env_args.get('env_name')!r} is not known; say how many make a second"
         )
+    executor: Any = policy.executor
     executor = replace(
-        policy.executor,
+        executor,
         latency=math.ceil(rollout.latency_ms * (frequency or 0) / 1000 - 1e-9),
         asynchronous=rollout.asynchronous,
     )

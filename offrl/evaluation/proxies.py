@@ -124,7 +124,8 @@ def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int)
     on a dataset of single steps."""
     frames = {"train": {"frame_stack": algo.global_config.train.frame_stack}}
     config = complete_config("fqe", FQEConfig, frames)
-    config.algo.discount = getattr(algo.algo_config, "discount", config.algo.discount)
+    own: Any = config.algo
+    own.discount = getattr(algo.algo_config, "discount", own.discount)
     spec = ObsSpec({group: algo.obs_spec.groups.get(group, {}) for group in FQE.GROUPS})
     fqe = FQE(config=config, obs_spec=spec, ac_dim=algo.ac_dim, device=algo.device)
     fqe.obs_normalizer = algo.obs_normalizer

@@ -83,11 +83,12 @@ class RobosuiteEnv(DemonstratedGoals):
         self.action_space = gymnasium.spaces.Box(
             low.astype(np.float32), high.astype(np.float32), dtype=np.float32
         )
-        bounds, spaces = {"u": (0, 255), "b": (0, 1)}, {}
+        bounds: dict[str, Any] = {"u": (0, 255), "b": (0, 1)}
+        spaces: dict[str, gymnasium.Space] = {}
         for key, value in self._observe().items():
             low, high = bounds.get(value.dtype.kind, (-np.inf, np.inf))
             spaces[key] = gymnasium.spaces.Box(low, high, value.shape, value.dtype)
-        self.observation_space = gymnasium.spaces.Dict(spaces)
+        self._sensed, self.observation_space = {*spaces}, gymnasium.spaces.Dict(spaces)
 
     @staticmethod
     def kwargs_of(env_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class RobosuiteEnv(DemonstratedGoals):
     def observe_only(self, keys: Sequence[str] | None) -> None:
         """Let observations lack all others than ``keys`` from the next reset on, so that these need
         not be computed. ``None`` or none: all again."""
-        self._sensors.ask(keys if set(keys or ()) <= set(self.observation_space) else None)
+        self._sensors.ask(keys if {*(keys or ())} <= self._sensed else None)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> ResetValues:
         super().reset(seed=seed)

@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from multiprocessing.connection import wait
 from typing import Any
 
 import gymnasium
@@ -26,7 +25,7 @@ from offrl.envs.vector.episodes import EpisodicVector, ListVector, Setup
 from offrl.envs.vector.form import Stepped, VectorEnv
 from offrl.envs.vector.native import GymnasiumVector
 from offrl.envs.vector.processes import WORDING, ProcessVector
-from offrl.processes import Channel, Child
+from offrl.processes import Channel, Child, wait
 
 __all__ = ["GymnasiumVector", "ListVector", "Setup", "Stepped", "VectorEnv", "make_vector_env"]
 

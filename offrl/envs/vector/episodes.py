@@ -184,9 +184,9 @@ class EpisodicVector(VectorEnv):
         stepped = parts[0]
         if len(parts) > 1:
             obs, *arrays, finals = zip(*parts, strict=True)
-            joined: list[Any] = [np.concatenate(x) for x in arrays]
             final_obs = {number: obs for part in finals for number, obs in part.items()}
-            stepped = Stepped(_rows(obs), *joined, final_obs)
+            joined: Any = _rows(obs), *(np.concatenate(x) for x in arrays), final_obs
+            stepped = Stepped(*joined)
         self._obs = stepped.obs
         return stepped
 

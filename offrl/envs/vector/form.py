@@ -53,7 +53,7 @@ class VectorEnv(ABC):
 
     num_envs: int
     observation_space: gymnasium.spaces.Dict  #: Of one environment.
-    action_space: gymnasium.Space  #: Of one environment.
+    action_space: Any  #: Of one environment, a ``gymnasium.Space``.
     env_args: dict[str, Any]  #: Of one environment, see ``make_env``.
     num_restarts = 0  #: How often environments hung, and began anew in another process.
 
@@ -92,7 +92,7 @@ class Contract:
         env_name: str,
         numbers: Sequence[int],
         observation_space: gymnasium.Space,
-        action_space: gymnasium.Space,
+        action_space: Any,
         obs_keys: Sequence[str] | None = None,
     ):
         self.env_name, self._numbers = env_name, numbers
@@ -104,7 +104,7 @@ class Contract:
                 f"observation.modalities.obs: {env_name} shows no {missing[0]!r}; it shows "
                 + ", ".join(observation_space)
             )
-        spaces = {}
+        spaces: dict[str, Any] = {}
         for key, space in observation_space.items():
             if key in (obs_keys or ()) or _is_of_numbers(space):
                 if not obs_keys or key in (*obs_keys, *BESIDES):
@@ -120,7 +120,7 @@ class Contract:
                 f"{env_name}: its observations are {observation_space}, of which networks see "
                 "none; make numbers of them with a wrapper (train.online.wrappers)"
             )
-        self.observation_space = gymnasium.spaces.Dict(spaces)
+        self._spaces, self.observation_space = spaces, gymnasium.spaces.Dict(spaces)
         self.action_space = action_space
         for what, space in {**spaces, "action": action_space}.items():
             if not _is_of_numbers(space):
@@ -141,21 +141,25 @@ class Contract:
 
         lead: ``(N,)`` if they are those of all environments."""
         obs = obs if isinstance(obs, Mapping) else {"flat": obs}
+        who = f"{self.env_name}, all environments: " if lead else ""
         copies = {}
-        for key, space in self.observation_space.spaces.items():
+        for key, space in self._spaces.items():
             if key not in obs:
-                raise ValueError(f"no observation {key!r}; there are {', '.join(obs)}")
+                raise ValueError(f"{who}no observation {key!r}; there are {', '.join(obs)}")
             value = np.asarray(obs[key])
             if isinstance(obs[key], MaskedArray) and np.ma.is_masked(obs[key]):
-                raise ValueError(f"the observation {key!r} is masked in part; give numbers alone")
+                raise ValueError(
+                    f"{who}the observation {key!r} is masked in part; give numbers alone"
+                )
             if value.shape != lead + space.shape:
                 raise ValueError(
-                    f"the observation {key!r} has the shape {[*value.shape]}, and its space says "
-                    f"{[*lead, *space.shape]}"
+                    f"{who}the observation {key!r} has the shape {[*value.shape]}, and its space "
+                    f"says {[*lead, *space.shape]}"
                 )
             if value.dtype.kind != space.dtype.kind:
                 raise ValueError(
-                    f"the observation {key!r} is {value.dtype}, and its space says {space.dtype}"
+                    f"{who}the observation {key!r} is {value.dtype}, and its space says "
+                    f"{space.dtype}"
                 )
             copies[key] = np.array(value, dtype=space.dtype)
         return copies
@@ -212,7 +216,7 @@ class Contract:
         return self.named(int(rows.argmax()))
 
 
-def _is_of_numbers(space: gymnasium.Space) -> bool:
+def _is_of_numbers(space: Any) -> bool:
     is_array = space.shape is not None and space.dtype is not None and 0 not in space.shape
     return is_array and space.dtype.kind in "biuf"
 

@@ -58,15 +58,10 @@ class GymnasiumVector(VectorEnv):
                 f"{self._name}: metadata['autoreset_mode'] does not say when the vector begins its "
                 f"next episodes; set it to one of {', '.join(map(str, AutoresetMode))}"
             ) from None
-        self._contract = Contract(
-            self._name,
-            range(env.num_envs),
-            env.single_observation_space,
-            env.single_action_space,
-            obs_keys,
-        )
+        shown, self.action_space = env.single_observation_space, env.single_action_space
+        numbers = range(env.num_envs)
+        self._contract = Contract(self._name, numbers, shown, self.action_space, obs_keys)
         self.observation_space = self._contract.observation_space
-        self.action_space = self._contract.action_space
         self.is_limited = getattr(env.spec, "max_episode_steps", None) is not None
         self._is_new = True
         self._ended = np.zeros(env.num_envs, dtype=bool)  # in the last step
@@ -76,7 +71,7 @@ class GymnasiumVector(VectorEnv):
         obs, _ = self._call("reset", seed=self._seed if self._is_new else None)
         self._is_new = False
         self._ended, self._lengths = np.zeros_like(self._ended), np.zeros_like(self._lengths)
-        self._obs = self._observed(obs)
+        self._obs = self._contract.observed(obs, (self.num_envs,))
         self._contract.check_numbers(self._obs)
         return self._obs
 
@@ -109,8 +104,11 @@ class GymnasiumVector(VectorEnv):
                 "false"
             )
         if not self.is_limited:
-            self._count(is_step, ended)
-        self._obs = obs = self._observed(raw)
+            self._lengths += is_step
+            row = int(self._lengths.argmax())
+            self._contract.check_length(row, self._lengths[row])
+            self._lengths[ended] = 0
+        self._obs = obs = self._contract.observed(raw, (self.num_envs,))
         self._contract.check_numbers(obs, rewards)
         return Stepped(obs, rewards, terminated, truncated, successes, is_step, final_obs)
 
@@ -142,12 +140,6 @@ class GymnasiumVector(VectorEnv):
             return returned(getattr(self._env, method)(*arguments, **options), method)
         except Exception as error:
             raise ValueError(f"{self._name}: {describe(error)}") from error
-
-    def _observed(self, raw: Any) -> Batch:
-        try:
-            return self._contract.observed(raw, (self.num_envs,))
-        except ValueError as error:
-            raise ValueError(f"{self._name}, all environments: {error}") from None
 
     def _of_each(self, values: Any, name: str) -> np.ndarray:
         given, is_masked = np.asarray(values), np.ma.is_masked(values)
@@ -190,7 +182,7 @@ class GymnasiumVector(VectorEnv):
         """Return the last observations of the episodes that ended, and the observations of all
         environments once the next ones have begun."""
         if self._mode is AutoresetMode.DISABLED:
-            last = self._observed(raw)
+            last = self._contract.observed(raw, (self.num_envs,))
             raw, _ = self._call("reset", options={"reset_mask": ended.copy()})
         elif "final_obs" in infos:
             last = infos["final_obs"]
@@ -209,12 +201,6 @@ class GymnasiumVector(VectorEnv):
                 raise ValueError(f"{self._contract.named(row)}, final_obs: {error}") from None
             self._contract.check_final(row, final_obs[row])
         return final_obs, raw
-
-    def _count(self, is_step: np.ndarray, ended: np.ndarray) -> None:
-        self._lengths += is_step
-        row = int(self._lengths.argmax())
-        self._contract.check_length(row, self._lengths[row])
-        self._lengths[ended] = 0
 
 
 class _Checked(gymnasium.Wrapper):

@@ -4,7 +4,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from offrl.envs.rendering import needed_backend, renders_observations
 from offrl.envs.vector.episodes import EpisodicVector, SeededEnvs, Setup
 from offrl.envs.vector.form import Stepped
 from offrl.kernels.allocator import FreedMemory
-from offrl.processes import Child, answer
+from offrl.processes import Child, answer, wait
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class ProcessVector(EpisodicVector):
     def _answer(self, number: int, seconds: float) -> Any:
         """Return the answer of a process; ``None``: it gave none in time."""
         child = self._children[number]
-        if not wait([child.fileno()], max(0.0, seconds)):
+        if not wait([child], max(0.0, seconds)):
             return None
         result = child.receive()
         if isinstance(result, ChildProcessError):

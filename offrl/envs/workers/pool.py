@@ -10,12 +10,12 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from multiprocessing.connection import wait
 from typing import Any
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, as_policy
 from offrl.envs import check_modules, say_once
 from offrl.envs.workers.worker import Failure, Turn, Worker
+from offrl.processes import wait
 
 log = logging.getLogger(__name__)
 
@@ -156,8 +156,7 @@ class EnvPool(AbstractContextManager):
         """Wait until a busy worker says something, and yield what all of them say."""
         busy = {slot: self._workers[slot] for slot in self._jobs}
         oldest = min(worker.last_heard for worker in busy.values())
-        waiting: list[Any] = [*busy.values()]
-        ready = wait(waiting, timeout=max(0.0, oldest + self.timeout - time.monotonic()))
+        ready = wait(busy.values(), max(0.0, oldest + self.timeout - time.monotonic()))
         now = time.monotonic()
         for slot, worker in busy.items():
             if worker in ready:

@@ -59,7 +59,7 @@ class Scene:
         visual = [getattr(model.vis, name) for name in VISUAL]
         for struct in (model, model.opt, model.stat, *visual) if is_kept else ():
             for name in dir(struct):
-                value = None if name.startswith("_") else getattr(struct, name)
+                value: Any = None if name.startswith("_") else getattr(struct, name)
                 if isinstance(value, np.ndarray):
                     if value.nbytes < LARGE and value.flags.writeable:
                         self._arrays.append((value, value.copy()))
@@ -70,8 +70,8 @@ class Scene:
         """Model and data as they were when compiled, after robosuite's first look at them."""
         for array, compiled in self._arrays:
             array[...] = compiled
-        for struct, name, compiled in self._numbers:
-            setattr(struct, name, compiled)
+        for struct, name, number in self._numbers:
+            setattr(struct, name, number)
         self.sim.reset()
         self.sim.forward()  # this leaves the solver's first guess
         if self.sim._render_context_offscreen is not None:  # making a new one looks once more

@@ -66,7 +66,8 @@ def compiled_is_exact(num_joints: int, num_velocities: int) -> bool:
     for _ in range(100):
         case = [rng.normal(size=shape) for shape in shapes]
         case[8] = case[8] @ case[8].T + np.eye(v)
-        compiled, plain = (f(*case, v - n, v - n) for f in (osc_torques, osc_torques.py_func))
+        forms: tuple[Any, ...] = (osc_torques, osc_torques.py_func)
+        compiled, plain = (form(*case, v - n, v - n) for form in forms)
         if compiled.tobytes() != plain.tobytes():
             return False
     return True
