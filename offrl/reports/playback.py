@@ -101,7 +101,7 @@ class DemoPlayer:
         return Filmed(first.shape, divergence)
 
     def diverge(self, demo: str) -> Divergence:
-        """ActionReplay a demonstration's actions without a film."""
+        """Replay a demonstration's actions without a film."""
         replay = self._replay(demo)
         for _ in replay:
             pass
