@@ -12,7 +12,6 @@ from offrl.envs.gymnasium import close as close
 from offrl.envs.tasks import ROBOSUITE_KWARGS as ROBOSUITE_KWARGS
 from offrl.envs.tasks import env_args_named as env_args_named
 from offrl.envs.tasks import tasks_of as tasks_of
-from offrl.envs.wrappers import wrapped
 from offrl.modules import check_allowed
 from offrl.registry import ENVS, shown
 
@@ -66,6 +65,8 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
     make = ENVS[name]
     if hasattr(make, "kwargs_of"):  # of an earlier version of the simulator, too
         env_kwargs = make.kwargs_of(env_args)
+    from offrl.envs.wrappers import wrapped  # which imports pydantic
+
     try:
         env = wrapped(make(env_name, dict(env_kwargs)), env_args.get("wrappers") or [])
         observe_only(env, obs_keys)
