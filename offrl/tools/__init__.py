@@ -7,7 +7,8 @@ Each has ``HELP`` (one line), ``EPILOG`` (an example), ``add_arguments(parser)``
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def pair(text: str) -> list[str]:
     if text.count("=") != 1 or not all(text.split("=")):
         raise argparse.ArgumentTypeError(f"OLD=NEW is needed, e.g. obs/x=obs/y, not {text}")
     return text.split("=")
+
+
+@contextmanager
+def with_bar(
+    results: "Generator[Any, None, None]", total: int, unit: str = "demo", done: int = 0
+) -> Iterator[Any]:
+    """Give an iterator of results that shows a bar. What makes them is closed at the end."""
+    from tqdm import tqdm
+
+    with closing(results):
+        yield tqdm(results, total=total, initial=done, unit=unit, disable=None)
 
 
 def write_figures(path: Path, figures: Mapping[str, float]) -> None:

@@ -1,9 +1,9 @@
 """``offrl convert``: demonstrations from one format to another."""
 
 import argparse
-from contextlib import closing
+from collections import deque
 
-from offrl.tools import add_options, count
+from offrl.tools import add_options, count, with_bar
 
 HELP = "convert demonstrations to the format of robomimic, D4RL, Minari or LeRobot (v3.0)"
 EPILOG = (
@@ -44,8 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
     from offrl.data.formats.convert import convert, make_plan
     from offrl.data.formats.files import find_data, open_episodes
     from offrl.data.formats.minari import MINARI
@@ -62,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
     with open_episodes(path) as source:
         history = provenance(args.words, [path])
         planned = make_plan(source, args.to, args.obs, args.task, args.fps, history)
-        with closing(convert(source, args.output, args.to, planned, args.workers)) as demos:
-            for _ in tqdm(demos, total=planned.num_demos, unit="demo", disable=None):
-                pass
+        demos = convert(source, args.output, args.to, planned, args.workers)
+        with with_bar(demos, planned.num_demos) as bar:
+            deque(bar, maxlen=0)
     print(f"{args.output}: {planned.num_demos} demonstrations")
     return 0

@@ -4,11 +4,10 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from offrl.tools import add_options, count
+from offrl.tools import add_options, count, with_bar
 
 HELP = "copy a dataset, and add what cameras see in its simulator states, and what else it lacks"
 EPILOG = (
@@ -72,8 +71,6 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
     from offrl.data.formats.files import find_data_file
     from offrl.data.formats.hdf5 import DemoFile
     from offrl.data.provenance import provenance
@@ -107,14 +104,8 @@ def run(args: argparse.Namespace) -> int:
             options = args.shaped, args.done, args.next_obs
             arguments = str(path), json.dumps(env_args), *options
             environ = {"MUJOCO_GL": backend or "disabled"}
-            with closing(in_order(make_observer, arguments, todo, args.workers, environ)) as done:
-                bar = tqdm(
-                    done,
-                    total=len(demos),
-                    initial=len(demos) - len(todo),
-                    unit="demo",
-                    disable=None,
-                )
+            observed = in_order(make_observer, arguments, todo, args.workers, environ)
+            with with_bar(observed, len(demos), done=writer.num_demos) as bar:
                 for demo, trajectory in zip(todo, bar, strict=True):
                     writer.write(trajectory, **notes_of(file, demo, path.name))
             _write_masks(writer, masks, demos)
@@ -126,19 +117,18 @@ def run(args: argparse.Namespace) -> int:
 def _with_cameras(env_args: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]:
     from offrl.tree import merge
 
-    sizes = args.size * (len(args.cameras) if len(args.size) == 1 else 1)
-    if args.cameras and len(sizes) != len(args.cameras):
-        raise ValueError(f"--size: {len(sizes)} sizes for {len(args.cameras)} cameras")
-    heights, widths = ([size[i] for size in sizes] for i in (0, 1))
-    kwargs: dict[str, Any] = {"use_camera_obs": False, "has_offscreen_renderer": False}
-    if args.cameras:
-        kwargs = {
-            "use_camera_obs": True,
-            "has_offscreen_renderer": True,
+    sees = bool(args.cameras)
+    kwargs: dict[str, Any] = {"use_camera_obs": sees, "has_offscreen_renderer": sees}
+    if sees:
+        one_for_all = len(args.size) == 1
+        heights, widths = args.size[0] if one_for_all else map(list, zip(*args.size, strict=True))
+        if not one_for_all and len(args.size) != len(args.cameras):
+            raise ValueError(f"--size: {len(args.size)} sizes for {len(args.cameras)} cameras")
+        kwargs |= {
             "camera_names": args.cameras,
             "camera_depths": args.depth,
-            "camera_heights": heights[0] if len(args.size) == 1 else heights,
-            "camera_widths": widths[0] if len(args.size) == 1 else widths,
+            "camera_heights": heights,
+            "camera_widths": widths,
         }
     if args.segmentation:
         kwargs["camera_segmentations"] = args.segmentation

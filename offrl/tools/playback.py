@@ -3,13 +3,12 @@
 import argparse
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from offrl.outputs import new_file, whole_file
-from offrl.tools import add_options, count
+from offrl.tools import add_options, count, with_bar
 
 HELP = "film demonstrations: from simulator states, by executing their actions, or stored images"
 EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
@@ -85,14 +84,12 @@ def _of_all(
     *arguments: Any,
 ) -> dict[str, Any]:
     """Let processes play each demonstration (``make_player``). Returns what they give."""
-    from tqdm import tqdm
-
     from offrl.processes import in_order
     from offrl.reports.playback import make_player
 
     arguments, environ = (*data, *arguments), {"MUJOCO_GL": backend}
-    with closing(in_order(make_player, arguments, demos, num_workers, environ)) as results:
-        bar = tqdm(results, total=len(demos), unit="demo", disable=None)
+    played = in_order(make_player, arguments, demos, num_workers, environ)
+    with with_bar(played, len(demos)) as bar:
         return dict(zip(demos, bar, strict=True))
 
 
