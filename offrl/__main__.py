@@ -52,10 +52,9 @@ def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"offrl {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in modules.items():
-        says = tools.sentence(command.HELP)
-        subparser = subparsers.add_parser(
-            name, help=command.HELP, description=says, epilog=command.EPILOG
-        )
+        says, example = tools.described(command)
+        text = says[:1].lower() + says[1:].rstrip(".")
+        subparser = subparsers.add_parser(name, help=text, description=says, epilog=example)
         command.add_arguments(subparser)
     return parser
 

@@ -15,7 +15,7 @@ from offrl.__main__ import commands
 from offrl.algos.base import Algo
 from offrl.config import config_factory
 from offrl.registry import ALGO_CONFIGS, ALGOS
-from offrl.tools import sentence
+from offrl.tools import described
 
 sys.path.insert(0, str(ROOT / "docs/_ext"))  # noqa: E402
 import config_keys  # noqa: E402
@@ -133,9 +133,10 @@ def test_the_page_of_commands_shows_every_example_whole(site):
     page = html.unescape((site / "reference/commands.html").read_text(encoding="utf-8"))
     page = re.sub("<[^>]*>", "", page)
     for name, command in commands().items():
-        example = re.match("example: (offrl .*?[^.])(?:; |[.] |$)", command.EPILOG)
+        says, examples = described(command)
+        example = re.match("example: (offrl .*?[^.])(?:; |[.] |$)", examples)
         assert example and example[1] in page, name
-        assert sentence(command.HELP) in page.replace("’", "'"), name
+        assert says in page.replace("’", "'"), name
 
 
 def test_the_table_has_every_algorithm():

@@ -1,7 +1,7 @@
 """The commands of the ``offrl`` program, one per file.
 
-Each has ``HELP`` (one line), ``EPILOG`` (an example), ``add_arguments(parser)`` and
-``run(args) -> exit status``.
+Each has ``add_arguments(parser)`` and ``run(args) -> exit status``. The docstring of its module is
+what ``--help`` shows: a sentence, and below it an example.
 """
 
 import argparse
@@ -10,9 +10,15 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from offrl.outputs import whole_file
+
+
+def described(command: ModuleType) -> list[str]:
+    """Give the parts of a command's docstring: what it does, and an example."""
+    return [" ".join(part.split()) for part in (command.__doc__ or "").split("\n\n")]
 
 
 def sentence(text: str) -> str:

@@ -1,4 +1,8 @@
-"""``offrl collect``: demonstrations by a scripted expert."""
+"""Record demonstrations by a scripted expert.
+
+example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5;
+offrl collect --env push-v3 --n 100 --noise 0.3 1 --keep-failures --output mixed.hdf5
+"""
 
 import argparse
 from collections import Counter, deque
@@ -6,12 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from offrl.tools import add_options, count, seed, size
-
-HELP = "record demonstrations by a scripted expert"
-EPILOG = (
-    "example: offrl collect --env Lift --n 200 --noise 0.1 --output lift.hdf5; "
-    "offrl collect --env push-v3 --n 100 --noise 0.3 1 --keep-failures --output mixed.hdf5"
-)
 
 PATIENCE = 50  # failures on end after which nothing more is hoped for
 

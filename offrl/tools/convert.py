@@ -1,15 +1,12 @@
-"""``offrl convert``: demonstrations from one format to another."""
+"""Convert demonstrations to the format of robomimic, D4RL, Minari or LeRobot (v3.0).
+
+example: offrl convert datasets/lift/low_dim.hdf5 lift_lerobot --to lerobot --task 'lift the cube'
+"""
 
 import argparse
 from collections import deque
 
 from offrl.tools import add_options, count, with_bar
-
-HELP = "convert demonstrations to the format of robomimic, D4RL, Minari or LeRobot (v3.0)"
-EPILOG = (
-    "example: offrl convert datasets/lift/low_dim.hdf5 lift_lerobot --to lerobot --task "
-    "'lift the cube'"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

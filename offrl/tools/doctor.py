@@ -1,9 +1,9 @@
-"""``offrl doctor``: what works on this machine."""
+"""Show versions, devices and whether videos can be made here.
+
+example: offrl doctor
+"""
 
 import argparse
-
-HELP = "show versions, devices and whether videos can be made here"
-EPILOG = "example: offrl doctor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

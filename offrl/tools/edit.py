@@ -1,4 +1,8 @@
-"""``offrl edit``: new files made of demonstrations of others."""
+"""Make a new file of demonstrations out of others: split, filter, merge, relabel or repack.
+
+example: offrl edit split in.hdf5 --output out.hdf5 --valid 0.1 --seed 0; more with offrl edit WHAT
+--help
+"""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -8,12 +12,6 @@ from typing import Any, NamedTuple
 
 from offrl import tools
 from offrl.tools import OPTIONS, add_options, count, finite, seed, sentence
-
-HELP = "make a new file of demonstrations out of others: split, filter, merge, relabel or repack"
-EPILOG = (
-    "example: offrl edit split in.hdf5 --output out.hdf5 --valid 0.1 --seed 0; more with "
-    "offrl edit WHAT --help"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,8 @@
-"""``offrl evaluate``: the explorers of a pipeline act without exploring."""
+"""Evaluate the parts that a file combines (alg_para), with the weights of a checkpoint.
+
+example: offrl evaluate --config run.yaml --checkpoint runs/NewAlgorithm/.../models --n 50. Other
+checkpoints: offrl rollout
+"""
 
 import argparse
 import logging
@@ -8,12 +12,6 @@ from offrl.tools import add_options, count, write_figures
 from offrl.tools.train import add_config_arguments, read_config
 
 log = logging.getLogger(__name__)
-
-HELP = "evaluate the parts that a file combines (alg_para), with the weights of a checkpoint"
-EPILOG = (
-    "example: offrl evaluate --config run.yaml --checkpoint runs/NewAlgorithm/.../models --n 50. "
-    "Other checkpoints: offrl rollout"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

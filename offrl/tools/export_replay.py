@@ -1,4 +1,7 @@
-"""``offrl export-replay``: the steps that an online training has kept, as a dataset."""
+"""Write the steps that an online training has kept in its replay as a dataset.
+
+example: offrl export-replay runs/hopper_sac/.../last.pth medium_replay.hdf5 --medium medium.hdf5
+"""
 
 import argparse
 import logging
@@ -13,12 +16,6 @@ if TYPE_CHECKING:
     from offrl.reports.run import Run
 
 log = logging.getLogger(__name__)
-
-HELP = "write the steps that an online training has kept in its replay as a dataset"
-EPILOG = (
-    "example: offrl export-replay runs/hopper_sac/.../last.pth medium_replay.hdf5 "
-    "--medium medium.hdf5"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,12 @@
-"""``offrl export-robomimic``: a checkpoint that robomimic loads."""
+"""Write a checkpoint that robomimic's own scripts can load.
+
+example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth
+"""
 
 import argparse
 
 from offrl.outputs import new_file
 from offrl.tools import add_options
-
-HELP = "write a checkpoint that robomimic's own scripts can load"
-EPILOG = "example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,9 @@
-"""``offrl images``: what is observed in recorded states, by cameras above all."""
+"""Copy a dataset, and add what cameras see in its simulator states, and what else it lacks.
+
+example: offrl images --dataset datasets/lift/low_dim.hdf5 --n 20 --cameras agentview
+robot0_eye_in_hand --size 84 --output lift_images.hdf5. Called again after it was cut off, it goes
+on where it was.
+"""
 
 import argparse
 import json
@@ -8,13 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from offrl.tools import add_options, count, with_bar
-
-HELP = "copy a dataset, and add what cameras see in its simulator states, and what else it lacks"
-EPILOG = (
-    "example: offrl images --dataset datasets/lift/low_dim.hdf5 --n 20 --cameras agentview "
-    "robot0_eye_in_hand --size 84 --output lift_images.hdf5. "
-    "Called again after it was cut off, it goes on where it was."
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

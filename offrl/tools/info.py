@@ -1,4 +1,7 @@
-"""``offrl info``: what is in data, a run or a checkpoint."""
+"""Show what is in data, in a run folder or in a checkpoint.
+
+example: offrl info datasets/lift/low_dim.hdf5
+"""
 
 import argparse
 import json
@@ -10,9 +13,6 @@ from typing import Any
 
 from offrl.memory import in_bytes
 from offrl.tools import add_options
-
-HELP = "show what is in data, in a run folder or in a checkpoint"
-EPILOG = "example: offrl info datasets/lift/low_dim.hdf5"
 
 BEST = ("best_valid_loss", "best_return", "best_success_rate")
 SENTENCES = {"wrong": 20, "remarks": 20, "unusual": 5}  # of which so many are shown

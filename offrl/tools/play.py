@@ -1,4 +1,7 @@
-"""``offrl play``: look at what a checkpoint does."""
+"""Show what a checkpoint does, in a window or as a film.
+
+example: offrl play --checkpoint models/agent-final-1a2b3c4d.pth --episodes 5
+"""
 
 import argparse
 import logging
@@ -8,9 +11,6 @@ from pathlib import Path
 
 from offrl.outputs import new_file
 from offrl.tools import add_options, count
-
-HELP = "show what a checkpoint does, in a window or as a film"
-EPILOG = "example: offrl play --checkpoint models/agent-final-1a2b3c4d.pth --episodes 5"
 
 log = logging.getLogger(__name__)
 

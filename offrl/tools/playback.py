@@ -1,4 +1,7 @@
-"""``offrl playback``: demonstrations as a film or a picture."""
+"""Film demonstrations: from simulator states, by executing their actions, or stored images.
+
+example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4
+"""
 
 import argparse
 import tempfile
@@ -10,8 +13,6 @@ from typing import Any
 from offrl.outputs import new_file, whole_file
 from offrl.tools import add_options, count, with_bar
 
-HELP = "film demonstrations: from simulator states, by executing their actions, or stored images"
-EPILOG = "example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4"
 FOLLOWED = 0.01  # metres, radians or their rates: farther away, a replay is another episode
 
 

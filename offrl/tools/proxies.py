@@ -1,15 +1,12 @@
-"""``offrl proxies``: look at a checkpoint without an environment."""
+"""Measure a checkpoint on data, where there is no environment to evaluate it in.
+
+example: offrl proxies --checkpoint runs/iql/.../last.pth --dataset held_out.hdf5 --fqe-steps 5000
+"""
 
 import argparse
 
 from offrl.outputs import new_file
 from offrl.tools import add_options, count, write_figures
-
-HELP = "measure a checkpoint on data, where there is no environment to evaluate it in"
-EPILOG = (
-    "example: offrl proxies --checkpoint runs/iql/.../last.pth --dataset held_out.hdf5 "
-    "--fqe-steps 5000"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,14 @@
-"""``offrl report``: tables and pictures of trainings and studies."""
+"""Write tables and pictures of what trainings and studies reached.
+
+example: offrl report studies/can --output can_report;
+then open can_report/report.html
+"""
 
 import argparse
 from pathlib import Path
 
 from offrl.lazy import needed
 from offrl.outputs import whole_folder
-
-HELP = "write tables and pictures of what trainings and studies reached"
-EPILOG = "example: offrl report studies/can --output can_report; then open can_report/report.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

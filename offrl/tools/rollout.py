@@ -1,4 +1,8 @@
-"""``offrl rollout``: evaluate a checkpoint."""
+"""Evaluate a checkpoint, film it, and record what it does as a dataset.
+
+example: offrl rollout --checkpoint runs/bc/.../last.pth --n 50 --seed 0 --video out.mp4 --record
+out.hdf5
+"""
 
 import argparse
 from collections import defaultdict
@@ -9,12 +13,6 @@ from typing import Any
 
 from offrl.outputs import in_words, new_file
 from offrl.tools import add_options, count, size, write_figures
-
-HELP = "evaluate a checkpoint, film it, and record what it does as a dataset"
-EPILOG = (
-    "example: offrl rollout --checkpoint runs/bc/.../last.pth --n 50 --seed 0 "
-    "--video out.mp4 --record out.hdf5"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

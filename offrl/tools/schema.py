@@ -1,10 +1,10 @@
-"""``offrl schema``: what configs may hold, for editors."""
+"""Write a JSON Schema of configs, with which editors complete, check and explain keys.
+
+example: offrl schema --output offrl.schema.json
+"""
 
 import argparse
 import json
-
-HELP = "write a JSON Schema of configs, with which editors complete, check and explain keys"
-EPILOG = "example: offrl schema --output offrl.schema.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

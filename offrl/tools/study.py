@@ -1,4 +1,7 @@
-"""``offrl study``: many trainings, for a grid of configs, data, settings and seeds."""
+"""Train many policies: a grid of configs, data, settings and seeds.
+
+example: offrl study study.yaml --jobs 2; the same command goes on after an interruption
+"""
 
 import argparse
 import os
@@ -16,9 +19,6 @@ from offrl.tools import add_options, collect, count
 
 if TYPE_CHECKING:
     from offrl.studies.config import DatasetEntry
-
-HELP = "train many policies: a grid of configs, data, settings and seeds"
-EPILOG = "example: offrl study study.yaml --jobs 2; the same command goes on after an interruption"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,13 @@
-"""``offrl teleoperate``: demonstrations of a robosuite task by hand, from the keyboard."""
+"""Record demonstrations of a robosuite task from the keyboard.
+
+example: offrl teleoperate --env Lift --n 10 --output by_hand.hdf5
+"""
 
 import argparse
 import logging
 from contextlib import closing, suppress
 
 from offrl.tools import add_options, count, seed
-
-HELP = "record demonstrations of a robosuite task from the keyboard"
-EPILOG = "example: offrl teleoperate --env Lift --n 10 --output by_hand.hdf5"
 
 log = logging.getLogger(__name__)
 

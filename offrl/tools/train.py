@@ -1,4 +1,10 @@
-"""``offrl train``: the main job."""
+"""Train a policy from a config file, and measure its success rate.
+
+example: offrl train --config bc.json --set train.batch_size=256 --set train.num_epochs=100;
+offrl train --config control-ddpg.yaml --set train.model_dest=models;
+offrl train --config examples/registers/run.yaml --mode train_with_evaluate;
+torchrun --nproc_per_node 2 train.py --config bc.json
+"""
 
 import argparse
 import os
@@ -11,14 +17,6 @@ from typing import Any
 
 from offrl.modules import allow_names
 from offrl.tools import add_options, seed
-
-HELP = "train a policy from a config file, and measure its success rate"
-EPILOG = (
-    "example: offrl train --config bc.json --set train.batch_size=256 --set train.num_epochs=100; "
-    "offrl train --config control-ddpg.yaml --set train.model_dest=models; "
-    "offrl train --config examples/registers/run.yaml --mode train_with_evaluate; "
-    "torchrun --nproc_per_node 2 train.py --config bc.json"
-)
 
 # What --debug sets: for a run in seconds, for one that acts, for one of a user's own parts.
 DEBUG = (

@@ -1,11 +1,11 @@
-"""``offrl validate``: whether files of demonstrations are fit to train on."""
+"""Look for damage and mistakes in HDF5 files of demonstrations; reads every byte.
+
+example: offrl validate datasets/lift/low_dim.hdf5
+"""
 
 import argparse
 
 from offrl.tools import add_options
-
-HELP = "look for damage and mistakes in HDF5 files of demonstrations; reads every byte"
-EPILOG = "example: offrl validate datasets/lift/low_dim.hdf5"
 
 SHOWN = 20  # of each kind
 

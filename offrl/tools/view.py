@@ -1,14 +1,12 @@
-"""``offrl view``: a page to look at demonstrations and runs."""
+"""Write a folder with a page to look at demonstrations and runs, in any browser.
+
+example: offrl view datasets/lift/low_dim.hdf5 runs/bc/... --render 3 --output lift_view;
+then open lift_view/index.html
+"""
 
 import argparse
 
 from offrl.tools import add_options, count
-
-HELP = "write a folder with a page to look at demonstrations and runs, in any browser"
-EPILOG = (
-    "example: offrl view datasets/lift/low_dim.hdf5 runs/bc/... --render 3 --output lift_view; "
-    "then open lift_view/index.html"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
