@@ -70,23 +70,23 @@ def diffusion_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     alpha = alphas[times][:, None, None]
     noisy = alpha.sqrt() * actions + (1 - alpha).sqrt() * noise
     net = nets["policy"]
-    return F.mse_loss(net(noisy, times, net.encode(batch["obs"], None)), noise)
+    return F.mse_loss(net(noisy, times, net.encode(batch["obs"])), noise)
 
 
 def flow_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     actions, net = batch["actions"], nets["policy"]
     noise = torch.randn_like(actions)
     t = torch.rand(len(actions), 1, 1, device=actions.device)
-    velocity = net(torch.lerp(noise, actions, t), 100 * t.flatten(), net.encode(batch["obs"], None))
+    velocity = net(torch.lerp(noise, actions, t), 100 * t.flatten(), net.encode(batch["obs"]))
     return F.mse_loss(velocity, actions - noise)
 
 
 def act_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     net, obs, actions = nets["policy"], batch["obs"], batch["actions"]
-    mean, logvar = net.posterior(obs, None, actions, batch["pad_mask"])
+    mean, logvar = net.posterior(obs, actions, batch["pad_mask"])
     z = mean + (logvar / 2).exp() * torch.randn_like(mean)
     kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(-1).mean()
-    errors = (net(obs, None, z) - actions).abs().mean(-1, keepdim=True) * batch["pad_mask"]
+    errors = (net(obs, z) - actions).abs().mean(-1, keepdim=True) * batch["pad_mask"]
     return errors.sum() / batch["pad_mask"].sum() + 10 * kl
 
 
@@ -96,7 +96,7 @@ def vq_bet_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     with torch.no_grad():
         codes = vq.codes(chunks)
         meant = vq.decode(codes)
-    features = net(batch["obs"], None).flatten(0, 1)
+    features = net(batch["obs"]).flatten(0, 1)
     all_logits, offsets = net.predict(features, lambda layer, _: codes[:, layer])
     loss = 10 * (meant + offsets.view_as(chunks) - chunks).abs().mean()
     for layer, logits in enumerate(all_logits):
@@ -226,7 +226,7 @@ def bare_acting(trainer: Trainer, denoise: Denoise, num_envs: int) -> Callable[[
 
     @torch.no_grad()
     def act() -> None:
-        denoise(net, torch.randn(shape, device=algo.device), net.encode(obs, None))
+        denoise(net, torch.randn(shape, device=algo.device), net.encode(obs))
 
     return timed(act)
 

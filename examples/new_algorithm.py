@@ -12,7 +12,7 @@ from pydantic import Field
 
 from offrl import models, register_algo
 from offrl.algos.base import PolicyAlgo, masked_mean
-from offrl.config import AlgoConfig, OptimConfig
+from offrl.config import AlgoConfig
 
 
 class RobustBCConfig(AlgoConfig):
@@ -20,7 +20,8 @@ class RobustBCConfig(AlgoConfig):
 
     ALGO_NAME = "new_algorithm"
 
-    optim_params: dict[str, OptimConfig] = {"policy": OptimConfig()}  # one for each network
+    OPTIMIZERS = {"policy": 1e-4}  # the learning rate of each network
+
     actor_layer_dims: list[int] = Field([256, 256], description="Sizes of the hidden layers.")
     error_scale: float = Field(1.0, description="Factor on the error, and so on the gradient.")
 
@@ -36,13 +37,12 @@ class RobustBC(PolicyAlgo):
         self.nets["policy"] = models.actor_from_config(self.algo_config, self.obs_spec, self.ac_dim)
 
     def update(self, batch):
-        pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"])
+        pi, _ = self.nets["policy"](batch["obs"])  # a goal, if there is one, is with them
         errors = (pi.mode() - batch["actions"]).abs().mean(-1)  # [B, T]
         loss = self.algo_config.error_scale * masked_mean(errors, batch["pad_mask"])
-        return {"loss": loss, "grad_norm": self.optimize("policy", loss)}
+        return {"loss": loss, "Grad_Norms": self.optimize("policy", loss)}  # for the log
 
-    def act(self, obs, goal=None, state=None, generators=None):
-        pi, state = self.nets["policy"](
-            self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state
-        )
-        return pi.at(-1).sample(generators), state
+    def act(self, seen):
+        obs = self.prepare(seen.obs, seen.goal)
+        pi, state = self.nets["policy"](obs, state=seen.state)
+        return pi.at(-1).sample(seen.generators), state

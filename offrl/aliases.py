@@ -1,11 +1,15 @@
-"""Let earlier names work for one version more: modules that have moved."""
+"""Let earlier names and forms work for one version more: modules that have moved, and policies
+that are called, or written, with what they see as several arguments."""
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.algos.shared.roles": "offrl.faces.algorithm",
@@ -82,3 +86,17 @@ class Moved(MetaPathFinder, Loader):
 
 
 sys.meta_path.append(Moved())
+
+
+def in_one_or_several(method: Callable[..., Any], kind: type[tuple]) -> Callable[..., Any]:
+    """Let ``act`` and ``explore`` be called with one argument of this ``kind``, or with its parts,
+    ``(obs, goal, state, generators)``; and let them be written in either way."""
+    is_earlier = len(inspect.signature(method).parameters) > 2
+    num_parts = 4 if method.__name__ == "act" else 5
+
+    @wraps(method)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        seen = given[0] if given and isinstance(given[0], kind) else kind(*given, **named)
+        return method(self, *seen[:num_parts]) if is_earlier else method(self, seen)
+
+    return call

@@ -8,6 +8,12 @@ from offrl.config import EncoderConfig, ObservationConfig
 from offrl.registry import MODALITIES
 
 LANGUAGE = "lang_emb"  # robomimic's name of the observation that says what to do
+GOAL = "/goal"  # the place of a goal {key: [B, ...]} among the observations that networks see
+
+
+def with_goal(obs: Any, goal: Any) -> Any:
+    """Put a goal, if there is one, among observations, where networks find it."""
+    return obs if goal is None else {**obs, GOAL: goal}
 
 
 @MODALITIES.register("low_dim")

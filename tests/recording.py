@@ -19,6 +19,7 @@ from offrl.models.heads import EVAL_STD
 from offrl.models.vae import VAE
 from offrl.normalize import Normalizer
 from offrl.robomimic.weights import weights_to_robomimic
+from offrl.specs import with_goal
 from offrl.tree import gather, map_leaves
 
 NOISE = r"(\w+_)?noise/"
@@ -261,11 +262,11 @@ class Recording:
         known = {}
         if isinstance(net, VAE):
             given = map_leaves(lambda x: x[:, None], self.nested("target_subgoal/"))
-            known = self._vae(net, obs, goal, f"{split}/", given)
+            known = self._vae(net, with_goal(obs, goal), f"{split}/", given)
 
         def subgoal(key):
             if "z" in self.arrays:
-                return net.decoder(obs, goal, given=self._given("z"))[0][key]
+                return net.decoder(obs, given=self._given("z"))[0][key]
             with Replay(self.draws(f"{split}/")):
                 now = map_leaves(lambda x: x[:, 0], self.obs)
                 return self.algo.get_subgoal_predictions(now, self.goal)[key]
@@ -282,7 +283,7 @@ class Recording:
         def noise_pred():
             weights = nullcontext() if split.endswith("ema") else self.algo.trained_weights()
             with weights:
-                return net(noisy, arrays["timesteps"], net.encode(obs, None))
+                return net(noisy, arrays["timesteps"], net.encode(obs))
 
         def ddim_action():
             with Replay([Draw.recorded(arrays["initial_noise"], "torch.randn")]):
@@ -292,7 +293,7 @@ class Recording:
 
         return {
             "noisy_actions": lambda: noisy,
-            "obs_cond": lambda: net.encode(obs, None).flatten(1),
+            "obs_cond": lambda: net.encode(obs).flatten(1),
             "noise_pred": noise_pred,
             "ddim_action": ddim_action,
             "alphas_cumprod": lambda: schedule.alphas_cumprod,
@@ -311,7 +312,7 @@ class Recording:
     def _policy(self, net, split, prefix):
         obs, goal = self.algo.prepare_obs(self.obs), self.algo.prepare_obs(self.goal, "goal")
         if isinstance(net, VAE):
-            return self._vae(net, obs, goal, prefix)
+            return self._vae(net, with_goal(obs, goal), prefix)
         pi, state = net(obs, goal)
         acting = pi.low_noise() if self.acts_with_low_noise else pi
         if split.endswith("eval") and self.acts_with_low_noise and hasattr(pi, "std"):
@@ -337,33 +338,33 @@ class Recording:
         with Replay(draws):
             return self.algo.act(self.obs, self.goal)[0] if is_policys else pi.sample()
 
-    def _vae(self, net, obs, goal, prefix, given=None):
+    def _vae(self, net, obs, prefix, given=None):
         """The posterior of what was recorded; the decoder for the recorded latents, or for those
         that the recorded numbers draw from the prior."""
         given = self._given() if given is None else given
         known = {
-            f"encoder_{name}": lambda name=name: net.posterior(obs, goal, given=given)[0][name]
+            f"encoder_{name}": lambda name=name: net.posterior(obs, given=given)[0][name]
             for name in net.prior.posterior_shapes
         }
         if net.prior.learn:
             n = len(next(iter(obs.values())))
-            prior = net.prior.parameters_for(obs, goal)
+            prior = net.prior.parameters_for(obs)
             prior = {name: x.expand(n, *x.shape[1:]) for name, x in prior.items()}
             known |= {f"prior_{name}": lambda x=x: x for name, x in prior.items()}
 
         def action():
             if "z" in self.arrays:
-                return net.decoder(obs, goal, given=self._given("z"))[0].mode()
+                return net.decoder(obs, given=self._given("z"))[0].mode()
             return sampled_action()
 
         def sampled_action():
             with Replay(self.draws(prefix)):
-                return net.sample(obs, goal)[0]
+                return net.sample(obs)[0]
 
         def kl_loss():
-            posterior, _ = net.posterior(obs, goal, given=given)
+            posterior, _ = net.posterior(obs, given=given)
             z = self._given("z") if "z" in self.arrays else None
-            prior = net.prior.parameters_for(obs, goal)
+            prior = net.prior.parameters_for(obs)
             return net.prior.losses(posterior, z, prior, temperature=1.0)["kl"].mean()
 
         known |= {"action": action, "decoder_output": action, "kl_loss": kl_loss}
@@ -385,8 +386,7 @@ class Recording:
                 Replay(draws),
                 mock.patch.object(nets["critic"], "first", wraps=nets["critic"].first) as first,
             ):
-                seen = algo.prepare_obs(obs), algo.prepare_obs(goal, "goal")
-                value, action = algo.best_action(*seen)
+                value, action = algo.best_action(algo.prepare(obs, goal))
             candidates = first.call_args.args[1]
         else:
             candidates = self.arrays[f"{prefix}candidates"]

@@ -146,10 +146,9 @@ def test_images_goals_and_frames_are_seen(small_config, discrete_demos, name):
     def answers(picture=0, goal=0.0, earlier=0.0):
         speed = torch.tensor([[[earlier] * 2, [0.0] * 2]])
         frames = torch.full((1, 2, 12, 10, 3), picture, dtype=torch.uint8)
-        obs = algo.prepare_obs({"speed": speed, "picture": frames})
-        goal = algo.prepare_obs({"position": torch.full((1, 3), goal)}, "goal")
-        net = algo.nets["policy" if name == "bc" else "critic"]
-        return net(obs, goal)[0].logits if name == "bc" else algo.scores(obs, goal)
+        goal = {"position": torch.full((1, 3), goal)}
+        obs = algo.prepare({"speed": speed, "picture": frames}, goal)
+        return algo.nets["policy"](obs)[0].logits if name == "bc" else algo.scores(obs)
 
     with torch.no_grad():
         plain = answers()

@@ -71,10 +71,9 @@ class ACT(ChunkPolicy):
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         net, mask = self.nets["policy"], batch["pad_mask"]
-        obs, goal = batch["obs"], batch["goal_obs"]
-        mean, logvar = net.posterior(obs, goal, batch["actions"], mask)
+        mean, logvar = net.posterior(batch["obs"], batch["actions"], mask)
         z = mean + (logvar / 2).exp() * torch.randn_like(mean)
-        errors = (net(obs, goal, z) - batch["actions"]).abs().mean(-1)
+        errors = (net(batch["obs"], z) - batch["actions"]).abs().mean(-1)
         l1 = masked_mean(errors, mask)
         kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(-1).mean()
         loss = l1 + self.algo_config.kl_weight * kl
@@ -86,4 +85,4 @@ class ACT(ChunkPolicy):
         z = torch.zeros(len(next(iter(obs.values()))), config.latent_dim, device=self.device)
         if config.draws_latent:
             z = models.random_rows("randn", z, generators)
-        return net(obs, goal, z)
+        return net(obs, z)

@@ -39,16 +39,16 @@ class AWAC(ActorCritic):
         self.add_stochastic_actor()
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
+        nets, obs = self.nets, batch["obs"]
         with torch.no_grad():
-            next_actions = nets[self.NEXT_ACTOR](batch["next_obs"], goal)[0].sample()
+            next_actions = nets[self.NEXT_ACTOR](batch["next_obs"])[0].sample()
             target = self.backup(batch, next_actions)
-        features = nets["critic"].encode(obs, goal)
+        features = nets["critic"].encode(obs)
         q_losses, q = self.critic_losses(batch | {"obs": features}, target)
-        pi, _ = nets["actor"](obs, goal)
+        pi, _ = nets["actor"](obs)
         advantage = q.detach().amin(0) - self._own_value(features, pi)
         weight = self._weight(advantage)
-        actor_loss = -(weight * pi.log_prob(actions)).mean()
+        actor_loss = -(weight * pi.log_prob(batch["actions"])).mean()
 
         info = self.optimize_critics(batch, q_losses)
         self.update_targets()

@@ -2,11 +2,12 @@
 """The kinds of algorithms: policies, values, planners and hierarchies of these."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs
+from offrl.aliases import in_one_or_several
 from offrl.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -31,15 +32,27 @@ def check_rewards(rewards: Tensor, algo_name: str) -> None:
         )
 
 
+class Seen(NamedTuple):
+    """What a policy sees of a step in each of ``B`` environments."""
+
+    obs: Obs  #: Raw observations ``{key: [B, T, ...]}`` with ``T = frame_stack``.
+    goal: Obs | None = None  #: Raw goals ``{key: [B, ...]}``.
+    state: Any = None  #: What the policy returned for the step before, ``None`` at first.
+    generators: Generators = None  #: A source of randomness per row.
+    num_steps: int = 0  #: The number of steps of the training so far, by which it may explore.
+
+
+_in_one_or_several = partial(in_one_or_several, kind=Seen)
+
+
 class PolicyAlgo(Algo):
     """An algorithm with a policy.
 
-    A subclass defines ``act(obs, goal, state, generators) -> (action, state)``, a pure function
-    that serves any number of environments: raw ``obs`` ``{key: [B, T, ...]}`` with
-    ``T = frame_stack``, ``goal`` ``{key: [B, ...]}`` or ``None``, the ``state`` that it returned
-    for the step before (``None`` at first) and a source of randomness per row, to actions
-    ``[B, A]``, normalised as the dataset's. ``get_action`` and ``reset`` are its face for one
-    environment; an algorithm that defines these two alone serves one only.
+    A subclass defines ``act(seen) -> (action, state)``, a pure function that serves any number of
+    environments: from what is ``Seen`` in these to actions ``[B, A]``, normalised as the dataset's,
+    and the state of the policy. ``get_action`` and ``reset`` are its face for one environment; an
+    algorithm that defines these two alone serves one only. ``act`` and ``explore`` may also be
+    called, and written, with the parts of ``Seen`` as arguments.
     """
 
     act: Callable[..., tuple[Tensor, Any]]
@@ -48,23 +61,22 @@ class PolicyAlgo(Algo):
 
     explores = False  #: Whether ``act`` is asked for actions to learn from, by ``explore``.
 
-    def explore(
-        self,
-        obs: Obs,
-        goal: Obs | None = None,
-        state: Any = None,
-        generators: Generators = None,
-        num_steps: int = 0,
-    ) -> tuple[Tensor, Any]:
-        """Choose actions as ``act`` does, to learn from what comes of them, after ``num_steps``
-        steps of the training: what ``act`` says while ``explores`` is true, which of offrl's
-        policies is a sample, changed by ``explored``."""
+    def __init_subclass__(cls, **options: Any) -> None:
+        for name in ("act", "explore"):
+            if callable(vars(cls).get(name)):
+                setattr(cls, name, _in_one_or_several(vars(cls)[name]))
+        super().__init_subclass__(**options)
+
+    @_in_one_or_several
+    def explore(self, seen: Seen) -> tuple[Tensor, Any]:
+        """Choose actions as ``act`` does, to learn from what comes of them: what ``act`` says while
+        ``explores`` is true, which of offrl's policies is a sample, changed by ``explored``."""
         self.explores = True
         try:
-            action, state = self.act(obs, goal, state, generators)
+            action, state = self.act(seen)
         finally:
             self.explores = False
-        return self.explored(action, generators), state
+        return self.explored(action, seen.generators), state
 
     def explored(self, action: Tensor, generators: Generators = None) -> Tensor:
         """Change actions ``[B, A]`` that ``explore`` chose, by noise for example."""
@@ -79,10 +91,10 @@ class PolicyAlgo(Algo):
         num = len(next(iter(named.values())))
         generators = [torch.Generator().manual_seed(0) for _ in range(num)]
         with torch.no_grad():
-            return self._predict(named, generators)
+            return self._predict(Seen(named, generators=generators))
 
-    def _predict(self, obs: Obs, generators: Generators) -> Tensor:
-        action, _ = self.act(obs, None, None, generators)
+    def _predict(self, seen: Seen) -> Tensor:
+        action, _ = self.act(seen)
         return self.raw_action(action)
 
     @cached_property
@@ -116,7 +128,7 @@ class PolicyAlgo(Algo):
             raise ValueError(f"{type(self).__name__} is a policy: define act or get_action")
         obs = self._with_time(obs_dict)
         with torch.no_grad():
-            action, self._state = self.act(obs, goal_dict, self._state)
+            action, self._state = self.act(Seen(obs, goal_dict, self._state))
         return action
 
     def reset(self) -> None:

@@ -12,13 +12,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import (
-    Generators,
-    Obs,
-    PolicyAlgo,
-    masked_mean,
-    register_algo_factory_func,
-)
+from offrl.algos.base import Obs, PolicyAlgo, Seen, masked_mean, register_algo_factory_func
 from offrl.config import AlgoConfig, Count, Section
 from offrl.config.networks import (
     GaussianConfig,
@@ -187,7 +181,7 @@ class BC(PolicyAlgo):
 
     def _actor_losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         *_, answers, _ = self._steps()
-        pi, _ = self.nets["policy"](batch["obs"], batch["goal_obs"], answers=answers)
+        pi, _ = self.nets["policy"](batch["obs"], answers=answers)
         losses = {}
         for term, weight in self._weights(pi.LOSSES).items():
             # One without weight is for the log alone: it needs no graph.
@@ -197,9 +191,7 @@ class BC(PolicyAlgo):
 
     def _vae_losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         temperature = self.algo_config.vae.prior.temperature(self.epoch)
-        return self.nets["policy"].losses(
-            batch["obs"], batch["goal_obs"], batch["actions"], temperature
-        )
+        return self.nets["policy"].losses(batch["obs"], batch["actions"], temperature)
 
     def _weights(self, terms: Iterable[str]) -> dict[str, float]:
         loss = self.algo_config.loss
@@ -213,17 +205,13 @@ class BC(PolicyAlgo):
         }
         return {term: known.get(term, 0.0) for term in terms}
 
-    def act(
-        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
-    ) -> tuple[Tensor, Any]:
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
         *_, now = self._steps()
+        obs, goal, state, generators, _ = seen
         if self.algo_config.rnn.enabled:  # it remembers the frames before
             obs = map_leaves(lambda x: x[:, -1:], obs)
         if self.algo_config.vae.enabled:
-            goal = self.prepare_obs(goal, "goal")
-            actions, state = self.nets["policy"].sample(
-                self.prepare_obs(obs), goal, state, generators
-            )
+            actions, state = self.nets["policy"].sample(self.prepare(obs, goal), state, generators)
             return actions[:, now], state
         pi, state = self.action_distribution(obs, goal, state)
         pi = pi.at(now)
@@ -236,7 +224,7 @@ class BC(PolicyAlgo):
     ) -> tuple[Any, Any]:
         if self.algo_config.vae.enabled:
             return super().action_distribution(obs, goal, state)
-        return self.nets["policy"](self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
+        return self.nets["policy"](self.prepare(obs, goal), None, state)
 
     def _acts_with_low_noise(self) -> bool:
         """As robomimic, unless it explores or the config says otherwise."""

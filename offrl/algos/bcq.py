@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, PolicyAlgo, register_algo_factory_func
+from offrl.algos.base import Generators, PolicyAlgo, Seen, register_algo_factory_func
 from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.algos.shared.td import TDLearner
 from offrl.config import Count, OptimConfig, Section
@@ -113,15 +113,15 @@ class BCQ(TDLearner, PolicyAlgo):
         return {k: v for part in parts for k, v in part.items()} | {"loss": loss}
 
     def _train_sampler(self, batch: dict[str, Any]) -> dict[str, Any]:
-        obs, goal, actions = batch["obs"], batch["goal_obs"], batch["actions"]
+        obs, actions = batch["obs"], batch["actions"]
         config, sampler = self.algo_config.action_sampler, self.nets["action_sampler"]
         if self._has_gmm:
-            loss, info = -sampler(obs, goal)[0].log_prob(actions).mean(), {}
+            loss, info = -sampler(obs)[0].log_prob(actions).mean(), {}
         else:
             # The posterior sees the step's one observation and its action.
             is_frozen = 0 <= config.freeze_encoder_epoch <= self.epoch
             temperature = config.vae.prior.temperature(self.epoch)
-            terms = sampler.losses(obs, goal, actions, temperature, is_frozen)
+            terms = sampler.losses(obs, actions, temperature, is_frozen)
             info = {name: term.mean() for name, term in terms.items()}
             loss = info["reconstruction"] + config.vae.kl_weight * info["kl"]
         names = {
@@ -137,61 +137,54 @@ class BCQ(TDLearner, PolicyAlgo):
     def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
         num = self.algo_config.critic.num_action_samples
         with torch.no_grad():
-            proposals = self._propose(batch["next_obs"], batch["goal_obs"], num, "actor_target")
+            proposals = self._propose(batch["next_obs"], num, "actor_target")
             target = self.backup(batch, proposals)
         losses, _ = self.critic_losses(batch, target)
         return self.optimize_critics(batch, losses) | {"Critic/Q_Targets": target.mean()}
 
     def _train_actor(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The perturbation climbs the first critic (deterministic policy gradient)."""
-        obs, goal = batch["obs"], batch["goal_obs"]
+        obs = batch["obs"]
         with torch.no_grad():
-            proposals = self._sample(obs, goal, 1)
-        perturbed = self.nets["actor"](obs, proposals, goal)
-        loss = -self.nets["critic"].first(obs, perturbed, goal).mean()
+            proposals = self._sample(obs, 1)
+        perturbed = self.nets["actor"](obs, proposals)
+        loss = -self.nets["critic"].first(obs, perturbed).mean()
         norm = self.optimize("actor", loss)
         return {"Actor/Loss": loss, "Actor/Grad_Norms": norm, "loss": loss.detach()}
 
     def _propose(
-        self, obs: Any, goal: Any, num_samples: int, actor: str, generators: Generators = None
+        self, obs: Any, num_samples: int, actor: str, generators: Generators = None
     ) -> Tensor:
         """Actions ``[B, num_samples, A]``, perturbed by ``actor``."""
-        actions = self._sample(obs, goal, num_samples, generators)
-        return self.nets[actor](obs, actions, goal) if "actor" in self.nets else actions
+        actions = self._sample(obs, num_samples, generators)
+        return self.nets[actor](obs, actions) if "actor" in self.nets else actions
 
-    def _sample(
-        self, obs: Any, goal: Any, num_samples: int, generators: Generators = None
-    ) -> Tensor:
+    def _sample(self, obs: Any, num_samples: int, generators: Generators = None) -> Tensor:
         sampler = self.nets["action_sampler"]
         if not self._has_gmm:
-            return sampler.sample(obs, goal, None, generators, num_samples)[0]
-        pi = sampler(obs, goal)[0]
+            return sampler.sample(obs, None, generators, num_samples)[0]
+        pi = sampler(obs)[0]
         if self.algo_config.action_sampler.gmm.low_noise_eval:
             pi = pi.low_noise()
         return pi.repeated(num_samples).sample(generators)
 
     # -- acting -----------------------------------------------------------------------------------
 
-    def best_action(
-        self, obs: Any, goal: Any, generators: Generators = None
-    ) -> tuple[Tensor, Tensor]:
+    def best_action(self, obs: Any, generators: Generators = None) -> tuple[Tensor, Tensor]:
         """The first critic's value ``[B, 1]`` of the best proposal ``[B, A]``, for observations as
         networks see them."""
         num = self.algo_config.critic.num_action_samples_rollout
-        proposals = self._propose(obs, goal, num, "actor", generators)
-        value, best = self.nets["critic"].first(obs, proposals, goal).max(1, keepdim=True)
+        proposals = self._propose(obs, num, "actor", generators)
+        value, best = self.nets["critic"].first(obs, proposals).max(1, keepdim=True)
         return value, proposals.take_along_dim(best[..., None], dim=1)[:, 0]
 
-    def act(
-        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
-    ) -> tuple[Tensor, Any]:
-        seen, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
-        return self.best_action(seen, goal, generators)[1], state
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
+        obs = self.prepare(seen.obs, seen.goal)
+        return self.best_action(obs, seen.generators)[1], seen.state
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
         """The value of the best proposal, ``[B, 1]``."""
-        seen = self.prepare_obs(self._with_time(obs_dict))
-        return self.best_action(seen, self.prepare_obs(goal_dict, "goal"))[0]
+        return self.best_action(self.prepare_states(obs_dict, goal_dict))[0]
 
 
 class DistributionalBCQ(DistributionalCritic, BCQ):

@@ -83,18 +83,18 @@ class CQL(SACN):
             actions = next_pi.mode()
         else:
             return super()._next_value(batch, next_pi)
-        q = self.nets["critic_target"](batch["next_obs"], actions, batch["goal_obs"])
+        q = self.nets["critic_target"](batch["next_obs"], actions)
         return q.amax(-1, keepdim=True).amin(0)
 
     def _critic_losses(
         self, batch: dict[str, Any], target: Tensor, next_pi: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Temporal differences, and the gap between a soft maximum of Q and Q of the data."""
-        config, obs, goal = self.algo_config.critic, batch["obs"], batch["goal_obs"]
+        config, obs = self.algo_config.critic, batch["obs"]
         with torch.no_grad():
-            proposals, log_density = self._proposals(self.nets["actor"](obs, goal)[0], next_pi)
+            proposals, log_density = self._proposals(self.nets["actor"](obs)[0], next_pi)
         # The data's action and all proposals of a state in one pass: [N, B, 1 + 3M].
-        q = self.nets["critic"](obs, torch.cat([batch["actions"], proposals], dim=1), goal)
+        q = self.nets["critic"](obs, torch.cat([batch["actions"], proposals], dim=1))
         q_data, q_proposed = q[..., :1], self._calibrated(q[..., 1:], batch)
         soft_maximum = torch.logsumexp(q_proposed - log_density, dim=-1).mean(1)
         gap = config.min_q_weight * (soft_maximum - q_data.mean((1, 2)))

@@ -35,7 +35,7 @@ class DDQN(ActionValues):
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         with torch.no_grad():
             # r + gamma Q'(s', argmax_a Q(s', a))
-            target = self.backup(batch, self.best_guess(batch["next_obs"], batch["goal_obs"]))
+            target = self.backup(batch, self.best_guess(batch["next_obs"]))
         losses, _ = self.critic_losses(batch, target)
         info = self.optimize_critics(batch, losses) | {"Critic/Q_Targets": target.mean()}
         self.update_targets()

@@ -103,7 +103,7 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
         net, sampler = self.nets["policy"], self.sampler
-        seen, actions = self.begin(obs, goal, generators)
+        seen, actions = self.begin(obs, generators)
         sampler.set_timesteps(self.algo_config.schedule.num_inference_timesteps)
         actions = actions * sampler.init_noise_sigma
         options = _randomness(sampler, generators)

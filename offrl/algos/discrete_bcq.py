@@ -41,7 +41,7 @@ class DiscreteBCQ(DDQN):
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         info = super().update(batch)
-        pi, _ = self.nets["imitation"](batch["obs"], batch["goal_obs"])
+        pi, _ = self.nets["imitation"](batch["obs"])
         nll = -pi.log_prob(batch["actions"]).mean()
         loss = nll + self.algo_config.logit_weight * pi.logits.square().mean()
         return info | {
@@ -50,9 +50,9 @@ class DiscreteBCQ(DDQN):
             "Imitation/Grad_Norms": self.optimize("imitation", loss),
         }
 
-    def scores(self, obs: Any, goal: Any) -> Tensor:
+    def scores(self, obs: Any) -> Tensor:
         """Values, of the actions that the data would take."""
-        log_g = masked(self.nets["imitation"](obs, goal)[0].logits[:, 0], obs)
+        log_g = masked(self.nets["imitation"](obs)[0].logits[:, 0], obs)
         ratio = (log_g - log_g.amax(-1, keepdim=True)).exp()  # G(a | s) / max G
         excluded = ratio < self.algo_config.threshold
-        return super().scores(obs, goal).masked_fill(excluded, -torch.inf)
+        return super().scores(obs).masked_fill(excluded, -torch.inf)

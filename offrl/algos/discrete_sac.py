@@ -59,18 +59,18 @@ class DiscreteSAC(SACN):
             return super()._target_entropy(batch)
         return SHARE * mask.sum(1, keepdim=True).log()
 
-    def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
-        pi, state = super().policy(obs, goal, state)
+    def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
+        pi, state = super().policy(obs, state)
         return replace(pi, logits=masked(pi.logits[:, 0], obs)[:, None]), state
 
     def _policy_terms(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        pi, _ = self.policy(batch["obs"], batch["goal_obs"])
-        return self._judged("critic", batch["obs"], batch["goal_obs"], pi)
+        pi, _ = self.policy(batch["obs"])
+        return self._judged("critic", batch["obs"], pi)
 
-    def _judged(self, critic: str, obs: Any, goal: Any, pi: Any) -> tuple[Tensor, Tensor]:
+    def _judged(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
         """The expected value and log probability of an action of the policy: ``[B, 1]`` each."""
         log_prob = pi.logits[:, 0].log_softmax(-1)
         share = log_prob.exp()
         with torch.no_grad():
-            value = self.nets[critic].values(obs, goal).amin(0)
+            value = self.nets[critic].values(obs).amin(0)
         return tuple((share * x).sum(-1, keepdim=True) for x in (value, log_prob))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, register_algo_factory_func
+from offrl.algos.base import Seen, register_algo_factory_func
 from offrl.algos.shared.action_values import ActionValues, highest
 from offrl.algos.shared.distributional import DistributionalCritic
 from offrl.algos.shared.masks import allowed, masked
@@ -101,9 +101,9 @@ class DQN(ActionValues):
 
     def _targets_of(self, batch: Mapping[str, Any]) -> Tensor:
         with torch.no_grad():
-            next_obs, goal = batch["next_obs"], batch["goal_obs"]
+            next_obs = batch["next_obs"]
             if self.algo_config.double:
-                return self.backup(batch, self.best_guess(next_obs, goal))
+                return self.backup(batch, self.best_guess(next_obs))
             return self.backup(batch, self._choices(next_obs, len(batch["dones"])))
 
     def _choices(self, obs: Any, size: int) -> Tensor:
@@ -116,23 +116,16 @@ class DQN(ActionValues):
 
     # -- exploring --------------------------------------------------------------------------------
 
-    def explore(
-        self,
-        obs: Obs,
-        goal: Obs | None = None,
-        state: Any = None,
-        generators: Generators = None,
-        num_steps: int = 0,
-    ) -> tuple[Tensor, Any]:
+    def explore(self, seen: Seen) -> tuple[Tensor, Any]:
         """The best action, or by chance any (epsilon-greedy): the best of random values."""
-        seen = self.prepare_obs(obs)
-        like = torch.empty(len(next(iter(seen.values()))), self.ac_dim + 1, device=self.device)
-        chance, scores = models.random_rows("rand", like, generators).tensor_split([1], dim=-1)
-        explores = chance < self._share_of_random_actions(num_steps)
+        obs = self.prepare(seen.obs, seen.goal)
+        like = torch.empty(len(next(iter(obs.values()))), self.ac_dim + 1, device=self.device)
+        drawn = models.random_rows("rand", like, seen.generators)
+        chance, scores = drawn.tensor_split([1], dim=-1)
+        explores = chance < self._share_of_random_actions(seen.num_steps)
         if not explores.all():
-            best = self.scores(seen, self.prepare_obs(goal, "goal"))
-            scores = torch.where(explores, scores, best)
-        return highest(masked(scores, seen)), state
+            scores = torch.where(explores, scores, self.scores(obs))
+        return highest(masked(scores, obs)), seen.state
 
     def _share_of_random_actions(self, num_steps: int) -> float:
         config = self.algo_config.exploration

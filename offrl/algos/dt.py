@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, PolicyAlgo, check_rewards, masked_mean, register_algo
+from offrl.algos.base import Obs, PolicyAlgo, Seen, check_rewards, masked_mean, register_algo
 from offrl.config import AlgoConfig, Count, RewardsConfig, Steps
 from offrl.config.algo import adamw
 from offrl.lazy import Tensor, torch
@@ -123,25 +123,22 @@ class DT(PolicyAlgo):
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         net = self.nets["policy"]
-        states = net.encoder(batch["obs"], batch["goal_obs"])
+        states = net.encoder(batch["obs"])
         pi = net.head(net(batch["returns"], states, batch["actions"], batch["timesteps"]))
         loss = masked_mean(pi.loss(pi.LOSSES[0], batch["actions"]), batch["pad_mask"])
         return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
     # -- acting -----------------------------------------------------------------------------------
 
-    def act(
-        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
-    ) -> tuple[Tensor, Any]:
-        pi, state = self.action_distribution(obs, goal, state)
-        return pi.at(-1).low_noise().sample(generators), state
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
+        pi, state = self.action_distribution(seen.obs, seen.goal, seen.state)
+        return pi.at(-1).low_noise().sample(seen.generators), state
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
         net, length = self.nets["policy"], self.algo_config.context_length
-        seen = self.prepare_obs(map_leaves(lambda x: x[:, -1:], obs))
-        now = net.encoder(seen, self.prepare_obs(goal, "goal"))[:, 0]
+        now = net.encoder(self.prepare(map_leaves(lambda x: x[:, -1:], obs), goal))[:, 0]
         state = state or self._start(now)
         age = state["age"]
         moves_on = (age >= length)[:, None, None]

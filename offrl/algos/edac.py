@@ -39,7 +39,7 @@ class EDAC(SACN):
         with torch.enable_grad():  # gradients are part of the loss, in validation as well
             actions = batch["actions"].expand(critic.num_critics, -1, -1, -1).clone()
             actions.requires_grad_()
-            q = critic(batch["obs"], actions, batch["goal_obs"])
+            q = critic(batch["obs"], actions)
             (gradients,) = torch.autograd.grad(q.sum(), actions, create_graph=True)
         similarity = mean_similarity(gradients.squeeze(2))
         losses = self.td_losses(q, target, batch.get("weights"))

@@ -28,7 +28,7 @@ class FlowMatching(DenoisingPolicy):
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
         net, num_steps = self.nets["policy"], self.algo_config.num_inference_steps
-        seen, actions = self.begin(obs, goal, generators)
+        seen, actions = self.begin(obs, generators)
         for t in torch.arange(num_steps, device=self.device) / num_steps:
             velocity = net(actions, (TIMES * t).expand(len(seen)), seen)
             actions = actions + velocity / num_steps

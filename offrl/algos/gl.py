@@ -95,9 +95,9 @@ class GL(PlannerAlgo):
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         at = self._num_frames - 1 + self.algo_config.subgoal_horizon - 1
         subgoals = map_leaves(lambda x: x[:, at : at + 1], self.needed(batch, "next_obs"))
+        goal = batch.get("goal_obs")
         return {
-            "obs": self.prepare_obs(map_leaves(lambda x: x[:, : self._num_frames], batch["obs"])),
-            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            **self.seen(map_leaves(lambda x: x[:, : self._num_frames], batch["obs"]), goal),
             "target_subgoals": self.prepare_obs(subgoals, "subgoal"),
         }
 
@@ -107,7 +107,7 @@ class GL(PlannerAlgo):
         return {"loss": loss, **losses, "Grad_Norms": self.optimize("goal_network", loss)}
 
     def _losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
-        predicted, _ = self.nets["goal_network"](batch["obs"], batch["goal_obs"])
+        predicted, _ = self.nets["goal_network"](batch["obs"])
         targets = batch["target_subgoals"]
         errors = {key: (x - targets[key]).square().mean() for key, x in predicted.items()}
         losses = {f"goal_{key}_loss": error for key, error in errors.items()}
@@ -121,7 +121,7 @@ class GL(PlannerAlgo):
         return self.propose(self.seen(self._with_time(obs_dict), goal_dict), num_samples)
 
     def seen(self, obs: Obs, goal: Obs | None) -> dict[str, Any]:
-        return {"obs": self.prepare_obs(obs), "goal_obs": self.prepare_obs(goal, "goal")}
+        return {"obs": self.prepare(obs, goal)}
 
     def plan(self, batch: Mapping[str, Any], generators: Generators = None) -> dict[str, Tensor]:
         return map_leaves(lambda x: x[:, 0], self.propose(batch, 1, generators))
@@ -131,14 +131,14 @@ class GL(PlannerAlgo):
     ) -> dict[str, Tensor]:
         """Draw subgoals ``{key: [B, num_samples, ...]}`` as they are recorded, for what was
         ``seen``."""
-        said = self._propose(batch["obs"], batch["goal_obs"], num_samples, generators)
+        said = self._propose(batch["obs"], num_samples, generators)
         return self.subgoal_normalizer.unnormalize(said)
 
     def _propose(
-        self, obs: Any, goal: Any, num_samples: int, generators: Generators = None
+        self, obs: Any, num_samples: int, generators: Generators = None
     ) -> dict[str, Tensor]:
         """The same as the network gives them."""
-        predicted, _ = self.nets["goal_network"](obs, goal)
+        predicted, _ = self.nets["goal_network"](obs)
         return map_leaves(lambda x: x.repeat_interleave(num_samples, dim=1), predicted)
 
     # -- statistics -------------------------------------------------------------------------------
@@ -167,7 +167,6 @@ class GL_VAE(GL):
         vae = self.algo_config.vae
         terms = self.nets["goal_network"].losses(
             batch["obs"],
-            batch["goal_obs"],
             batch["target_subgoals"],
             vae.prior.temperature(self.epoch or 0),
         )
@@ -178,9 +177,9 @@ class GL_VAE(GL):
         return {"goal_loss": loss, **robomimics, **logs}
 
     def _propose(
-        self, obs: Any, goal: Any, num_samples: int, generators: Generators = None
+        self, obs: Any, num_samples: int, generators: Generators = None
     ) -> dict[str, Tensor]:
-        subgoals, _ = self.nets["goal_network"].sample(obs, goal, None, generators, num_samples)
+        subgoals, _ = self.nets["goal_network"].sample(obs, None, generators, num_samples)
         return subgoals
 
     def latent_subgoals(self, batch: Mapping[str, Any], num_prior_samples: int = 0) -> Tensor:
@@ -189,19 +188,18 @@ class GL_VAE(GL):
         With ``num_prior_samples`` the nearest of so many draws from the prior instead, as acting
         knows only these.
         """
-        net, obs, goal = self.nets["goal_network"], batch["obs"], batch["goal_obs"]
-        posterior, _ = net.posterior(obs, goal, given=batch["target_subgoals"])
+        net, obs = self.nets["goal_network"], batch["obs"]
+        posterior, _ = net.posterior(obs, given=batch["target_subgoals"])
         z = net.prior.draw(posterior, self.algo_config.vae.prior.temperature(self.epoch or 0))
         if num_prior_samples:
-            drawn = net.latents(obs, goal, num_samples=num_prior_samples)
+            drawn = net.latents(obs, num_samples=num_prior_samples)
             nearest = (drawn - z).square().sum(-1).argmin(1)
             z = drawn.take_along_dim(nearest[:, None, None], dim=1)
         return z[:, 0]
 
     def draw_latents(self, batch: Mapping[str, Any], generators: Generators = None) -> Tensor:
         """Draw subgoals that no decoder has seen: ``[B, Z]`` from the prior."""
-        net = self.nets["goal_network"]
-        return net.latents(batch["obs"], batch["goal_obs"], generators, 1)[:, 0]
+        return self.nets["goal_network"].latents(batch["obs"], generators, 1)[:, 0]
 
 
 @register_algo_factory_func("gl")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from offrl.algos.base import Generators, HierarchicalAlgo, Obs, register_algo
+from offrl.algos.base import Generators, HierarchicalAlgo, Seen, register_algo
 from offrl.algos.bc import BC, BCConfig
 from offrl.algos.bc import algo_config_to_class as bc_class
 from offrl.algos.gl import GL, GLConfig
@@ -29,7 +29,7 @@ from offrl.config import (
 from offrl.config.networks import RNNConfig
 from offrl.config.section import Steps
 from offrl.lazy import Tensor, torch
-from offrl.specs import ObsKey, is_image
+from offrl.specs import ObsKey, is_image, with_goal
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,8 @@ class HBC(Composite, HierarchicalAlgo):
             return batch[name]
         with torch.no_grad():
             goal = self.parts["actor"].prepare_obs(self._followed(batch), "goal")
-        return {**batch["actor"], "goal_obs": goal}
+        own = batch["actor"]
+        return {**own, "obs": with_goal(own["obs"], goal), "goal_obs": goal}
 
     def _followed(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         """The subgoals that the actor is trained with: predicted ones, or those of the data."""
@@ -207,10 +208,9 @@ class HBC(Composite, HierarchicalAlgo):
             return {LATENT: planner.draw_latents(seen, generators)}
         return planner.plan(seen, generators)
 
-    def act(
-        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
-    ) -> tuple[Tensor, Any]:
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
         planner, actor = self.parts["planner"], self.parts["actor"]
+        obs, goal, state, generators, _ = seen
         size = len(next(iter(obs.values())))
         # A state of zeros is a start, at which a subgoal is due.
         left = torch.zeros(size, dtype=torch.long) if state is None else state["steps_left"].cpu()
@@ -226,7 +226,7 @@ class HBC(Composite, HierarchicalAlgo):
             subgoal = new if subgoal is None else _where(due, new, subgoal)
         left = torch.where(due, self.algo_config.subgoal_update_interval, left)
         followed = None if state is None else state["actor"]
-        action, followed = actor.act(obs, subgoal, followed, generators)
+        action, followed = actor.act(Seen(obs, subgoal, followed, generators))
         left = (left - 1).clamp(min=0)
         return action, {"steps_left": left, "subgoal": subgoal, "actor": followed}
 

@@ -21,7 +21,7 @@ from offrl.config.algo import CriticConfig, learning_rates
 from offrl.config.networks import ActorConfig, LayersConfig
 from offrl.config.section import Steps
 from offrl.lazy import Tensor, torch
-from offrl.specs import LANGUAGE, ObsKey, ObsSpec
+from offrl.specs import GOAL, LANGUAGE, ObsKey, ObsSpec
 from offrl.tree import map_leaves
 
 PHI = "representation"  # of a subgoal, which the actor sees as its goal
@@ -188,8 +188,8 @@ class HIQL(ActorCritic, HierarchicalAlgo):
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
         """``V(s, g)`` ``[B, 1]``: minus the steps to the goal, discounted."""
-        obs = self.prepare_obs(self._with_time(obs_dict))
-        return self.value(obs, self.prepare_obs(goal_dict, "goal"))
+        obs = self.prepare_states(obs_dict, goal_dict)
+        return self.value(obs, obs.get(GOAL))
 
     def get_state_action_value(
         self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None

@@ -73,19 +73,19 @@ class IQL(ActorCritic):
             self.nets["critic_target"].train()
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor]:
-        nets, obs, goal, actions = self.nets, batch["obs"], batch["goal_obs"], batch["actions"]
+        nets, obs, actions = self.nets, batch["obs"], batch["actions"]
         config = self.algo_config
         with torch.no_grad():
-            q_min = nets["critic_target"](obs, actions, goal).amin(0)
-            backup = batch["rewards"] + batch["discounts"] * nets["vf"](batch["next_obs"], goal)
+            q_min = nets["critic_target"](obs, actions).amin(0)
+            backup = batch["rewards"] + batch["discounts"] * nets["vf"](batch["next_obs"])
         q_losses, q = self.critic_losses(batch, backup)
 
-        v = nets["vf"](obs, goal)
+        v = nets["vf"](obs)
         v_loss = self._value_loss(q_min - v)
 
         advantage = q_min - v.detach()
         weight = config.adv.weights(advantage)
-        log_prob = nets["actor"](obs, goal)[0].log_prob(actions)
+        log_prob = nets["actor"](obs)[0].log_prob(actions)
         actor_loss = -(weight * log_prob).mean()
 
         spreads = {
@@ -113,8 +113,7 @@ class IQL(ActorCritic):
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
         """``[B, 1]``"""
-        obs = self.prepare_obs(self._with_time(obs_dict))
-        return self.nets["vf"](obs, self.prepare_obs(goal_dict, "goal"))
+        return self.nets["vf"](self.prepare_states(obs_dict, goal_dict))
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:

@@ -19,6 +19,7 @@ from offrl.algos.hbc import HBC, HierarchyConfig, follow_subgoals, vectors
 from offrl.algos.shared.hierarchy import Composite
 from offrl.config import Count, HierarchyObservationConfig, ObservationConfig, Section
 from offrl.lazy import Tensor, torch
+from offrl.specs import with_goal
 from offrl.tree import map_leaves
 
 AT_ONCE = 2048  # subgoals that are judged, with many actions each
@@ -114,7 +115,7 @@ class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
             some = slice(first, first + AT_ONCE)
             obs, goal = (map_leaves(lambda x: x[some], part) for part in (seen, goals))  # noqa: B023
             own = None if generators is None else generators[some]
-            values.append(value.best_action(obs, goal, own)[0])
+            values.append(value.best_action(with_goal(obs, goal), own)[0])
         return torch.cat(values)
 
     def sample_subgoals(

@@ -96,12 +96,12 @@ class PLAS(ActorCritic):
         if warms_up:
             return self._train_sampler(batch)
 
-        nets, obs, goal = self.nets, batch["obs"], batch["goal_obs"]
+        obs = batch["obs"]
         with torch.no_grad():
-            next_actions = self._decode("actor_target", batch["next_obs"], goal)
+            next_actions = self._decode("actor_target", batch["next_obs"])
             target = self.backup(batch, next_actions)
         q_losses, _ = self.critic_losses(batch, target)
-        actor_loss = -nets["critic"].first(obs, self._decode("actor", obs, goal), goal).mean()
+        actor_loss = -self.nets["critic"].first(obs, self._decode("actor", obs)).mean()
         info = self.optimize_critics(batch, q_losses)
         self.optimize("actor", actor_loss, measures=False)
         self.update_targets()
@@ -110,19 +110,17 @@ class PLAS(ActorCritic):
     def _train_sampler(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         vae = self.algo_config.action_sampler.vae
         temperature = vae.prior.temperature(self.epoch)
-        terms = self.nets["action_sampler"].losses(
-            batch["obs"], batch["goal_obs"], batch["actions"], temperature
-        )
+        terms = self.nets["action_sampler"].losses(batch["obs"], batch["actions"], temperature)
         loss = terms["reconstruction"].mean() + vae.kl_weight * terms["kl"].mean()
         self.optimize("action_sampler", loss, measures=False)
         return {"loss": loss, "Action_Sampler/Loss": loss}
 
-    def _decode(self, actor: str, obs: Any, goal: Any) -> Tensor:
+    def _decode(self, actor: str, obs: Any) -> Tensor:
         """The action ``[B, 1, A]`` of the actor's latent, perturbed."""
         parts = self.nets[actor]
-        latent = self.algo_config.actor.max_latent_action * parts["latent"](obs, goal)[0].mode()
-        action = self.nets["action_sampler"].decoder(obs, goal, given=latent)[0].mode()
-        return parts["perturbation"](obs, action, goal) if "perturbation" in parts else action
+        latent = self.algo_config.actor.max_latent_action * parts["latent"](obs)[0].mode()
+        action = self.nets["action_sampler"].decoder(obs, given=latent)[0].mode()
+        return parts["perturbation"](obs, action) if "perturbation" in parts else action
 
-    def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
-        return models.Deterministic(self._decode("actor", obs, goal)), state
+    def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
+        return models.Deterministic(self._decode("actor", obs)), state

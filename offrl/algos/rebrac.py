@@ -73,8 +73,8 @@ class ReBRAC(TD3BC):
         penalty = self.algo_config.critic.bc_coef * distance * batch["next_known"]
         return super()._next_value(batch, next_actions) - penalty
 
-    def _policy_value(self, obs: Any, policy: Tensor, goal: Any) -> Tensor:
-        return self.nets["critic"](obs, policy, goal).amin(0)
+    def _policy_value(self, obs: Any, policy: Tensor) -> Tensor:
+        return self.nets["critic"](obs, policy).amin(0)
 
     def _cloning(self, policy: Tensor, actions: Tensor) -> Tensor:
         return self.algo_config.actor.bc_coef * (policy - actions).square().sum(-1).mean()

@@ -128,13 +128,13 @@ class Residual(SAC):
             raw = base.action_normalizer.unnormalize_vector(pi.mode()[:, -1:])
             return self.action_normalizer.normalize_vector(raw)
 
-    def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
+    def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
         if BASE not in obs:
             raise ValueError(
                 f"{self.global_config.algo_name}: there is no policy to correct; name its "
                 "checkpoint (experiment.ckpt_path)"
             )
-        correction, state = super().policy(obs, goal, state)
+        correction, state = super().policy(obs, state)
         base, scale = obs[BASE], torch.full_like(obs[BASE], self.algo_config.scale)
         return models.Corrected(correction.mean, correction.std, base, scale), state
 

@@ -56,9 +56,9 @@ class RLPD(SAC):
             info |= self._train_actor(batch)
         return info
 
-    def _judged(self, critic: str, obs: Any, goal: Any, pi: Any) -> tuple[Tensor, Tensor]:
+    def _judged(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
         actions, log_prob = pi.rsample(1)
-        q = self.nets[critic](obs, actions, goal)
+        q = self.nets[critic](obs, actions)
         return (self._least_of_few(q) if critic == "critic_target" else q.mean(0)), log_prob
 
     def _least_of_few(self, q: Tensor) -> Tensor:

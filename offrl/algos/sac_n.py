@@ -104,16 +104,16 @@ class SACN(ActorCritic):
 
     def _policy_terms(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Give what the actor is to make high, and what low: see ``_judged``."""
-        pi, _ = self.policy(batch["obs"], batch["goal_obs"])
+        pi, _ = self.policy(batch["obs"])
         if self.num_updates < self.algo_config.actor.bc_start_steps:
             _, log_prob = pi.rsample(1)
             return pi.log_prob(batch["actions"]), log_prob
-        return self._judged("critic", batch["obs"], batch["goal_obs"], pi)
+        return self._judged("critic", batch["obs"], pi)
 
-    def _judged(self, critic: str, obs: Any, goal: Any, pi: Any) -> tuple[Tensor, Tensor]:
+    def _judged(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
         """The value of an action of the policy, and its log density: ``[B, 1]`` each."""
         actions, log_prob = pi.rsample(1)
-        return self.nets[critic](obs, actions, goal).amin(0), log_prob
+        return self.nets[critic](obs, actions).amin(0), log_prob
 
     def _entropy_weight(self) -> Tensor:
         if "entropy" in self.nets:
@@ -122,7 +122,7 @@ class SACN(ActorCritic):
 
     def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
         with torch.no_grad():
-            next_pi, _ = self.policy(batch["next_obs"], batch["goal_obs"])
+            next_pi, _ = self.policy(batch["next_obs"])
             target = batch["rewards"] + batch["discounts"] * self._next_value(batch, next_pi)
         losses, info = self._critic_losses(batch, target, next_pi)
         info |= self.optimize_critics(batch, losses)
@@ -130,8 +130,7 @@ class SACN(ActorCritic):
         return info
 
     def _next_value(self, batch: dict[str, Any], next_pi: Any) -> Tensor:
-        next_obs, goal = batch["next_obs"], batch["goal_obs"]
-        value, log_prob = self._judged("critic_target", next_obs, goal, next_pi)
+        value, log_prob = self._judged("critic_target", batch["next_obs"], next_pi)
         if self.algo_config.critic.deterministic_backup:
             return value
         return value - self._entropy_weight() * log_prob

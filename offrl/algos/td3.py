@@ -82,15 +82,15 @@ class TD3(ActorCritic):
         return info
 
     def _actor_loss(self, batch: dict[str, Any]) -> Tensor:
-        policy = self.nets["actor"](batch["obs"], batch["goal_obs"])[0].mode()
-        return -self._policy_value(batch["obs"], policy, batch["goal_obs"]).mean()
+        policy = self.nets["actor"](batch["obs"])[0].mode()
+        return -self._policy_value(batch["obs"], policy).mean()
 
-    def _policy_value(self, obs: Any, policy: Tensor, goal: Any) -> Tensor:
-        return self.nets["critic"].first(obs, policy, goal)
+    def _policy_value(self, obs: Any, policy: Tensor) -> Tensor:
+        return self.nets["critic"].first(obs, policy)
 
     def _target(self, batch: dict[str, Any]) -> Tensor:
         config = self.algo_config.actor
-        next_actions = self.nets["actor_target"](batch["next_obs"], batch["goal_obs"])[0].mode()
+        next_actions = self.nets["actor_target"](batch["next_obs"])[0].mode()
         if config.noise_std:  # target policy smoothing
             noise = torch.randn_like(next_actions) * config.noise_std
             noise = noise.clamp(-config.noise_clip, config.noise_clip)
@@ -99,7 +99,7 @@ class TD3(ActorCritic):
 
     def _next_value(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor:
         critic = self.nets["critic_target"]
-        return self.pessimistic(critic(batch["next_obs"], next_actions, batch["goal_obs"]))
+        return self.pessimistic(critic(batch["next_obs"], next_actions))
 
     def explored(self, action: Tensor, generators: Generators = None) -> Tensor:
         """Add noise."""

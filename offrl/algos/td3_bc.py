@@ -38,9 +38,8 @@ class TD3BC(TD3):
         return info | {"loss": info["loss"] + info["Actor/Loss"].detach()}
 
     def _actor_loss(self, batch: dict[str, Any]) -> Tensor:
-        obs, goal = batch["obs"], batch["goal_obs"]
-        policy = self.nets["actor"](obs, goal)[0].mode()
-        q = self._policy_value(obs, policy, goal)
+        policy = self.nets["actor"](batch["obs"])[0].mode()
+        q = self._policy_value(batch["obs"], policy)
         value = q.mean() / q.detach().abs().mean()
         return self._cloning(policy, batch["actions"]) - self.algo_config.alpha * value
 

@@ -148,7 +148,7 @@ class VQBeT(ChunkPolicy):
         with torch.no_grad():
             codes = vq.codes(chunks)
             meant = vq.decode(codes)
-        features = net(batch["obs"], batch["goal_obs"]).flatten(0, 1)
+        features = net(batch["obs"]).flatten(0, 1)
         all_logits, offsets = net.predict(features, lambda layer, _: codes[:, layer])
         focal = sum(
             config.secondary_weight**layer * _focal(logits, codes[:, layer], config.focal_gamma)
@@ -168,7 +168,7 @@ class VQBeT(ChunkPolicy):
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
         net, temperature = self.nets["policy"], self.algo_config.temperature
-        codes, offsets = net.sample(net(obs, goal)[:, -1], temperature, generators)
+        codes, offsets = net.sample(net(obs)[:, -1], temperature, generators)
         chunks = self.nets["codes"].decode(codes)
         return chunks + offsets.view_as(chunks)
 

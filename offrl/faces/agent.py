@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from offrl.acting.episode import ACTION_MASK, Policy, check_obs, finite, truth
+from offrl.algos.base import Seen
 from offrl.algos.shared.model import Model
 from offrl.assembly.spaces import clipped
 from offrl.assembly.start import Configs
@@ -165,7 +166,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         batch = {key: torch.from_numpy(x)[None] for key, x in self._state.items()}
         self.alg.set_eval()
         with torch.no_grad():
-            action, self._memory = self.alg.act(batch, None, self._memory, None)
+            action, self._memory = self.alg.act(Seen(batch, state=self._memory))
             raw = self.alg.raw_action(action).cpu().numpy()[0]
         return clipped(raw, self._session.trainer.envs.action_space)
 

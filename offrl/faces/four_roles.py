@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.algos.base import PolicyAlgo, register_algo
+from offrl.algos.base import PolicyAlgo, Seen, register_algo
 from offrl.algos.shared.model import Model
 from offrl.config import AlgoConfig
 from offrl.faces.algorithm import Algorithm
@@ -88,11 +88,9 @@ class RolesAlgo(PolicyAlgo):
         info = dict(self.written.learn(batch))
         return map_leaves(lambda x: torch.as_tensor(x, device=self.device), info)
 
-    def act(
-        self, obs: Any, goal: Any = None, state: Any = None, generators: Any = None
-    ) -> tuple[Tensor, Any]:
-        action = self.written.predict(self._flat(self.prepare_obs(obs)))
-        return self.learned_action(action), state
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
+        action = self.written.predict(self._flat(self.prepare_obs(seen.obs)))
+        return self.learned_action(action), seen.state
 
     def sync_target(self) -> None:
         self.written.sync_target()

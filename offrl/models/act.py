@@ -11,7 +11,7 @@ from offrl.kernels.linear import Linear
 from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder, KeyEncoder, Obs, goal_frame
 from offrl.models.transformer import DecoderLayer, Layer, sines
-from offrl.specs import LANGUAGE, ObsSpec
+from offrl.specs import GOAL, LANGUAGE, ObsSpec
 
 
 class KeyTokens(nn.Module):
@@ -48,11 +48,11 @@ class ObservationTokens(nn.Module):
             tokens = {key: KeyTokens(core, frames[group], dim) for key, core in by_key.items()}
             self.groups[group] = nn.ModuleDict(tokens)
 
-    def forward(self, obs: Obs, goal: Obs | None, vectors_only: bool) -> list[Tensor]:
+    def forward(self, obs: Obs, vectors_only: bool) -> list[Tensor]:
         """Make tokens of all keys, or of all but images (``vectors_only``)."""
         seen: dict[str, Any] = {"obs": (obs, obs.get(LANGUAGE))}
         if "goal" in self.groups:
-            seen["goal"] = goal_frame(goal, obs.get(LANGUAGE))
+            seen["goal"] = goal_frame(obs.get(GOAL), obs.get(LANGUAGE))
         return [
             key_tokens(values[key], language)
             for group, (values, language) in seen.items()
@@ -97,12 +97,12 @@ class ActionChunkingTransformer(nn.Module):
         self.head = Linear(embed_dim, ac_dim)
 
     def posterior(
-        self, obs: Any, goal: Any, actions: Tensor, pad_mask: Tensor | None
+        self, obs: Any, actions: Tensor, pad_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Compute mean and log-variance ``[B, Z]`` of the style of a chunk ``[B, T, A]``, from
         observations without images and from steps that are not padded."""
         chunk = self.embed_action(actions) + self.positions
-        seen = self.tokens(obs, goal, vectors_only=True)
+        seen = self.tokens(obs, vectors_only=True)
         known = [self.style.expand(len(actions), -1, -1), *seen]
         hidden = None
         if pad_mask is not None:
@@ -114,9 +114,9 @@ class ActionChunkingTransformer(nn.Module):
         mean, logvar = self.latent(self.posterior_norm(tokens[:, 0])).chunk(2, dim=-1)
         return mean, logvar
 
-    def forward(self, obs: Any, goal: Any, z: Tensor) -> Tensor:
+    def forward(self, obs: Any, z: Tensor) -> Tensor:
         """Predict the chunk ``[B, T, A]``."""
-        tokens = [self.embed_latent(z)[:, None], *self.tokens(obs, goal, vectors_only=False)]
+        tokens = [self.embed_latent(z)[:, None], *self.tokens(obs, vectors_only=False)]
         memory = self.encoder(torch.cat(tokens, dim=1))
         x = self.queries.expand(len(z), -1, -1)
         for layer in self.decoder:

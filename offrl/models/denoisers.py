@@ -31,9 +31,9 @@ class Denoiser(nn.Module):
         super().__init__()
         self.encoder, self.net = encoder, net
 
-    def encode(self, obs: Any, goal: Any) -> Tensor:
+    def encode(self, obs: Any) -> Tensor:
         """Encode observations ``{key: [B, To, ...]}`` as features ``[B, To, F]``."""
-        return self.encoder(obs, goal)
+        return self.encoder(obs)
 
     def forward(self, actions: Tensor, time: Tensor, seen: Tensor) -> Tensor:
         """Predict the target ``[B, Tp, A]`` from noisy ``actions`` ``[B, Tp, A]`` at ``time``

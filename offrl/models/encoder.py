@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from offrl.models import randomizers, vision  # noqa: F401 (it fills the registry)
 from offrl.registry import CORES, RANDOMIZERS
-from offrl.specs import LANGUAGE, ObsKey, ObsSpec
+from offrl.specs import GOAL, LANGUAGE, ObsKey, ObsSpec
 
 Obs = Mapping[str, Tensor]
 
@@ -63,7 +63,8 @@ class Encoder(nn.Module):
 
     def forward(self, obs: Obs, goal: Obs | None = None, given: Obs | None = None) -> Tensor:
         """Encode observations ``{key: [B, T, ...]}``, a goal ``{key: [B, ...]}`` where the spec
-        has goals, and the group ``input`` (``given``) as features ``[B, T, F]``."""
+        has goals (by default the one at ``obs[GOAL]``), and the group ``input`` (``given``) as
+        features ``[B, T, F]``."""
         language = obs.get(LANGUAGE)
         features = [core(obs[key], language) for key, core in self.cores["obs"].items()]
         if self.num_frames > 1:
@@ -75,7 +76,7 @@ class Encoder(nn.Module):
             features = [core(given[k], None) for k, core in self.cores["input"].items()] + features
         if "goal" in self.keys:
             steps = features[0].shape[1]
-            goal, language = goal_frame(goal, language)
+            goal, language = goal_frame(obs.get(GOAL) if goal is None else goal, language)
             features += [
                 core(goal[key], language).expand(-1, steps, -1)
                 for key, core in self.cores["goal"].items()
@@ -83,9 +84,7 @@ class Encoder(nn.Module):
         return features[0] if len(features) == 1 else torch.cat(features, dim=-1)
 
 
-def goal_frame(
-    goal: Obs | None, language: Tensor | None
-) -> tuple[dict[str, Tensor], Tensor | None]:
+def goal_frame(goal: Any, language: Tensor | None) -> tuple[dict[str, Tensor], Tensor | None]:
     """Give a goal ``{key: [B, ...]}`` and an instruction ``[B, T, D]`` the time of one step,
     ``{key: [B, 1, ...]}`` and ``[B, 1, D]``. Raises ``ValueError`` if there is no goal."""
     if goal is None:

@@ -34,7 +34,6 @@ class VAE(nn.Module):
     def losses(
         self,
         obs: Obs,
-        goal: Obs | None,
         actions: Any,
         temperature: float = 1.0,
         is_posterior_frozen: bool = False,
@@ -42,32 +41,30 @@ class VAE(nn.Module):
         """Compute, per time step ``[B, T]``, the reconstruction error, the KL divergence and, for
         the log, the posterior's variance or the ``temperature`` of categorical latents."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_posterior_frozen):
-            posterior, _ = self.posterior(obs, goal, given=actions)
+            posterior, _ = self.posterior(obs, given=actions)
         z = self.prior.draw(posterior, temperature)
-        output, _ = self.decoder(obs, goal, given=z)
+        output, _ = self.decoder(obs, given=z)
         return {
             "reconstruction": self.error(self.reconstruction(output), actions),
-            **self.prior.losses(posterior, z, self.prior.parameters_for(obs, goal), temperature),
+            **self.prior.losses(posterior, z, self.prior.parameters_for(obs), temperature),
         }
 
     def sample(
         self,
         obs: Obs,
-        goal: Obs | None,
         state: Any = None,
         generators: Generators | None = None,
         num_samples: int | None = None,
     ) -> tuple[Any, Any]:
         """Decode ``latents``. Returns actions ``[B, T, A]``, or ``[B, num_samples, A]``, and the
         decoder's state."""
-        z = self.latents(obs, goal, generators, num_samples)
-        output, state = self.decoder(obs, goal, state, given=z)
+        z = self.latents(obs, generators, num_samples)
+        output, state = self.decoder(obs, None, state, given=z)
         return self.reconstruction(output), state
 
     def latents(
         self,
         obs: Obs,
-        goal: Obs | None,
         generators: Generators | None = None,
         num_samples: int | None = None,
     ) -> Tensor:
@@ -76,7 +73,7 @@ class VAE(nn.Module):
         some = next(iter(obs.values()))
         shape = len(some), some.shape[1] if num_samples is None else num_samples
         like = torch.empty(*shape, self.prior.latent_size, device=some.device)
-        return self.prior.sample(self.prior.parameters_for(obs, goal), like, generators)
+        return self.prior.sample(self.prior.parameters_for(obs), like, generators)
 
     def reconstruction(self, output: Any) -> Any:
         """Give the actions that the decoder's output stands for."""
@@ -105,8 +102,8 @@ class ObservationVAE(VAE):
 class ObservationPosterior(Actor):
     """``q(z | x, s)`` for observations ``x``, the group ``input`` of its encoder."""
 
-    def forward(self, obs: Obs, goal: Obs | None, given: Obs) -> tuple[Any, None]:  # type: ignore[override]
-        features, _ = self.trunk(self.encoder(obs, goal, given), None)  # type: ignore[misc]
+    def forward(self, obs: Obs, given: Obs) -> tuple[Any, None]:  # type: ignore[override]
+        features, _ = self.trunk(self.encoder(obs, None, given), None)  # type: ignore[misc]
         return self.head(features), None
 
 
@@ -128,10 +125,10 @@ class Prior(nn.Module):
                 scale = 1 / math.sqrt(math.prod(shape))
                 self.params[name] = nn.Parameter(torch.randn(1, *shape) * scale)
 
-    def parameters_for(self, obs: Obs, goal: Obs | None) -> Parts:
+    def parameters_for(self, obs: Obs) -> Parts:
         """Compute ``{name: [B or 1, T or 1, *shape]}``; empty if they are constants."""
         if self.net is not None:
-            return self.net(obs, goal)[0] if self.learn else {}
+            return self.net(obs)[0] if self.learn else {}
         return {name: value[None] for name, value in self.params.items()}
 
     def draw(self, posterior: Parts, temperature: float) -> Tensor:

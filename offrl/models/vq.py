@@ -100,8 +100,8 @@ class BehaviorTransformer(nn.Module):
         self.chosen = nn.ModuleList(nn.Embedding(num_codes, dim) for _ in range(num_layers))
         self.offsets = nn.Sequential(Linear(dim, dim), nn.GELU(), Linear(dim, steps * ac_dim))
 
-    def forward(self, obs: Any, goal: Any) -> Tensor:
-        return self.trunk(self.encoder(obs, goal))[0]
+    def forward(self, obs: Any) -> Tensor:
+        return self.trunk(self.encoder(obs))[0]
 
     def predict(
         self, features: Tensor, choose: Callable[[int, Tensor], Tensor]

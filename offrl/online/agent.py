@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrl.algos.base import Seen
 from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.assembly.spaces import clipped
 from offrl.tree import map_leaves
@@ -166,7 +167,7 @@ class PolicyAgent(BaseAgent):
     def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
         """Choose actions ``[N, A]`` as the policy explores, from the last frames. Returns the
         recurrent state with them."""
-        return self.alg.explore(seen, None, self.memory, None, self.num_steps)
+        return self.alg.explore(Seen(seen, state=self.memory, num_steps=self.num_steps))
 
     def _ready(self) -> None:
         """Put the networks into training mode, which ``predict`` and evaluations end."""

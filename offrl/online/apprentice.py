@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offrl.acting.episode import describe
-from offrl.algos.base import PolicyAlgo
+from offrl.algos.base import PolicyAlgo, Seen
 from offrl.assembly.spaces import clipped
 from offrl.checkpoint import policy_from_checkpoint
 from offrl.config.files import find_file
@@ -64,7 +64,7 @@ class TrainedExpert(PolicyAgent):
         """Nothing: the networks are in evaluation mode, and stay so."""
 
     def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        return self.alg.act(seen, None, self.memory, None)
+        return self.alg.act(Seen(seen, state=self.memory))
 
 
 class Apprentice(PolicyAgent):
@@ -95,7 +95,7 @@ class Apprentice(PolicyAgent):
     def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
         """As in evaluation: what matters are the states that the policy will get into."""
         self.alg.set_eval()
-        return self.alg.act(seen, None, self.memory, None)
+        return self.alg.act(Seen(seen, state=self.memory))
 
     def serialize(self) -> dict[str, Any]:
         return super().serialize() | {"expert": self.expert.serialize()}

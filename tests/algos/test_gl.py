@@ -78,7 +78,7 @@ def test_subgoals_are_learned_normalised_and_said_as_they_are_recorded(vae):
         torch.manual_seed(0)
         said = a.get_subgoal_predictions(obs)
         torch.manual_seed(0)
-        normalized = a._propose(a.prepare_obs(a._with_time(obs)), None, 1)
+        normalized = a._propose(a.prepare_states(obs), 1)
         torch.testing.assert_close(
             said["position"], normalized["position"][:, 0] * torch.tensor([2.0, 3.0, 4.0]) + 1.0
         )

@@ -146,10 +146,10 @@ def with_hands(name, algo=None):
 
 @BOTH
 def test_a_policy_says_which_subgoal_its_action_follows(name, monkeypatch):
-    algo, seen = with_hands(name), []
+    algo, goals = with_hands(name), []
     actor = algo.parts["actor"]
     act = actor.act
-    monkeypatch.setattr(actor, "act", lambda obs, goal, *a: seen.append(goal) or act(obs, goal, *a))
+    monkeypatch.setattr(actor, "act", lambda seen: goals.append(seen.goal) or act(seen))
     policy = RolloutPolicy(algo, batch_size=4)
     ages = {env: [] for env in (1, 2)}
     for turn in range(9):
@@ -163,7 +163,7 @@ def test_a_policy_says_which_subgoal_its_action_follows(name, monkeypatch):
             subgoal = policy.subgoal(env)
             assert subgoal.positions.keys() == {"left_eef_pos", "robot0_eef_pos"}
             for key, position in subgoal.positions.items():
-                np.testing.assert_array_equal(position, seen[-1][key][env])
+                np.testing.assert_array_equal(position, goals[-1][key][env])
             ages[env].append(subgoal.steps_left)
     assert ages == {1: [3, 2, 1, 0, 3, 2, 1, 0, 3], 2: [3, 2, 1, 0, 3, 2]}
 
@@ -185,7 +185,7 @@ def test_iris_takes_the_proposal_of_the_highest_value():
     value = planner.parts["value_net"]
     obs = {key: torch.randn(3, *shape) for key, shape in SHAPES.items()}
     # What is worth most is where the first number is largest, whatever one does there.
-    value.best_action = lambda obs, goal, generators: (obs["position"][:, 0, :1], None)
+    value.best_action = lambda obs, generators: (obs["position"][:, 0, :1], None)
     torch.manual_seed(0)
     chosen = planner.get_subgoal_predictions(obs)
     torch.manual_seed(0)
@@ -268,9 +268,9 @@ def test_latent_subgoals(demos, categorical, corrects):
             torch.manual_seed(3)
             near = algo.goal_planner.latent_subgoals(seen, 500)
             torch.manual_seed(3)
-            posterior, _ = net.posterior(seen["obs"], None, given=seen["target_subgoals"])
+            posterior, _ = net.posterior(seen["obs"], given=seen["target_subgoals"])
             aim = net.prior.draw(posterior, 1.0)
-            drawn = net.latents(seen["obs"], None, None, 500)
+            drawn = net.latents(seen["obs"], None, 500)
         distance = (drawn - aim).square().sum(-1)
         torch.testing.assert_close((near - aim[:, 0]).square().sum(-1), distance.min(1).values)
     policy = RolloutPolicy(algo)
@@ -296,7 +296,7 @@ def test_many_proposals_are_judged_in_several_turns(monkeypatch):
     obs = {key: torch.randn(7, *shape) for key, shape in SHAPES.items()}
     planner = algo.parts["planner"]
     value = planner.parts["value_net"]
-    value.best_action = lambda obs, goal, generators: (obs["speed"][:, 0, :1], None)
+    value.best_action = lambda obs, generators: (obs["speed"][:, 0, :1], None)
     chosen = []
     for at_once in (2048, 5):
         monkeypatch.setattr("offrl.algos.iris.AT_ONCE", at_once)

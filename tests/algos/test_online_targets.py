@@ -115,7 +115,7 @@ def test_sac_targets():
     algo = make("sac")
     batch = ready_batch(algo, "sac")
     assert algo.target_entropy == -2 and algo.nets["critic"].num_critics == 2
-    next_pi, _ = algo.policy(batch["next_obs"], None)
+    next_pi, _ = algo.policy(batch["next_obs"])
     torch.manual_seed(3)
     value = algo._next_value(batch, next_pi)
     torch.manual_seed(3)
@@ -314,7 +314,7 @@ def test_discrete_sac_expects_over_all_actions(masks):
         expected = sum(x * q[a] for x, a in zip(p, actions, strict=True))
         return expected, sum(x * math.log(x) for x in p)
 
-    next_pi, _ = algo.policy(batch["next_obs"], None)
+    next_pi, _ = algo.policy(batch["next_obs"])
     with torch.no_grad():
         found = algo._next_value(batch, next_pi)
     losses, entropies, targets = [], [], []

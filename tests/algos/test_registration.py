@@ -17,9 +17,10 @@ from offrl import (
     register_algo,
     register_algo_factory_func,
 )
-from offrl.algos.base import PolicyAlgo, masked_mean
+from offrl.algos.base import PolicyAlgo, Seen, masked_mean
 from offrl.config import AlgoConfig, OptimConfig, Section
 from offrl.registry import ALGO_CONFIGS
+from offrl.specs import ObsSpec
 from offrl.testing import (
     CHECKS,
     AlgoCase,
@@ -191,6 +192,37 @@ def test_the_example_does_what_every_algorithm_must(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     check_algo("examples.new_algorithm", {"algo": {"actor_layer_dims": [16, 16]}})
     assert "examples.new_algorithm" in sys.modules
+
+
+def test_an_algorithm_that_was_written_earlier_passes_too():
+    """With ``act(obs, goal, state, generators)`` and a typed ``optim_params``."""
+    check_algo("written_earlier.new_algorithm", {"algo": {"actor_layer_dims": [16, 16]}})
+
+
+class OwnEarlier(Own):
+    """Explores as algorithms did when what is seen were several arguments."""
+
+    def act(self, obs, *others):
+        return super().act(obs, *others)
+
+    def explore(self, obs, goal=None, state=None, generators=None, num_steps=0):
+        action, state = super().explore(obs, goal, state, generators, num_steps)
+        return action + num_steps, state
+
+
+@pytest.mark.parametrize("kind", [Own, OwnEarlier])
+def test_what_is_seen_is_one_argument_or_several(kind):
+    obs = {"position": torch.zeros(2, 1, 3)}
+    config = config_factory("own", {"observation": {"modalities": {"obs": {"low_dim": [*obs]}}}})
+    spec = ObsSpec.from_config(config.observation, {"position": (3,)})
+    algo = kind(config=config, obs_spec=spec, ac_dim=2, device="cpu")
+    action, state = algo.act(Seen(obs, state=1))
+    for again in (algo.act(obs, None, 1), algo.act(obs, state=1), algo.act(obs=obs, state=1)):
+        assert torch.equal(again[0], action) and again[1] == state == 1
+    ahead = 5 if kind is OwnEarlier else 0
+    assert torch.equal(algo.explore(Seen(obs, num_steps=5))[0], action + ahead)
+    assert torch.equal(algo.explore(obs, None, None, None, 5)[0], action + ahead)
+    assert torch.equal(algo.get_action({"position": obs["position"][:, 0]}), action)
 
 
 def test_what_an_algorithm_reads_decides_what_is_loaded(small_config):

@@ -337,7 +337,7 @@ def test_cqls_target_is_of_a_drawn_action_or_of_the_mean():
     for action in ("mean", "sample"):
         algo = make("cql", {"critic": {"target_action": action}})
         ready = algo.process_batch_for_training(batch())
-        next_pi, _ = algo.policy(ready["next_obs"], None)
+        next_pi, _ = algo.policy(ready["next_obs"])
         targets[action] = [algo._next_value(ready, next_pi) for _ in range(2)]
         mean = torch.tanh(next_pi.mean)[:, None] if next_pi.mean.ndim == 2 else next_pi.mean.tanh()
         of_mean = algo.nets["critic_target"](ready["next_obs"], mean, None).amin(0)

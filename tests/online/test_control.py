@@ -315,8 +315,8 @@ def watched(alg):
             weight.mul_(100)
     taken = []
 
-    def explore(obs, goal=None, state=None, generators=None, num_steps=0):
-        pi, state = alg.action_distribution(obs, goal, state)
+    def explore(seen):
+        pi, state = alg.action_distribution(seen.obs, seen.goal, seen.state)
         action = pi.at(-1).sample(None)
         taken.append(float(pi.log_prob(action[:, None])[0, 0]))
         return action, state

@@ -73,7 +73,7 @@ def test_what_is_stored_is_what_the_expert_would_do_there():
 @pytest.mark.parametrize(("decay", "shares"), [(0.0, (1, 0, 0)), (0.5, (1, 0.5, 0.25))])
 def test_the_expert_acts_the_less_the_later_the_round(decay, shares, monkeypatch):
     trainer = make("dagger", algo={"beta_decay": decay}, train={"online": {"collect_steps": 300}})
-    trainer.alg.act = lambda obs, *_: (torch.full((len(obs["flat"]), 2), 0.123), None)
+    trainer.alg.act = lambda seen: (torch.full((len(seen.obs["flat"]), 2), 0.123), None)
     taken, step = [], trainer.envs.step
     monkeypatch.setattr(trainer.envs, "step", lambda raw: taken.append(raw.copy()) or step(raw))
     trainer.alg.update = lambda batch: {"loss": torch.zeros(())}

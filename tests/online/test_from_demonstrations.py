@@ -61,9 +61,9 @@ def test_rlpd_believes_the_least_of_two_critics_drawn_at_random():
 def test_the_actor_of_rlpd_climbs_the_mean_of_all_critics():
     algo, _ = make("rlpd")
     ready = algo.process_batch_for_training(batch())
-    pi, _ = algo.policy(ready["obs"], None)
+    pi, _ = algo.policy(ready["obs"])
     torch.manual_seed(0)
-    value, _ = algo._judged("critic", ready["obs"], None, pi)
+    value, _ = algo._judged("critic", ready["obs"], pi)
     torch.manual_seed(0)
     actions, _ = pi.rsample(1)
     torch.testing.assert_close(value, algo.nets["critic"](ready["obs"], actions, None).mean(0))

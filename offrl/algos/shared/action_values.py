@@ -3,10 +3,11 @@
 from typing import Any
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, PolicyAlgo
+from offrl.algos.base import Obs, PolicyAlgo, Seen
 from offrl.algos.shared.masks import masked
 from offrl.algos.shared.td import TDLearner
 from offrl.lazy import Tensor, torch
+from offrl.specs import with_goal
 
 
 class ActionValues(TDLearner, PolicyAlgo):
@@ -14,22 +15,19 @@ class ActionValues(TDLearner, PolicyAlgo):
 
     ACTIONS = ("discrete",)
 
-    def scores(self, obs: Any, goal: Any) -> Tensor:
+    def scores(self, obs: Any) -> Tensor:
         """Give what the policy chooses the highest of, ``[B, A]``, for what the networks see."""
-        return self.nets["critic"].values(obs, goal).amin(0)
+        return self.nets["critic"].values(obs).amin(0)
 
-    def best_guess(self, obs: Any, goal: Any) -> Tensor:
+    def best_guess(self, obs: Any, goal: Any = None) -> Tensor:
         """The policy's action, one-hot ``[B, 1, A]``."""
-        return highest(masked(self.scores(obs, goal), obs))[:, None]
+        return highest(masked(self.scores(with_goal(obs, goal)), obs))[:, None]
 
-    def act(
-        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
-    ) -> tuple[Tensor, Any]:
-        return self.action_distribution(obs, goal)[0].action[:, 0], state
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
+        return self.action_distribution(seen.obs, seen.goal)[0].action[:, 0], seen.state
 
     def action_distribution(self, obs: Obs, goal: Obs | None = None, state: Any = None) -> Any:
-        best = self.best_guess(self.prepare_obs(obs), self.prepare_obs(goal, "goal"))
-        return models.Deterministic(best), state
+        return models.Deterministic(self.best_guess(self.prepare(obs, goal))), state
 
 
 def highest(scores: Tensor) -> Tensor:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, PolicyAlgo
+from offrl.algos.base import Generators, Obs, PolicyAlgo, Seen
 from offrl.algos.shared.td import TDLearner
 from offrl.config import Config
 from offrl.lazy import Tensor
-from offrl.specs import ObsSpec
+from offrl.specs import ObsSpec, with_goal
 
 MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values
 CLONING = "bc"  # whose policies actors may start from
@@ -36,14 +36,12 @@ class ActorCritic(TDLearner, PolicyAlgo):
             **options,
         )
 
-    def act(
-        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
-    ) -> tuple[Tensor, Any]:
-        pi, state = self.action_distribution(obs, goal, state)
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
+        pi, state = self.action_distribution(seen.obs, seen.goal, seen.state)
         pi = pi.at(-1)
         if self._low_noise_eval and not self.explores:
             pi = pi.low_noise()
-        return pi.sample(generators), state
+        return pi.sample(seen.generators), state
 
     def explored(self, action: Tensor, generators: Generators = None) -> Tensor:
         """Stay within [-1, 1], as the data's actions do."""
@@ -52,15 +50,16 @@ class ActorCritic(TDLearner, PolicyAlgo):
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
-        return self.policy(self.prepare_obs(obs), self.prepare_obs(goal, "goal"), state)
+        return self.policy(self.prepare(obs, goal), state)
 
-    def policy(self, obs: Any, goal: Any, state: Any = None) -> tuple[Any, Any]:
+    def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
         """The distribution of actions, for observations as networks see them, and the state."""
-        return self.nets["actor"](obs, goal, state)
+        return self.nets["actor"](obs, None, state)
 
-    def best_guess(self, obs: Any, goal: Any) -> Tensor:
-        """The actor's most likely action ``[B, 1, A]``, for observations as networks see them."""
-        return self.policy(obs, goal)[0].mode()
+    def best_guess(self, obs: Any, goal: Any = None) -> Tensor:
+        """Give the actor's most likely action ``[B, 1, A]``, for observations as networks see
+        them."""
+        return self.policy(with_goal(obs, goal))[0].mode()
 
     # -- starting from a cloned policy -----------------------------------------------------------
 

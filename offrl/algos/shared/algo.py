@@ -15,7 +15,7 @@ from offrl.algos.shared.weights import Average, fitting, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.lazy import Tensor, torch
 from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
-from offrl.specs import ObsSpec
+from offrl.specs import ObsSpec, with_goal
 from offrl.tree import map_leaves
 
 Obs = Mapping[str, Tensor]  # {key: [B, T, ...]}
@@ -183,15 +183,17 @@ class Algo(Modes):
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Choose what the algorithm needs of a batch, move it to the device and normalise the
-        observations. ``pad_mask`` is ``[B, T, 1]`` if some steps must not count, else ``None``."""
+        observations, which have the goal with them. ``pad_mask`` is ``[B, T, 1]`` if some steps
+        must not count, else ``None``."""
         mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
-        ready: dict[str, Any] = {
-            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
-            "pad_mask": self.to_device(mask),
-        }
+        goal = self.prepare_obs(batch.get("goal_obs"), "goal")
+        ready: dict[str, Any] = {"goal_obs": goal, "pad_mask": self.to_device(mask)}
         for key in self.NEEDS:
-            prepare = self.prepare_obs if key in ("obs", "next_obs") else self.to_device
-            ready[key] = prepare(self.needed(batch, key))
+            part = self.needed(batch, key)
+            if key in ("obs", "next_obs"):
+                ready[key] = with_goal(self.prepare_obs(part), goal)
+            else:
+                ready[key] = self.to_device(part)
         return ready
 
     def train_on_batch(
@@ -276,6 +278,16 @@ class Algo(Modes):
     def to_device(self, batch: Any) -> Any:
         """Move tensors, also in nested dicts, to the device as float32."""
         return map_leaves(lambda x: x.to(self.device, torch.float32), batch)
+
+    def prepare(self, obs: Obs, goal: Obs | None = None) -> dict[str, Any]:
+        """Turn raw observations ``{key: [B, T, ...]}`` and goals ``{key: [B, ...]}`` into what the
+        networks see, ``prepare_obs`` of both: one dict, with the goal at ``GOAL``."""
+        return with_goal(self.prepare_obs(obs), self.prepare_obs(goal, "goal"))
+
+    def prepare_states(self, obs_dict: Obs, goal_dict: Obs | None = None) -> dict[str, Any]:
+        """Do the same for observations ``{key: [B, ...]}``, or ``[B, T, ...]`` if frames are
+        stacked."""
+        return self.prepare(self._with_time(obs_dict), goal_dict)
 
     def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | None:
         """Turn raw observations ``{key: [B, T, ...]}`` into what the networks see, in training and

@@ -6,9 +6,10 @@ from typing import Any
 from pydantic import model_validator
 
 from offrl.acting.executor import Executor
-from offrl.algos.base import Generators, Obs, PolicyAlgo
+from offrl.algos.base import Generators, Obs, PolicyAlgo, Seen
 from offrl.config import AlgoConfig, NonNegative, Section, Steps
 from offrl.lazy import Tensor, torch
+from offrl.specs import GOAL
 from offrl.tree import map_leaves
 
 
@@ -115,13 +116,13 @@ class ChunkPolicy(PolicyAlgo):
     def chunk(self, obs: Obs, goal: Obs | None = None, generators: Generators = None) -> Tensor:
         """Predict the actions from now on, ``[B, H, A]``, as the dataset normalises them, from raw
         observations ``{key: [B, To, ...]}``."""
-        seen, goal = self.prepare_obs(obs), self.prepare_obs(goal, "goal")
-        predicted = self.sample(seen, goal, generators)
+        seen = self.prepare(obs, goal)
+        predicted = self.sample(seen, seen.get(GOAL), generators)
         return predicted[:, -self.algo_config.horizon.chunk_length :]
 
-    def act(
-        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
-    ) -> tuple[Tensor, Any]:
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
+        obs, goal, state, generators, _ = seen
+
         def predict(rows: Tensor) -> Callable[[], Tensor]:
             own = None if generators is None else [generators[i] for i in rows.tolist()]
             due, aim = (map_leaves(lambda x: x[rows.to(x.device)], x) for x in (obs, goal))
@@ -131,8 +132,8 @@ class ChunkPolicy(PolicyAlgo):
         actions, _, state = self.executor.step(num_envs, state, predict)
         return actions, state
 
-    def _predict(self, obs: Obs, generators: Generators) -> Tensor:
-        chunks = self.chunk(obs, None, generators)
+    def _predict(self, seen: Seen) -> Tensor:
+        chunks = self.chunk(seen.obs, None, seen.generators)
         return self.raw_action(chunks.flatten(0, 1)).unflatten(0, chunks.shape[:2])
 
 

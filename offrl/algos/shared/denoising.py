@@ -14,6 +14,7 @@ from offrl.config import Count, Section
 from offrl.config.algo import adamw
 from offrl.config.section import check_one_enabled
 from offrl.lazy import Tensor, torch
+from offrl.specs import GOAL
 
 log = logging.getLogger(__name__)
 
@@ -112,10 +113,10 @@ class DenoisingPolicy(ChunkPolicy):
         """Noisy actions ``[B, Tp, A]``, their times ``[B]`` and what to predict from them."""
         raise NotImplementedError(type(self).__name__)
 
-    def begin(self, obs: Obs, goal: Obs | None, generators: Generators) -> tuple[Tensor, Tensor]:
+    def begin(self, obs: Obs, generators: Generators) -> tuple[Tensor, Tensor]:
         """Give what the network sees of observations, and the noise ``[B, Tp, A]`` of chunks to
         be."""
-        seen = self.nets["policy"].encode(obs, goal)
+        seen = self.nets["policy"].encode(obs)
         shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
         return seen, models.random_rows("randn", seen.new_zeros(shape), generators)
 
@@ -124,11 +125,11 @@ class DenoisingPolicy(ChunkPolicy):
         of the control, of which ``control_freq`` make a second."""
         frames, spec = self.algo_config.horizon.observation_horizon, self.obs_spec.groups
         seen = {key: torch.zeros(1, frames, *x.shape) for key, x in spec["obs"].items()}
-        goal = {key: torch.zeros(1, *x.shape) for key, x in spec.get("goal", {}).items()} or None
+        seen[GOAL] = {key: torch.zeros(1, *x.shape) for key, x in spec.get("goal", {}).items()}
         num_steps = attrgetter(self.steps_key)(self.algo_config)
         with torch.no_grad(), self.at_rest():
             drawn = [torch.Generator().manual_seed(0)]
-            encoded, noise = self.begin(self.to_device(seen), self.to_device(goal), drawn)
+            encoded, noise = self.begin(self.to_device(seen), drawn)
             for _ in range(2):  # the first also warms up
                 begun = perf_counter()
                 self.nets["policy"](noise, torch.zeros(1, device=self.device), encoded).cpu()
@@ -147,6 +148,6 @@ class DenoisingPolicy(ChunkPolicy):
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
         net = self.nets["policy"]
         noisy, time, target = self.corrupt(batch["actions"])
-        predicted = net(noisy, time, net.encode(batch["obs"], batch["goal_obs"]))
+        predicted = net(noisy, time, net.encode(batch["obs"]))
         loss = masked_mean((predicted - target).square().mean(-1), batch["pad_mask"])
         return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}

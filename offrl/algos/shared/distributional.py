@@ -23,7 +23,7 @@ class DistributionalCritic(TDLearner):
     def backup(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor:
         """Probabilities ``[B, atoms]`` of the returns of the best of ``next_actions``."""
         critic = self.nets["critic_target"]
-        probabilities = critic.probabilities(batch["next_obs"], next_actions, batch["goal_obs"])[0]
+        probabilities = critic.probabilities(batch["next_obs"], next_actions)[0]
         best = (probabilities * critic.atoms).sum(-1).argmax(1)
         chosen = probabilities[torch.arange(len(best), device=best.device), best]
         returns = batch["rewards"] + batch["discounts"] * critic.atoms
@@ -32,7 +32,7 @@ class DistributionalCritic(TDLearner):
     def critic_losses(self, batch: dict[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
         """KL divergence from the target, ``[1]``, and the expected returns ``[1, B, 1]``."""
         critic = self.nets["critic"]
-        outputs = critic.outputs(batch["obs"], batch["actions"], batch["goal_obs"])
+        outputs = critic.outputs(batch["obs"], batch["actions"])
         log_p = outputs.log_softmax(-1)[:, :, 0]
         entropy = torch.special.entr(target).sum(-1)
         divergence = -(target * log_p).sum(-1) - entropy

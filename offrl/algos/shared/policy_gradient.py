@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, PolicyAlgo, ValueAlgo
+from offrl.algos.base import Obs, PolicyAlgo, Seen, ValueAlgo
 from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.algos.shared.returns import ends_of, gae
 from offrl.config import (
@@ -343,15 +343,14 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             return pi
         return type(pi)(masked(pi.logits[:, 0], obs)[:, None])
 
-    def act(
-        self, obs: Obs, goal: Obs | None = None, state: Any = None, generators: Generators = None
-    ) -> tuple[Tensor, Any]:
+    def act(self, seen: Seen) -> tuple[Tensor, Any]:
         """A sample of the policy while it ``explores``, else its likeliest action."""
-        if self.explores and generators is None and self._is_quick(obs):
+        obs = seen.obs
+        if self.explores and seen.generators is None and self._is_quick(obs):
             return torch.from_numpy(self.nets["policy"].quick_sample(self.prepare_obs(obs))), None
-        pi, state = self.action_distribution(obs, goal, state)
+        pi, state = self.action_distribution(obs, seen.goal, seen.state)
         pi = pi.at(-1)
-        return pi.sample(generators) if self.explores else pi.mode(), state
+        return pi.sample(seen.generators) if self.explores else pi.mode(), state
 
     def _is_quick(self, obs: Obs) -> bool:
         """Whether all actions are allowed, and the network has a quick way to draw them, which no
@@ -374,7 +373,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
         """The value ``[B, 1]`` of states ``{key: [B, ...]}``; nothing is remembered before them."""
-        return self.nets["policy"](self.prepare_obs(self._with_time(obs_dict)))[1][:, None]
+        return self.nets["policy"](self.prepare_states(obs_dict))[1][:, None]
 
 
 def _joined(part: Any) -> Any:

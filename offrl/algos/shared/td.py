@@ -10,6 +10,7 @@ from offrl import models
 from offrl.algos.base import Obs, ValueAlgo, check_rewards
 from offrl.config.algo import TDConfig
 from offrl.lazy import Tensor, torch
+from offrl.specs import GOAL, with_goal
 
 log = logging.getLogger(__name__)
 
@@ -135,10 +136,11 @@ class TDLearner(ValueAlgo):
             self.to_device(batch["dones"]).flatten(1)[:, steps],
             None if mask is None else self.to_device(mask).flatten(1)[:, steps],
         )
+        goal = self.prepare_obs(batch.get("goal_obs"), "goal")
         ready = {
-            "obs": self.prepare_obs(frames_from(batch["obs"], 0, self.num_frames)),
-            "next_obs": self.obs_after(batch, n, num_steps),
-            "goal_obs": self.prepare_obs(batch.get("goal_obs"), "goal"),
+            "obs": with_goal(self.prepare_obs(frames_from(batch["obs"], 0, self.num_frames)), goal),
+            "next_obs": with_goal(self.obs_after(batch, n, num_steps), goal),
+            "goal_obs": goal,
             "actions": self.to_device(batch["actions"][:, now : now + 1]),
             "rewards": rewards,
             "dones": dones,
@@ -150,7 +152,7 @@ class TDLearner(ValueAlgo):
 
     def obs_after(
         self, batch: Mapping[str, Any], n: int, num_steps: Tensor | int
-    ) -> dict[str, Tensor] | None:
+    ) -> dict[str, Tensor]:
         """The frames seen after the window's first ``n`` steps, of which ``num_steps`` count."""
         now = self.num_frames - 1
         later = frames_from(self.needed(batch, "next_obs"), n + now - 1, 1)
@@ -202,13 +204,13 @@ class TDLearner(ValueAlgo):
 
     def backup(self, batch: Mapping[str, Any], next_actions: Tensor) -> Tensor:
         """The critics' target for the best of some actions ``[B, K, A]`` to follow: ``[B, 1]``."""
-        next_q = self.nets["critic_target"](batch["next_obs"], next_actions, batch["goal_obs"])
+        next_q = self.nets["critic_target"](batch["next_obs"], next_actions)
         value = self.pessimistic(next_q).amax(1, keepdim=True)
         return batch["rewards"] + batch["discounts"] * value
 
     def critic_losses(self, batch: Mapping[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
         """``td_losses`` of the batch's actions, and the values ``[N, B, 1]`` that they are of."""
-        q = self.nets["critic"](batch["obs"], batch["actions"], batch["goal_obs"])
+        q = self.nets["critic"](batch["obs"], batch["actions"])
         return self.td_losses(q, target, batch.get("weights")), q
 
     def pessimistic(self, q: Tensor) -> Tensor:
@@ -233,16 +235,15 @@ class TDLearner(ValueAlgo):
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
         """The first critic's value of the likeliest action (``best_guess``): ``[B, 1]``."""
-        obs, goal = self.prepare_obs(self._with_time(obs_dict)), self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"].first(obs, self.best_guess(obs, goal), goal)
+        obs = self.prepare_states(obs_dict, goal_dict)
+        return self.nets["critic"].first(obs, self.best_guess(obs, obs.get(GOAL)))
 
     def get_state_action_value(
         self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
     ) -> Tensor:
         """The first critic's value of actions ``[B, A]``: ``[B, 1]``."""
-        obs = self.prepare_obs(self._with_time(obs_dict))
-        goal = self.prepare_obs(goal_dict, "goal")
-        return self.nets["critic"].first(obs, self.to_device(actions)[:, None], goal)
+        obs = self.prepare_states(obs_dict, goal_dict)
+        return self.nets["critic"].first(obs, self.to_device(actions)[:, None])
 
     # -- logs -------------------------------------------------------------------------------------
 
