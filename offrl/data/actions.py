@@ -1,5 +1,5 @@
-"""Stored actions as what networks predict: normalised vectors, or one-hot ones where the action is
-one of a few (``train.action_config.KEY.format`` ``"discrete"``)."""
+"""The encoding of stored actions as networks predict them: normalised vectors, or one-hot ones for
+discrete actions (``train.action_config.KEY.format`` ``"discrete"``)."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -18,11 +18,11 @@ def encode_actions(
     given: Mapping[str, Statistics],
     place: Place,
 ) -> tuple[dict[str, np.ndarray], dict[str, Statistics]]:
-    """Actions ``{key: [N, ...]}`` as ``{key: [N, A]}``, and their statistics.
+    """Encode actions ``{key: [N, ...]}`` as ``{key: [N, A]}``. Returns them and their statistics.
 
     integers: the keys whose numbers are integers in the file.
     config: ``train.action_config``. given: statistics of the training, for held-out actions.
-    place: says of a key and row in which file, demonstration and step that is.
+    place: names the file, demonstration and step of a key and row.
     """
     encoded, statistics = {}, {}
     for key, rows in stored.items():
@@ -63,7 +63,7 @@ def _check_format(
 
 
 def _one_hot(key: str, actions: np.ndarray, num_actions: int | None, place: Place) -> np.ndarray:
-    """Integers ``[N]`` as ``[N, num_actions]``; without a number, one more than the largest."""
+    """Encode integers ``[N]`` as ``[N, num_actions]``, by default one more than the largest."""
     wrong = (actions != actions.round()) | (actions < 0)
     if wrong.any():
         row = int(wrong.argmax())

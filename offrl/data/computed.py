@@ -13,7 +13,8 @@ OUTPUT_MAX = 0.999999
 
 
 def obs_statistics(rows: np.ndarray) -> Statistics:
-    """Mean and population standard deviation of ``[N, D]``, plus 1e-3 against constant features."""
+    """Compute the mean and population standard deviation of ``[N, D]``, the latter plus 1e-3
+    against constant features."""
     mean, std = _mean_std(rows)
     return {"offset": mean, "scale": std + np.float32(1e-3)}
 
@@ -21,7 +22,7 @@ def obs_statistics(rows: np.ndarray) -> Statistics:
 def action_statistics(
     rows: np.ndarray, normalization: Literal["min_max", "gaussian"] | None
 ) -> Statistics:
-    """Statistics of actions ``[N, D]``; a dimension that hardly moves is shifted, not scaled."""
+    """Compute statistics of actions ``[N, D]``; a dimension that hardly moves is not scaled."""
     if normalization == "min_max":
         low = rows.min(axis=0, keepdims=True)
         span = rows.max(axis=0, keepdims=True) - low
@@ -37,8 +38,8 @@ def action_statistics(
 
 
 def outlier(rows: np.ndarray, scale: np.ndarray) -> tuple[int, str] | None:
-    """The row of a stray value in ``[N, D]`` that makes a dimension's ``scale`` ``[1, D]``, so that
-    all others are next to the same once normalised; and a sentence on it."""
+    """Find a stray value in ``[N, D]`` that makes a dimension's ``scale`` ``[1, D]``, so that all
+    others are next to the same once normalised. Returns its row, and a sentence on it."""
     few = rows[:: 1 + len(rows) // 4096]  # suffice for quartiles
     low, high = np.percentile(few, (25, 75), axis=0)
     # A scale beyond the span is none of the data's: that of a dimension that hardly moves.
@@ -68,8 +69,9 @@ def transformed(
     config: Mapping[str, Any],
     stats: Mapping[str, float] | None = None,
 ) -> tuple[np.ndarray, Mapping[str, float]]:
-    """``scale * normalised(clipped(r)) + shift`` of every step, a number or ``[1]`` of each, by
-    ``config`` (``train.rewards``); and the statistics that they were normalised by."""
+    """Compute ``scale * normalised(clipped(r)) + shift`` of every step, a number or ``[1]`` of
+    each, by ``config`` (``train.rewards``). Returns them and the statistics that normalised
+    them."""
     if config.get("clip"):
         rewards = rewards.clip(*config["clip"])
     stats = stats or reward_statistics(rewards, lengths, config.get("normalization"))
@@ -80,7 +82,7 @@ def transformed(
 def received(
     rewards: np.ndarray, config: Mapping[str, Any], stats: Mapping[str, float] | None = None
 ) -> np.ndarray:
-    """The rewards that ``transformed`` was given, within the limits of ``clip``."""
+    """Compute the rewards that ``transformed`` was given, within the limits of ``clip``."""
     stats = stats or {"offset": 0.0, "scale": 1.0}
     normal = (rewards - config.get("shift", 0.0)) / config.get("scale", 1.0)
     return (normal * stats["scale"] + stats["offset"]).astype(np.float32)
@@ -89,9 +91,9 @@ def received(
 def reward_statistics(
     rewards: np.ndarray, lengths: np.ndarray, normalization: str | None
 ) -> dict[str, float]:
-    """``offset`` and ``scale`` of ``(r - offset) / scale``: to [0, 1] (``min_max``), to mean 0 and
-    deviation 1 (``gaussian``), or so that the returns of demonstrations are at most 1 apart
-    (``return``; Kostrikov et al., 2021, arXiv:2110.06169, section 5)."""
+    """Compute ``offset`` and ``scale`` of ``(r - offset) / scale``: to [0, 1] (``min_max``), to
+    mean 0 and deviation 1 (``gaussian``), or so that the returns of demonstrations are at most 1
+    apart (``return``; Kostrikov et al., 2021, arXiv:2110.06169, section 5)."""
     rewards, offset, scale = rewards.reshape(-1), 0.0, 1.0
     if normalization == "return":
         returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths, dtype=np.float64)
@@ -112,7 +114,7 @@ def reward_statistics(
 def returns_to_go(
     rewards: np.ndarray, dones: np.ndarray, lengths: np.ndarray, discount: float
 ) -> np.ndarray:
-    """The discounted sum of the rewards from each step to the end of its demonstration.
+    """Sum up the discounted rewards from each step to the end of its demonstration.
 
     With a discount below 1, one that stopped without having terminated goes on: with its last
     reward for ever if that is a penalty, else with nothing, which no policy does worse than
@@ -132,7 +134,7 @@ def returns_to_go(
 def timesteps(
     rewards: np.ndarray, dones: np.ndarray, lengths: np.ndarray, discount: float
 ) -> np.ndarray:
-    """The number of each step in its demonstration, from 0."""
+    """Count the steps of each demonstration, from 0."""
     return np.concatenate([np.arange(length) for length in lengths])
 
 

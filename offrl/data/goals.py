@@ -19,7 +19,7 @@ DISCOUNT = 0.99
 
 
 class Goals(NamedTuple):
-    """How the goal of a window is chosen.
+    """The choice of a window's goal.
 
     ``last``: the end of its demonstration. ``future_uniform``: each state after the window's
     current one is as likely as the others. ``future_geometric``: one that is ``k`` steps ahead has
@@ -35,7 +35,7 @@ class Goals(NamedTuple):
 
     @property
     def num_draws(self) -> int:
-        """So many uniform random numbers choose a goal."""
+        """The number of uniform random numbers that choose a goal."""
         return {"last": 0, "mixture": 3}.get(self.mode, 1)
 
     def steps_ahead(self, draws: Tensor, steps: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Goals(NamedTuple):
         return torch.minimum(ahead.long(), steps - 1)
 
     def kinds(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Say which goals of a mixture are the current state, and which are of anywhere, ``[B]``
+        """Say which goals of a mixture are the current state, and which may be any, ``[B]``
         each."""
         current, future = self.shares["current"], self.shares["future"]
         return draws[:, 1] < current, draws[:, 1] >= current + future
@@ -55,7 +55,7 @@ class Goals(NamedTuple):
 def make_goals(
     mode: str | None, shares: Mapping[str, float] | None, discount: float, are_rewarded: bool
 ) -> Goals | None:
-    """Say how goals are chosen, by keys of the section ``train``; ``None`` if there are none."""
+    """Make the choice of goals by keys of the section ``train``; ``None`` if there are none."""
     if are_rewarded and mode != "mixture":
         raise ValueError('goal_rewards: needs goals of goal_mode "mixture"')
     if mode is None:

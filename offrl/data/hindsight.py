@@ -1,4 +1,4 @@
-"""Goals in hindsight: what an episode has reached is taken for what it was meant to reach."""
+"""Goals in hindsight: goals that an episode has reached take the place of those it was meant to."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,8 +11,8 @@ from offrl.data.windows import Windows
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"  # as gymnasium-robotics calls them
 
-#: What goals ``[B, G]`` that were achieved are worth if others were desired: rewards ``[B]``, and
-#: whether the episode terminates there, ``None`` if that does not depend on the goal.
+#: Judges goals ``[B, G]`` that were achieved where others were desired: returns rewards ``[B]``,
+#: and whether the episode terminates there, ``None`` if that does not depend on the goal.
 Judge = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 
 

@@ -1,4 +1,4 @@
-"""Measures demonstrations, and finds those that are unlike the others."""
+"""Measures of demonstrations, and those that are unlike the others."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,21 +13,19 @@ STILL = 0.1  # of a demonstration's mean speed
 
 
 def features(demo: Mapping[str, Any]) -> dict[str, float]:
-    """Measures of a trajectory: its ``length`` and ``return`` (NaN without rewards), ``largest
+    """Measure a trajectory: its ``length`` and ``return`` (NaN without rewards), ``largest
     action`` and ``mean action`` by absolute value, ``jerkiness``, the mean change of actions from
     step to step, and ``stillness``, the share of steps in which what is observed hardly moves."""
     actions = np.asarray(demo["actions"], np.float64)
     vectors = [v for k, v in demo.items() if k.startswith("obs/") and is_vectors(v, len(actions))]
     with np.errstate(all="ignore"):  # what is not finite stays so
-        sizes = np.abs(actions)
+        sizes, changes = np.abs(actions), np.abs(np.diff(actions, axis=0))
         return {
             "length": float(len(actions)),
             "return": float(np.sum(demo.get("rewards", np.nan), dtype=np.float64)),
             "largest action": float(sizes.max()),
             "mean action": float(sizes.mean()),
-            "jerkiness": float(np.abs(np.diff(actions, axis=0)).mean())
-            if len(actions) > 1
-            else 0.0,
+            "jerkiness": float(changes.mean()) if len(changes) else 0.0,
             "stillness": _stillness(vectors or [actions]),
         }
 
@@ -39,8 +37,8 @@ def is_vectors(array: Any, length: int) -> bool:
 
 
 def unusual(features: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
-    """Say which demonstrations are unlike the others, and in what, in a sentence: the strangest
-    first.
+    """Find the demonstrations that are unlike the others, the strangest first, each with a sentence
+    on what is unusual.
 
     features: ``[N]`` values each. One is unusual that is not finite, or further from the median
     than 3.5 standard deviations as the median deviation gives them (the mean deviation, where most
@@ -50,38 +48,28 @@ def unusual(features: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
     for name, values in features.items():
         values = np.asarray(values, np.float64)
         is_finite = np.isfinite(values)
-        if is_finite.sum() < FEWEST:
+        finite = values[is_finite]
+        if len(finite) < FEWEST:
             continue
-        centre, scores = _robust_scores(values, is_finite)
-        for i in np.flatnonzero(~(np.abs(scores) <= UNUSUAL)):
-            found.append((-abs(scores[i]), int(i), _sentence(name, values[i], centre, scores[i])))
-    return [(i, sentence) for _, i, sentence in sorted(found)]
-
-
-def _robust_scores(values: np.ndarray, is_finite: np.ndarray) -> tuple[float, np.ndarray]:
-    """The median, and how many robust standard deviations each value is above it; infinitely many
-    for what is not finite."""
-    centre = float(np.median(values[is_finite]))
-    deviations = np.abs(values[is_finite] - centre)
-    # Differences in the last digits are none.
-    smallest = 1e-6 * np.abs(values[is_finite]).max()
-    spread = NORMAL_MAD * np.median(deviations)
-    if spread <= smallest:
-        spread = NORMAL_MEAN * deviations.mean()
-    scores = np.full(len(values), np.inf)
-    scores[is_finite] = 0.0 if spread <= smallest else (values[is_finite] - centre) / spread
-    return centre, scores
-
-
-def _sentence(name: str, value: float, centre: float, score: float) -> str:
-    if not np.isfinite(value):
-        return f"its {name} is {value:g}"
-    side = "above" if score > 0 else "below"
-    return f"its {name}, {value:.4g}, is far {side} the median of {centre:.4g} (z = {score:.1f})"
+        centre, smallest = np.median(finite), 1e-6 * np.abs(finite).max()  # less is rounding
+        deviations = np.abs(finite - centre)
+        spread = NORMAL_MAD * np.median(deviations)
+        if spread <= smallest:
+            spread = NORMAL_MEAN * deviations.mean()
+        scores = np.full(len(values), np.inf)
+        scores[is_finite] = 0.0 if spread <= smallest else (finite - centre) / spread
+        for i in np.flatnonzero(np.abs(scores) > UNUSUAL):
+            value, side = values[i], "above" if scores[i] > 0 else "below"
+            words = f"its {name} is {value:g}"
+            if is_finite[i]:
+                words = f"its {name}, {value:.4g}, is far {side} the median of {centre:.4g} "
+                words += f"(z = {scores[i]:.1f})"
+            found.append((-abs(scores[i]), int(i), words))
+    return [(i, words) for _, i, words in sorted(found)]
 
 
 def _stillness(vectors: list[np.ndarray]) -> float:
-    """Speeds are relative to each dimension's mean, so that none counts more by its unit."""
+    # Speeds are relative to each dimension's mean, so that none counts more by its unit.
     rows = np.concatenate([np.reshape(v, (len(v), -1)) for v in vectors], axis=1, dtype=np.float64)
     speeds = np.abs(np.diff(rows, axis=0))
     means = speeds.mean(axis=0) if len(speeds) else np.zeros(0)

@@ -17,7 +17,7 @@ class Rollout(Replay):
         self.forget()  # so that each round lies behind room for earlier frames
 
     def take(self) -> dict[str, Any]:
-        """Give everything as tensors of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and
+        """Return everything as tensors of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and
         begin anew with what is observed now.
 
         ``obs`` has frames, ``{key: [N, L, F, ...]}``, and ``frames`` says which, ``[N, L, F]``:
@@ -56,7 +56,7 @@ class Rollout(Replay):
 
     @property
     def is_full(self) -> bool:
-        """Say whether another step, and the end of its episode, may not find room."""
+        """True if another step, and the end of its episode, may not find room."""
         store = self.store
         return bool((store.heads - store.parts + 3 >= store.num_rows).any())
 

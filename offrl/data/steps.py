@@ -1,7 +1,7 @@
 """The steps of demonstrations, one after the other.
 
-What a key holds at every step is a column: of the ``shape`` of a step, and ``nbytes`` in memory. It
-gives rows ``[B, T]`` as ``[B, T, ...]``, ``to`` moves it to a device.
+A column holds the values of a key at every step. It knows the ``shape`` of a step and its
+``nbytes`` in memory, takes rows ``[B, T]`` as ``[B, T, ...]``, and moves ``to`` a device.
 """
 
 import copy
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """``count`` integers from each begin on, all in one array."""
+    """Return ``count`` integers from each begin on, all in one array."""
     return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
@@ -34,7 +34,8 @@ class ArrayColumn:
 
 
 class ConstantColumn:
-    """The same at all steps of a file: ``values`` ``[F, ...]`` of files from ``first_rows`` on."""
+    """One value for all steps of a file: ``values`` ``[F, ...]`` of files from ``first_rows``
+    on."""
 
     def __init__(self, values: Tensor, first_rows: Tensor):
         self.values, self.first_rows = values, first_rows
@@ -72,7 +73,7 @@ class StepStore:
         return sum(column.nbytes for column in self.columns.values())
 
     def to(self, device: torch.device | str) -> "StepStore":
-        """The same steps on a device; a copy, if they are elsewhere."""
+        """Return the same steps on a device; a copy, if they are elsewhere."""
         if torch.device(device) == self.device:
             return self
         moved = copy.copy(self)
@@ -81,6 +82,6 @@ class StepStore:
         return moved
 
     def values(self, key: str) -> Tensor:
-        """All steps ``[sum(lengths), ...]`` of a column that is in no file."""
+        """Return all steps ``[sum(lengths), ...]`` of a column that is in no file."""
         rows = torch.from_numpy(ranges(self.first_rows, self.lengths))
         return self.columns[key].take(rows.to(self.device))
