@@ -126,6 +126,11 @@ class DataInfo:
         if env_args := self.env_args:
             environment = {name: env_args[name] for name in ENVIRONMENT if name in env_args}
             environment["env_kwargs"] = env_args.get("env_kwargs", {})
+        unusual_ones = []
+        if len(self._features) == len(self.names):
+            names = self._features[0]
+            found = unusual({name: np.array([f[name] for f in self._features]) for name in names})
+            unusual_ones = [f"{self.names[i]}: {sentence}" for i, sentence in found]
         files = self.path.rglob("*") if self.path.is_dir() else [self.path]
         return {
             "dataset": str(self.path),
@@ -144,7 +149,7 @@ class DataInfo:
             "provenance": provenance_of(self.path),
             "wrong": self.wrong,
             "remarks": self._remarks(),
-            "unusual": self._unusual(),
+            "unusual": unusual_ones,
         }
 
     def _remarks(self) -> list[str]:
@@ -157,14 +162,6 @@ class DataInfo:
                 shown = ", ".join(same[:10]) + (", ..." if len(same) > 10 else "")
                 remarks.append(f"{shown} are the same, but for images, which were not compared")
         return remarks
-
-    def _unusual(self) -> list[str]:
-        """Write sentences on unusual demonstrations, the strangest first."""
-        if len(self._features) < len(self.names):
-            return []
-        names = self._features[0]
-        found = unusual({name: np.array([f[name] for f in self._features]) for name in names})
-        return [f"{self.names[i]}: {sentence}" for i, sentence in found]
 
 
 class ArrayFacts:

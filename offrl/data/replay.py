@@ -2,7 +2,6 @@
 around, and batches of its steps, with the keys and shapes of batches of recorded data."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from math import ceil, prod
 from typing import Any
 
@@ -64,6 +63,10 @@ class ReplayStore(StepStore):
         self.begun = self.parts.copy()  # the first row of each running episode
         self.filled = np.zeros(num_envs, dtype=np.int64)  # rows that hold something
         self._envs = np.arange(num_envs)
+        rows = {"is_step": self.is_step, "begins": self.begins, "ends": self.ends}
+        self._by_row = {**self.arrays, **rows}
+        self._by_env = {"parts": self.parts, "heads": self.heads, "begun": self.begun}
+        self._by_env["filled"] = self.filled
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.is_step))
@@ -160,20 +163,19 @@ class ReplayStore(StepStore):
     def state(self) -> dict[str, Any]:
         """Return all that it holds, as tensors."""
         parts = [slice(p, p + n) for p, n in zip(self.parts, self.filled, strict=True)]
-        rows = {key: np.concatenate([x[p] for p in parts]) for key, x in self._by_row().items()}
-        envs = {key: array.copy() for key, array in self._by_env().items()}
+        rows = {key: np.concatenate([x[p] for p in parts]) for key, x in self._by_row.items()}
         return {
             "rows": {key: torch.from_numpy(x) for key, x in rows.items()},
-            "envs": {key: torch.from_numpy(x) for key, x in envs.items()},
+            "envs": {key: torch.from_numpy(x.copy()) for key, x in self._by_env.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Hold again what ``state`` returned."""
         # Of a longer training, parts have more rows than when it was saved.
         shift = self.parts - state["envs"]["parts"].numpy()
-        for key, array in self._by_env().items():
+        for key, array in self._by_env.items():
             array[:] = state["envs"][key].numpy() + shift * (key != "filled")
-        for key, array in self._by_row().items():
+        for key, array in self._by_row.items():
             values = np.split(state["rows"][key].numpy(), np.cumsum(self.filled)[:-1])
             for part, own in zip(self.parts, values, strict=True):
                 array[part : part + len(own)] = own
@@ -181,14 +183,6 @@ class ReplayStore(StepStore):
             rows = slice(part, part + num)
             self.begins[rows] += by
             self.ends[rows] += by * (self.ends[rows] != RUNNING)
-
-    def _by_row(self) -> dict[str, np.ndarray]:
-        own = {"is_step": self.is_step, "begins": self.begins, "ends": self.ends}
-        return {**self.arrays, **own}
-
-    def _by_env(self) -> dict[str, np.ndarray]:
-        own = {"heads": self.heads, "begun": self.begun, "filled": self.filled}
-        return {"parts": self.parts, **own}
 
 
 class ReplayWindows(Windows):
@@ -287,7 +281,14 @@ class Replay(WindowDataset):
         recorded = self._show(self.demos, num * num_demos)
         if self.priorities is not None:
             recorded["weights"] = torch.ones(num * num_demos)
-        return recorded if taken is None else map_leaves(partial(_mixed, num), taken, recorded)
+        if taken is None:
+            return recorded
+
+        def mix(taken: Tensor, recorded: Tensor) -> Tensor:
+            parts = (x.unflatten(0, (num, -1)) for x in (taken, recorded.to(taken.device)))
+            return torch.cat([*parts], dim=1).flatten(0, 1)
+
+        return map_leaves(mix, taken, recorded)
 
     def _take(self, num: int) -> dict[str, Any]:
         if not self.store.is_step.any():
@@ -368,12 +369,6 @@ class Replay(WindowDataset):
         self.store.restore(state)
         if self.priorities is not None:
             self.priorities.restore(state["priorities"])
-
-
-def _mixed(num: int, taken: Tensor, recorded: Tensor) -> Tensor:
-    """Join ``num`` batches of both, ``[num B, ...]``."""
-    parts = (x.unflatten(0, (num, -1)) for x in (taken, recorded.to(taken.device)))
-    return torch.cat([*parts], dim=1).flatten(0, 1)
 
 
 def bytes_needed(num_envs: int, capacity: int, columns: Columns) -> int:

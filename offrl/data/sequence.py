@@ -248,7 +248,7 @@ class SequenceDataset(WindowDataset):
 
     @property
     def first_rows(self) -> Tensor:
-        """The row of each demonstration's first step."""
+        """The rows of the demonstrations' first steps."""
         return torch.from_numpy(self.store.first_rows).to(self.device)
 
     def get_obs_normalization_stats(self) -> dict[str, Statistics]:

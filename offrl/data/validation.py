@@ -1,4 +1,4 @@
-"""Finds what is wrong with a file of demonstrations, and what is odd: every byte of it is read."""
+"""The validation of a file of demonstrations: every byte of it is read."""
 
 import hashlib
 import math
@@ -26,7 +26,7 @@ class Validation:
     ``wrong`` is what training would refuse, or should; ``remarks`` is what may be meant so;
     ``counts`` are of demonstrations, steps, arrays, bytes and arrays with checksums.
 
-    advance: is told how many bytes have been read.
+    advance: is called with the number of bytes that were read.
     """
 
     def __init__(self, path: str | Path, advance: Callable[[int], object] = lambda num_bytes: None):
@@ -85,7 +85,7 @@ class Validation:
                 self.remarks.append(f"data: {', '.join(same)} are the same demonstration")
 
     def _check_demo(self, file: DemoFile, demo: str, data: h5py.Group) -> bytes:
-        """Read all of a demonstration; a hash of what it does."""
+        """Read all of a demonstration, and return a hash of its content."""
         digest, length, arrays = hashlib.sha256(), None, dict[str, Stored]()
         with self._noted():
             length = int(file.lengths([demo])[0])
@@ -186,7 +186,7 @@ class Validation:
     def _arrays(
         self, group: h5py.Group, name: str, place: str, seen: set[Any] | None = None
     ) -> Iterator[tuple[str, h5py.Dataset]]:
-        """All arrays under a name, and where they are; what is damaged is noted."""
+        """Yield all arrays under a name with their places, and note what is damaged."""
         found, inside, seen = None, [], set() if seen is None else seen
         with self._noted(), located(self.path, place):
             item = group.get(name)
@@ -209,7 +209,7 @@ class Validation:
         place: str,
         see: Callable[[bytes], object] = lambda content: None,
     ) -> Stored:
-        """Read all of an array, and look at its values; ``see`` is told the bytes."""
+        """Read all of an array, and check its values; ``see`` is called with its bytes."""
         size = dataset.size * dataset.dtype.itemsize if dataset.size else 0
         self.counts.update(arrays=1, bytes=size, checksums=int(dataset.fletcher32))
         self._advance(dataset.id.get_storage_size())

@@ -88,11 +88,11 @@ class Windows:
         return self._end[indices]
 
     def steps(self, indices: Tensor) -> Tensor:
-        """The rows of windows ``[B, T]``, of others' steps where there is padding."""
+        """Return the rows of windows ``[B, T]``, of others' steps where there is padding."""
         return self._current(indices)[:, None] + self._offsets
 
     def rows(self, indices: Tensor) -> Tensor:
-        """The rows of windows ``[B, T]``, padding among them."""
+        """Return the rows of windows ``[B, T]``, padding among them."""
         steps = self.steps(indices)
         if len(self._offsets) == 1:  # single steps are whole
             return steps
@@ -100,26 +100,26 @@ class Windows:
         return torch.minimum(torch.maximum(steps, begin), last)
 
     def after(self, rows: Tensor, indices: Tensor) -> Tensor:
-        """The rows ``[B, T]`` of what follows; the last step of a demonstration follows itself."""
+        """Return the rows ``[B, T]`` that follow; the last step of a demonstration follows
+        itself."""
         return torch.minimum(rows + 1, self._last_row(indices)[:, None])
 
     def starting_after(self, rows: Tensor, indices: Tensor) -> Tensor:
-        """The rows of the steps that start in what follows ``rows``; -1 at an end, in which none
-        does."""
+        """Return the rows of the steps after ``rows``; -1 at an end, after which there is none."""
         return torch.where(rows < self._last_step(indices)[:, None], rows + 1, -1)
 
     def before(self, rows: Tensor, indices: Tensor, num: int) -> Tensor:
-        """``num`` rows up to ``rows`` ``[B, 1]``, the first of a demonstration again where it has
-        no more: ``[B, num]``."""
+        """Return the ``num`` rows up to ``rows`` ``[B, 1]``, the first of a demonstration again
+        where it has no more: ``[B, num]``."""
         earlier = rows + torch.arange(1 - num, 1, device=rows.device)
         return torch.maximum(earlier, self._first(indices)[:, None])
 
     def current(self, indices: Tensor) -> Tensor:
-        """The row ``[B, 1]`` of the current step of windows."""
+        """Return the row ``[B, 1]`` of the current step of windows."""
         return self._current(indices)[:, None]
 
     def steps_left(self, indices: Tensor) -> Tensor:
-        """The number of steps ``[B]`` from the current one to the last of its demonstration that is
+        """Count the steps ``[B]`` from the current one to the last of its demonstration that is
         followed by a state of its own; where that is the next row (``is_derived``), the end is
         not."""
         last = self._last_step(indices)
@@ -127,11 +127,11 @@ class Windows:
         return (last - self._current(indices) + 1).clamp(min=1)
 
     def goal(self, indices: Tensor) -> Tensor:
-        """The row ``[B, 1]`` of the last step that is the current one of a window."""
+        """Return the row ``[B, 1]`` of the last step that is the current one of a window."""
         return self._last_step(indices)[:, None] - self.skipped_end
 
     def choose(self, draws: Tensor) -> Tensor:
-        """A window ``[B]`` for each of ``draws`` ``[B]`` in [0, 1), all equally likely."""
+        """Choose a window ``[B]`` for each of ``draws`` ``[B]`` in [0, 1), all equally likely."""
         return (draws * len(self)).long()
 
 
@@ -186,8 +186,8 @@ class WindowDataset(Dataset):
         self._windows.to(self.device)
 
     def _seen(self) -> np.ndarray:
-        """The number of steps of each demonstration of which it is known what followed. If it stops
-        without having terminated and there is no ``next_obs``, its last step is only that."""
+        """Count the steps of each demonstration of which it is known what followed: without
+        ``next_obs`` not the last one, if it stops without having terminated."""
         if not (self.load_next_obs and self._derived):
             return self.lengths
         if "dones" not in self.store.columns or (self.goals and self.goals.are_rewarded):
@@ -279,8 +279,9 @@ class WindowDataset(Dataset):
     def _choose_goals(
         self, goals: Goals, indices: Tensor, draws: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The step ``[B, 1]`` that each goal follows, a window ``[B]`` of the same demonstration,
-        and of a mixture whether the goal is the window's current state instead ``[B, 1]``."""
+        """Choose the step ``[B, 1]`` that each goal follows. Returns it, a window ``[B]`` of its
+        demonstration, and for a mixture whether the goal is the current state instead ``[B,
+        1]``."""
         windows = self._windows
         if not goals.num_draws:
             return windows.goal(indices), indices, None
@@ -296,8 +297,8 @@ class WindowDataset(Dataset):
     def _goals(
         self, goals: Goals, indices: Tensor, draws: Tensor
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """The goals ``{key: [B, ...]}``, and the rows ``[B, 1]`` of the steps that start there and,
-        at ends, of those that lead there; -1 for none."""
+        """Return the goals ``{key: [B, ...]}``, and the rows ``[B, 1]`` of the steps that start
+        there and, at ends, of those that lead there; -1 for none."""
         rows, others, is_current = self._choose_goals(goals, indices, draws)
         goal, starting = self._next_obs(rows, others), self._windows.starting_after(rows, others)
         if is_current is not None:
@@ -322,7 +323,7 @@ class WindowDataset(Dataset):
         }
 
     def _next_stack(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
-        """The stack of frames that ends with the observation after ``rows`` ``[B, 1]``."""
+        """Return the stack of frames that ends with the observation after ``rows`` ``[B, 1]``."""
         later = self._next_obs(rows, indices)
         num_before = self.window.frame_stack - 1
         if not num_before:
@@ -334,7 +335,7 @@ class WindowDataset(Dataset):
         }
 
     def _next_obs(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
-        """The observations after ``rows``: stored ones, or those one row later."""
+        """Return the observations after ``rows``: stored ones, or those one row later."""
         columns = self.store.columns
         later = self._windows.after(rows, indices) if self._derived else rows
         return {

@@ -91,7 +91,11 @@ class DemoWriter(AbstractContextManager):
             with located(self._partial, "what was recorded before"):
                 self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))
             if self._is_durable:
-                _keep_metadata(self._file)
+                # HDF5 is to keep in memory what it knows of the file: 0.2 MB for an episode.
+                config = self._file.id.get_mdc_config()
+                config.evictions_enabled = False
+                config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # goes with it
+                self._file.id.set_mdc_config(config)
         self._data = self._file.require_group("data")
         if is_there:
             self._go_on(notes)
@@ -314,14 +318,6 @@ def check_filter_key(path: str | Path, name: str) -> None:
     """Raise ``ValueError`` for what is no name of a filter key of a file."""
     if not name or "/" in name or "\0" in name:
         raise ValueError(f"{path}: {name!r} is no name of a filter key; give one without /")
-
-
-def _keep_metadata(file: h5py.File) -> None:
-    """Have HDF5 keep in memory what it knows of a file: 0.2 MB for an episode of 16 arrays."""
-    config = file.id.get_mdc_config()
-    config.evictions_enabled = False
-    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # which goes with it
-    file.id.set_mdc_config(config)
 
 
 def _check_names(trajectory: Mapping[str, Any], place: str) -> None:

@@ -167,7 +167,7 @@ def _steps(file: DemoFile) -> dict[str, str]:
 
 
 def _check_same_task(first: DemoFile, other: DemoFile) -> None:
-    """``ValueError`` unless what was done in one would be the same in the other."""
+    """Raise ``ValueError`` unless the same actions would do the same in both environments."""
     args = [file.env_args or {} for file in (first, other)]
     pairs = [(key, *(a.get(key) for a in args)) for key in ("env_name", "type")]
     kwargs = [a.get("env_kwargs") or {} for a in args]
@@ -192,7 +192,7 @@ def _check_same_task(first: DemoFile, other: DemoFile) -> None:
 
 
 def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
-    """``ValueError`` now, not after an hour of copying, for what could not be one file."""
+    """Raise ``ValueError`` now, not after an hour of copying, for what could not be one file."""
     ones, others = _steps(first), _steps(other)
     for key in sorted(ones.keys() | others.keys()):
         if ones.get(key) == others.get(key):

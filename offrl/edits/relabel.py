@@ -148,7 +148,7 @@ def known_kind(file: DemoFile, kind: str | None) -> str:
 
 
 def check_range(file: DemoFile) -> None:
-    """``ValueError`` for actions that no environment takes as they are."""
+    """Raise ``ValueError`` for actions that no environment takes as they are."""
     if ACTION_MAP in file.attributes():
         raise ValueError(
             f"{file.path}: its actions were brought into another range; undo that first: "

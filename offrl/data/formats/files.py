@@ -39,8 +39,8 @@ def find_data(path: str) -> Path:
 
 
 def find_data_file(path: str | Path) -> Path:
-    """``find_file`` for data: where a file is missing that ``configs/`` name, the error says which
-    command makes it."""
+    """Find a file of data as ``find_file`` does; where one is missing that ``configs/`` name, the
+    error says which command makes it."""
     try:
         return find_file(path)
     except FileNotFoundError:

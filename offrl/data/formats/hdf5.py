@@ -156,8 +156,17 @@ class DemoFile(Demos):
 
     def check_length(self, demo: str, length: int, key: str = "actions") -> None:
         """Raise ``ValueError`` unless a demonstration was recorded with that number of steps."""
-        recorded = self._num_samples(demo)
-        if recorded not in (None, length):
+        group = self._group(demo)
+        with located(self.path, f"the attribute num_samples of data/{demo}"):
+            if not h5py.h5a.exists(group, b"num_samples"):
+                return
+            attribute = h5py.h5a.open(group, b"num_samples")
+            if attribute.shape is None:  # it is empty
+                return
+            value = np.empty(attribute.shape, np.int64)
+            attribute.read(value)
+            recorded = int(value.item())
+        if recorded != length:
             raise ValueError(
                 f"{self.path}: data/{demo} was recorded with {recorded} steps (num_samples), "
                 f"but its {key} have {length}; copy the file again, or correct that attribute"
@@ -230,18 +239,6 @@ class DemoFile(Demos):
                     raise ValueError(f"{self.path}: data/{demo} is no group of arrays; delete it")
                 self._groups[demo] = h5py.h5g.open(self._file.id, f"data/{demo}".encode())
         return self._groups[demo]
-
-    def _num_samples(self, demo: str) -> int | None:
-        group = self._group(demo)
-        with located(self.path, f"the attribute num_samples of data/{demo}"):
-            if not h5py.h5a.exists(group, b"num_samples"):
-                return None
-            attribute = h5py.h5a.open(group, b"num_samples")
-            if attribute.shape is None:  # it is empty
-                return None
-            value = np.empty(attribute.shape, np.int64)
-            attribute.read(value)
-            return int(value.item())
 
     def _dataset(self, demo: str, key: str) -> Stored:
         group = self._group(demo)

@@ -76,8 +76,8 @@ class LeRobotFolder(Episodes):
             self._info = _read_info(self._inside(INFO))
         self._features, self._fps = self._info["features"], self._info["fps"]
         self._kinds = {name: feature["dtype"] for name, feature in self._features.items()}
-        notes = self._inside(NOTES)
-        self._notes = read_notes(folder, notes.read_bytes()) if notes.exists() else None
+        own = self._inside(NOTES)
+        self._notes = read_notes(folder, own.read_bytes()) if own.exists() else None
         with located(folder, TASKS):
             table = _rows(parquet().ParquetFile(self._inside(TASKS)), TASKS)
             (words,) = set(table.column_names) - {"task_index"}
@@ -85,7 +85,12 @@ class LeRobotFolder(Episodes):
                 zip(table["task_index"].to_pylist(), table[words].to_pylist(), strict=True)
             )
         with located(folder, "meta/episodes"):
-            self._episodes = sorted(self._listed(), key=lambda row: row["episode_index"])
+            notes = list[dict[str, Any]]()
+            for path in sorted(folder.glob("meta/episodes/*/*.parquet")):
+                file = parquet().ParquetFile(self._inside(str(path.relative_to(folder))))
+                names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
+                notes += _rows(file, path, columns=names).to_pylist()
+            self._episodes = sorted(notes, key=lambda row: row["episode_index"])
         numbers = {row["episode_index"] for row in self._episodes}
         total = self._info.get("total_episodes", len(self._episodes))
         if not len(numbers) == len(self._episodes) == total > 0:
@@ -118,13 +123,6 @@ class LeRobotFolder(Episodes):
         folder = self.path.resolve()
         blobs = [folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else []
         return inside(folder / name, folder, *blobs, place=f"{self.path}: {name}")
-
-    def _listed(self) -> Iterator[dict[str, Any]]:
-        """Read the notes on each episode, without its statistics."""
-        for path in sorted(self.path.glob("meta/episodes/*/*.parquet")):
-            file = parquet().ParquetFile(self._inside(str(path.relative_to(self.path))))
-            names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
-            yield from _rows(file, path, columns=names).to_pylist()
 
     def _place(self, key: str, episode: Mapping[str, Any], of: str, **fields: Any) -> Path:
         """Find the file that a path in ``info.json`` stands for, of the steps or a film."""
