@@ -126,9 +126,8 @@ def checked_logs(logs: Any, may_be_infinite: bool = False) -> dict[str, float]:
 def _why_no_loss(info: Any) -> str:
     what = f"a {type(info).__name__}"
     if info is None or isinstance(info, Mapping):
-        info = info or {}
-        what = f"no 'loss', but {', '.join(map(str, info)) or 'nothing'}"
-        if "loss" in info:
+        what = f"no 'loss', but {', '.join(map(str, info or {})) or 'nothing'}"
+        if info and "loss" in info:
             what = f"a {type(info['loss']).__name__} as 'loss'"
     return f"update returned {what}; return a dict of tensors of one number each, 'loss' among them"
 

@@ -10,7 +10,12 @@ from typing import Any
 from offrl import cluster, parallel
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import PlannerAlgo
-from offrl.envs.rendering import INSTALL_HINT, renders_observations, working_backend
+from offrl.envs.rendering import (
+    INSTALL_HINT,
+    needed_backend,
+    renders_observations,
+    working_backend,
+)
 from offrl.envs.workers import EnvPool, EpisodeResult, pools
 from offrl.evaluation.evaluate import (
     SELECTION_SEEDS,
@@ -49,13 +54,21 @@ class Evaluator:
             self.no_video = f"no evaluation ({trainer.config.algo_name} takes no actions)"
             log.info(self.no_video)
         elif self.config.enabled:
-            self._pools = self._make_pools()
+            try:
+                self._pools = self._make_pools()
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}; if this cannot be corrected, train without evaluation "
+                    "(experiment.rollout.enabled=false)"
+                ) from None
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
-            if record["type"] == "epoch" and self._is_due(record["epoch"]):
-                with self.trainer.holding(record):
-                    yield from self.evaluate(self.trainer.algo)
+            if record["type"] == "epoch" and record["epoch"] > self.config.warmstart:
+                is_due = self.trainer.is_last or record["epoch"] % self.config.rate == 0
+                if is_due and self._pools:
+                    with self.trainer.holding(record):
+                        yield from self.evaluate(self.trainer.algo)
             yield record
 
     def evaluate(
@@ -100,29 +113,18 @@ class Evaluator:
         """End the simulators' processes."""
         self._until_closed.close()
 
-    def _is_due(self, epoch: int) -> bool:
-        is_last = self.trainer.is_last
-        is_due = epoch > self.config.warmstart and (is_last or epoch % self.config.rate == 0)
-        return is_due and bool(self._pools)
-
     def _make_pools(self) -> dict[str, EnvPool]:
         environments = self.trainer.environments
         if not environments:
             raise ValueError(
-                f"{self.trainer.data.hdf5_path}: names no environment (env_args) to evaluate "
-                "in, or train.data says not to (eval); set experiment.env to one of gymnasium's, "
-                "or experiment.rollout.enabled=false"
+                f"{self.trainer.data.hdf5_path}: names no environment (env_args) to evaluate in, "
+                "or train.data says not to (eval); set experiment.env to one of gymnasium's"
             )
-        sees_images = any(map(renders_observations, environments.values()))
-        backend = working_backend() if self._num_filmed or sees_images else None
-        self.no_video = "experiment.render_video is false"
-        if self._num_filmed and backend is None:
+        backend, self.no_video = None, "experiment.render_video is false"
+        if any(map(renders_observations, environments.values())):
+            backend = needed_backend("the policy sees images")
+        elif self._num_filmed and (backend := working_backend()) is None:
             self._go_without_video(f"no rendering back end works here; {INSTALL_HINT}")
-        if sees_images and backend is None:
-            raise ValueError(
-                f"the policy sees images, and no rendering back end works here; {INSTALL_HINT}, or "
-                "train without evaluation (experiment.rollout.enabled=false)"
-            )
         with ExitStack() as unless_they_fit:
             make = unless_they_fit.enter_context(pools(self._address()))
             num = self._num_workers(len(environments))
@@ -131,14 +133,8 @@ class Evaluator:
                 for name, env in environments.items()
             }
             for pool in made.values():
-                try:
-                    policy = self._policy(self.trainer.algo, pool)
-                    pool.check(policy, self.config.n if len(made) == 1 else 1)
-                except ValueError as error:
-                    raise ValueError(
-                        f"{error}; correct it, or train without evaluation "
-                        "(experiment.rollout.enabled=false)"
-                    ) from None
+                policy = self._policy(self.trainer.algo, pool)
+                pool.check(policy, self.config.n if len(made) == 1 else 1)
             self._until_closed = unless_they_fit.pop_all()
         return made
 
@@ -174,17 +170,16 @@ class Evaluator:
     def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
         if kind.startswith("rollout") and self.trainer.config.experiment.keep_all_videos:
             kind = kind.replace("rollout", f"epoch_{self.trainer.epoch}", 1)
-        frames = video_frames(results)
-        obstacles = [r.no_video for r in results if r.no_video]
-        if obstacles:
-            self._go_without_video(obstacles[0])
-        elif frames:
+        problem = next((r.no_video for r in results if r.no_video), None)
+        if problem is None and (frames := video_frames(results)):
             path = self.trainer.run.video(kind)
             try:
                 write_video(path, frames)
                 self.video = path
             except Exception as error:  # a video is not worth a training
-                self._go_without_video(f"{path} could not be written ({error})")
+                problem = f"{path} could not be written ({error})"
+        if problem is not None:
+            self._go_without_video(problem)
 
     def _go_without_video(self, why: str) -> None:
         self.no_video = why
